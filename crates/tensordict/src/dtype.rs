@@ -1,0 +1,173 @@
+//! The element types a tensor can hold.
+
+use std::fmt;
+
+/// Element type of a tensor.
+///
+/// The names are those of NumPy and PyTorch, so that a printed batch reads the same in Rust and in
+/// Python.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// One byte, 0 or 1.
+    Bool,
+    /// Unsigned 8-bit integer.
+    U8,
+    /// Signed 8-bit integer.
+    I8,
+    /// Signed 16-bit integer.
+    I16,
+    /// Signed 32-bit integer.
+    I32,
+    /// Signed 64-bit integer.
+    I64,
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 double precision.
+    F64,
+}
+
+impl DType {
+    /// Every element type, smallest first.
+    pub const ALL: [DType; 8] = [
+        DType::Bool,
+        DType::U8,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::F32,
+        DType::F64,
+    ];
+
+    /// Size of one element in bytes, which is also its alignment.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::Bool | DType::U8 | DType::I8 => 1,
+            DType::I16 => 2,
+            DType::I32 | DType::F32 => 4,
+            DType::I64 | DType::F64 => 8,
+        }
+    }
+
+    /// Name as NumPy and PyTorch spell it, for example `"float32"`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::Bool => "bool",
+            DType::U8 => "uint8",
+            DType::I8 => "int8",
+            DType::I16 => "int16",
+            DType::I32 => "int32",
+            DType::I64 => "int64",
+            DType::F32 => "float32",
+            DType::F64 => "float64",
+        }
+    }
+
+    /// Whether elements are floating point numbers.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F64)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+mod sealed {
+    /// Closes [`Element`](super::Element): reading memory as `T` relies on size, alignment and
+    /// valid bit patterns.
+    pub trait Sealed {}
+}
+
+/// A Rust type that is the element of some [`DType`].
+///
+/// Sealed: implemented for `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f32` and `f64` only.
+pub trait Element:
+    sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + fmt::Display + Send + Sync + 'static
+{
+    /// The element type that this Rust type reads and writes.
+    const DTYPE: DType;
+}
+
+macro_rules! element {
+    ($($rust:ty => $dtype:ident),*) => {$(
+        impl sealed::Sealed for $rust {}
+        impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+        }
+        const _: () = assert!(size_of::<$rust>() == DType::$dtype.size());
+        const _: () = assert!(align_of::<$rust>() <= DType::$dtype.size());
+    )*};
+}
+
+element!(bool => Bool, u8 => U8, i8 => I8, i16 => I16, i32 => I32, i64 => I64, f32 => F32, f64 => F64);
+
+/// Evaluates `$body` with `$T` naming the Rust type of `$dtype`.
+macro_rules! for_dtype {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::DType::Bool => {
+                type $T = bool;
+                $body
+            }
+            $crate::DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            $crate::DType::I8 => {
+                type $T = i8;
+                $body
+            }
+            $crate::DType::I16 => {
+                type $T = i16;
+                $body
+            }
+            $crate::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            $crate::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            $crate::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use for_dtype;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_sizes_are_those_of_numpy() {
+        let spelled: Vec<String> = DType::ALL.iter().map(DType::to_string).collect();
+        let expected = [
+            "bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64",
+        ];
+        assert_eq!(spelled, expected);
+        let sizes = DType::ALL.map(DType::size);
+        assert_eq!(sizes, [1, 1, 1, 2, 4, 8, 4, 8]);
+    }
+
+    #[test]
+    fn rust_types_name_their_dtype() {
+        for dtype in DType::ALL {
+            for_dtype!(dtype, T => {
+                assert_eq!(T::DTYPE, dtype);
+                assert_eq!(size_of::<T>(), dtype.size());
+            });
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Reading a dict from safetensors.
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+
+use super::layout::{Layout, METADATA_KEY, corrupt, key_of};
+use crate::{DType, NestedKey, Result, Tensor, TensorDict, TensorError};
+
+impl TensorDict {
+    /// Reads the bytes of a safetensors file; every tensor is a copy, aligned whatever its place in
+    /// `bytes`.
+    ///
+    /// A file that another library wrote gives a flat dict of batch size `[]`: names are kept as
+    /// they are, so `"0.weight"` is one name.
+    ///
+    /// # Errors
+    /// [`TensorError::Corrupt`] when the bytes are not a whole, valid file,
+    /// [`TensorError::UnsupportedDType`] and [`TensorError::BoolByte`] at the tensor concerned.
+    pub fn from_bytes(bytes: &[u8]) -> Result<TensorDict> {
+        let invalid = |error: safetensors::SafeTensorError| corrupt(error.to_string());
+        let file = SafeTensors::deserialize(bytes).map_err(invalid)?;
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(invalid)?;
+        let item = header
+            .metadata()
+            .as_ref()
+            .and_then(|metadata| metadata.get(METADATA_KEY));
+        // The file's own order is that of a hash map; by name, the first error is always the same
+        // one.
+        let mut tensors = file.tensors();
+        tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
+        match item {
+            Some(text) => read_nested(&Layout::from_json(text)?, &tensors),
+            None => read_flat(&tensors),
+        }
+    }
+}
+
+fn read_flat(tensors: &[(String, TensorView<'_>)]) -> Result<TensorDict> {
+    let mut out = TensorDict::new([]);
+    for (name, view) in tensors {
+        out.set(name, read_tensor(view).map_err(|error| error.at(name))?)?;
+    }
+    Ok(out)
+}
+
+fn read_nested(layout: &Layout, tensors: &[(String, TensorView<'_>)]) -> Result<TensorDict> {
+    if layout.tensors.len() != tensors.len() {
+        let (named, held) = (layout.tensors.len(), tensors.len());
+        return Err(corrupt(format!(
+            "{METADATA_KEY} names {named} tensors, the file holds {held}"
+        )));
+    }
+    let mut out = layout.skeleton()?;
+    for (name, view) in tensors {
+        let path = layout.tensors.get(name).filter(|path| !path.is_empty());
+        let path =
+            path.ok_or_else(|| corrupt(format!("{METADATA_KEY} has no path for tensor {name:?}")))?;
+        let key = key_of(path);
+        let (_, parent) = path.split_last().unwrap_or((name, &[]));
+        let known = parent.is_empty() || out.get_dict(key_of(parent)).is_ok();
+        if !known || out.contains_key(&key) {
+            return Err(corrupt(format!(
+                "tensor {key} comes twice, or is in no dict"
+            )));
+        }
+        let tensor = read_tensor(view).map_err(|error| error.at(NestedKey::from(&key)))?;
+        out.set(&key, tensor)?;
+    }
+    Ok(out)
+}
+
+fn read_tensor(view: &TensorView<'_>) -> Result<Tensor> {
+    Tensor::from_bytes(dtype_of(view.dtype())?, view.shape(), view.data())
+}
+
+fn dtype_of(dtype: Dtype) -> Result<DType> {
+    Ok(match dtype {
+        Dtype::BOOL => DType::Bool,
+        Dtype::U8 => DType::U8,
+        Dtype::I8 => DType::I8,
+        Dtype::I16 => DType::I16,
+        Dtype::I32 => DType::I32,
+        Dtype::I64 => DType::I64,
+        Dtype::F32 => DType::F32,
+        Dtype::F64 => DType::F64,
+        other => {
+            return Err(TensorError::UnsupportedDType {
+                dtype: other.to_string(),
+            });
+        }
+    })
+}

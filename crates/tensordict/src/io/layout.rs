@@ -1,0 +1,199 @@
+//! The metadata that gives a flat safetensors file its nesting back.
+//!
+//! ```json
+//! {"version": 1,
+//!  "dicts": [{"path": [], "batch_size": [2], "names": ["time"]},
+//!            {"path": ["next"], "batch_size": [2], "names": ["time"]}],
+//!  "tensors": {"action": ["action"], "next.reward": ["next", "reward"]}}
+//! ```
+//!
+//! Dicts come before those inside them. Names in the file are for people and other tools to read;
+//! nothing is guessed from their dots. All is flat, because JSON readers limit nesting.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::tensordict::{Batch, Names};
+use crate::{Entry, NestedKey, Result, Shape, TensorDict, TensorError};
+
+/// Name of the metadata item.
+pub(super) const METADATA_KEY: &str = "windrow.tensordict";
+
+/// The one name that a tensor in a file cannot have.
+const RESERVED: &str = "__metadata__";
+
+const VERSION: u64 = 1;
+
+/// Names of a path, outermost first; empty for the outermost dict.
+type Path = Vec<String>;
+
+/// Where every dict and tensor of a file belongs.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// Path and batch of every dict, outer dicts first.
+    pub(super) dicts: Vec<(Path, Batch)>,
+    /// Name in the file and path of every tensor.
+    pub(super) tensors: BTreeMap<String, Path>,
+}
+
+impl Layout {
+    /// The layout of `dict`, with names for its tensors that are unique in a file.
+    pub(super) fn of(dict: &TensorDict) -> Layout {
+        let mut layout = Layout {
+            dicts: Vec::new(),
+            tensors: BTreeMap::new(),
+        };
+        layout.add(&mut Vec::new(), dict);
+        layout
+    }
+
+    fn add(&mut self, path: &mut Path, dict: &TensorDict) {
+        self.dicts.push((path.clone(), dict.batch().clone()));
+        for (name, entry) in dict.entries() {
+            path.push(name.to_string());
+            match entry {
+                Entry::Dict(inner) => self.add(path, inner),
+                Entry::Tensor(_) => {
+                    let name = self.unused_name(path.join("."));
+                    self.tensors.insert(name, path.clone());
+                }
+            }
+            path.pop();
+        }
+    }
+
+    /// `name`, with a number added when another tensor ("a.b" beside ("a", "b")) or the format has
+    /// taken it.
+    fn unused_name(&self, name: String) -> String {
+        let taken = |name: &String| name == RESERVED || self.tensors.contains_key(name);
+        if !taken(&name) {
+            return name;
+        }
+        let mut numbered = (2u64..).map(|number| format!("{name}#{number}"));
+        numbered.find(|candidate| !taken(candidate)).unwrap_or(name)
+    }
+
+    /// The metadata item's text.
+    pub(super) fn to_json(&self) -> String {
+        let dicts: Vec<Value> = self
+            .dicts
+            .iter()
+            .map(|(path, batch)| {
+                let names: Vec<Option<&str>> = batch.names.iter().map(Option::as_deref).collect();
+                json!({"path": path, "batch_size": batch.size.as_slice(), "names": names})
+            })
+            .collect();
+        json!({"version": VERSION, "dicts": dicts, "tensors": self.tensors}).to_string()
+    }
+
+    /// Reads the metadata item's text back.
+    pub(super) fn from_json(text: &str) -> Result<Layout> {
+        let json: Value = serde_json::from_str(text)
+            .map_err(|error| corrupt(format!("{METADATA_KEY} is not JSON: {error}")))?;
+        match json.get("version").and_then(Value::as_u64) {
+            Some(VERSION) => {}
+            other => {
+                return Err(corrupt(format!(
+                    "expected {METADATA_KEY} version {VERSION}, got {other:?}"
+                )));
+            }
+        }
+        let dicts = array(&json, "dicts")?
+            .iter()
+            .map(parse_dict)
+            .collect::<Result<_>>()?;
+        let tensors = json
+            .get("tensors")
+            .and_then(Value::as_object)
+            .ok_or_else(|| expected("tensors", "an object"))?;
+        let tensors = tensors
+            .iter()
+            .map(|(name, path)| Ok((name.clone(), strings(path)?)))
+            .collect::<Result<_>>()?;
+        Ok(Layout { dicts, tensors })
+    }
+
+    /// The dict of this layout, without its tensors.
+    pub(super) fn skeleton(&self) -> Result<TensorDict> {
+        let mut dicts = self.dicts.iter();
+        let mut out = match dicts.next() {
+            Some((path, batch)) if path.is_empty() => TensorDict::with_batch(batch.clone()),
+            _ => return Err(expected("dicts", "the outermost dict first")),
+        };
+        for (path, batch) in dicts {
+            let (key, parent) = match path.split_last() {
+                Some((_, parent)) => (key_of(path), parent),
+                None => return Err(expected("dicts", "one outermost dict")),
+            };
+            let known = parent.is_empty() || out.get_dict(key_of(parent)).is_ok();
+            if !known || out.contains_key(&key) {
+                return Err(corrupt(format!(
+                    "dict {key} comes twice, or before the dict around it"
+                )));
+            }
+            out.set(&key, TensorDict::new(&batch.size))?;
+            out.restore_batch(&key, batch)?;
+        }
+        Ok(out)
+    }
+}
+
+/// The key of a path; `path` is not empty.
+pub(super) fn key_of(path: &[String]) -> NestedKey {
+    let names: Vec<&str> = path.iter().map(String::as_str).collect();
+    NestedKey::from(names.as_slice())
+}
+
+pub(super) fn corrupt(reason: impl Into<String>) -> TensorError {
+    TensorError::Corrupt {
+        reason: reason.into(),
+    }
+}
+
+fn expected(field: &str, what: &str) -> TensorError {
+    corrupt(format!("expected {field} of {METADATA_KEY} to be {what}"))
+}
+
+fn array<'a>(json: &'a Value, field: &str) -> Result<&'a [Value]> {
+    json.get(field)
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .ok_or_else(|| expected(field, "an array"))
+}
+
+fn strings(json: &Value) -> Result<Path> {
+    let items = json
+        .as_array()
+        .ok_or_else(|| expected("path", "an array of names"))?;
+    items
+        .iter()
+        .map(|item| item.as_str().map(str::to_owned))
+        .collect::<Option<_>>()
+        .ok_or_else(|| expected("path", "an array of names"))
+}
+
+fn parse_dict(json: &Value) -> Result<(Path, Batch)> {
+    let path = strings(json.get("path").unwrap_or(&Value::Null))?;
+    let size: Option<Shape> = array(json, "batch_size")?
+        .iter()
+        .map(|size| size.as_u64().and_then(|size| usize::try_from(size).ok()))
+        .collect();
+    let size = size.ok_or_else(|| expected("batch_size", "an array of sizes"))?;
+    let names = array(json, "names")?.iter().map(|name| match name {
+        Value::Null => Some(None),
+        Value::String(name) => Some(Some(Arc::from(name.as_str()))),
+        _ => None,
+    });
+    let names: Names = names
+        .collect::<Option<_>>()
+        .ok_or_else(|| expected("names", "an array of names and nulls"))?;
+    if names.len() != size.len() {
+        return Err(TensorError::Names {
+            expected: size.len(),
+            got: names.len(),
+        });
+    }
+    Ok((path, Batch { size, names }))
+}

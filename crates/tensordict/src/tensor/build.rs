@@ -1,0 +1,249 @@
+//! Making tensors that own their memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Tensor;
+use crate::buffer::HeapBuffer;
+use crate::shape::{checked_numel, row_major};
+use crate::{DType, Element, Result, Shape, TensorError};
+
+impl Tensor {
+    /// Row-major tensor of `values`; dtype of `T`, shape `shape`.
+    ///
+    /// # Errors
+    /// [`TensorError::Count`] when the shape holds another number of elements,
+    /// [`TensorError::TooLarge`].
+    #[allow(clippy::needless_pass_by_value)] // taking the vector matches `to_vec` and spares callers a borrow
+    pub fn from_vec<T: Element>(values: Vec<T>, shape: impl AsRef<[usize]>) -> Result<Tensor> {
+        Self::from_slice(&values, shape)
+    }
+
+    /// Row-major tensor with a copy of `values`; dtype of `T`, shape `shape`.
+    ///
+    /// # Errors
+    /// [`TensorError::Count`] when the shape holds another number of elements,
+    /// [`TensorError::TooLarge`].
+    pub fn from_slice<T: Element>(values: &[T], shape: impl AsRef<[usize]>) -> Result<Tensor> {
+        let shape = shape.as_ref();
+        let expected = checked_numel(shape, T::DTYPE)?;
+        if values.len() != expected {
+            return Err(TensorError::Count {
+                shape: shape.to_vec(),
+                expected,
+                got: values.len(),
+            });
+        }
+        let buffer = HeapBuffer::uninit(size_of_val(values));
+        // SAFETY: both blocks hold `size_of_val(values)` bytes, and the new one overlaps nothing.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                values.as_ptr().cast::<u8>(),
+                buffer.ptr().as_ptr(),
+                size_of_val(values),
+            );
+        }
+        // SAFETY: all bytes were just written from valid `T`, and the shape was checked against
+        // their number.
+        Ok(unsafe { Self::from_buffer(buffer, T::DTYPE, Shape::from_slice(shape)) })
+    }
+
+    /// Row-major tensor with a copy of raw memory, whatever its alignment; native byte order.
+    ///
+    /// # Errors
+    /// [`TensorError::Count`] when `bytes` is not as long as the shape needs (counted in bytes),
+    /// [`TensorError::BoolByte`] when a bool is neither 0 nor 1, [`TensorError::TooLarge`].
+    pub fn from_bytes(dtype: DType, shape: impl AsRef<[usize]>, bytes: &[u8]) -> Result<Tensor> {
+        let shape = shape.as_ref();
+        let expected = checked_numel(shape, dtype)? * dtype.size();
+        if bytes.len() != expected {
+            return Err(TensorError::Count {
+                shape: shape.to_vec(),
+                expected,
+                got: bytes.len(),
+            });
+        }
+        if dtype == DType::Bool
+            && let Some(index) = bytes.iter().position(|&byte| byte > 1)
+        {
+            return Err(TensorError::BoolByte {
+                byte: bytes[index],
+                index,
+            });
+        }
+        let buffer = HeapBuffer::uninit(expected);
+        // SAFETY: both blocks hold `expected` bytes, and the new one overlaps nothing.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.ptr().as_ptr(), expected) };
+        // SAFETY: all bytes were just written, their number was checked, and every bit pattern is a
+        // number; bools were checked.
+        Ok(unsafe { Self::from_buffer(buffer, dtype, Shape::from_slice(shape)) })
+    }
+
+    /// Tensor of shape `[]` that holds `value`.
+    pub fn scalar<T: Element>(value: T) -> Tensor {
+        let buffer = HeapBuffer::uninit(size_of::<T>());
+        // SAFETY: the block has the size of one `T` and a larger alignment.
+        unsafe { buffer.ptr().cast::<T>().write(value) };
+        // SAFETY: the one element of shape [] was just written.
+        unsafe { Self::from_buffer(buffer, T::DTYPE, Shape::new()) }
+    }
+
+    /// Tensor of zeros (`false` for bool).
+    ///
+    /// # Errors
+    /// [`TensorError::TooLarge`].
+    pub fn zeros(dtype: DType, shape: impl AsRef<[usize]>) -> Result<Tensor> {
+        let shape = shape.as_ref();
+        let count = checked_numel(shape, dtype)?;
+        let buffer = HeapBuffer::zeroed(count * dtype.size());
+        // SAFETY: zero bytes are a valid element of every dtype.
+        Ok(unsafe { Self::from_buffer(buffer, dtype, Shape::from_slice(shape)) })
+    }
+
+    /// Tensor of `value` everywhere; dtype of `T`.
+    ///
+    /// # Errors
+    /// [`TensorError::TooLarge`].
+    pub fn full<T: Element>(shape: impl AsRef<[usize]>, value: T) -> Result<Tensor> {
+        let shape = shape.as_ref();
+        let count = checked_numel(shape, T::DTYPE)?;
+        Ok(Self::from_iter_exact(
+            count,
+            shape,
+            std::iter::repeat_n(value, count),
+        ))
+    }
+
+    /// The int64 numbers of `range`, in one dimension; empty when the range is.
+    ///
+    /// # Errors
+    /// [`TensorError::TooLarge`].
+    pub fn arange(range: Range<i64>) -> Result<Tensor> {
+        let span = range.end.saturating_sub(range.start).max(0);
+        let count = usize::try_from(span).unwrap_or(usize::MAX);
+        checked_numel(&[count], DType::I64)?;
+        Ok(Self::from_iter_exact(count, &[count], range))
+    }
+
+    /// Tensor of the first `count` values of `values`, written straight into its memory.
+    ///
+    /// `shape` must have been checked to hold `count` elements.
+    ///
+    /// # Panics
+    /// When there are fewer than `count` values.
+    pub(crate) fn from_iter_exact<T: Element>(
+        count: usize,
+        shape: &[usize],
+        values: impl Iterator<Item = T>,
+    ) -> Tensor {
+        let buffer = HeapBuffer::uninit(count * size_of::<T>());
+        let base = buffer.ptr().cast::<T>();
+        let mut written = 0;
+        for value in values.take(count) {
+            // SAFETY: `take` keeps `written` below `count`, and the block is aligned for any
+            // element.
+            unsafe { base.add(written).write(value) };
+            written += 1;
+        }
+        assert_eq!(
+            written, count,
+            "fewer values than the shape {shape:?} holds"
+        );
+        // SAFETY: `count` elements were written, which is what the shape holds.
+        unsafe { Self::from_buffer(buffer, T::DTYPE, Shape::from_slice(shape)) }
+    }
+
+    /// Row-major tensor over the start of `buffer`.
+    ///
+    /// # Safety
+    /// `buffer` begins with as many valid elements of `dtype` as `shape` holds, and `shape` passed
+    /// [`checked_numel`].
+    pub(crate) unsafe fn from_buffer(buffer: HeapBuffer, dtype: DType, shape: Shape) -> Tensor {
+        let strides = row_major(&shape);
+        let ptr = buffer.ptr();
+        // SAFETY: the buffer is moved into the owner, so nobody else can write or free it; the
+        // caller vouches for its elements.
+        unsafe { Self::from_raw(ptr, dtype, shape, strides, Arc::new(buffer)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_come_in_many_spellings() {
+        let owned: Shape = Shape::from_slice(&[2, 3]);
+        for tensor in [
+            Tensor::from_vec(vec![0i64; 6], [2, 3]),
+            Tensor::from_vec(vec![0i64; 6], &[2, 3][..]),
+            Tensor::from_vec(vec![0i64; 6], vec![2, 3]),
+            Tensor::from_vec(vec![0i64; 6], &owned),
+            Tensor::from_slice(&[0i64; 6], owned.clone()),
+            Tensor::zeros(DType::I64, [2, 3]),
+        ] {
+            let tensor = tensor.unwrap();
+            assert_eq!(tensor.shape(), [2, 3]);
+            assert_eq!(tensor.strides(), [3, 1]);
+            assert!(tensor.is_contiguous());
+            assert_eq!(tensor.data_ptr().addr().get() % 64, 0);
+        }
+    }
+
+    #[test]
+    fn wrong_counts_and_huge_shapes_are_errors() {
+        let error = Tensor::from_vec(vec![1u8, 2], [3]).unwrap_err();
+        assert_eq!(error.to_string(), "shape [3] needs 3 values, got 2");
+        assert!(matches!(
+            Tensor::zeros(DType::F64, [usize::MAX, usize::MAX]),
+            Err(TensorError::TooLarge { .. })
+        ));
+        assert!(matches!(
+            Tensor::arange(i64::MIN..i64::MAX),
+            Err(TensorError::TooLarge { .. })
+        ));
+    }
+
+    #[test]
+    fn raw_bytes_are_checked_and_copied_from_any_alignment() {
+        let bytes: Vec<u8> = std::iter::once(0)
+            .chain((0..3i64).flat_map(i64::to_ne_bytes))
+            .collect();
+        let x = Tensor::from_bytes(DType::I64, [3], &bytes[1..]).unwrap();
+        assert_eq!(x, Tensor::arange(0..3).unwrap());
+        assert_eq!(x.as_bytes().unwrap(), &bytes[1..]);
+        assert!(matches!(
+            Tensor::from_bytes(DType::I64, [3], &bytes),
+            Err(TensorError::Count { .. })
+        ));
+        assert!(matches!(
+            Tensor::from_bytes(DType::Bool, [2], &[1, 2]),
+            Err(TensorError::BoolByte { byte: 2, index: 1 })
+        ));
+    }
+
+    #[test]
+    fn scalars_fills_and_ranges() {
+        let scalar = Tensor::scalar(2.5f64);
+        assert_eq!((scalar.ndim(), scalar.len()), (0, 1));
+        assert_eq!(scalar.item::<f64>().unwrap(), 2.5);
+        let full = Tensor::full([2, 2], true).unwrap();
+        assert_eq!(full.to_vec::<bool>().unwrap(), [true; 4]);
+        assert_eq!(
+            Tensor::arange(-1..2).unwrap().to_vec::<i64>().unwrap(),
+            [-1, 0, 1]
+        );
+        assert!(
+            Tensor::arange(Range { start: 3, end: 1 })
+                .unwrap()
+                .is_empty()
+        );
+        assert!(
+            Tensor::full([0, 4], 1i8)
+                .unwrap()
+                .to_vec::<i8>()
+                .unwrap()
+                .is_empty()
+        );
+    }
+}

@@ -1,0 +1,129 @@
+use windrow_env::EnvSpec;
+use windrow_policy::{ExplorationType, Policy, PolicyError, PolicyIn, RandomPolicy, Weights};
+use windrow_slab::{LeafSpec, Step};
+
+use crate::CollectError;
+
+/// A policy and what it takes to use it: random warm-up, and the version of its weights.
+pub(crate) struct Actor {
+    policy: Box<dyn Policy>,
+    random: RandomPolicy,
+    warming_up: bool,
+    /// Leaves that are the action; the policy's columns after them are extra ones.
+    action_leaves: usize,
+    columns: Vec<LeafSpec>,
+    exploration: ExplorationType,
+    seed: u64,
+    version: i64,
+}
+
+impl Actor {
+    /// Binds `policy` to the environment.
+    ///
+    /// # Errors
+    /// When the policy does not fit, or declares other action columns than the environment has.
+    pub(crate) fn new(
+        mut policy: Box<dyn Policy>,
+        env: &EnvSpec,
+        exploration: ExplorationType,
+        seed: u64,
+    ) -> Result<Self, CollectError> {
+        let columns = policy.bind(env)?.columns;
+        let action = env.action_leaves();
+        for (i, expected) in action.iter().enumerate() {
+            if columns.get(i) != Some(expected) {
+                return Err(CollectError::PolicyColumns {
+                    env: env.id.clone(),
+                    expected: describe(Some(expected)),
+                    got: describe(columns.get(i)),
+                });
+            }
+        }
+        let mut random = RandomPolicy::new();
+        random.bind(env)?;
+        Ok(Self {
+            policy,
+            random,
+            warming_up: false,
+            action_leaves: action.len(),
+            columns,
+            exploration,
+            seed,
+            version: 0,
+        })
+    }
+
+    /// Columns that the policy writes.
+    pub(crate) fn columns(&self) -> &[LeafSpec] {
+        &self.columns
+    }
+
+    /// Whether the following steps ignore the policy.
+    pub(crate) fn set_warming_up(&mut self, warming_up: bool) {
+        self.warming_up = warming_up;
+    }
+
+    pub(crate) fn set_seed(&mut self, seed: u64) {
+        self.seed = seed;
+    }
+
+    pub(crate) fn version(&self) -> i64 {
+        self.version
+    }
+
+    pub(crate) fn set_version(&mut self, version: i64) {
+        self.version = version;
+    }
+
+    pub(crate) fn weights(&self) -> Weights {
+        self.policy.weights()
+    }
+
+    /// Takes over new weights as the next version.
+    pub(crate) fn load(&mut self, weights: &Weights) -> Result<i64, PolicyError> {
+        self.policy.load(weights)?;
+        self.version += 1;
+        Ok(self.version)
+    }
+
+    /// Writes the actions of one step and the version that chose them.
+    #[inline(always)]
+    pub(crate) fn act(
+        &mut self,
+        input: &PolicyIn<'_>,
+        step: &mut Step<'_>,
+    ) -> Result<(), PolicyError> {
+        let input = PolicyIn {
+            seed: self.seed,
+            exploration: self.exploration,
+            ..*input
+        };
+        if self.warming_up {
+            for leaf in self.action_leaves..self.columns.len() {
+                step.policy.zero(leaf)?;
+            }
+            self.random.act(&input, step.policy.reborrow())?;
+        } else {
+            self.policy.act(&input, step.policy.reborrow())?;
+        }
+        step.version.fill(self.version);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Actor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Actor")
+            .field("columns", &self.columns)
+            .field("exploration", &self.exploration)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+fn describe(leaf: Option<&LeafSpec>) -> String {
+    match leaf {
+        Some(leaf) => format!("{} {} {:?}", leaf.key, leaf.dtype, leaf.shape.as_slice()),
+        None => "no such column".to_owned(),
+    }
+}

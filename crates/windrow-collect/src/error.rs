@@ -1,0 +1,198 @@
+use tensordict::TensorError;
+use windrow_env::{EnvError, VecEnvError};
+use windrow_policy::PolicyError;
+use windrow_slab::SlabError;
+
+/// What can go wrong in building and running a collector.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CollectError {
+    /// A number that must be positive is zero, or was not given.
+    #[error("{name} must be a positive number of frames, got {got}")]
+    NotPositive {
+        /// The argument.
+        name: &'static str,
+        /// What came.
+        got: String,
+    },
+    /// A number lies outside its range.
+    #[error("{name} must be within {expected}, got {got}")]
+    OutOfRange {
+        /// The argument.
+        name: &'static str,
+        /// The range.
+        expected: &'static str,
+        /// What came.
+        got: f64,
+    },
+    /// Batches of this size do not add up to the total.
+    #[error(
+        "total_frames={total} is not a multiple of frames_per_batch={per_batch}: use {below} or {above}, or allow a short last batch with partial_last_batch(true)"
+    )]
+    IndivisibleTotal {
+        /// Frames asked for in all.
+        total: u64,
+        /// Frames asked for in a batch.
+        per_batch: usize,
+        /// The nearest legal total below (at least one batch).
+        below: u64,
+        /// The nearest legal total above.
+        above: u64,
+    },
+    /// A batch cannot be shared out evenly over the environments.
+    #[error(
+        "{name}={frames} cannot be split over {num_envs} environments that step together: use {below} or {above}"
+    )]
+    IndivisibleBatch {
+        /// The argument.
+        name: &'static str,
+        /// Frames asked for.
+        frames: u64,
+        /// Environments that step together.
+        num_envs: usize,
+        /// The nearest legal number below (at least one step).
+        below: u64,
+        /// The nearest legal number above.
+        above: u64,
+    },
+    /// The environment could not be made.
+    #[error("failed to make the environment: {0}")]
+    Env(#[from] EnvError),
+    /// The policy does not fit the environment, or refused new weights.
+    #[error("policy: {0}")]
+    Policy(#[from] PolicyError),
+    /// The policy declares another action than the environment takes.
+    #[error("the policy writes another action than {env} takes: expected {expected}, got {got}")]
+    PolicyColumns {
+        /// The environment.
+        env: String,
+        /// Name, element type and shape of the environment's action.
+        expected: String,
+        /// What the policy declares in its place.
+        got: String,
+    },
+    /// Memory could not be laid out or lent.
+    #[error(transparent)]
+    Slab(#[from] SlabError),
+    /// A worker failed.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// A batch or a state could not be put together.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// The user's post-processing failed.
+    #[error("postproc failed on batch {batch}: {source}")]
+    Postproc {
+        /// Number of the batch since the start.
+        batch: u64,
+        /// What it reported.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A saved state does not belong to such a collector.
+    #[error("failed to load the state: {0}")]
+    State(String),
+    /// The collector was shut down.
+    #[error("the collector was shut down; build a new one to collect more")]
+    ShutDown,
+}
+
+/// A worker failed: which one, where it stood, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("worker {worker}{}: {fault}", at(*place))]
+pub struct WorkerError {
+    worker: usize,
+    place: Option<Place>,
+    #[source]
+    fault: WorkerFault,
+}
+
+/// Where an environment stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) env: usize,
+    pub(crate) episode: u64,
+    pub(crate) step: u64,
+}
+
+impl WorkerError {
+    pub(crate) fn new(worker: usize, place: Option<Place>, fault: WorkerFault) -> Self {
+        Self {
+            worker,
+            place,
+            fault,
+        }
+    }
+
+    /// Number of the worker.
+    #[must_use]
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// Number of the environment over all workers, if one of them failed.
+    #[must_use]
+    pub fn env(&self) -> Option<usize> {
+        self.place.map(|place| place.env)
+    }
+
+    /// Episode of that environment, counted from 0.
+    #[must_use]
+    pub fn episode(&self) -> Option<u64> {
+        self.place.map(|place| place.episode)
+    }
+
+    /// Step within the episode, counted from 0.
+    #[must_use]
+    pub fn step(&self) -> Option<u64> {
+        self.place.map(|place| place.step)
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn fault(&self) -> &WorkerFault {
+        &self.fault
+    }
+}
+
+fn at(place: Option<Place>) -> String {
+    place.map_or_else(String::new, |Place { env, episode, step }| {
+        format!(", environment {env}, episode {episode}, step {step}")
+    })
+}
+
+/// What can fail in a worker.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerFault {
+    /// An environment.
+    #[error("{}", .0.source)]
+    Env(#[source] VecEnvError),
+    /// The policy.
+    #[error("policy: {0}")]
+    Policy(#[source] PolicyError),
+    /// The memory that it fills.
+    #[error("{0}")]
+    Slab(#[source] SlabError),
+}
+
+impl WorkerFault {
+    /// The environment that failed, among the worker's own.
+    pub(crate) fn env(&self) -> Option<usize> {
+        match self {
+            Self::Env(error) => Some(error.env),
+            Self::Policy(_) | Self::Slab(_) => None,
+        }
+    }
+}
+
+impl From<VecEnvError> for WorkerFault {
+    fn from(error: VecEnvError) -> Self {
+        Self::Env(error)
+    }
+}
+
+impl From<PolicyError> for WorkerFault {
+    fn from(error: PolicyError) -> Self {
+        Self::Policy(error)
+    }
+}

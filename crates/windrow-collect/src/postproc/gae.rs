@@ -1,0 +1,185 @@
+use tensordict::{Tensor, TensorDict, TensorError};
+
+use crate::CollectError;
+
+/// Generalised advantage estimation: λ-weighted returns along time.
+///
+/// With `v` and `v'` the values of an observation and of the one that followed,
+/// `δ_t = r_t + γ v'_t (1 - terminated_t) - v_t` and `A_t = δ_t + γ λ (1 - done_t) A_{t+1}`; the value target is
+/// `A_t + v_t`. A truncated episode is cut, yet its last value counts; so does the value after the batch's last step.
+///
+/// ```
+/// use windrow_collect::{Collector, postproc::Gae};
+/// use tensordict::{Tensor, TensorDict};
+///
+/// let gae = Gae::new(0.99, 0.95)?;
+/// let mut collector = Collector::builder("CartPole-v1")
+///     .num_envs(2)
+///     .frames_per_batch(100)
+///     .postproc(move |mut batch: TensorDict| {
+///         // Where a value network would be asked for `"observation"` and `("next", "observation")`:
+///         batch.set("state_value", Tensor::from_vec(vec![0.0f32; 100], [2, 50, 1])?)?;
+///         batch.set(("next", "state_value"), Tensor::from_vec(vec![0.0f32; 100], [2, 50, 1])?)?;
+///         gae.estimate(&mut batch)?;
+///         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(batch)
+///     })
+///     .build()?;
+/// let batch = collector.next().unwrap()?;
+/// assert_eq!(batch.get("advantage")?.shape(), &[2, 50, 1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Source: Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016, eq. 16.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gae {
+    gamma: f32,
+    lmbda: f32,
+}
+
+impl Gae {
+    /// With discount `gamma` and weight `lmbda`, both from 0 to 1.
+    ///
+    /// # Errors
+    /// [`CollectError::OutOfRange`] when one of them is outside.
+    pub fn new(gamma: f32, lmbda: f32) -> Result<Self, CollectError> {
+        for (name, value) in [("gamma", gamma), ("lmbda", lmbda)] {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(CollectError::OutOfRange {
+                    name,
+                    expected: "0 to 1",
+                    got: f64::from(value),
+                });
+            }
+        }
+        Ok(Self { gamma, lmbda })
+    }
+
+    /// Adds `"advantage"` and `"value_target"`, `float32` `[…, time, 1]`, to a batch whose last dimension is time.
+    ///
+    /// Reads `"state_value"` and, under `"next"`, `state_value`, `reward`, `done` and `terminated`, all `[…, time, 1]`.
+    ///
+    /// # Errors
+    /// [`TensorError`] when one of these is missing, of another element type or of another shape than the reward.
+    pub fn estimate(&self, batch: &mut TensorDict) -> Result<(), TensorError> {
+        let reward = batch.get(("next", "reward"))?;
+        let shape = reward.shape().to_vec();
+        let steps = batch.batch_size().last().copied().unwrap_or(1);
+        let column = |key: &[&str]| -> Result<Vec<f32>, TensorError> {
+            let column = batch.get(key)?;
+            column.expand(&shape)?.to_vec::<f32>()
+        };
+        let flags = |name: &str| -> Result<Vec<bool>, TensorError> {
+            batch.get(("next", name))?.expand(&shape)?.to_vec::<bool>()
+        };
+        let frames = Frames {
+            reward: column(&["next", "reward"])?,
+            value: column(&["state_value"])?,
+            next_value: column(&["next", "state_value"])?,
+            done: flags("done")?,
+            terminated: flags("terminated")?,
+        };
+        let advantage = self.advantages(&frames, steps);
+        let target = advantage
+            .iter()
+            .zip(&frames.value)
+            .map(|(advantage, value)| advantage + value)
+            .collect();
+        batch.set("advantage", Tensor::from_vec(advantage, &shape)?)?;
+        batch.set("value_target", Tensor::from_vec(target, &shape)?)?;
+        Ok(())
+    }
+
+    /// Rows of `steps` frames, each from its end to its beginning.
+    fn advantages(&self, frames: &Frames, steps: usize) -> Vec<f32> {
+        let mut out = vec![0.0; frames.reward.len()];
+        for row in (0..out.len()).step_by(steps.max(1)) {
+            let mut following = 0.0;
+            for i in (row..row + steps).rev() {
+                let bootstrap = if frames.terminated[i] {
+                    0.0
+                } else {
+                    frames.next_value[i]
+                };
+                let delta = frames.reward[i] + self.gamma * bootstrap - frames.value[i];
+                let onward = if frames.done[i] { 0.0 } else { following };
+                following = delta + self.gamma * self.lmbda * onward;
+                out[i] = following;
+            }
+        }
+        out
+    }
+}
+
+/// The columns that the estimate reads, row-major `[…, time]`.
+struct Frames {
+    reward: Vec<f32>,
+    value: Vec<f32>,
+    next_value: Vec<f32>,
+    done: Vec<bool>,
+    terminated: Vec<bool>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(value: &[f32], next_value: &[f32], done: &[bool], terminated: &[bool]) -> TensorDict {
+        let n = value.len();
+        let mut batch = TensorDict::new([n]);
+        let floats = |x: &[f32]| Tensor::from_vec(x.to_vec(), [n, 1]).unwrap();
+        let bools = |x: &[bool]| Tensor::from_vec(x.to_vec(), [n, 1]).unwrap();
+        batch.set("state_value", floats(value)).unwrap();
+        batch
+            .set(("next", "state_value"), floats(next_value))
+            .unwrap();
+        batch
+            .set(("next", "reward"), floats(&vec![1.0; n]))
+            .unwrap();
+        batch.set(("next", "done"), bools(done)).unwrap();
+        batch
+            .set(("next", "terminated"), bools(terminated))
+            .unwrap();
+        batch
+    }
+
+    #[test]
+    fn with_lambda_one_the_target_is_the_discounted_return() {
+        let mut batch = batch(
+            &[0.5, 0.25, 0.0],
+            &[0.25, 0.0, 8.0],
+            &[false, false, true],
+            &[false, false, true],
+        );
+        Gae::new(0.5, 1.0).unwrap().estimate(&mut batch).unwrap();
+        let target = batch.get("value_target").unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(target, [1.75, 1.5, 1.0]);
+    }
+
+    #[test]
+    fn a_truncated_episode_is_cut_but_bootstraps_and_so_does_the_end_of_the_batch() {
+        let mut batch = batch(&[0.0; 3], &[0.0, 8.0, 4.0], &[false, true, false], &[false; 3]);
+        Gae::new(0.5, 1.0).unwrap().estimate(&mut batch).unwrap();
+        let target = batch.get("value_target").unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(target, [3.5, 5.0, 3.0]);
+    }
+
+    #[test]
+    fn rows_do_not_run_into_each_other() {
+        let one = |done| batch(&[0.0, 0.0], &[1.0, 2.0], &[false, done], &[false, false]);
+        let rows = [one(true), one(false)];
+        let mut stacked = TensorDict::stack(&rows, 0).unwrap();
+        let gae = Gae::new(0.9, 0.8).unwrap();
+        gae.estimate(&mut stacked).unwrap();
+        for (i, mut row) in rows.into_iter().enumerate() {
+            gae.estimate(&mut row).unwrap();
+            let alone = row.get("advantage").unwrap();
+            assert_eq!(&stacked.get("advantage").unwrap().select(0, i).unwrap(), alone);
+        }
+    }
+
+    #[test]
+    fn impossible_weights_are_refused() {
+        let message = Gae::new(0.9, 1.5).unwrap_err().to_string();
+        assert_eq!(message, "lmbda must be within 0 to 1, got 1.5");
+    }
+}

@@ -1,0 +1,160 @@
+//! Whether values lie in the domain that a spec gives them.
+
+use windrow_slab::Row;
+
+use crate::number::numbers;
+use crate::{EnvError, Spec};
+
+impl Spec {
+    /// Whether `row`, laid out by this spec, holds values of its domain. NaN lies in none.
+    #[must_use]
+    pub fn contains(&self, row: Row<'_>) -> bool {
+        self.check("value", row).is_ok()
+    }
+
+    /// Whether `row`, laid out by this spec, holds values of its domain; a bare leaf is called `name` in errors.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] for the first value outside: where it is, what it is and what was expected.
+    /// [`EnvError::Row`] when the row is laid out by another spec.
+    pub fn check(&self, name: &str, row: Row<'_>) -> Result<(), EnvError> {
+        for (i, (key, leaf)) in self.leaves(name).into_iter().enumerate() {
+            let Some(dtype) = leaf.dtype() else { continue };
+            let values = numbers(row, i, dtype)?;
+            if let Some(element) = (0..values.len()).find(|&e| !leaf.admits(e, values[e])) {
+                return Err(EnvError::Spec(format!(
+                    "element {element} of {key} is {}, expected {}",
+                    values[element],
+                    leaf.domain_of(element)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a leaf's element may be `value`.
+    fn admits(&self, element: usize, value: f64) -> bool {
+        match self {
+            Self::Unbounded { .. } => !value.is_nan(),
+            Self::Composite(_) => true,
+            leaf => leaf
+                .range_of(element)
+                .is_some_and(|(low, high)| low <= value && value <= high),
+        }
+    }
+
+    /// Lowest and highest value of a leaf's element; `None` where there is no such element.
+    pub(crate) fn range_of(&self, element: usize) -> Option<(f64, f64)> {
+        let below = |n: usize| Some((0.0, n.checked_sub(1)? as f64));
+        match self {
+            Self::Unbounded { .. } => Some((f64::NEG_INFINITY, f64::INFINITY)),
+            Self::Bounded { low, high, .. } => Some((*low.get(element)?, *high.get(element)?)),
+            Self::Discrete { n } => below(*n),
+            Self::Binary { .. } => below(2),
+            Self::MultiDiscrete { nvec } => below(*nvec.get(element)?),
+            Self::Composite(_) => None,
+        }
+    }
+
+    fn domain_of(&self, element: usize) -> String {
+        match (self, self.range_of(element)) {
+            (Self::Binary { .. }, _) => "0 or 1".into(),
+            (Self::Discrete { .. } | Self::MultiDiscrete { .. }, Some((low, high))) => {
+                format!("an integer from {low} to {high}")
+            }
+            (Self::Bounded { .. }, Some((low, high))) => format!("a value from {low} to {high}"),
+            (Self::Unbounded { .. }, _) => "a number".into(),
+            (_, None) | (Self::Composite(_), _) => "nothing: the spec has no such element".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensordict::DType;
+    use windrow_slab::{Key, RowBlock};
+
+    use super::*;
+    use crate::EnvSpec;
+
+    fn block(spec: &Spec) -> RowBlock {
+        let leaves = EnvSpec::new("test", spec.clone(), Spec::discrete(2)).observation_leaves();
+        RowBlock::new(&leaves, 1).unwrap()
+    }
+
+    fn verdict<T: tensordict::Element>(spec: &Spec, values: &[T]) -> String {
+        let mut block = block(spec);
+        let mut rows = block.rows_mut();
+        rows.env_mut(0).unwrap().write(Key::new(0), values).unwrap();
+        let row = rows.as_rows().env(0).unwrap();
+        let checked = spec.check("x", row);
+        assert_eq!(spec.contains(row), checked.is_ok());
+        checked.map_or_else(|error| error.to_string(), |()| "ok".into())
+    }
+
+    #[test]
+    fn values_inside_are_accepted() {
+        let interval = Spec::bounded(&[-1.0, 0.0], &[1.0, f32::INFINITY]).unwrap();
+        assert_eq!(verdict(&interval, &[1.0f32, f32::INFINITY]), "ok");
+        assert_eq!(verdict(&Spec::discrete(3), &[2i64]), "ok");
+        assert_eq!(
+            verdict(&Spec::MultiDiscrete { nvec: vec![2, 5] }, &[1i64, 4]),
+            "ok"
+        );
+        assert_eq!(
+            verdict(&Spec::unbounded(DType::F64, [2]), &[f64::INFINITY, 0.0]),
+            "ok"
+        );
+        assert_eq!(verdict(&Spec::unbounded(DType::Bool, []), &[true]), "ok");
+    }
+
+    #[test]
+    fn errors_name_the_element_and_its_domain() {
+        let interval = Spec::bounded(&[-1.0, 0.0], &[1.0, 2.5]).unwrap();
+        assert_eq!(
+            verdict(&interval, &[0.0f32, 3.0]),
+            "element 1 of \"x\" is 3, expected a value from 0 to 2.5"
+        );
+        assert_eq!(
+            verdict(&Spec::discrete(3), &[-1i64]),
+            "element 0 of \"x\" is -1, expected an integer from 0 to 2"
+        );
+        assert_eq!(
+            verdict(&Spec::MultiDiscrete { nvec: vec![2, 5] }, &[2i64, 4]),
+            "element 0 of \"x\" is 2, expected an integer from 0 to 1"
+        );
+        let binary = Spec::Binary {
+            shape: [1].as_slice().into(),
+        };
+        assert_eq!(
+            verdict(&binary, &[2i8]),
+            "element 0 of \"x\" is 2, expected 0 or 1"
+        );
+        assert_eq!(
+            verdict(&Spec::unbounded(DType::F32, [1]), &[f32::NAN]),
+            "element 0 of \"x\" is NaN, expected a number"
+        );
+    }
+
+    #[test]
+    fn composites_are_checked_leaf_by_leaf() {
+        let spec = Spec::composite([
+            ("free", Spec::unbounded(DType::F32, [2])),
+            ("nested", Spec::composite([("choice", Spec::discrete(2))])),
+        ]);
+        let mut block = block(&spec);
+        let mut rows = block.rows_mut();
+        rows.env_mut(0)
+            .unwrap()
+            .write(Key::new(1), &[2i64])
+            .unwrap();
+        let error = spec.check("x", rows.as_rows().env(0).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("choice"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .ends_with("is 2, expected an integer from 0 to 1"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,68 @@
+use windrow_slab::{Row, RowMut};
+
+use crate::{EnvError, EnvSpec};
+
+/// One world. It writes into rows that it is lent and keeps no reference to them.
+///
+/// An episode starts with [`reset`](Env::reset) and lasts until [`step`](Env::step) reports `terminated` or
+/// `truncated`. An environment never resets by itself: the engine does, in the same step, after it has kept the
+/// last observation.
+pub trait Env: Send {
+    /// What the environment observes and accepts; the same for its whole life.
+    fn spec(&self) -> &EnvSpec;
+
+    /// Starts an episode and writes its first observation, every leaf of it.
+    ///
+    /// With a seed the environment's generator starts anew from it; without, it goes on where it is (and is
+    /// seeded from the operating system the first time).
+    ///
+    /// # Errors
+    /// Whatever kept the episode from starting.
+    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError>;
+
+    /// Takes one action and writes the observation that follows, every leaf of it.
+    ///
+    /// # Errors
+    /// [`EnvError::Action`] for an action outside the space, [`EnvError::NotReset`] before the first reset, or
+    /// whatever kept the world from moving on.
+    fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError>;
+}
+
+/// What one step led to, apart from the observation.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Outcome {
+    /// Reward of the step.
+    pub reward: f32,
+    /// The episode ended because of what happened in it: no future to bootstrap from.
+    pub terminated: bool,
+    /// The episode was cut short, by a time limit for instance: the future goes on unseen.
+    pub truncated: bool,
+}
+
+impl<E: Env + ?Sized> Env for Box<E> {
+    fn spec(&self) -> &EnvSpec {
+        (**self).spec()
+    }
+
+    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
+        (**self).reset(seed, obs)
+    }
+
+    fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        (**self).step(action, obs)
+    }
+}
+
+impl<E: Env + ?Sized> Env for &mut E {
+    fn spec(&self) -> &EnvSpec {
+        (**self).spec()
+    }
+
+    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
+        (**self).reset(seed, obs)
+    }
+
+    fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        (**self).step(action, obs)
+    }
+}

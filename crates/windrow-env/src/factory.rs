@@ -1,0 +1,162 @@
+//! What a collector accepts as an environment: a constructor, a closure or an id.
+
+use crate::{Env, EnvError, Serial, StepCounter, VecEnv, make_vec};
+
+/// Makes environments, as many as one worker steps in lockstep.
+///
+/// Implemented for functions and closures that return something [`IntoVecEnv`], and for ids of the environments that
+/// come with windrow:
+///
+/// ```
+/// use windrow_env::{CartPole, EnvFactory, Serial};
+///
+/// assert_eq!(CartPole::v1.build(4)?.num_envs(), 4);
+/// assert_eq!("CartPole-v1".build(4)?.num_envs(), 4);
+/// let pair = || Serial::from_fn(2, CartPole::v1);
+/// assert_eq!(pair.build(1)?.num_envs(), 2);
+/// # Ok::<(), windrow_env::EnvError>(())
+/// ```
+pub trait EnvFactory {
+    /// `num_envs` environments as one.
+    ///
+    /// # Errors
+    /// Whatever they could not be made for, [`EnvError::Spec`] when `num_envs` is 0 or the factory makes vectors of
+    /// environments itself and `num_envs` is not 1.
+    fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError>;
+}
+
+impl<F, R> EnvFactory for F
+where
+    F: Fn() -> R,
+    R: IntoVecEnv,
+{
+    fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+        R::join((0..num_envs).map(|_| self()).collect())
+    }
+}
+
+impl EnvFactory for &str {
+    fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+        make_vec(self, num_envs)
+    }
+}
+
+impl EnvFactory for String {
+    fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+        make_vec(self, num_envs)
+    }
+}
+
+/// What an [`EnvFactory`]'s closure may return: an environment, a vector of them, or a `Result` of either.
+///
+/// A [`VecEnv`] of one's own becomes acceptable by an implementation that calls [`sole`].
+pub trait IntoVecEnv: Sized {
+    /// Several of them as one vector of environments.
+    ///
+    /// # Errors
+    /// The error of a copy that is one; [`EnvError::Spec`] when there are no copies, or several of what is a vector
+    /// already.
+    fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError>;
+}
+
+impl<E: Env + 'static> IntoVecEnv for E {
+    fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {
+        Ok(Box::new(Serial::new(copies)?))
+    }
+}
+
+impl<E: Env + 'static> IntoVecEnv for Serial<E> {
+    fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {
+        Ok(Box::new(sole(copies)?))
+    }
+}
+
+impl<V: VecEnv + 'static> IntoVecEnv for StepCounter<V> {
+    fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {
+        Ok(Box::new(sole(copies)?))
+    }
+}
+
+impl IntoVecEnv for Box<dyn VecEnv> {
+    fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {
+        sole(copies)
+    }
+}
+
+impl<T: IntoVecEnv> IntoVecEnv for Result<T, EnvError> {
+    fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {
+        T::join(copies.into_iter().collect::<Result<_, _>>()?)
+    }
+}
+
+/// The one copy of something that is a vector of environments already.
+///
+/// # Errors
+/// [`EnvError::Spec`] when there is not exactly one.
+pub fn sole<V: VecEnv>(copies: Vec<V>) -> Result<V, EnvError> {
+    let asked = copies.len();
+    let mut copies = copies.into_iter();
+    match (copies.next(), copies.next()) {
+        (Some(only), None) => Ok(only),
+        (None, _) => Err(EnvError::Spec(
+            "a vector of environments needs at least one, got none".into(),
+        )),
+        (Some(first), Some(_)) => Err(EnvError::Spec(format!(
+            "already a vector of {} environments, asked for {asked} of them; leave num_envs out",
+            first.num_envs()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CartPole, TimeLimit, make};
+
+    fn build(factory: &impl EnvFactory, num_envs: usize) -> Result<usize, String> {
+        let envs = factory.build(num_envs).map_err(|error| error.to_string())?;
+        assert_eq!(envs.spec().id, "CartPole-v1");
+        Ok(envs.num_envs())
+    }
+
+    #[test]
+    fn environments_are_multiplied() {
+        assert_eq!(build(&CartPole::v1, 3), Ok(3));
+        assert_eq!(build(&"CartPole-v1", 3), Ok(3));
+        assert_eq!(build(&String::from("CartPole-v1"), 3), Ok(3));
+        assert_eq!(build(&|| TimeLimit::new(CartPole::new(), 9), 3), Ok(3));
+        assert_eq!(build(&|| make("CartPole-v1"), 3), Ok(3));
+    }
+
+    #[test]
+    fn vectors_stand_for_themselves() {
+        let pair = || Serial::from_fn(2, CartPole::v1);
+        let counted = || pair().and_then(StepCounter::new);
+        let named = || make_vec("CartPole-v1", 2);
+        assert_eq!(
+            [build(&pair, 1), build(&counted, 1), build(&named, 1)],
+            [Ok(2), Ok(2), Ok(2)]
+        );
+        let refused = "already a vector of 2 environments, asked for 3 of them; leave num_envs out";
+        for got in [build(&pair, 3), build(&counted, 3), build(&named, 3)] {
+            assert_eq!(got, Err(refused.to_owned()));
+        }
+    }
+
+    #[test]
+    fn errors_of_the_factory_come_through() {
+        let got = build(&|| TimeLimit::new(CartPole::new(), 0), 2);
+        assert!(got.unwrap_err().starts_with("a time limit needs"));
+        assert!(
+            build(&"Tetris", 2)
+                .unwrap_err()
+                .starts_with("no environment is called")
+        );
+        let none = "a vector of environments needs at least one, got none";
+        assert_eq!(build(&CartPole::v1, 0), Err(none.to_owned()));
+        assert_eq!(
+            build(&|| make_vec("CartPole-v1", 2), 0),
+            Err(none.to_owned())
+        );
+    }
+}

@@ -1,0 +1,60 @@
+//! Environments: the contract, specs, wrappers and native classic control.
+//!
+//! An [`Env`] is one world, a [`VecEnv`] several in lockstep; [`Serial`] makes the one of the other. Both write into
+//! rows that they are lent and describe themselves by an [`EnvSpec`]. A collector takes either as an
+//! [`EnvFactory`]: a constructor, a closure, or an id of the [`EnvRegistry`].
+//!
+//! [`CartPole`], [`Pendulum`], [`MountainCar`], [`MountainCarContinuous`] and [`Acrobot`] are those of Gymnasium, bit
+//! for bit. [`TimeLimit`] and [`StepCounter`] wrap environments. [`testing`] explains how to write one, and checks it.
+//!
+//! ```
+//! use windrow_env::{CartPole, Outcomes, Reset, Serial, VecEnv};
+//! use windrow_slab::{Key, RowBlock};
+//!
+//! // Rows of memory for two environments; a collector lends rows of its batches instead.
+//! let mut envs = Serial::from_fn(2, CartPole::v1)?;
+//! let mut obs = RowBlock::new(&envs.spec().observation_leaves(), 2)?;
+//! let mut actions = RowBlock::new(&envs.spec().action_leaves(), 2)?;
+//! let (mut reward, mut terminated, mut truncated) = ([0.0; 2], [false; 2], [false; 2]);
+//!
+//! let seeded = [0, 1].map(|env| Reset { env, seed: Some(env as u64) });
+//! envs.reset(&seeded, obs.rows_mut())?;
+//! for step in 0..5 {
+//!     actions.rows_mut().get_mut(Key::<i64>::new(0))?.fill(step % 2);
+//!     let outcomes = Outcomes {
+//!         reward: &mut reward,
+//!         terminated: &mut terminated,
+//!         truncated: &mut truncated,
+//!     };
+//!     envs.step(actions.rows(), obs.rows_mut(), outcomes)?;
+//! }
+//! assert_eq!(reward, [1.0, 1.0]);
+//! assert_eq!(obs.rows().get(Key::<f32>::new(0))?.len(), 2 * 4);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod domain;
+#[cfg(test)]
+mod driver;
+mod env;
+mod error;
+mod factory;
+mod native;
+mod number;
+mod registry;
+mod rng;
+mod spec;
+pub mod testing;
+mod vec_env;
+mod wrappers;
+
+pub use env::{Env, Outcome};
+pub use error::{EnvError, VecEnvError};
+pub use factory::{EnvFactory, IntoVecEnv, sole};
+pub use native::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum};
+pub use registry::{EnvRegistry, IntoEnv, make, make_vec};
+pub use rng::{EnvRng, NumpyRng};
+pub use spec::{EnvSpec, Spec};
+pub use vec_env::{Outcomes, Reset, Serial, VecEnv};
+pub use wrappers::{StepCounter, TimeLimit};

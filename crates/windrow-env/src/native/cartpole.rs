@@ -1,0 +1,196 @@
+use std::f64::consts::PI;
+use std::sync::Arc;
+
+use windrow_slab::{Row, RowMut};
+
+use super::space::{OBSERVATION, choice, interval};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, TimeLimit};
+
+const GRAVITY: f64 = 9.8;
+const POLE_MASS: f64 = 0.1;
+const TOTAL_MASS: f64 = POLE_MASS + 1.0;
+/// Half of the pole's length, in metres.
+const LENGTH: f64 = 0.5;
+const POLE_MOMENT: f64 = POLE_MASS * LENGTH;
+/// Push to the left and to the right, in newtons.
+const FORCES: [f64; 2] = [-10.0, 10.0];
+/// Seconds of one step.
+const TAU: f64 = 0.02;
+/// Radians (12°) beyond which the pole counts as fallen.
+const MAX_ANGLE: f64 = 12.0 * 2.0 * PI / 360.0;
+/// Metres from the centre beyond which the cart has left the track.
+const MAX_POSITION: f64 = 2.4;
+
+/// A pole on a cart: push the cart left or right so that the pole stays up.
+///
+/// Observation `float32 [4]`: position (m), velocity (m/s), angle (rad), angular velocity (rad/s). Action
+/// `int64`: 0 left, 1 right. Reward 1 for every step until the pole has fallen or the cart has left the track,
+/// which terminates the episode, 0 for steps after that.
+///
+/// [`new`](Self::new) is the bare physics, [`v1`](Self::v1) is Gymnasium's `CartPole-v1`.
+///
+/// ```
+/// use windrow_env::{CartPole, Env};
+/// use windrow_slab::{Key, RowBlock};
+///
+/// let mut env = CartPole::v1();
+/// let mut obs = RowBlock::new(&env.spec().observation_leaves(), 1)?;
+/// env.reset(Some(42), obs.rows_mut().env_mut(0).unwrap())?;
+/// assert_eq!(obs.rows().get(Key::<f32>::new(0))?, [0.027395604, -0.006112156, 0.035859793, 0.019736802]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Source: A. G. Barto, R. S. Sutton and C. W. Anderson, "Neuronlike adaptive elements that can solve difficult
+/// learning control problems" (1983); equations with the corrections of R. V. Florian (2007), as in Gymnasium.
+#[derive(Debug, Clone)]
+pub struct CartPole {
+    state: Option<State>,
+    fallen: bool,
+    rng: EnvRng,
+    spec: Arc<EnvSpec>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    x: f64,
+    x_dot: f64,
+    theta: f64,
+    theta_dot: f64,
+}
+
+impl CartPole {
+    /// The bare physics: an episode lasts until it terminates.
+    #[must_use]
+    pub fn new() -> Self {
+        let high = [
+            (MAX_POSITION * 2.0) as f32,
+            f32::INFINITY,
+            (MAX_ANGLE * 2.0) as f32,
+            f32::INFINITY,
+        ];
+        let observation = interval(high.map(|bound| -bound), high);
+        Self {
+            state: None,
+            fallen: false,
+            rng: EnvRng::new(),
+            spec: Arc::new(EnvSpec::new("CartPole-v1", observation, Spec::discrete(2))),
+        }
+    }
+
+    /// `CartPole-v1`: truncated after 500 steps.
+    #[must_use]
+    pub fn v1() -> TimeLimit<Self> {
+        TimeLimit::of(Self::new(), 500)
+    }
+}
+
+impl Default for CartPole {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl State {
+    /// One explicit Euler step under `force`; velocities are those before the step.
+    #[inline(always)]
+    fn advance(self, force: f64) -> Self {
+        let (sin, cos) = self.theta.sin_cos();
+        let temp = (force + POLE_MOMENT * (self.theta_dot * self.theta_dot) * sin) / TOTAL_MASS;
+        let theta_acc = (GRAVITY * sin - cos * temp)
+            / (LENGTH * (4.0 / 3.0 - POLE_MASS * (cos * cos) / TOTAL_MASS));
+        let x_acc = temp - POLE_MOMENT * theta_acc * cos / TOTAL_MASS;
+        Self {
+            x: self.x + TAU * self.x_dot,
+            x_dot: self.x_dot + TAU * x_acc,
+            theta: self.theta + TAU * self.theta_dot,
+            theta_dot: self.theta_dot + TAU * theta_acc,
+        }
+    }
+
+    #[inline(always)]
+    fn is_out(self) -> bool {
+        self.x.abs() > MAX_POSITION || self.theta.abs() > MAX_ANGLE
+    }
+
+    #[inline(always)]
+    fn observation(self) -> [f32; 4] {
+        [
+            self.x as f32,
+            self.x_dot as f32,
+            self.theta as f32,
+            self.theta_dot as f32,
+        ]
+    }
+}
+
+impl Env for CartPole {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn reset(&mut self, seed: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
+        let [x, x_dot, theta, theta_dot] = self.rng.for_reset(seed).uniform_array(-0.05, 0.05);
+        let state = State {
+            x,
+            x_dot,
+            theta,
+            theta_dot,
+        };
+        self.state = Some(state);
+        self.fallen = false;
+        Ok(obs.write(OBSERVATION, &state.observation())?)
+    }
+
+    #[inline(always)]
+    fn step(&mut self, action: Row<'_>, mut obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        let force = choice(action, &FORCES)?;
+        let Some(state) = &mut self.state else {
+            return Err(EnvError::NotReset);
+        };
+        *state = state.advance(force);
+        obs.write(OBSERVATION, &state.observation())?;
+        let terminated = state.is_out();
+        let reward = if terminated & self.fallen { 0.0 } else { 1.0 };
+        self.fallen |= terminated;
+        Ok(Outcome {
+            reward,
+            terminated,
+            truncated: false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{Driver, assert_choices_are_checked, assert_seeds_are_kept};
+
+    #[test]
+    fn first_steps_are_those_of_gymnasium() {
+        let (observations, rewards) = Driver::new(CartPole::v1()).play(42, &[1i64, 0]);
+        let expected = [
+            [0.027395604, -0.006112156, 0.035859793, 0.019736802],
+            [0.027273363, 0.18847767, 0.03625453, -0.26141977],
+            [0.031042915, -0.0071425503, 0.031026132, 0.04247424],
+        ];
+        assert_eq!(observations, expected);
+        assert_eq!(rewards, [1.0, 1.0]);
+    }
+
+    #[test]
+    fn reward_stops_one_step_after_the_fall() {
+        let mut env = Driver::new(CartPole::new());
+        env.reset(Some(0));
+        let (_, fall) = env.run(1i64);
+        assert_eq!((fall.reward, fall.terminated), (1.0, true));
+        assert_eq!(env.step(1i64).unwrap().reward, 0.0);
+        env.reset(None);
+        assert_eq!(env.step(1i64).unwrap().reward, 1.0);
+    }
+
+    #[test]
+    fn checks_actions_and_keeps_seeds() {
+        assert_choices_are_checked(CartPole::new(), 2);
+        assert_seeds_are_kept(CartPole::new);
+    }
+}

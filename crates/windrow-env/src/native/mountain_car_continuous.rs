@@ -1,0 +1,182 @@
+use std::sync::Arc;
+
+use windrow_slab::{Row, RowMut};
+
+use super::mountain_car::{GRAVITY, MAX_POSITION, MAX_SPEED, MIN_POSITION, observation_space};
+use super::space::{OBSERVATION, interval, number};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, TimeLimit};
+
+const GOAL: f64 = 0.45;
+const MAX_ACTION: f32 = 1.0;
+/// Change of velocity by a full push.
+const POWER: f64 = 0.0015;
+
+/// [`MountainCar`](crate::MountainCar) with a throttle: the less fuel the better.
+///
+/// Observation `float32 [2]`: position, velocity. Action `float32 [1]`: force, clipped to `[-1, 1]`. Reward
+/// `-0.1 a²` a step with the action as it came, and 100 for reaching the goal (position 0.45), which terminates.
+///
+/// [`new`](Self::new) is the bare physics, [`v0`](Self::v0) is Gymnasium's `MountainCarContinuous-v0`.
+///
+/// Source: A. W. Moore, "Efficient memory-based learning for robot control" (1990), as in Gymnasium.
+#[derive(Debug, Clone)]
+pub struct MountainCarContinuous {
+    state: Option<State>,
+    rng: EnvRng,
+    spec: Arc<EnvSpec>,
+}
+
+/// Gymnasium starts an episode in `float64` and goes on in `float32` after the first step.
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Fresh { position: f64 },
+    Moved { position: f32, velocity: f32 },
+}
+
+/// Where a step led, before it is rounded to the `float32` that is kept.
+struct Landing {
+    position: f64,
+    velocity: f64,
+    terminated: bool,
+}
+
+impl MountainCarContinuous {
+    /// The bare physics: an episode lasts until it terminates.
+    #[must_use]
+    pub fn new() -> Self {
+        let action = interval([-MAX_ACTION], [MAX_ACTION]);
+        Self {
+            state: None,
+            rng: EnvRng::new(),
+            spec: Arc::new(EnvSpec::new(
+                "MountainCarContinuous-v0",
+                observation_space(),
+                action,
+            )),
+        }
+    }
+
+    /// `MountainCarContinuous-v0`: truncated after 999 steps.
+    #[must_use]
+    pub fn v0() -> TimeLimit<Self> {
+        TimeLimit::of(Self::new(), 999)
+    }
+}
+
+impl Default for MountainCarContinuous {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl State {
+    #[inline(always)]
+    fn advance(self, action: f32) -> Landing {
+        match self {
+            Self::Fresh { position } => advance(position, 0.0, action, |exact| exact),
+            Self::Moved { position, velocity } => advance(
+                f64::from(position),
+                f64::from(velocity),
+                action,
+                // One `float32` operation is the `float64` one, rounded: twice the digits and two more.
+                |exact| f64::from(exact as f32),
+            ),
+        }
+    }
+}
+
+/// One step in the precision that `round` rounds to, constants included.
+#[inline(always)]
+fn advance(position: f64, velocity: f64, action: f32, round: impl Fn(f64) -> f64) -> Landing {
+    let slope = GRAVITY * round(3.0 * position).cos();
+    // An action within bounds is a `float32` and makes the difference one; a clipped one is a `float64`.
+    let push = if action.abs() <= MAX_ACTION {
+        f64::from(action * POWER as f32 - slope as f32)
+    } else {
+        round(POWER.copysign(f64::from(action)) - slope)
+    };
+    let fastest = round(MAX_SPEED);
+    let velocity = round(velocity + push).clamp(-fastest, fastest);
+    let wall = round(MIN_POSITION);
+    let position = round(position + velocity).clamp(wall, round(MAX_POSITION));
+    let stopped = position == wall && velocity < 0.0;
+    let velocity = if stopped { 0.0 } else { velocity };
+    Landing {
+        position,
+        velocity,
+        terminated: position >= round(GOAL) && velocity >= 0.0,
+    }
+}
+
+impl Env for MountainCarContinuous {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn reset(&mut self, seed: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
+        let position = self.rng.for_reset(seed).uniform(-0.6, -0.4);
+        self.state = Some(State::Fresh { position });
+        Ok(obs.write(OBSERVATION, &[position as f32, 0.0])?)
+    }
+
+    #[inline(always)]
+    fn step(&mut self, action: Row<'_>, mut obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        let action = number(action, MAX_ACTION)?;
+        let Some(state) = &mut self.state else {
+            return Err(EnvError::NotReset);
+        };
+        let landing = state.advance(action);
+        let (position, velocity) = (landing.position as f32, landing.velocity as f32);
+        *state = State::Moved { position, velocity };
+        obs.write(OBSERVATION, &[position, velocity])?;
+        let prize = if landing.terminated { 100.0 } else { 0.0 };
+        let effort = f64::from(action) * f64::from(action) * 0.1;
+        Ok(Outcome {
+            reward: (prize - effort) as f32,
+            terminated: landing.terminated,
+            truncated: false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{Driver, assert_seeds_are_kept};
+
+    #[test]
+    fn first_steps_are_those_of_gymnasium() {
+        let mut env = Driver::new(MountainCarContinuous::v0());
+        let (observations, rewards) = env.play(42, &[0.5f32, -3.0]);
+        let expected = [
+            [-0.4452088, 0.0],
+            [-0.4450413, 0.00016747933],
+            [-0.44695756, -0.001916263],
+        ];
+        assert_eq!(observations, expected);
+        assert_eq!(rewards, [-0.025, -0.9]);
+    }
+
+    #[test]
+    fn goal_is_rewarded() {
+        let mut env = MountainCarContinuous::new();
+        env.state = Some(State::Moved {
+            position: 0.44,
+            velocity: 0.05,
+        });
+        let outcome = Driver::new(env).step(1.0f32).unwrap();
+        assert_eq!((outcome.reward, outcome.terminated), (99.9, true));
+    }
+
+    #[test]
+    fn checks_actions_and_keeps_seeds() {
+        let mut env = Driver::new(MountainCarContinuous::new());
+        assert!(matches!(env.step(0.0f32), Err(EnvError::NotReset)));
+        let error = env.step(f32::NAN).unwrap_err().to_string();
+        assert!(
+            error.contains("from -1.0 to 1.0") && error.ends_with("got NaN"),
+            "{error}"
+        );
+        assert_seeds_are_kept(MountainCarContinuous::new);
+    }
+}

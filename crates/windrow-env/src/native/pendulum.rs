@@ -1,0 +1,185 @@
+use std::f64::consts::{PI, TAU};
+use std::hint::black_box;
+use std::sync::Arc;
+
+use windrow_slab::{Row, RowMut};
+
+use super::space::{OBSERVATION, interval, number};
+use crate::{Env, EnvError, EnvRng, EnvSpec, Outcome, TimeLimit};
+
+/// Fastest rotation, in rad/s.
+const MAX_SPEED: f64 = 8.0;
+/// Strongest torque, in N·m.
+const MAX_TORQUE: f32 = 2.0;
+/// Seconds of one step.
+const DT: f64 = 0.05;
+/// `3 g / 2 l` of a rod of one metre with `g = 10`, in 1/s².
+const PULL: f64 = 15.0;
+/// `3 / m l²` of a rod of one kilogram and one metre, in 1/(kg·m²).
+const INERTIA: f32 = 3.0;
+
+/// A rod that hangs from one end: swing it up and keep it there.
+///
+/// Observation `float32 [3]`: cosine and sine of the angle (0 is upright), angular velocity (rad/s). Action
+/// `float32 [1]`: torque in N·m, clipped to `[-2, 2]`. Reward `-(θ² + 0.1 ω² + 0.001 u²)` with the angle in
+/// `[-π, π)` and all three from before the step. Never terminates.
+///
+/// [`new`](Self::new) is the bare physics, [`v1`](Self::v1) is Gymnasium's `Pendulum-v1`.
+#[derive(Debug, Clone)]
+pub struct Pendulum {
+    state: Option<State>,
+    rng: EnvRng,
+    spec: Arc<EnvSpec>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    theta: f64,
+    theta_dot: f64,
+}
+
+impl Pendulum {
+    /// The bare physics: an episode never ends.
+    #[must_use]
+    pub fn new() -> Self {
+        let high = [1.0, 1.0, MAX_SPEED as f32];
+        let observation = interval(high.map(|bound| -bound), high);
+        let action = interval([-MAX_TORQUE], [MAX_TORQUE]);
+        Self {
+            state: None,
+            rng: EnvRng::new(),
+            spec: Arc::new(EnvSpec::new("Pendulum-v1", observation, action)),
+        }
+    }
+
+    /// `Pendulum-v1`: truncated after 200 steps.
+    #[must_use]
+    pub fn v1() -> TimeLimit<Self> {
+        TimeLimit::of(Self::new(), 200)
+    }
+}
+
+impl Default for Pendulum {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl State {
+    #[inline(always)]
+    fn cost(self, torque: f32) -> f64 {
+        let angle = wrapped(self.theta);
+        // Gymnasium's torque is a `float32`, squared by `powf`, which may be off by the last bit where a product
+        // would not be; the `float32` reward shows it. Without the box the compiler makes it a product.
+        let effort = 0.001 * torque.powf(black_box(2.0));
+        angle * angle + 0.1 * (self.theta_dot * self.theta_dot) + f64::from(effort)
+    }
+
+    #[inline(always)]
+    fn advance(self, torque: f32) -> Self {
+        let push = f64::from(INERTIA * torque);
+        let theta_dot = self.theta_dot + (PULL * self.theta.sin() + push) * DT;
+        let theta_dot = theta_dot.clamp(-MAX_SPEED, MAX_SPEED);
+        Self {
+            theta: self.theta + theta_dot * DT,
+            theta_dot,
+        }
+    }
+
+    #[inline(always)]
+    fn observation(self) -> [f32; 3] {
+        let (sin, cos) = self.theta.sin_cos();
+        [cos as f32, sin as f32, self.theta_dot as f32]
+    }
+}
+
+/// The same angle in `[-π, π)`.
+#[inline(always)]
+fn wrapped(angle: f64) -> f64 {
+    let turned = angle + PI;
+    // Most angles need no division.
+    let turned = if (0.0..TAU).contains(&turned) {
+        turned
+    } else {
+        turned.rem_euclid(TAU)
+    };
+    turned - PI
+}
+
+impl Env for Pendulum {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn reset(&mut self, seed: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
+        let rng = self.rng.for_reset(seed);
+        let state = State {
+            theta: rng.uniform(-PI, PI),
+            theta_dot: rng.uniform(-1.0, 1.0),
+        };
+        self.state = Some(state);
+        Ok(obs.write(OBSERVATION, &state.observation())?)
+    }
+
+    #[inline(always)]
+    fn step(&mut self, action: Row<'_>, mut obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        let torque = number(action, MAX_TORQUE)?.clamp(-MAX_TORQUE, MAX_TORQUE);
+        let Some(state) = &mut self.state else {
+            return Err(EnvError::NotReset);
+        };
+        let reward = -state.cost(torque) as f32;
+        *state = state.advance(torque);
+        obs.write(OBSERVATION, &state.observation())?;
+        Ok(Outcome {
+            reward,
+            terminated: false,
+            truncated: false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{Driver, assert_seeds_are_kept};
+
+    #[test]
+    fn first_steps_are_those_of_gymnasium() {
+        let (observations, rewards) = Driver::new(Pendulum::v1()).play(42, &[1.5f32, -3.0]);
+        let expected = [
+            [-0.14995256, 0.9886932, -0.12224312],
+            [-0.19154312, 0.9814842, 0.8442768],
+            [-0.25394195, 0.9672195, 1.2803899],
+        ];
+        assert_eq!(observations, expected);
+        assert_eq!(rewards, [-2.9666753, -3.18532]);
+    }
+
+    #[test]
+    fn angles_are_wrapped_as_by_a_remainder() {
+        assert_eq!(wrapped(0.5), (0.5 + PI) - PI);
+        assert_eq!(wrapped(-PI), -PI);
+        assert_eq!(wrapped(PI), -PI);
+        assert!((wrapped(7.0) - (7.0 - TAU)).abs() < 1e-12);
+        assert!((wrapped(-7.0) - (TAU - 7.0)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn lasts_200_steps() {
+        let mut env = Driver::new(Pendulum::v1());
+        env.reset(Some(1));
+        let (steps, end) = env.run(0.0f32);
+        assert_eq!((steps, end.terminated, end.truncated), (200, false, true));
+    }
+
+    #[test]
+    fn checks_actions_and_keeps_seeds() {
+        let mut env = Driver::new(Pendulum::new());
+        assert!(matches!(env.step(0.0f32), Err(EnvError::NotReset)));
+        assert_eq!(
+            env.step(f32::NAN).unwrap_err().to_string(),
+            "action out of range: expected a number from -2.0 to 2.0, or one to be clipped to it, got NaN"
+        );
+        assert_seeds_are_kept(Pendulum::new);
+    }
+}

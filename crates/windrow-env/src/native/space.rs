@@ -1,0 +1,60 @@
+//! Spaces and actions that the native environments have in common.
+
+use tensordict::{DType, Shape};
+use windrow_slab::{Key, Row};
+
+use crate::{EnvError, Spec};
+
+/// The observation: first and only leaf, `float32`.
+pub(super) const OBSERVATION: Key<f32> = Key::new(0);
+
+/// A box of `float32` values.
+pub(super) fn interval<const N: usize>(low: [f32; N], high: [f32; N]) -> Spec {
+    Spec::Bounded {
+        dtype: DType::F32,
+        shape: Shape::from_slice(&[N]),
+        low: low.map(f64::from).to_vec(),
+        high: high.map(f64::from).to_vec(),
+    }
+}
+
+/// What the discrete action of `row` stands for.
+///
+/// A table instead of branches: a random policy would make every branch a coin toss for the predictor.
+#[inline(always)]
+pub(super) fn choice<const N: usize>(row: Row<'_>, table: &[f64; N]) -> Result<f64, EnvError> {
+    let action = row.scalar(Key::<i64>::new(0))?;
+    match usize::try_from(action).ok().and_then(|i| table.get(i)) {
+        Some(&meaning) => Ok(meaning),
+        None => Err(no_such_choice(action, N)),
+    }
+}
+
+#[cold]
+fn no_such_choice(action: i64, choices: usize) -> EnvError {
+    EnvError::Action {
+        expected: format!("an integer from 0 to {}", choices - 1),
+        got: action.to_string(),
+    }
+}
+
+/// The single number of a continuous action, not yet clipped to its bounds.
+#[inline(always)]
+pub(super) fn number(row: Row<'_>, bound: f32) -> Result<f32, EnvError> {
+    let action = row.scalar(Key::<f32>::new(0))?;
+    if action.is_nan() {
+        return Err(not_a_number(action, bound));
+    }
+    Ok(action)
+}
+
+#[cold]
+fn not_a_number(action: f32, bound: f32) -> EnvError {
+    EnvError::Action {
+        expected: format!(
+            "a number from {:.1} to {bound:.1}, or one to be clipped to it",
+            -bound
+        ),
+        got: action.to_string(),
+    }
+}

@@ -1,0 +1,264 @@
+//! Environments by name.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Acrobot, CartPole, Env, EnvError, MountainCar, MountainCarContinuous, Pendulum, Serial, VecEnv,
+};
+
+/// Environments that can be made from an id such as `"CartPole-v1"`.
+///
+/// ```
+/// use windrow_env::{EnvRegistry, MountainCar, TimeLimit};
+///
+/// let mut registry = EnvRegistry::builtin();
+/// registry.register("LongMountainCar-v0", || TimeLimit::new(MountainCar::new(), 10_000))?;
+/// let envs = registry.make_vec("LongMountainCar-v0", 4)?;
+/// assert_eq!(envs.spec().max_episode_steps, Some(10_000));
+/// # Ok::<(), windrow_env::EnvError>(())
+/// ```
+#[derive(Default)]
+pub struct EnvRegistry {
+    entries: BTreeMap<String, Entry>,
+}
+
+type One = dyn Fn() -> Result<Box<dyn Env>, EnvError> + Send + Sync;
+type Many = dyn Fn(usize) -> Result<Box<dyn VecEnv>, EnvError> + Send + Sync;
+
+struct Entry {
+    one: Box<One>,
+    many: Box<Many>,
+}
+
+impl EnvRegistry {
+    /// A registry without any environment.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The environments that come with windrow.
+    #[must_use]
+    pub fn builtin() -> Self {
+        let mut registry = Self::new();
+        registry.insert("CartPole-v1", CartPole::v1);
+        registry.insert("Pendulum-v1", Pendulum::v1);
+        registry.insert("MountainCar-v0", MountainCar::v0);
+        registry.insert("MountainCarContinuous-v0", MountainCarContinuous::v0);
+        registry.insert("Acrobot-v1", Acrobot::v1);
+        registry
+    }
+
+    /// Makes what `factory` makes available as `id`: an environment, or a `Result` of one.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when the id is taken.
+    pub fn register<F, R>(&mut self, id: impl Into<String>, factory: F) -> Result<(), EnvError>
+    where
+        F: Fn() -> R + Clone + Send + Sync + 'static,
+        R: IntoEnv,
+    {
+        let id = id.into();
+        if self.entries.contains_key(&id) {
+            return Err(EnvError::Spec(format!(
+                "an environment is registered as {id:?} already; choose another id"
+            )));
+        }
+        self.insert(id, factory);
+        Ok(())
+    }
+
+    fn insert<F, R>(&mut self, id: impl Into<String>, factory: F)
+    where
+        F: Fn() -> R + Clone + Send + Sync + 'static,
+        R: IntoEnv,
+    {
+        let single = factory.clone();
+        let entry = Entry {
+            one: Box::new(move || Ok(Box::new(single().into_env()?))),
+            many: Box::new(move |num_envs| {
+                let envs = (0..num_envs).map(|_| factory().into_env());
+                Ok(Box::new(Serial::new(envs.collect::<Result<_, _>>()?)?))
+            }),
+        };
+        self.entries.insert(id.into(), entry);
+    }
+
+    /// One environment.
+    ///
+    /// # Errors
+    /// [`EnvError::UnknownId`] with the ids that look like it, or with all when none does; whatever the environment
+    /// could not be made for.
+    pub fn make(&self, id: &str) -> Result<Box<dyn Env>, EnvError> {
+        (self.entry(id)?.one)()
+    }
+
+    /// `num_envs` environments in lockstep, stepped one after the other.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make), and [`EnvError::Spec`] when `num_envs` is 0.
+    pub fn make_vec(&self, id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+        (self.entry(id)?.many)(num_envs)
+    }
+
+    /// All ids in alphabetical order.
+    pub fn ids(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    fn entry(&self, id: &str) -> Result<&Entry, EnvError> {
+        self.entries.get(id).ok_or_else(|| EnvError::UnknownId {
+            id: id.to_owned(),
+            near: self.near(id),
+        })
+    }
+
+    /// The ids that look most like `id`, best first; all when none does.
+    fn near(&self, id: &str) -> Vec<String> {
+        const ALIKE: f64 = 0.6;
+        let wanted = id.to_lowercase();
+        let alike =
+            |known: &str| strsim::normalized_damerau_levenshtein(&wanted, &known.to_lowercase());
+        let mut near: Vec<_> = self.ids().map(|known| (alike(known), known)).collect();
+        if near.iter().any(|&(alike, _)| alike >= ALIKE) {
+            near.retain(|&(alike, _)| alike >= ALIKE);
+        }
+        near.sort_by(|a, b| b.0.total_cmp(&a.0));
+        near.into_iter().map(|(_, id)| id.to_owned()).collect()
+    }
+}
+
+impl std::fmt::Debug for EnvRegistry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.entries.keys()).finish()
+    }
+}
+
+/// What a registered factory may return: an environment, or a [`Result`] of one.
+pub trait IntoEnv {
+    /// The environment.
+    type Env: Env + 'static;
+
+    /// The environment, or why there is none.
+    ///
+    /// # Errors
+    /// Whatever the factory ran into.
+    fn into_env(self) -> Result<Self::Env, EnvError>;
+}
+
+impl<E: Env + 'static> IntoEnv for E {
+    type Env = E;
+
+    fn into_env(self) -> Result<E, EnvError> {
+        Ok(self)
+    }
+}
+
+impl<E: Env + 'static> IntoEnv for Result<E, EnvError> {
+    type Env = E;
+
+    fn into_env(self) -> Result<E, EnvError> {
+        self
+    }
+}
+
+/// One of the environments that come with windrow, as [`EnvRegistry::make`].
+///
+/// # Errors
+/// [`EnvError::UnknownId`].
+pub fn make(id: &str) -> Result<Box<dyn Env>, EnvError> {
+    EnvRegistry::builtin().make(id)
+}
+
+/// Several of the environments that come with windrow, as [`EnvRegistry::make_vec`].
+///
+/// # Errors
+/// [`EnvError::UnknownId`], and [`EnvError::Spec`] when `num_envs` is 0.
+pub fn make_vec(id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+    EnvRegistry::builtin().make_vec(id, num_envs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TimeLimit;
+    use crate::testing::CountingEnv;
+
+    #[test]
+    fn builtin_environments_are_made_with_their_own_limits() {
+        let limits = EnvRegistry::builtin()
+            .ids()
+            .map(|id| (id.to_owned(), make(id).unwrap().spec().max_episode_steps))
+            .collect::<Vec<_>>();
+        let expected = [
+            ("Acrobot-v1", 500),
+            ("CartPole-v1", 500),
+            ("MountainCar-v0", 200),
+            ("MountainCarContinuous-v0", 999),
+            ("Pendulum-v1", 200),
+        ];
+        assert_eq!(
+            limits,
+            expected.map(|(id, limit)| (id.to_owned(), Some(limit)))
+        );
+        for (id, _) in expected {
+            let envs = make_vec(id, 3).unwrap();
+            assert_eq!((envs.num_envs(), envs.spec().id.as_str()), (3, id));
+        }
+    }
+
+    #[test]
+    fn unknown_ids_come_with_near_ones() {
+        let message = |id| make(id).err().unwrap().to_string();
+        assert_eq!(
+            message("cartpole-v0"),
+            "no environment is called \"cartpole-v0\"; did you mean CartPole-v1?"
+        );
+        assert_eq!(
+            message("MountainCar-v1"),
+            "no environment is called \"MountainCar-v1\"; did you mean MountainCar-v0?"
+        );
+        let all = message("Tetris");
+        assert!(
+            EnvRegistry::builtin().ids().all(|id| all.contains(id)),
+            "{all}"
+        );
+        assert!(matches!(
+            make_vec("Tetris", 2),
+            Err(EnvError::UnknownId { .. })
+        ));
+    }
+
+    #[test]
+    fn environments_of_ones_own_are_registered_once() {
+        let mut registry = EnvRegistry::new();
+        registry.register("Count", CountingEnv::default).unwrap();
+        let error = registry
+            .register("Count", CountingEnv::default)
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "an environment is registered as \"Count\" already; choose another id"
+        );
+        assert_eq!(registry.make("Count").unwrap().spec().id, "Counting");
+        assert!(matches!(
+            registry.make("CartPole-v1"),
+            Err(EnvError::UnknownId { .. })
+        ));
+        assert!(registry.make_vec("Count", 0).is_err());
+        assert_eq!(format!("{registry:?}"), "{\"Count\"}");
+    }
+
+    #[test]
+    fn a_factory_may_fail() {
+        let mut registry = EnvRegistry::new();
+        registry
+            .register("Broken", || TimeLimit::new(CountingEnv::default(), 0))
+            .unwrap();
+        assert!(matches!(registry.make("Broken"), Err(EnvError::Spec(_))));
+        assert!(matches!(
+            registry.make_vec("Broken", 2),
+            Err(EnvError::Spec(_))
+        ));
+    }
+}

@@ -1,0 +1,298 @@
+//! What an environment observes and accepts: names, element types, shapes and domains.
+
+use tensordict::{DType, NestedKey, Shape};
+use windrow_slab::{Key, LeafSpec};
+
+use crate::EnvError;
+
+/// The domain of one leaf, or a tree of named leaves.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Spec {
+    /// Any value of `dtype`.
+    Unbounded {
+        /// Element type.
+        dtype: DType,
+        /// Shape of one environment's value.
+        shape: Shape,
+    },
+    /// Real values between `low` and `high`, element by element, both included.
+    Bounded {
+        /// Element type.
+        dtype: DType,
+        /// Shape of one environment's value.
+        shape: Shape,
+        /// Lowest value of each element, row-major; may be `-inf`.
+        low: Vec<f64>,
+        /// Highest value of each element, row-major; may be `inf`.
+        high: Vec<f64>,
+    },
+    /// One of `n` choices as an `int64` scalar in `0..n`.
+    Discrete {
+        /// Number of choices.
+        n: usize,
+    },
+    /// Zeros and ones of `int8`.
+    Binary {
+        /// Shape of one environment's value.
+        shape: Shape,
+    },
+    /// Several choices at once as `int64`, element `i` in `0..nvec[i]`.
+    MultiDiscrete {
+        /// Number of choices of each element.
+        nvec: Vec<usize>,
+    },
+    /// Named specs, in this order.
+    Composite(Vec<(String, Spec)>),
+}
+
+impl Spec {
+    /// Any value of `dtype` with `shape`.
+    #[must_use]
+    pub fn unbounded(dtype: DType, shape: impl AsRef<[usize]>) -> Self {
+        Self::Unbounded {
+            dtype,
+            shape: Shape::from_slice(shape.as_ref()),
+        }
+    }
+
+    /// `float32` values between `low` and `high`: a vector as long as both.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when the two differ in length, or a lower bound lies above its upper one or is NaN.
+    pub fn bounded(low: &[f32], high: &[f32]) -> Result<Self, EnvError> {
+        if low.len() != high.len() {
+            return Err(EnvError::Spec(format!(
+                "bounds of different lengths: {} lower and {} upper ones",
+                low.len(),
+                high.len()
+            )));
+        }
+        for (i, (l, h)) in low.iter().zip(high).enumerate() {
+            if l.partial_cmp(h).is_none_or(std::cmp::Ordering::is_gt) {
+                return Err(EnvError::Spec(format!(
+                    "bounds of element {i} are not an interval: [{l}, {h}]"
+                )));
+            }
+        }
+        Ok(Self::Bounded {
+            dtype: DType::F32,
+            shape: Shape::from_slice(&[low.len()]),
+            low: low.iter().map(|&x| f64::from(x)).collect(),
+            high: high.iter().map(|&x| f64::from(x)).collect(),
+        })
+    }
+
+    /// One of `n` choices.
+    #[must_use]
+    pub fn discrete(n: usize) -> Self {
+        Self::Discrete { n }
+    }
+
+    /// Named specs.
+    #[must_use]
+    pub fn composite<N: Into<String>>(entries: impl IntoIterator<Item = (N, Spec)>) -> Self {
+        Self::Composite(
+            entries
+                .into_iter()
+                .map(|(name, spec)| (name.into(), spec))
+                .collect(),
+        )
+    }
+
+    /// Element type of a leaf; `None` for a composite.
+    #[must_use]
+    pub fn dtype(&self) -> Option<DType> {
+        match self {
+            Self::Unbounded { dtype, .. } | Self::Bounded { dtype, .. } => Some(*dtype),
+            Self::Discrete { .. } | Self::MultiDiscrete { .. } => Some(DType::I64),
+            Self::Binary { .. } => Some(DType::I8),
+            Self::Composite(_) => None,
+        }
+    }
+
+    /// Shape of one environment's value of a leaf; empty for a scalar and for a composite.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        match self {
+            Self::Unbounded { shape, .. }
+            | Self::Bounded { shape, .. }
+            | Self::Binary { shape } => shape.clone(),
+            Self::MultiDiscrete { nvec } => Shape::from_slice(&[nvec.len()]),
+            Self::Discrete { .. } | Self::Composite(_) => Shape::new(),
+        }
+    }
+
+    /// The leaves with their full names, depth first, in order; a bare leaf is named `name`.
+    #[must_use]
+    pub fn leaves(&self, name: &str) -> Vec<(NestedKey, &Spec)> {
+        let mut out = Vec::new();
+        match self {
+            Self::Composite(entries) => {
+                for (entry, spec) in entries {
+                    spec.collect_leaves(&NestedKey::from(entry.as_str()), &mut out);
+                }
+            }
+            leaf => out.push((NestedKey::from(name), leaf)),
+        }
+        out
+    }
+
+    fn collect_leaves<'a>(&'a self, prefix: &NestedKey, out: &mut Vec<(NestedKey, &'a Spec)>) {
+        match self {
+            Self::Composite(entries) => {
+                for (entry, spec) in entries {
+                    spec.collect_leaves(&prefix.join(&NestedKey::from(entry.as_str())), out);
+                }
+            }
+            leaf => out.push((prefix.clone(), leaf)),
+        }
+    }
+}
+
+/// What an environment is: its observation, its action, and how long an episode may last.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct EnvSpec {
+    /// Id in the registry, or a name for messages.
+    pub id: String,
+    /// Observation; a bare leaf is delivered as `"observation"`.
+    pub observation: Spec,
+    /// Action; a bare leaf is named `"action"`.
+    pub action: Spec,
+    /// Steps after which the environment truncates an episode, if it does.
+    pub max_episode_steps: Option<usize>,
+}
+
+impl EnvSpec {
+    /// A spec without a time limit.
+    #[must_use]
+    pub fn new(id: impl Into<String>, observation: Spec, action: Spec) -> Self {
+        Self {
+            id: id.into(),
+            observation,
+            action,
+            max_episode_steps: None,
+        }
+    }
+
+    /// Columns of one observation, in the order in which an environment writes them.
+    #[must_use]
+    pub fn observation_leaves(&self) -> Vec<LeafSpec> {
+        layout_of(&self.observation, "observation")
+    }
+
+    /// Columns of one action, in the order in which an environment reads them.
+    #[must_use]
+    pub fn action_leaves(&self) -> Vec<LeafSpec> {
+        layout_of(&self.action, "action")
+    }
+
+    /// The observation leaf called `name`, as `T`.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when there is no such leaf or it holds another element type.
+    pub fn observation_key<T: tensordict::Element>(
+        &self,
+        name: impl Into<NestedKey>,
+    ) -> Result<Key<T>, EnvError> {
+        let (name, leaves) = (name.into(), self.observation_leaves());
+        match leaves.iter().position(|leaf| leaf.key == name) {
+            Some(i) if leaves[i].dtype == T::DTYPE => Ok(Key::new(i)),
+            Some(i) => Err(EnvError::Spec(format!(
+                "observation {name} of {} holds {}, not {}",
+                self.id,
+                leaves[i].dtype,
+                T::DTYPE
+            ))),
+            None => Err(EnvError::Spec(format!(
+                "{} has no observation {name}; it has {}",
+                self.id,
+                leaves
+                    .iter()
+                    .map(|leaf| leaf.key.to_string())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ))),
+        }
+    }
+}
+
+fn layout_of(spec: &Spec, name: &str) -> Vec<LeafSpec> {
+    spec.leaves(name)
+        .into_iter()
+        .filter_map(|(key, leaf)| Some(LeafSpec::new(key, leaf.dtype()?, leaf.shape())))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nested() -> EnvSpec {
+        let observation = Spec::composite([
+            ("image", Spec::unbounded(DType::U8, [2, 3])),
+            (
+                "body",
+                Spec::composite([("speed", Spec::unbounded(DType::F32, []))]),
+            ),
+        ]);
+        let action = Spec::MultiDiscrete { nvec: vec![2, 3] };
+        EnvSpec::new("Nested", observation, action)
+    }
+
+    #[test]
+    fn leaves_come_in_order_with_full_names() {
+        let spec = nested();
+        let expected = [
+            LeafSpec::new("image", DType::U8, [2, 3]),
+            LeafSpec::new(("body", "speed"), DType::F32, []),
+        ];
+        assert_eq!(spec.observation_leaves(), expected);
+        assert_eq!(
+            spec.action_leaves(),
+            [LeafSpec::new("action", DType::I64, [2])]
+        );
+    }
+
+    #[test]
+    fn keys_are_looked_up_by_name_and_type() {
+        let spec = nested();
+        let key = spec.observation_key::<f32>(("body", "speed")).unwrap();
+        assert_eq!(key.leaf(), 1);
+        let error = spec
+            .observation_key::<f32>("image")
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "observation \"image\" of Nested holds uint8, not float32"
+        );
+        let error = spec
+            .observation_key::<f32>("sound")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("Nested has no observation \"sound\"; it has \"image\", "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn bounds_have_to_be_intervals() {
+        let message = |low: &[f32], high: &[f32]| Spec::bounded(low, high).unwrap_err().to_string();
+        assert_eq!(
+            message(&[0.0], &[1.0, 2.0]),
+            "bounds of different lengths: 1 lower and 2 upper ones"
+        );
+        assert_eq!(
+            message(&[0.0, 2.0], &[0.0, 1.0]),
+            "bounds of element 1 are not an interval: [2, 1]"
+        );
+        assert!(Spec::bounded(&[f32::NAN], &[0.0]).is_err());
+        assert_eq!(
+            Spec::bounded(&[0.0], &[1.0]).unwrap().dtype(),
+            Some(DType::F32)
+        );
+    }
+}

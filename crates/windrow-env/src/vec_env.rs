@@ -1,0 +1,293 @@
+use windrow_slab::{Rows, RowsMut};
+
+use crate::{Env, EnvError, EnvSpec, VecEnvError};
+
+/// `num_envs` worlds in lockstep. It never resets by itself: the engine does.
+pub trait VecEnv: Send {
+    /// What each environment observes and accepts; the same for all and for their whole life.
+    fn spec(&self) -> &EnvSpec;
+
+    /// Number of environments.
+    fn num_envs(&self) -> usize;
+
+    /// Starts an episode in each environment named, and writes the first observation into its row; the rows of
+    /// the others stay as they are.
+    ///
+    /// # Errors
+    /// The first environment that could not be reset, and why.
+    fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError>;
+
+    /// Steps all environments: `actions` and `obs` are `[num_envs, *shape]` a leaf, `outcomes` `[num_envs]`.
+    ///
+    /// # Errors
+    /// The first environment that could not be stepped, and why.
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError>;
+}
+
+/// One environment to be reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reset {
+    /// Index of the environment.
+    pub env: usize,
+    /// Seed of its generator; `None` goes on with the one it has.
+    pub seed: Option<u64>,
+}
+
+/// Where a [`VecEnv`] writes what a step led to: `[num_envs]` each.
+#[derive(Debug)]
+pub struct Outcomes<'a> {
+    /// Rewards.
+    pub reward: &'a mut [f32],
+    /// See [`Outcome::terminated`](crate::Outcome::terminated).
+    pub terminated: &'a mut [bool],
+    /// See [`Outcome::truncated`](crate::Outcome::truncated).
+    pub truncated: &'a mut [bool],
+}
+
+impl Outcomes<'_> {
+    /// The same places for a shorter time.
+    #[inline(always)]
+    #[must_use]
+    pub fn reborrow(&mut self) -> Outcomes<'_> {
+        Outcomes {
+            reward: self.reward,
+            terminated: self.terminated,
+            truncated: self.truncated,
+        }
+    }
+}
+
+/// Environments of one type, stepped one after the other in the calling thread.
+#[derive(Debug, Clone)]
+pub struct Serial<E> {
+    envs: Vec<E>,
+}
+
+impl<E: Env> Serial<E> {
+    /// The given environments as one.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when there is none, or their specs differ.
+    pub fn new(envs: Vec<E>) -> Result<Self, EnvError> {
+        let [first, others @ ..] = envs.as_slice() else {
+            return Err(EnvError::Spec(
+                "a vector of environments needs at least one, got none".into(),
+            ));
+        };
+        if let Some(i) = others.iter().position(|env| env.spec() != first.spec()) {
+            return Err(EnvError::Spec(format!(
+                "environments of one vector need equal specs: environment 0 has {:?}, environment {} has {:?}",
+                first.spec(),
+                i + 1,
+                others[i].spec()
+            )));
+        }
+        Ok(Self { envs })
+    }
+
+    /// `num_envs` environments made by `make`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn from_fn(num_envs: usize, make: impl FnMut() -> E) -> Result<Self, EnvError> {
+        Self::new(std::iter::repeat_with(make).take(num_envs).collect())
+    }
+}
+
+impl<E: Env> VecEnv for Serial<E> {
+    fn spec(&self) -> &EnvSpec {
+        self.envs[0].spec()
+    }
+
+    fn num_envs(&self) -> usize {
+        self.envs.len()
+    }
+
+    fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        for &Reset { env, seed } in resets {
+            let (total, rows) = (self.envs.len(), obs.envs());
+            let (Some(world), Some(row)) = (self.envs.get_mut(env), obs.env_mut(env)) else {
+                return Err(out_of_range(env, total, rows));
+            };
+            world
+                .reset(seed, row)
+                .map_err(|source| VecEnvError { env, source })?;
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        mut obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        let Outcomes {
+            reward,
+            terminated,
+            truncated,
+        } = outcomes;
+        let total = self.envs.len();
+        // Compared once, so that nothing is left to compare in the loop.
+        let rows = [
+            actions.envs(),
+            obs.envs(),
+            reward.len(),
+            terminated.len(),
+            truncated.len(),
+        ];
+        if let Some(&rows) = rows.iter().find(|&&rows| rows != total) {
+            return Err(out_of_range(total.min(rows), total, rows));
+        }
+        for (env, world) in self.envs.iter_mut().enumerate() {
+            let (Some(action), Some(row)) = (actions.env(env), obs.env_mut(env)) else {
+                return Err(out_of_range(env, total, env));
+            };
+            let outcome = match world.step(action, row) {
+                Ok(outcome) => outcome,
+                Err(source) => return Err(VecEnvError { env, source }),
+            };
+            reward[env] = outcome.reward;
+            terminated[env] = outcome.terminated;
+            truncated[env] = outcome.truncated;
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn out_of_range(env: usize, total: usize, rows: usize) -> VecEnvError {
+    VecEnvError {
+        env,
+        source: EnvError::Spec(format!(
+            "environment {env} was addressed, but there are {total} environments and rows for {rows}"
+        )),
+    }
+}
+
+impl<V: VecEnv + ?Sized> VecEnv for Box<V> {
+    fn spec(&self) -> &EnvSpec {
+        (**self).spec()
+    }
+
+    fn num_envs(&self) -> usize {
+        (**self).num_envs()
+    }
+
+    fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        (**self).reset(resets, obs)
+    }
+
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        (**self).step(actions, obs, outcomes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windrow_slab::{Key, RowBlock};
+
+    use super::*;
+    use crate::testing::LedgerEnv;
+    use crate::{CartPole, TimeLimit};
+
+    fn ledgers(n: i64) -> Serial<LedgerEnv> {
+        Serial::new((0..n).map(LedgerEnv::new).collect()).unwrap()
+    }
+
+    fn blocks(envs: &impl VecEnv, rows: usize) -> (RowBlock, RowBlock) {
+        let block = |leaves: &[_]| RowBlock::new(leaves, rows).unwrap();
+        (
+            block(&envs.spec().action_leaves()),
+            block(&envs.spec().observation_leaves()),
+        )
+    }
+
+    fn step(
+        envs: &mut impl VecEnv,
+        actions: &RowBlock,
+        obs: &mut RowBlock,
+        places: usize,
+    ) -> Result<Vec<f32>, VecEnvError> {
+        let mut reward = vec![0.0; places];
+        let (mut terminated, mut truncated) = (vec![false; places], vec![false; places]);
+        let outcomes = Outcomes {
+            reward: &mut reward,
+            terminated: &mut terminated,
+            truncated: &mut truncated,
+        };
+        envs.step(actions.rows(), obs.rows_mut(), outcomes)?;
+        Ok(reward)
+    }
+
+    fn resets<const N: usize>(envs: [usize; N]) -> [Reset; N] {
+        envs.map(|env| Reset { env, seed: None })
+    }
+
+    #[test]
+    fn environments_have_rows_of_their_own() {
+        let mut envs = ledgers(3);
+        let (actions, mut obs) = blocks(&envs, 3);
+        envs.reset(&resets([0, 1, 2]), obs.rows_mut()).unwrap();
+        envs.reset(&resets([1]), obs.rows_mut()).unwrap();
+        let seen = |obs: &RowBlock| obs.rows().get(Key::<i64>::new(0)).unwrap().to_vec();
+        assert_eq!(seen(&obs), [0, 0, 0, 1, 1, 0, 2, 0, 0]);
+        let reward = step(&mut envs, &actions, &mut obs, 3).unwrap();
+        assert_eq!(seen(&obs), [0, 0, 1, 1, 1, 1, 2, 0, 1]);
+        let expected = [[0, 0, 0], [1, 1, 0], [2, 0, 0]].map(|place| LedgerEnv::reward(place, 0));
+        assert_eq!(reward, expected);
+    }
+
+    #[test]
+    fn errors_name_the_environment() {
+        let mut envs = ledgers(2);
+        let (actions, mut obs) = blocks(&envs, 2);
+        envs.reset(&resets([0]), obs.rows_mut()).unwrap();
+        let error = step(&mut envs, &actions, &mut obs, 2).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "environment 1: step was called before reset"
+        );
+        let error = envs.reset(&resets([2]), obs.rows_mut()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "environment 2: environment 2 was addressed, but there are 2 environments and rows for 2"
+        );
+    }
+
+    #[test]
+    fn too_few_rows_are_an_error() {
+        let mut envs = ledgers(2);
+        let (actions, mut obs) = blocks(&envs, 1);
+        assert_eq!(
+            envs.reset(&resets([0, 1]), obs.rows_mut()).unwrap_err().env,
+            1
+        );
+        assert!(step(&mut envs, &actions, &mut obs, 2).is_err());
+        let (actions, mut obs) = blocks(&envs, 2);
+        envs.reset(&resets([0, 1]), obs.rows_mut()).unwrap();
+        assert_eq!(step(&mut envs, &actions, &mut obs, 1).unwrap_err().env, 1);
+    }
+
+    #[test]
+    fn a_vector_needs_environments_that_are_alike() {
+        let error = Serial::<CartPole>::new(Vec::new()).unwrap_err();
+        assert!(error.to_string().ends_with("got none"), "{error}");
+        let unlike = [10, 20].map(|limit| TimeLimit::new(CartPole::new(), limit).unwrap());
+        let error = Serial::new(unlike.into()).unwrap_err().to_string();
+        assert!(
+            error.contains("environment 0 has") && error.contains("environment 1 has"),
+            "{error}"
+        );
+    }
+}

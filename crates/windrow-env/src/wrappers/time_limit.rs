@@ -1,0 +1,113 @@
+use std::sync::Arc;
+
+use windrow_slab::{Row, RowMut};
+
+use crate::{Env, EnvError, EnvSpec, Outcome};
+
+/// An environment whose episodes are truncated after a number of steps.
+///
+/// A step can be both terminated and truncated. The limit is found in [`EnvSpec::max_episode_steps`]; of two limits
+/// around one environment the shorter one.
+#[derive(Debug, Clone)]
+pub struct TimeLimit<E> {
+    env: E,
+    limit: usize,
+    elapsed: usize,
+    spec: Arc<EnvSpec>,
+}
+
+impl<E: Env> TimeLimit<E> {
+    /// `env`, truncated after `max_episode_steps` steps.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when `max_episode_steps` is 0.
+    pub fn new(env: E, max_episode_steps: usize) -> Result<Self, EnvError> {
+        if max_episode_steps == 0 {
+            return Err(EnvError::Spec(format!(
+                "a time limit needs at least one step, got max_episode_steps = 0 for {}",
+                env.spec().id
+            )));
+        }
+        Ok(Self::of(env, max_episode_steps))
+    }
+
+    /// As [`new`](Self::new) for a limit that is known not to be 0.
+    pub(crate) fn of(env: E, limit: usize) -> Self {
+        let mut spec = env.spec().clone();
+        spec.max_episode_steps = Some(spec.max_episode_steps.unwrap_or(limit).min(limit));
+        Self {
+            env,
+            limit,
+            elapsed: 0,
+            spec: Arc::new(spec),
+        }
+    }
+
+    /// The environment without its limit.
+    pub fn into_inner(self) -> E {
+        self.env
+    }
+}
+
+impl<E: Env> Env for TimeLimit<E> {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
+        self.elapsed = 0;
+        self.env.reset(seed, obs)
+    }
+
+    #[inline(always)]
+    fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        let mut outcome = self.env.step(action, obs)?;
+        self.elapsed += 1;
+        outcome.truncated |= self.elapsed >= self.limit;
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CartPole;
+    use crate::driver::Driver;
+    use crate::testing::CountingEnv;
+
+    #[test]
+    fn truncates_at_the_limit_and_starts_again() {
+        let mut env = Driver::new(TimeLimit::new(CountingEnv::new(100, 0), 3).unwrap());
+        for _ in 0..2 {
+            env.reset(None);
+            let (steps, end) = env.run(1i8);
+            assert_eq!((steps, end.terminated, end.truncated), (3, false, true));
+        }
+    }
+
+    #[test]
+    fn a_step_can_be_both_terminated_and_truncated() {
+        let mut env = Driver::new(TimeLimit::new(CountingEnv::new(2, 0), 3).unwrap());
+        env.reset(None);
+        let (steps, end) = env.run(1i8);
+        assert_eq!((steps, end.terminated, end.truncated), (3, true, true));
+    }
+
+    #[test]
+    fn the_spec_tells_the_shorter_limit() {
+        let env = TimeLimit::new(CartPole::v1(), 800).unwrap();
+        assert_eq!(env.spec().max_episode_steps, Some(500));
+        let env = TimeLimit::new(env, 10).unwrap();
+        assert_eq!(env.spec().max_episode_steps, Some(10));
+        assert_eq!(env.into_inner().spec().max_episode_steps, Some(500));
+    }
+
+    #[test]
+    fn no_step_at_all_is_an_error() {
+        let error = TimeLimit::new(CartPole::new(), 0).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a time limit needs at least one step, got max_episode_steps = 0 for CartPole-v1"
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! Choices from logits.
+
+use pulp::{Arch, Simd, WithSimd};
+
+use crate::nn::exp;
+use crate::{PolicyError, PolicyIn};
+
+/// One or several choices out of logits that lie next to each other.
+#[derive(Debug, Clone)]
+pub(crate) struct Categorical {
+    /// Choices of each action element.
+    counts: Box<[usize]>,
+    /// Logits of a row.
+    width: usize,
+    /// `exp` of the logits less their largest one, `[rows, width]`, then padding.
+    weights: Vec<f32>,
+    arch: Arch,
+}
+
+/// How [`Categorical::act`] chooses, and what it notes.
+pub(crate) struct Choose<'a, 'b> {
+    pub(crate) input: &'a PolicyIn<'b>,
+    /// `[rows, width]`.
+    pub(crate) logits: &'a [f32],
+    pub(crate) sample: bool,
+    /// `[rows, elements]`.
+    pub(crate) actions: &'a mut [i64],
+    /// `[rows]`, unless nobody wants them.
+    pub(crate) log_probs: Option<&'a mut [f32]>,
+}
+
+impl Categorical {
+    pub(crate) fn new(counts: Box<[usize]>) -> Self {
+        Self {
+            width: counts.iter().sum(),
+            counts,
+            weights: Vec::new(),
+            arch: Arch::new(),
+        }
+    }
+
+    /// Chooses for every row.
+    ///
+    /// # Errors
+    /// [`PolicyError::NotFinite`] for the first row whose logits are no distribution.
+    pub(crate) fn act(&mut self, choose: Choose<'_, '_>) -> Result<(), PolicyError> {
+        let Choose {
+            input,
+            logits,
+            sample,
+            actions,
+            mut log_probs,
+        } = choose;
+        self.exponentiate(logits);
+        let elements = self.counts.len();
+        let rows = logits
+            .chunks_exact(self.width)
+            .zip(self.weights.chunks_exact(self.width))
+            .zip(actions.chunks_exact_mut(elements));
+        for (row, ((logits, weights), actions)) in rows.enumerate() {
+            let mut noise = input.noise(row);
+            let (mut first, mut log_prob) = (0, 0.0);
+            for (action, &count) in actions.iter_mut().zip(&self.counts) {
+                let weights = &weights[first..first + count];
+                let total: f32 = weights.iter().sum();
+                if !total.is_finite() {
+                    return Err(not_a_distribution(
+                        input,
+                        row,
+                        &logits[first..first + count],
+                    ));
+                }
+                let choice = match sample {
+                    true => pick(weights, noise.f32() * total),
+                    false => largest(&logits[first..first + count]),
+                };
+                *action = choice as i64;
+                if log_probs.is_some() {
+                    log_prob += log_softmax(&logits[first..first + count], choice, total);
+                }
+                first += count;
+            }
+            if let Some(log_probs) = &mut log_probs {
+                log_probs[row] = log_prob;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `weights`.
+    fn exponentiate(&mut self, logits: &[f32]) {
+        let len = logits.len().next_multiple_of(16);
+        if self.weights.len() != len {
+            self.weights.clear();
+            self.weights.resize(len, 0.0);
+        }
+        let rows = self.weights.chunks_exact_mut(self.width);
+        for (weights, logits) in rows.zip(logits.chunks_exact(self.width)) {
+            let mut first = 0;
+            for &count in &self.counts {
+                let logits = &logits[first..first + count];
+                let top = max(logits);
+                for (weight, logit) in weights[first..].iter_mut().zip(logits) {
+                    *weight = logit - top;
+                }
+                first += count;
+            }
+        }
+        self.arch.dispatch(Exp(&mut self.weights));
+    }
+}
+
+struct Exp<'a>(&'a mut [f32]);
+
+impl WithSimd for Exp<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        for x in S::as_mut_simd_f32s(self.0).0 {
+            *x = exp(simd, *x);
+        }
+    }
+}
+
+fn max(values: &[f32]) -> f32 {
+    values.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// Index of the largest value, the first of equal ones.
+pub(crate) fn largest(values: &[f32]) -> usize {
+    let mut best = 0;
+    for (i, value) in values.iter().enumerate() {
+        if *value > values[best] {
+            best = i;
+        }
+    }
+    best
+}
+
+/// The index where the running sum of `weights` exceeds `threshold`; without a branch on the random number, which
+/// no processor could foresee.
+fn pick(weights: &[f32], threshold: f32) -> usize {
+    let (mut sum, mut index) = (0.0, 0);
+    for &weight in weights {
+        sum += weight;
+        index += usize::from(threshold >= sum);
+    }
+    if index < weights.len() {
+        index
+    } else {
+        last_possible(weights)
+    }
+}
+
+/// Rounding may leave the threshold at the very sum: then the last choice that can occur at all.
+#[cold]
+fn last_possible(weights: &[f32]) -> usize {
+    weights.iter().rposition(|&w| w > 0.0).unwrap_or(0)
+}
+
+fn log_softmax(logits: &[f32], choice: usize, total: f32) -> f32 {
+    logits[choice] - max(logits) - total.ln()
+}
+
+#[cold]
+fn not_a_distribution(input: &PolicyIn<'_>, row: usize, logits: &[f32]) -> PolicyError {
+    let bad = |x: &&f32| x.is_nan() || **x == f32::INFINITY;
+    PolicyError::NotFinite {
+        what: "logit",
+        value: *logits.iter().find(bad).unwrap_or(&f32::NEG_INFINITY),
+        env: input.env_ids[row],
+        frame: input.frame[row],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_choices_are_never_picked() {
+        assert_eq!(pick(&[0.0, 1.0, 0.0, 2.0, 0.0], 0.0), 1);
+        assert_eq!(pick(&[0.0, 1.0, 0.0, 2.0, 0.0], 0.999), 1);
+        assert_eq!(pick(&[0.0, 1.0, 0.0, 2.0, 0.0], 1.0), 3);
+        assert_eq!(pick(&[0.0, 1.0, 0.0, 2.0, 0.0], 3.0), 3);
+        assert_eq!(pick(&[1.0], 1.0), 0);
+    }
+
+    #[test]
+    fn the_first_of_equal_ones_is_the_largest() {
+        assert_eq!(largest(&[1.0, 3.0, 3.0, 2.0]), 1);
+        assert_eq!(largest(&[f32::NEG_INFINITY, -5.0]), 1);
+    }
+}

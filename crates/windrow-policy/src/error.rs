@@ -1,0 +1,88 @@
+use tensordict::NestedKey;
+use windrow_slab::SlabError;
+
+use crate::WeightsError;
+
+/// What can go wrong with a policy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A row was accessed as something that the spec does not say.
+    #[error("policy broke its spec: {0}")]
+    Row(#[from] SlabError),
+    /// The policy was made for another kind of environment.
+    #[error("{policy} does not fit {env}: {what}: expected {expected}, got {got}")]
+    Fit {
+        /// The policy, in words.
+        policy: String,
+        /// Id of the environment.
+        env: String,
+        /// What was compared.
+        what: String,
+        /// What the one side needs.
+        expected: String,
+        /// What the other side has.
+        got: String,
+    },
+    /// `act` was called before `bind`.
+    #[error("{policy} was asked to act before it was bound to an environment")]
+    NotBound {
+        /// The policy, in words.
+        policy: &'static str,
+    },
+    /// The inputs of one step differ in their number of rows.
+    #[error("{what} of a step: expected {expected} rows, got {got}")]
+    Rows {
+        /// The input that differs.
+        what: &'static str,
+        /// Rows of the actions to be written.
+        expected: usize,
+        /// Rows of the input.
+        got: usize,
+    },
+    /// A network gave a number from which no action follows.
+    #[error("environment {env}, frame {frame}: {what} is {value}")]
+    NotFinite {
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        value: f32,
+        /// Environment of the row, over all workers.
+        env: u32,
+        /// Frame of that environment.
+        frame: u64,
+    },
+    /// A network whose layers cannot follow each other.
+    #[error("layer {layer} ({kind}): {what}: expected {expected}, got {got}")]
+    Layer {
+        /// Number of the layer.
+        layer: usize,
+        /// Kind of the layer.
+        kind: &'static str,
+        /// What was compared.
+        what: &'static str,
+        /// What the layer needs.
+        expected: usize,
+        /// What it was given.
+        got: usize,
+    },
+    /// New parameters that the policy cannot take.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// Whatever the policy itself ran into.
+    #[error("{0}")]
+    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl PolicyError {
+    /// An error of the policy's own, from a message or another error.
+    pub fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Joins names for a message.
+pub(crate) fn names<'a>(keys: impl IntoIterator<Item = &'a NestedKey>) -> String {
+    let names: Vec<_> = keys.into_iter().map(NestedKey::to_string).collect();
+    names.join(", ")
+}

@@ -1,0 +1,14 @@
+/// Whether a policy samples its action or takes its best guess.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum ExplorationType {
+    /// Sample from the policy's distribution.
+    #[default]
+    Random,
+    /// The most likely action.
+    Mode,
+    /// The mean action; the most likely one where a mean makes no sense.
+    Mean,
+    /// The action that the distribution calls its deterministic one.
+    Deterministic,
+}

@@ -1,0 +1,59 @@
+//! Policies: the contract, random actions, and small networks evaluated natively.
+//!
+//! A [`Policy`] writes an action for every row of a block of observations. [`RandomPolicy`] draws from the action
+//! space; [`NetworkPolicy`] evaluates a [`Sequential`](nn::Sequential) network with PyTorch's names and numbers,
+//! without a framework; [`policy_fn`] makes one out of a closure. Randomness comes from [`Noise`], keyed by seed,
+//! environment and frame, so that actions do not depend on how environments are spread over workers.
+//!
+//! ```
+//! use tensordict::DType;
+//! use windrow_env::{EnvSpec, Spec};
+//! use windrow_policy::{ExplorationType, Head, NetworkPolicy, Policy, PolicyIn, nn::Sequential};
+//! use windrow_slab::{Key, RowBlock};
+//!
+//! let env = EnvSpec::new("CartPole-v1", Spec::unbounded(DType::F32, [4]), Spec::discrete(2));
+//! let net = Sequential::new().linear(4, 64).tanh().linear(64, 64).tanh().linear(64, 2);
+//! let mut policy = NetworkPolicy::new(net, Head::Categorical);
+//! let spec = policy.bind(&env)?;
+//!
+//! // Three environments, by hand; a collector does this.
+//! let obs = RowBlock::new(&env.observation_leaves(), 3)?;
+//! let mut actions = RowBlock::new(&spec.columns, 3)?;
+//! let input = PolicyIn {
+//!     obs: obs.rows(),
+//!     is_first: &[true; 3],
+//!     env_ids: &[0, 1, 2],
+//!     frame: &[0; 3],
+//!     seed: 7,
+//!     exploration: ExplorationType::Random,
+//! };
+//! policy.act(&input, actions.rows_mut())?;
+//! assert!(actions.rows().get::<i64>(Key::new(0))?.iter().all(|a| (0..2).contains(a)));
+//! # Ok::<(), windrow_policy::PolicyError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod actor;
+mod categorical;
+mod error;
+mod exploration;
+mod fit;
+mod function;
+mod gaussian;
+mod heads;
+pub mod nn;
+mod noise;
+mod observe;
+mod policy;
+mod random;
+mod weights;
+
+pub use actor::NetworkPolicy;
+pub use error::PolicyError;
+pub use exploration::ExplorationType;
+pub use function::{FnPolicy, policy_fn};
+pub use heads::{Head, Scale, ScaleMapping};
+pub use noise::Noise;
+pub use policy::{Policy, PolicyIn, PolicySpec, Weights};
+pub use random::RandomPolicy;
+pub use weights::{Misfit, WeightsError};

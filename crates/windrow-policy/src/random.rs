@@ -1,0 +1,341 @@
+//! Actions drawn uniformly from the action space.
+
+use pulp::{Arch, Simd, WithSimd};
+use tensordict::{DType, Element};
+use windrow_env::{EnvSpec, Spec};
+use windrow_slab::{Key, RowsMut};
+
+use crate::weights::expect_none;
+use crate::{Noise, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+
+/// Rows from which on vector instructions are worth the choice between their variants.
+const MANY_ROWS: usize = 16;
+
+/// Draws every action leaf from its whole domain, whatever it observes.
+///
+/// Choices and bounded values are uniform; values with one bound are that bound plus or minus an exponential of
+/// mean 1, values without bounds normal. Integers are uniform over both bounds included, or the above rounded
+/// down.
+///
+/// A row's action depends on seed, environment and frame only.
+///
+/// Source: the distributions are those of `Space.sample` in Gymnasium's documentation (`Box`, `Discrete`,
+/// `MultiDiscrete`, `MultiBinary`).
+///
+/// ```
+/// use windrow_env::{EnvSpec, Spec};
+/// use windrow_policy::{Policy, RandomPolicy};
+/// # use tensordict::DType;
+///
+/// let env = EnvSpec::new("Coin", Spec::unbounded(DType::F32, [1]), Spec::discrete(2));
+/// let mut policy = RandomPolicy::new();
+/// assert_eq!(policy.bind(&env).unwrap().columns, env.action_leaves());
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct RandomPolicy {
+    leaves: Option<Box<[Sampler]>>,
+    arch: Arch,
+}
+
+impl RandomPolicy {
+    /// A policy that learns the action space when it is bound.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Policy for RandomPolicy {
+    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
+        let leaves = env.action.leaves("action");
+        let samplers: Result<_, _> = leaves
+            .iter()
+            .map(|(key, spec)| Sampler::new(spec).ok_or_else(|| unfit(env, &key.to_string(), spec)))
+            .collect();
+        self.leaves = Some(samplers?);
+        Ok(PolicySpec {
+            columns: env.action_leaves(),
+        })
+    }
+
+    fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
+        let Some(leaves) = &self.leaves else {
+            return Err(PolicyError::NotBound {
+                policy: "random policy",
+            });
+        };
+        input.check_rows(out.envs())?;
+        let keys = (input.seed, input.env_ids, input.frame);
+        if let [Sampler::Choice(n)] = **leaves {
+            choices(self.arch, n, keys, 0, out.get_mut(Key::new(0))?);
+            return Ok(());
+        }
+        draw_leaves(leaves, keys, &mut out)
+    }
+
+    fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
+        Ok(expect_none(weights)?)
+    }
+}
+
+/// Draws every leaf of every row. Kept out of `act`, which is a few instructions for a single choice without it.
+#[inline(never)]
+fn draw_leaves(
+    leaves: &[Sampler],
+    keys: RowKeys<'_>,
+    out: &mut RowsMut<'_>,
+) -> Result<(), PolicyError> {
+    for (leaf, sampler) in leaves.iter().enumerate() {
+        sampler.fill(keys, leaf, out)?;
+    }
+    Ok(())
+}
+
+#[cold]
+fn unfit(env: &EnvSpec, leaf: &str, spec: &Spec) -> PolicyError {
+    PolicyError::Fit {
+        policy: "random policy".into(),
+        env: env.id.clone(),
+        what: format!("domain of action leaf {leaf}"),
+        expected: "at least one value".into(),
+        got: format!("{spec:?}"),
+    }
+}
+
+/// Seed, environments and frames of some rows.
+type RowKeys<'a> = (u64, &'a [u32], &'a [u64]);
+
+/// How one leaf is drawn, decided when the policy is bound.
+#[derive(Debug, Clone)]
+enum Sampler {
+    /// One choice of so many.
+    Choice(u64),
+    /// A choice for each element.
+    Choices(Box<[u64]>),
+    /// So many zeros or ones.
+    Bits(Box<[()]>),
+    /// A number for each element.
+    Values(DType, Box<[Domain]>),
+}
+
+impl Sampler {
+    /// `None` when the domain has no value.
+    fn new(spec: &Spec) -> Option<Self> {
+        Some(match spec {
+            Spec::Discrete { n } => Self::Choice(non_zero(*n)?),
+            Spec::MultiDiscrete { nvec } => {
+                Self::Choices(nvec.iter().map(|&n| non_zero(n)).collect::<Option<_>>()?)
+            }
+            Spec::Binary { shape } => {
+                Self::Bits(std::iter::repeat_n((), shape.iter().product()).collect())
+            }
+            Spec::Unbounded { dtype, shape } => {
+                let free = Domain::new(*dtype, f64::NEG_INFINITY, f64::INFINITY)?;
+                Self::Values(*dtype, vec![free; shape.iter().product()].into())
+            }
+            Spec::Bounded {
+                dtype, low, high, ..
+            } => {
+                let domains = low.iter().zip(high);
+                let domains = domains.map(|(&low, &high)| Domain::new(*dtype, low, high));
+                Self::Values(*dtype, domains.collect::<Option<_>>()?)
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl Sampler {
+    /// Draws one leaf of every row.
+    fn fill(
+        &self,
+        keys: RowKeys<'_>,
+        leaf: usize,
+        out: &mut RowsMut<'_>,
+    ) -> Result<(), PolicyError> {
+        match self {
+            Self::Choice(n) => {
+                let out = out.get_mut(Key::new(leaf))?;
+                choices(Arch::new(), *n, keys, leaf, out);
+                Ok(())
+            }
+            Self::Choices(n) => fill(n, keys, leaf, out, |&n, noise| noise.below(n).cast_signed()),
+            Self::Bits(elements) => fill(elements, keys, leaf, out, |(), noise| {
+                (noise.bits() >> 63) as i8
+            }),
+            Self::Values(dtype, domains) => values(*dtype, domains, keys, leaf, out),
+        }
+    }
+}
+
+fn non_zero(n: usize) -> Option<u64> {
+    (n > 0).then_some(n as u64)
+}
+
+/// Where one number may lie.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Domain {
+    /// Between two bounds, the upper one a whole unit higher for integers.
+    Between(f64, f64),
+    /// Not below.
+    Above(f64),
+    /// Not above.
+    Below(f64),
+    /// Anything.
+    Free,
+}
+
+impl Domain {
+    fn new(dtype: DType, low: f64, high: f64) -> Option<Self> {
+        // Every bit pattern of a small type is a legal value, so its own limits are bounds.
+        let (low, high) = match dtype {
+            DType::Bool => (low.max(0.0), high.min(1.0)),
+            DType::U8 => (low.max(0.0), high.min(f64::from(u8::MAX))),
+            _ => (low, high),
+        };
+        let unit = if dtype.is_float() { 0.0 } else { 1.0 };
+        match (low.is_finite(), high.is_finite()) {
+            (true, true) => (low <= high).then_some(Self::Between(low, high + unit)),
+            (true, false) => (high > low).then_some(Self::Above(low)),
+            (false, true) => (low < high).then_some(Self::Below(high)),
+            (false, false) => (low < high).then_some(Self::Free),
+        }
+    }
+
+    #[inline]
+    fn sample(self, noise: &mut Noise) -> f64 {
+        match self {
+            Self::Between(low, high) => {
+                let u = noise.f64();
+                // Each side by itself, since the distance between the bounds may overflow.
+                (low * (1.0 - u) + high * u).clamp(low, high)
+            }
+            Self::Above(low) => low + noise.exponential(),
+            Self::Below(high) => high - noise.exponential(),
+            Self::Free => noise.normal(),
+        }
+    }
+
+    /// An integer; the bound that [`new`](Self::new) raised by one is never reached.
+    #[inline]
+    fn sample_integer(self, noise: &mut Noise) -> i64 {
+        let value = self.sample(noise).floor() as i64;
+        match self {
+            Self::Between(_, high) => value.min(high as i64 - 1),
+            _ => value,
+        }
+    }
+}
+
+/// One choice a row: the loop that random collection spends its time in.
+#[inline(always)]
+fn choices(arch: Arch, n: u64, keys: RowKeys<'_>, leaf: usize, out: &mut [i64]) {
+    // One row is the commonest case, and setting a vector loop up costs more than it does.
+    if let (1, [env], [frame]) = (out.len(), keys.1, keys.2) {
+        out[0] = choice(n, &Noise::new(keys.0, *env, *frame), leaf);
+    } else {
+        many_choices(arch, FillChoices { n, keys, leaf, out });
+    }
+}
+
+#[inline(never)]
+fn many_choices(arch: Arch, op: FillChoices<'_>) {
+    match op.out.len() {
+        0..MANY_ROWS => op.run(),
+        _ => arch.dispatch(op),
+    }
+}
+
+#[inline(always)]
+fn choice(n: u64, noise: &Noise, leaf: usize) -> i64 {
+    let mut noise = noise.branch(leaf);
+    match u32::try_from(n) {
+        Ok(n) => i64::from(noise.below_u32(n)),
+        Err(_) => noise.below(n).cast_signed(),
+    }
+}
+
+struct FillChoices<'a> {
+    n: u64,
+    keys: RowKeys<'a>,
+    leaf: usize,
+    out: &'a mut [i64],
+}
+
+impl FillChoices<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let (n, leaf) = (self.n, self.leaf);
+        // Told apart outside the loops, so that each is a vector loop.
+        match (u32::try_from(n), leaf) {
+            (Ok(_), 0) => self.each(|noise| choice(n & u64::from(u32::MAX), noise, 0)),
+            (Ok(_), _) => self.each(|noise| choice(n & u64::from(u32::MAX), noise, leaf)),
+            (Err(_), _) => self.each(|noise| choice(n, noise, leaf)),
+        }
+    }
+
+    #[inline(always)]
+    fn each(self, draw: impl Fn(&Noise) -> i64) {
+        let (seed, envs, frames) = self.keys;
+        for ((action, &env), &frame) in self.out.iter_mut().zip(envs).zip(frames) {
+            *action = draw(&Noise::new(seed, env, frame));
+        }
+    }
+}
+
+impl WithSimd for FillChoices<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        self.run();
+    }
+}
+
+/// `draw` for every element of every row, with that row's stream.
+fn fill<T: Element, D>(
+    elements: &[D],
+    (seed, envs, frames): RowKeys<'_>,
+    leaf: usize,
+    out: &mut RowsMut<'_>,
+    draw: impl Fn(&D, &mut Noise) -> T,
+) -> Result<(), PolicyError> {
+    if elements.is_empty() {
+        return Ok(());
+    }
+    let rows = out
+        .get_mut(Key::<T>::new(leaf))?
+        .chunks_exact_mut(elements.len());
+    for ((row, &env), &frame) in rows.zip(envs).zip(frames) {
+        let mut noise = Noise::new(seed, env, frame).branch(leaf);
+        for (value, element) in row.iter_mut().zip(elements) {
+            *value = draw(element, &mut noise);
+        }
+    }
+    Ok(())
+}
+
+/// Numbers of any element type.
+fn values(
+    dtype: DType,
+    domains: &[Domain],
+    keys: RowKeys<'_>,
+    leaf: usize,
+    out: &mut RowsMut<'_>,
+) -> Result<(), PolicyError> {
+    let whole = |domain: &Domain, noise: &mut Noise| domain.sample_integer(noise);
+    match dtype {
+        DType::F64 => fill(domains, keys, leaf, out, |d, noise| d.sample(noise)),
+        DType::Bool => fill(domains, keys, leaf, out, |d, noise| whole(d, noise) != 0),
+        DType::U8 => fill(domains, keys, leaf, out, |d, noise| whole(d, noise) as u8),
+        DType::I8 => fill(domains, keys, leaf, out, |d, noise| whole(d, noise) as i8),
+        DType::I16 => fill(domains, keys, leaf, out, |d, noise| whole(d, noise) as i16),
+        DType::I32 => fill(domains, keys, leaf, out, |d, noise| whole(d, noise) as i32),
+        DType::I64 => fill(domains, keys, leaf, out, whole),
+        _ => fill(domains, keys, leaf, out, |d, noise| d.sample(noise) as f32),
+    }
+}
+
+#[cfg(test)]
+#[path = "random_tests.rs"]
+mod tests;

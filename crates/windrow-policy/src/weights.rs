@@ -1,0 +1,212 @@
+//! Reading parameters out of named tensors: completely or not at all.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use tensordict::{DType, NestedKey, Shape, Tensor, TensorDict, TensorError};
+
+use crate::Weights;
+
+/// Why parameters were not taken over; nothing was changed then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// Some tensors are missing, unexpected or of another kind.
+    #[error("{}parameters do not fit: {}", place(.path), list(.misfits))]
+    Misfits {
+        /// File that they came from, if they did.
+        path: Option<PathBuf>,
+        /// Every tensor that does not fit, by name.
+        misfits: Vec<Misfit>,
+    },
+    /// The file or a tensor in it could not be read.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// One tensor that does not fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Misfit {
+    /// The network has this parameter, the weights do not.
+    Missing {
+        /// Name of the parameter.
+        name: String,
+        /// Its shape.
+        expected: Shape,
+    },
+    /// The weights have this tensor, the network does not.
+    Unexpected {
+        /// Name of the tensor.
+        name: String,
+        /// Its shape.
+        got: Shape,
+    },
+    /// A tensor of another shape.
+    Shape {
+        /// Name of the parameter.
+        name: String,
+        /// Shape of the parameter.
+        expected: Shape,
+        /// Shape of the tensor.
+        got: Shape,
+    },
+    /// A tensor of another element type.
+    DType {
+        /// Name of the parameter.
+        name: String,
+        /// Element type of the parameter.
+        expected: DType,
+        /// Element type of the tensor.
+        got: DType,
+    },
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { name, expected } => {
+                write!(f, "{name:?} is missing, expected shape {expected:?}")
+            }
+            Self::Unexpected { name, got } => {
+                write!(f, "{name:?} is unexpected, got shape {got:?}")
+            }
+            Self::Shape {
+                name,
+                expected,
+                got,
+            } => write!(f, "{name:?}: expected shape {expected:?}, got {got:?}"),
+            Self::DType {
+                name,
+                expected,
+                got,
+            } => write!(f, "{name:?}: expected dtype {expected}, got {got}"),
+        }
+    }
+}
+
+fn place(path: &Option<PathBuf>) -> String {
+    path.as_ref()
+        .map(|path| format!("{}: ", path.display()))
+        .unwrap_or_default()
+}
+
+fn list(misfits: &[Misfit]) -> String {
+    let lines: Vec<_> = misfits.iter().map(Misfit::to_string).collect();
+    lines.join("; ")
+}
+
+impl WeightsError {
+    /// The same error, said to have come from the file at `path`.
+    #[must_use]
+    pub(crate) fn in_file(self, path: &Path) -> Self {
+        match self {
+            Self::Misfits { misfits, .. } => Self::Misfits {
+                path: Some(path.to_path_buf()),
+                misfits,
+            },
+            Self::Tensor(error @ TensorError::File { .. }) => Self::Tensor(error),
+            Self::Tensor(error) => Self::Tensor(error.in_file(path)),
+        }
+    }
+}
+
+/// Refuses any tensor at all: for policies without parameters.
+///
+/// # Errors
+/// [`WeightsError::Misfits`] naming what is there.
+pub(crate) fn expect_none(weights: &Weights) -> Result<(), WeightsError> {
+    Reader::new(weights, "").finish()
+}
+
+/// Takes tensors out by name and notes everything that does not fit, so that an error can tell all of it.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    prefix: &'a str,
+    left: BTreeMap<String, &'a Tensor>,
+    misfits: Vec<Misfit>,
+    unreadable: Option<TensorError>,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads the tensors whose names start with `prefix`; others are none of its business.
+    pub(crate) fn new(weights: &'a Weights, prefix: &'a str) -> Self {
+        let left = weights
+            .leaves()
+            .map(|(key, tensor)| (dotted(&key), tensor))
+            .filter(|(name, _)| name.starts_with(prefix))
+            .collect();
+        Self {
+            prefix,
+            left,
+            misfits: Vec::new(),
+            unreadable: None,
+        }
+    }
+
+    /// The elements of parameter `name`, row-major; empty, and the misfit noted, when it does not fit.
+    pub(crate) fn take(&mut self, name: &str, shape: &[usize]) -> Vec<f32> {
+        let name = format!("{}{name}", self.prefix);
+        let expected = Shape::from_slice(shape);
+        let Some(tensor) = self.left.remove(&name) else {
+            self.misfits.push(Misfit::Missing { name, expected });
+            return Vec::new();
+        };
+        if tensor.dtype() != DType::F32 {
+            self.misfits.push(Misfit::DType {
+                name,
+                expected: DType::F32,
+                got: tensor.dtype(),
+            });
+            return Vec::new();
+        }
+        if tensor.shape() != shape {
+            self.misfits.push(Misfit::Shape {
+                name,
+                expected,
+                got: Shape::from_slice(tensor.shape()),
+            });
+            return Vec::new();
+        }
+        tensor.to_vec().unwrap_or_else(|error| {
+            self.unreadable = Some(error.at(name.as_str()));
+            Vec::new()
+        })
+    }
+
+    /// Whether all of it could be used and nothing is left over.
+    pub(crate) fn finish(mut self) -> Result<(), WeightsError> {
+        if let Some(error) = self.unreadable {
+            return Err(error.into());
+        }
+        self.misfits.extend(
+            self.left
+                .into_iter()
+                .map(|(name, tensor)| Misfit::Unexpected {
+                    name,
+                    got: Shape::from_slice(tensor.shape()),
+                }),
+        );
+        match self.misfits.is_empty() {
+            true => Ok(()),
+            false => Err(WeightsError::Misfits {
+                path: None,
+                misfits: self.misfits,
+            }),
+        }
+    }
+}
+
+/// A nested name as PyTorch would write it: parts joined by dots.
+pub(crate) fn dotted(key: &NestedKey) -> String {
+    key.components().join(".")
+}
+
+/// Reads a safetensors file.
+///
+/// # Errors
+/// [`WeightsError::Tensor`], with the path, when the file cannot be read or is not whole.
+pub(crate) fn read_file(path: &Path) -> Result<Weights, WeightsError> {
+    TensorDict::load(path).map_err(|error| WeightsError::from(error).in_file(path))
+}

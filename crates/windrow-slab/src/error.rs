@@ -1,0 +1,98 @@
+use tensordict::{DType, NestedKey, Shape};
+
+/// What can go wrong between a layout, its memory and the rows lent out of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SlabError {
+    /// Two columns of one record have the same name.
+    #[error("column {key} is defined twice in one record; rename one of the two")]
+    DuplicateColumn {
+        /// The name that occurs twice.
+        key: NestedKey,
+    },
+    /// A record's size does not fit into the address space.
+    #[error("a slab of {frames} frames is too large: its size in bytes overflows")]
+    TooLarge {
+        /// Frames that one slab was to hold.
+        frames: usize,
+    },
+    /// A slab was asked for without room for a single frame.
+    #[error(
+        "a slab needs at least one part, one step and one environment, got {parts} parts of {steps} steps and {envs} environments"
+    )]
+    Empty {
+        /// Parts in the slab.
+        parts: usize,
+        /// Steps of the shortest part.
+        steps: usize,
+        /// Environments in each part.
+        envs: usize,
+    },
+    /// A ring's parts, workers and slabs do not go together.
+    #[error(
+        "a ring needs at least one worker and one slab and, by worker, as many parts as workers; got {workers} workers, {slabs} slabs, {parts} parts"
+    )]
+    Workers {
+        /// Parts in a slab.
+        parts: usize,
+        /// Workers that were to fill them.
+        workers: usize,
+        /// Slabs that the ring may have.
+        slabs: usize,
+    },
+    /// A row was asked for a leaf that its spec does not have.
+    #[error("leaf {leaf} does not exist: the spec has {leaves} leaves")]
+    NoSuchLeaf {
+        /// Index that was asked for.
+        leaf: usize,
+        /// Leaves that the row has.
+        leaves: usize,
+    },
+    /// A row was read or written as another element type than its spec says.
+    #[error("leaf {leaf} holds {expected}, but was accessed as {got}")]
+    DType {
+        /// Index of the leaf in its spec.
+        leaf: usize,
+        /// Element type of the spec.
+        expected: DType,
+        /// Element type that was asked for.
+        got: DType,
+    },
+    /// A row was written with another number of elements than its spec says.
+    #[error("leaf {leaf} holds {expected} elements a row, got {got}")]
+    Length {
+        /// Index of the leaf in its spec.
+        leaf: usize,
+        /// Elements of the spec.
+        expected: usize,
+        /// Elements that were given.
+        got: usize,
+    },
+    /// Two sets of rows that should agree do not.
+    #[error("rows of different layouts: expected leaf {leaf} as {expected_dtype} {expected:?}, got {got_dtype} {got:?}")]
+    Mismatch {
+        /// Index of the first leaf that differs.
+        leaf: usize,
+        /// Element type of the receiving rows.
+        expected_dtype: DType,
+        /// Shape of the receiving rows, environments first.
+        expected: Shape,
+        /// Element type of the given rows.
+        got_dtype: DType,
+        /// Shape of the given rows, environments first.
+        got: Shape,
+    },
+    /// Every slab is held by leases that are still alive, and the ring may not grow further.
+    #[error(
+        "all {slabs} slabs ({bytes} bytes each) are held by batches that are still alive; drop one, call `detach()` on those to keep, or raise the limit of slabs"
+    )]
+    Exhausted {
+        /// Slabs that the ring may have.
+        slabs: usize,
+        /// Size of one slab.
+        bytes: usize,
+    },
+    /// The ring was stopped: nothing can be claimed or taken any more.
+    #[error("the ring was stopped")]
+    Stopped,
+}

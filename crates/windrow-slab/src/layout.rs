@@ -1,0 +1,344 @@
+//! Which column of a record lies where in a slab.
+
+use tensordict::{DType, NestedKey};
+
+use crate::memory::Memory;
+use crate::rows::{Block, Column, place};
+use crate::{LeafSpec, SlabError};
+
+/// The columns of one record (one frame), by who writes them.
+///
+/// To these the layout adds what every record has: the flags `done`, `terminated` and `truncated` at the root and
+/// under `"next"`, and `("next", "reward")`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RecordSpec {
+    /// Written by the environment; delivered at the root and, for the observation that followed, under `"next"`.
+    pub observation: Vec<LeafSpec>,
+    /// Written by the policy: the action, then its extra columns.
+    pub policy: Vec<LeafSpec>,
+    /// Whether frames carry `("collector", "traj_ids")`.
+    pub traj_ids: bool,
+    /// Whether frames carry `"policy_version"`.
+    pub policy_version: bool,
+}
+
+/// How the frames of one slab are shared out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shares {
+    /// Steps of each part; one part is one worker's share.
+    pub steps: Vec<usize>,
+    /// Environments in each part.
+    pub envs: usize,
+    /// Whether batches have a dimension for the environments; false only where there is one.
+    pub batched: bool,
+}
+
+/// Where every column of every part lies in a slab.
+///
+/// Physical order `[column][part][time][env][element]`, columns 64-byte aligned: workers write lines of their own,
+/// what a policy reads at one step is one contiguous block, and the parts of one column follow each other, so that
+/// batches of one environment a worker are flat without a copy.
+#[derive(Debug)]
+pub struct Layout {
+    pub(crate) shares: Shares,
+    pub(crate) bytes: usize,
+    pub(crate) places: Vec<Place>,
+    pub(crate) parts: Vec<PartLayout>,
+}
+
+/// One delivered column: its name, and its rows of the whole slab.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) leaf: LeafSpec,
+    pub(crate) column: Column,
+}
+
+/// The columns of one part, by writer.
+#[derive(Debug)]
+pub(crate) struct PartLayout {
+    pub(crate) steps: usize,
+    pub(crate) obs: Box<[Column]>,
+    pub(crate) policy: Box<[Column]>,
+    pub(crate) next_obs: Box<[Column]>,
+    /// `done`, `terminated`, `truncated` at the root: always false, since an ended episode is reset at once.
+    pub(crate) root_flags: [Column; 3],
+    pub(crate) reward: Column,
+    pub(crate) done: Column,
+    pub(crate) terminated: Column,
+    pub(crate) truncated: Column,
+    pub(crate) traj_ids: Option<Column>,
+    pub(crate) version: Option<Column>,
+}
+
+/// One slab: its memory, and where the rows of each part lie in it.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    pub(crate) memory: Memory,
+    pub(crate) parts: Box<[PartBlocks]>,
+    /// Stands for each part's memory where loom looks on: it reports a writer beside anybody else.
+    #[cfg(loom)]
+    pub(crate) shadow: Box<[Shadow]>,
+}
+
+/// See [`Slab::shadow`].
+#[cfg(loom)]
+#[derive(Debug, Default)]
+pub(crate) struct Shadow(loom::cell::UnsafeCell<u64>);
+
+#[cfg(loom)]
+// SAFETY: loom checks every access, which is what the cell is for.
+unsafe impl Sync for Shadow {}
+
+#[cfg(loom)]
+impl Shadow {
+    /// The part is being written.
+    pub(crate) fn write(&self) {
+        // SAFETY: loom fails the test when another thread accesses the cell meanwhile.
+        self.0.with_mut(|writes| unsafe { *writes += 1 });
+    }
+
+    /// The part is being read.
+    pub(crate) fn read(&self) {
+        // SAFETY: as above.
+        self.0.with(|writes| assert!(unsafe { *writes } > 0));
+    }
+}
+
+/// The columns of one part of one slab that are handed out as rows.
+#[derive(Debug)]
+pub(crate) struct PartBlocks {
+    pub(crate) obs: Block,
+    pub(crate) policy: Block,
+    pub(crate) next_obs: Block,
+}
+
+impl Slab {
+    /// A zeroed slab; `None` when its size overflows, which `Layout::new` has ruled out.
+    pub(crate) fn new(layout: &Layout) -> Option<Self> {
+        let memory = Memory::zeroed(layout.bytes)?;
+        let block = |columns: &[Column]| {
+            Block::new(memory.start(), layout.shares.envs, Box::from(columns))
+        };
+        let parts = layout
+            .parts
+            .iter()
+            .map(|part| PartBlocks {
+                obs: block(&part.obs),
+                policy: block(&part.policy),
+                next_obs: block(&part.next_obs),
+            })
+            .collect();
+        Some(Self {
+            memory,
+            parts,
+            #[cfg(loom)]
+            shadow: layout.parts.iter().map(|_| Shadow::default()).collect(),
+        })
+    }
+}
+
+const FLAGS: [&str; 3] = ["done", "terminated", "truncated"];
+
+impl Layout {
+    /// Lays out slabs of `record` frames.
+    ///
+    /// # Errors
+    /// [`SlabError::Empty`] when there is nothing to hold, [`SlabError::DuplicateColumn`] when two columns have one
+    /// name, [`SlabError::TooLarge`] when the size overflows.
+    pub fn new(record: &RecordSpec, shares: Shares) -> Result<Self, SlabError> {
+        let shortest = shares.steps.iter().copied().min().unwrap_or(0);
+        if shortest == 0 || shares.envs == 0 {
+            return Err(SlabError::Empty {
+                parts: shares.steps.len(),
+                steps: shortest,
+                envs: shares.envs,
+            });
+        }
+        let leaves = delivered_leaves(record);
+        for (i, leaf) in leaves.iter().enumerate() {
+            if leaves[..i].iter().any(|other| clash(&other.key, &leaf.key)) {
+                return Err(SlabError::DuplicateColumn {
+                    key: leaf.key.clone(),
+                });
+            }
+        }
+        let rows = shares.steps.iter().sum();
+        let mut bytes = 0;
+        let places = leaves
+            .into_iter()
+            .map(|leaf| {
+                let column = place(&leaf, &mut bytes, rows, shares.envs)?;
+                Some(Place { leaf, column })
+            })
+            .collect::<Option<Vec<_>>>()
+            .filter(|_| isize::try_from(bytes).is_ok())
+            .ok_or(SlabError::TooLarge {
+                frames: rows * shares.envs,
+            })?;
+        let mut first_row = 0;
+        let parts = shares
+            .steps
+            .iter()
+            .map(|&steps| {
+                let part = PartLayout::new(record, &places, steps, first_row);
+                first_row += steps;
+                part
+            })
+            .collect();
+        Ok(Self {
+            shares,
+            bytes,
+            places,
+            parts,
+        })
+    }
+
+    /// Size of one slab in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Parts of a slab, their steps and environments.
+    #[must_use]
+    pub fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// Names of the columns, in physical order.
+    pub fn columns(&self) -> impl Iterator<Item = &LeafSpec> {
+        self.places.iter().map(|place| &place.leaf)
+    }
+}
+
+/// All columns of a record in physical order. `PartLayout::new` takes them apart in the same order.
+fn delivered_leaves(record: &RecordSpec) -> Vec<LeafSpec> {
+    let next = NestedKey::from("next");
+    let flag = |key: NestedKey| LeafSpec::new(key, DType::Bool, [1]);
+    let mut leaves: Vec<LeafSpec> = record.observation.clone();
+    leaves.extend(record.policy.iter().cloned());
+    leaves.extend(record.observation.iter().map(|leaf| LeafSpec {
+        key: next.join(&leaf.key),
+        ..leaf.clone()
+    }));
+    leaves.extend(FLAGS.map(|name| flag(NestedKey::from(name))));
+    leaves.extend(FLAGS.map(|name| flag(NestedKey::from(("next", name)))));
+    leaves.push(LeafSpec::new(("next", "reward"), DType::F32, [1]));
+    if record.traj_ids {
+        leaves.push(LeafSpec::new(("collector", "traj_ids"), DType::I64, []));
+    }
+    if record.policy_version {
+        leaves.push(LeafSpec::new("policy_version", DType::I64, []));
+    }
+    leaves
+}
+
+/// Whether two names cannot stand in one tree: they are equal, or one is a leaf where the other has a branch.
+fn clash(a: &NestedKey, b: &NestedKey) -> bool {
+    a.components()
+        .iter()
+        .zip(b.components())
+        .all(|(a, b)| a == b)
+}
+
+impl PartLayout {
+    fn new(record: &RecordSpec, places: &[Place], steps: usize, first_row: usize) -> Self {
+        let mut columns = places.iter().map(|place| Column {
+            offset: place.column.offset + first_row * place.column.stride,
+            ..place.column
+        });
+        let mut take = |n: usize| columns.by_ref().take(n).collect::<Box<[Column]>>();
+        let obs = take(record.observation.len());
+        let policy = take(record.policy.len());
+        let next_obs = take(record.observation.len());
+        let flags = take(7);
+        let traj_ids = record.traj_ids.then(|| take(1)[0]);
+        let version = record.policy_version.then(|| take(1)[0]);
+        Self {
+            steps,
+            obs,
+            policy,
+            next_obs,
+            root_flags: [flags[0], flags[1], flags[2]],
+            done: flags[3],
+            terminated: flags[4],
+            truncated: flags[5],
+            reward: flags[6],
+            traj_ids,
+            version,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> RecordSpec {
+        RecordSpec {
+            observation: vec![LeafSpec::new("observation", DType::F32, [4])],
+            policy: vec![LeafSpec::new("action", DType::I64, [])],
+            traj_ids: true,
+            policy_version: false,
+        }
+    }
+
+    fn shares(steps: &[usize], envs: usize) -> Shares {
+        Shares {
+            steps: steps.to_vec(),
+            envs,
+            batched: true,
+        }
+    }
+
+    #[test]
+    fn columns_are_aligned_disjoint_and_parts_follow_each_other() {
+        let layout = Layout::new(&record(), shares(&[3, 2], 5)).unwrap();
+        let mut end = 0;
+        for place in &layout.places {
+            assert_eq!(place.column.offset % crate::memory::ALIGN, 0);
+            assert!(place.column.offset >= end);
+            end = place.column.offset + 5 * place.column.stride;
+        }
+        assert!(end <= layout.bytes());
+        let [first, second] = &layout.parts[..] else {
+            panic!("two parts")
+        };
+        assert_eq!(
+            second.obs[0].offset,
+            first.obs[0].offset + 3 * first.obs[0].stride
+        );
+        assert_eq!((first.steps, second.steps), (3, 2));
+    }
+
+    #[test]
+    fn a_name_used_twice_is_refused() {
+        let mut record = record();
+        record.policy.push(LeafSpec::new("done", DType::Bool, [1]));
+        assert_eq!(
+            Layout::new(&record, shares(&[1], 1)).unwrap_err(),
+            SlabError::DuplicateColumn { key: "done".into() }
+        );
+        record.policy[1] = LeafSpec::new("next", DType::F32, []);
+        assert!(matches!(
+            Layout::new(&record, shares(&[1], 1)),
+            Err(SlabError::DuplicateColumn { .. })
+        ));
+    }
+
+    #[test]
+    fn empty_and_oversized_slabs_are_refused() {
+        assert!(matches!(
+            Layout::new(&record(), shares(&[], 1)),
+            Err(SlabError::Empty { parts: 0, .. })
+        ));
+        assert!(matches!(
+            Layout::new(&record(), shares(&[4, 0], 1)),
+            Err(SlabError::Empty { steps: 0, .. })
+        ));
+        assert!(matches!(
+            Layout::new(&record(), shares(&[usize::MAX / 64], 1)),
+            Err(SlabError::TooLarge { .. })
+        ));
+    }
+}

@@ -1,0 +1,261 @@
+//! One worker's share of a slab, while it is being written.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use tensordict::Element;
+
+use crate::layout::{PartBlocks, PartLayout, Slab};
+use crate::ring::{Ring, Ticket};
+use crate::rows::Column;
+use crate::{Rows, RowsMut};
+
+/// The exclusive right to write one part of a slab.
+///
+/// [`commit`](Self::commit) hands it over to the consumer; dropping it instead gives it back unwritten, and nobody
+/// ever sees what was in it.
+///
+/// A part cannot be written after it was committed:
+/// ```compile_fail,E0382
+/// fn late(mut part: windrow_slab::Part) {
+///     part.commit();
+///     let _ = part.rows();
+/// }
+/// ```
+/// and no row of it outlives it:
+/// ```compile_fail,E0597
+/// fn kept<'a>(ring: &'a std::sync::Arc<windrow_slab::Ring>) -> Option<windrow_slab::RowsMut<'a>> {
+///     let mut part = ring.claim(0)?;
+///     let row = part.first_obs();
+///     Some(row)
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Part {
+    ring: Arc<Ring>,
+    slab: Arc<Slab>,
+    ticket: Ticket,
+    steps: usize,
+    committed: bool,
+}
+
+impl Part {
+    pub(crate) fn new(ring: Arc<Ring>, slab: Arc<Slab>, ticket: Ticket) -> Self {
+        let steps = ring.layout().parts[ticket.part].steps;
+        let mut part = Self {
+            ring,
+            slab,
+            ticket,
+            steps,
+            committed: false,
+        };
+        part.clear_root_flags();
+        part
+    }
+
+    /// Number of the slab since the start: batches by worker are delivered in this order.
+    #[must_use]
+    pub fn seq(&self) -> u64 {
+        self.ticket.seq
+    }
+
+    /// Which part of the slab this is.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.ticket.part
+    }
+
+    /// Steps to be written.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// Leaves the steps from `steps` on unwritten, as in the short last batch.
+    pub fn shorten(&mut self, steps: usize) {
+        self.steps = self.steps.min(steps);
+    }
+
+    /// Environments in the part.
+    #[must_use]
+    pub fn envs(&self) -> usize {
+        self.ring.layout().shares.envs
+    }
+
+    /// The observations of the first step, which the step loop only reads: they are carried in from before.
+    #[must_use]
+    pub fn first_obs(&mut self) -> RowsMut<'_> {
+        // SAFETY: this `Part` has all rows of its part to itself and is borrowed exclusively. Memory starts zeroed and is
+        // only written as what each column holds.
+        unsafe { RowsMut::new(&self.blocks().obs, 0) }
+    }
+
+    /// The rows of the part, one step after the other.
+    #[inline]
+    #[must_use]
+    pub fn rows(&mut self) -> PartRows<'_> {
+        #[cfg(loom)]
+        self.slab.shadow[self.ticket.part].write();
+        let (base, part) = (self.slab.memory.start(), self.layout());
+        PartRows {
+            blocks: self.blocks(),
+            reward: start(base, &part.reward),
+            terminated: start(base, &part.terminated),
+            truncated: start(base, &part.truncated),
+            done: start(base, &part.done),
+            traj_ids: part.traj_ids.as_ref().map(|column| start(base, column)),
+            version: part.version.as_ref().map(|column| start(base, column)),
+            envs: self.envs(),
+            steps: self.steps,
+            t: 0,
+        }
+    }
+
+    /// Hands the part over: all its steps are written.
+    pub fn commit(mut self) {
+        self.committed = true;
+        self.ring.commit(self.ticket, self.steps);
+    }
+
+    fn layout(&self) -> &PartLayout {
+        &self.ring.layout().parts[self.ticket.part]
+    }
+
+    fn blocks(&self) -> &PartBlocks {
+        &self.slab.parts[self.ticket.part]
+    }
+
+    /// Whoever had this memory as a batch may have written into it; these columns have no other writer.
+    fn clear_root_flags(&mut self) {
+        let (steps, flags) = (self.steps, self.layout().root_flags);
+        for column in flags {
+            let bytes = steps * column.stride;
+            // SAFETY: `bytes` bytes from `offset` on are this part's rows of the column, which this `Part` has to
+            // itself; zero is `false`.
+            unsafe {
+                self.slab
+                    .memory
+                    .start()
+                    .as_ptr()
+                    .add(column.offset)
+                    .write_bytes(0, bytes);
+            }
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.committed {
+            self.ring.orphan(self.ticket);
+        }
+    }
+}
+
+/// Where a column of one element an environment starts.
+fn start<T: Element>(base: NonNull<u8>, column: &Column) -> NonNull<T> {
+    debug_assert_eq!(column.dtype, T::DTYPE);
+    // SAFETY: the offsets of a layout lie within its memory.
+    unsafe { base.add(column.offset) }.cast()
+}
+
+/// Goes through the steps of a part.
+#[derive(Debug)]
+pub struct PartRows<'p> {
+    blocks: &'p PartBlocks,
+    reward: NonNull<f32>,
+    terminated: NonNull<bool>,
+    truncated: NonNull<bool>,
+    done: NonNull<bool>,
+    traj_ids: Option<NonNull<i64>>,
+    version: Option<NonNull<i64>>,
+    envs: usize,
+    steps: usize,
+    t: usize,
+}
+
+// SAFETY: stands for the exclusive borrow of a `Part`, whose memory may be written from any one thread.
+unsafe impl Send for PartRows<'_> {}
+
+/// The places of one step, `[envs, *shape]` each, by who writes them.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// Observations that the policy acts on.
+    pub obs: Rows<'a>,
+    /// Action and extra columns, written by the policy.
+    pub policy: RowsMut<'a>,
+    /// Observations that followed, written by the environment.
+    pub next_obs: RowsMut<'a>,
+    /// Rewards, written by the environment. `[envs]`.
+    pub reward: &'a mut [f32],
+    /// Written by the environment. `[envs]`.
+    pub terminated: &'a mut [bool],
+    /// Written by the environment. `[envs]`.
+    pub truncated: &'a mut [bool],
+    /// `terminated` or `truncated`, written by the engine. `[envs]`.
+    pub done: &'a mut [bool],
+    /// Written by the engine; `[envs]`, empty when the record has no such column.
+    pub traj_ids: &'a mut [i64],
+    /// Version of the weights that acted, written by the engine; `[envs]`, empty when the record has no such column.
+    pub version: &'a mut [i64],
+    /// Observations of the following step; `None` at the part's last one.
+    pub following: Option<RowsMut<'a>>,
+}
+
+impl PartRows<'_> {
+    /// The next step; `None` after the last one.
+    #[inline(always)]
+    pub fn next_step(&mut self) -> Option<Step<'_>> {
+        let t = self.t;
+        if t == self.steps {
+            return None;
+        }
+        self.t = t + 1;
+        let PartBlocks {
+            obs,
+            policy,
+            next_obs,
+        } = self.blocks;
+        let row = t * self.envs;
+        // SAFETY: `t < steps`, the columns of a part lie within the slab and do not overlap, rows `t` and `t + 1` of
+        // `obs` are different ones, and `self` stands for the exclusive borrow of the part and is itself borrowed as
+        // long as the step lives. Memory starts zeroed and is only written as what each column holds.
+        unsafe {
+            Some(Step {
+                obs: Rows::new(obs, t),
+                policy: RowsMut::new(policy, t),
+                next_obs: RowsMut::new(next_obs, t),
+                reward: self.slice(self.reward, row),
+                terminated: self.slice(self.terminated, row),
+                truncated: self.slice(self.truncated, row),
+                done: self.slice(self.done, row),
+                traj_ids: self.optional(self.traj_ids, row),
+                version: self.optional(self.version, row),
+                following: (t + 1 < self.steps).then(|| RowsMut::new(obs, t + 1)),
+            })
+        }
+    }
+
+    /// The `envs` elements from `row` on.
+    ///
+    /// # Safety
+    /// They belong to the part, and nobody else has them during `'a`.
+    #[inline(always)]
+    unsafe fn slice<'a, T>(&self, column: NonNull<T>, row: usize) -> &'a mut [T] {
+        // SAFETY: promised by the caller.
+        unsafe { std::slice::from_raw_parts_mut(column.as_ptr().add(row), self.envs) }
+    }
+
+    /// As [`slice`](Self::slice); empty for a column that the record lacks.
+    ///
+    /// # Safety
+    /// As for `slice`.
+    #[inline(always)]
+    unsafe fn optional<'a, T>(&self, column: Option<NonNull<T>>, row: usize) -> &'a mut [T] {
+        match column {
+            // SAFETY: promised by the caller.
+            Some(column) => unsafe { self.slice(column, row) },
+            None => &mut [],
+        }
+    }
+}

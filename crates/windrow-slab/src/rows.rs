@@ -1,0 +1,519 @@
+//! One row of time seen as columns: what environments and policies read and write.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use tensordict::{DType, Element, NestedKey, Shape};
+
+use crate::SlabError;
+use crate::memory::Memory;
+
+/// Name, element type and shape of one leaf of a record, for one environment and one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeafSpec {
+    /// Name under which the leaf is delivered.
+    pub key: NestedKey,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape of one environment's value; empty for a scalar.
+    pub shape: Shape,
+}
+
+impl LeafSpec {
+    /// A leaf named `key` of `dtype` elements with `shape`.
+    pub fn new(key: impl Into<NestedKey>, dtype: DType, shape: impl AsRef<[usize]>) -> Self {
+        Self {
+            key: key.into(),
+            dtype,
+            shape: Shape::from_slice(shape.as_ref()),
+        }
+    }
+
+    /// Elements of one environment's value.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// The `n`-th leaf of a spec, known to hold `T`.
+///
+/// Obtained once, outside the step loop: `Key::new(0)` is the first leaf, which is the only one of most specs.
+pub struct Key<T> {
+    leaf: usize,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T> Key<T> {
+    /// The leaf at `leaf` in the order of its spec.
+    #[must_use]
+    pub const fn new(leaf: usize) -> Self {
+        Self {
+            leaf,
+            element: PhantomData,
+        }
+    }
+
+    /// Index of the leaf in its spec.
+    #[must_use]
+    pub const fn leaf(self) -> usize {
+        self.leaf
+    }
+}
+
+impl<T> Clone for Key<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Key<T> {}
+
+impl<T: Element> std::fmt::Debug for Key<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Key<{}>({})", T::DTYPE, self.leaf)
+    }
+}
+
+/// Where the rows of one leaf lie: row `t` starts `offset + t * stride` bytes into the block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Column {
+    pub(crate) offset: usize,
+    /// Bytes from one row of time to the next: all environments of the part.
+    pub(crate) stride: usize,
+    /// Elements of one environment's value.
+    pub(crate) elements: usize,
+    pub(crate) dtype: DType,
+}
+
+#[cold]
+fn wrong_leaf(column: Option<&Column>, leaf: usize, leaves: usize, got: DType) -> SlabError {
+    match column {
+        None => SlabError::NoSuchLeaf { leaf, leaves },
+        Some(column) => SlabError::DType {
+            leaf,
+            expected: column.dtype,
+            got,
+        },
+    }
+}
+
+/// Some columns of one part, at a place in memory that does not change.
+///
+/// Rows are two words, this and a row number, so that they are passed in registers: as larger values they would be
+/// written to the stack piece by piece and read back at once in wider pieces, which makes a processor wait for every
+/// store before.
+#[derive(Debug)]
+pub(crate) struct Block {
+    base: NonNull<u8>,
+    envs: usize,
+    columns: Box<[Column]>,
+}
+
+// SAFETY: an address and where columns lie from it on; whoever makes `Rows` of it promises exclusive or shared access.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// `columns` for `envs` environments from `base` on.
+    pub(crate) fn new(base: NonNull<u8>, envs: usize, columns: Box<[Column]>) -> Self {
+        Self {
+            base,
+            envs,
+            columns,
+        }
+    }
+
+    /// The column of `key` and its row `t`.
+    #[inline(always)]
+    fn typed<T: Element>(&self, key: Key<T>, t: usize) -> Result<(&Column, *mut T), SlabError> {
+        match self.columns.get(key.leaf) {
+            Some(column) if column.dtype == T::DTYPE => {
+                let start = column.offset + t * column.stride;
+                // Wrapping, since staying inside is promised by whoever makes rows, not here.
+                Ok((column, self.base.as_ptr().wrapping_add(start).cast::<T>()))
+            }
+            other => Err(wrong_leaf(other, key.leaf, self.columns.len(), T::DTYPE)),
+        }
+    }
+}
+
+/// One row of time of some columns, for all environments of a part: `[envs, *shape]` a leaf, contiguous.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    block: &'a Block,
+    t: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// Row `t` of `block`.
+    ///
+    /// # Safety
+    /// For every column, the `envs * elements` elements from `base + offset + t * stride` on must lie in one
+    /// allocation, aligned and holding valid values of its dtype, and nobody may write them during `'a`.
+    #[inline(always)]
+    pub(crate) unsafe fn new(block: &'a Block, t: usize) -> Self {
+        Self { block, t }
+    }
+
+    /// Environments in the row.
+    #[inline(always)]
+    #[must_use]
+    pub fn envs(&self) -> usize {
+        self.block.envs
+    }
+
+    /// Leaves in the row.
+    #[must_use]
+    pub fn leaves(&self) -> usize {
+        self.block.columns.len()
+    }
+
+    /// All environments' values of one leaf: `[envs * elements]`.
+    ///
+    /// # Errors
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec.
+    #[inline(always)]
+    pub fn get<T: Element>(&self, key: Key<T>) -> Result<&'a [T], SlabError> {
+        let (column, start) = self.block.typed(key, self.t)?;
+        // SAFETY: `Rows::new` promises these elements for `'a`; the dtype was compared just now.
+        Ok(unsafe { std::slice::from_raw_parts(start, self.block.envs * column.elements) })
+    }
+
+    /// The values of environment `env`; `None` when the row has no such environment.
+    #[inline(always)]
+    #[must_use]
+    pub fn env(&self, env: usize) -> Option<Row<'a>> {
+        (env < self.block.envs).then_some(Row { rows: *self, env })
+    }
+
+    /// The values of every environment in turn.
+    #[inline(always)]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Row<'a>> + use<'a> {
+        let rows = *self;
+        (0..rows.block.envs).map(move |env| Row { rows, env })
+    }
+}
+
+/// One environment's values in a row of time.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    rows: Rows<'a>,
+    env: usize,
+}
+
+impl<'a> Row<'a> {
+    /// The values of one leaf: `[elements]`.
+    ///
+    /// # Errors
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec.
+    #[inline(always)]
+    pub fn get<T: Element>(&self, key: Key<T>) -> Result<&'a [T], SlabError> {
+        let (column, start) = self.rows.block.typed(key, self.rows.t)?;
+        // SAFETY: a part of the elements that `Rows::new` promises, since `env < envs`.
+        Ok(unsafe {
+            std::slice::from_raw_parts(start.add(self.env * column.elements), column.elements)
+        })
+    }
+
+    /// The first (of a scalar leaf: the only) element.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get), and [`SlabError::Length`] when the leaf has no element.
+    #[inline(always)]
+    pub fn scalar<T: Element>(&self, key: Key<T>) -> Result<T, SlabError> {
+        match self.get(key)? {
+            [first, ..] => Ok(*first),
+            [] => Err(SlabError::Length {
+                leaf: key.leaf,
+                expected: 0,
+                got: 1,
+            }),
+        }
+    }
+}
+
+/// One row of time of some columns, to be written by its one writer: `[envs, *shape]` a leaf, contiguous.
+#[derive(Debug)]
+pub struct RowsMut<'a> {
+    rows: Rows<'a>,
+    exclusive: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> RowsMut<'a> {
+    /// Row `t` of `block`, exclusively.
+    ///
+    /// # Safety
+    /// As for [`Rows::new`], and nobody else may read or write the elements during `'a`.
+    #[inline(always)]
+    pub(crate) unsafe fn new(block: &'a Block, t: usize) -> Self {
+        Self {
+            // SAFETY: passed on to the caller.
+            rows: unsafe { Rows::new(block, t) },
+            exclusive: PhantomData,
+        }
+    }
+
+    /// Environments in the row.
+    #[inline(always)]
+    #[must_use]
+    pub fn envs(&self) -> usize {
+        self.rows.block.envs
+    }
+
+    /// Leaves in the row.
+    #[must_use]
+    pub fn leaves(&self) -> usize {
+        self.rows.block.columns.len()
+    }
+
+    /// What has been written, to be read only.
+    #[inline(always)]
+    #[must_use]
+    pub fn as_rows(&self) -> Rows<'_> {
+        self.rows
+    }
+
+    /// The same rows for a shorter time, so that they can be handed on and used again.
+    #[inline(always)]
+    #[must_use]
+    pub fn reborrow(&mut self) -> RowsMut<'_> {
+        RowsMut {
+            rows: self.rows,
+            exclusive: PhantomData,
+        }
+    }
+
+    /// All environments' values of one leaf: `[envs * elements]`.
+    ///
+    /// # Errors
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec.
+    #[inline(always)]
+    pub fn get_mut<T: Element>(&mut self, key: Key<T>) -> Result<&mut [T], SlabError> {
+        let Rows { block, t } = self.rows;
+        let (column, start) = block.typed(key, t)?;
+        // SAFETY: `RowsMut::new` promises these elements exclusively; the borrow of `self` keeps a second
+        // slice of the same row from being made meanwhile.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, block.envs * column.elements) })
+    }
+
+    /// The row of environment `env`; `None` when there is no such environment.
+    #[inline(always)]
+    #[must_use]
+    pub fn env_mut(&mut self, env: usize) -> Option<RowMut<'_>> {
+        (env < self.rows.block.envs).then_some(RowMut {
+            row: Row {
+                rows: self.rows,
+                env,
+            },
+            exclusive: PhantomData,
+        })
+    }
+
+    /// Fills one leaf with zeros, whatever it holds.
+    ///
+    /// # Errors
+    /// [`SlabError::NoSuchLeaf`].
+    pub fn zero(&mut self, leaf: usize) -> Result<(), SlabError> {
+        let Rows { block, t } = self.rows;
+        let leaves = block.columns.len();
+        let column = block.columns.get(leaf);
+        let column = column.ok_or(SlabError::NoSuchLeaf { leaf, leaves })?;
+        // SAFETY: the row is exclusive, as `RowsMut::new` promises, and zero is valid for every dtype.
+        unsafe {
+            block
+                .base
+                .as_ptr()
+                .add(column.offset + t * column.stride)
+                .write_bytes(0, block.envs * column.elements * column.dtype.size());
+        }
+        Ok(())
+    }
+
+    /// Copies every leaf of `from`, which must be laid out alike.
+    ///
+    /// # Errors
+    /// [`SlabError::Mismatch`] at the first leaf that differs in dtype or size, [`SlabError::NoSuchLeaf`] when
+    /// `from` has fewer leaves; leaves before it are written then.
+    #[inline(always)]
+    pub fn copy_from(&mut self, from: Rows<'_>) -> Result<(), SlabError> {
+        let Rows { block, t } = self.rows;
+        if from.leaves() < block.columns.len() {
+            return Err(SlabError::NoSuchLeaf {
+                leaf: from.leaves(),
+                leaves: from.leaves(),
+            });
+        }
+        for (leaf, (to, source)) in block.columns.iter().zip(&from.block.columns).enumerate() {
+            // Equal strides of one dtype are equally many elements over all environments.
+            if source.dtype != to.dtype || source.stride != to.stride {
+                return Err(SlabError::Mismatch {
+                    leaf,
+                    expected_dtype: to.dtype,
+                    expected: Shape::from_slice(&[block.envs, to.elements]),
+                    got_dtype: source.dtype,
+                    got: Shape::from_slice(&[from.envs(), source.elements]),
+                });
+            }
+            // SAFETY: both sides hold `stride` bytes of the same dtype, as compared above; the receiving side is
+            // exclusive, so they cannot overlap.
+            unsafe {
+                copy_row(
+                    from.block
+                        .base
+                        .as_ptr()
+                        .add(source.offset + from.t * source.stride),
+                    block.base.as_ptr().add(to.offset + t * to.stride),
+                    to.stride,
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies `bytes` bytes; 16 at a time when there are few, since a call to `memcpy` costs more than a small row.
+///
+/// # Safety
+/// Both ranges are valid for `bytes` bytes and do not overlap.
+#[inline(always)]
+unsafe fn copy_row(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: promised by the caller; each branch copies exactly `bytes` bytes.
+    unsafe {
+        match bytes {
+            4 => to.cast::<[u8; 4]>().write(from.cast::<[u8; 4]>().read()),
+            8 => to.cast::<[u8; 8]>().write(from.cast::<[u8; 8]>().read()),
+            12 => to.cast::<[u8; 12]>().write(from.cast::<[u8; 12]>().read()),
+            16 => to.cast::<[u8; 16]>().write(from.cast::<[u8; 16]>().read()),
+            24 => to.cast::<[u8; 24]>().write(from.cast::<[u8; 24]>().read()),
+            _ => std::ptr::copy_nonoverlapping(from, to, bytes),
+        }
+    }
+}
+
+/// One environment's row, to be written.
+#[derive(Debug)]
+pub struct RowMut<'a> {
+    row: Row<'a>,
+    exclusive: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> RowMut<'a> {
+    /// What has been written, to be read only.
+    #[inline(always)]
+    #[must_use]
+    pub fn as_row(&self) -> Row<'_> {
+        self.row
+    }
+
+    /// The same row for a shorter time.
+    #[inline(always)]
+    #[must_use]
+    pub fn reborrow(&mut self) -> RowMut<'_> {
+        RowMut {
+            row: self.row,
+            exclusive: PhantomData,
+        }
+    }
+
+    /// The values of one leaf: `[elements]`.
+    ///
+    /// # Errors
+    /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec.
+    #[inline(always)]
+    pub fn get_mut<T: Element>(&mut self, key: Key<T>) -> Result<&mut [T], SlabError> {
+        let Row { rows, env } = self.row;
+        let (column, start) = rows.block.typed(key, rows.t)?;
+        // SAFETY: a part of the elements that `RowsMut::new` promises, since `env < envs`; borrowed from `self`.
+        Ok(unsafe {
+            std::slice::from_raw_parts_mut(start.add(env * column.elements), column.elements)
+        })
+    }
+
+    /// Writes one leaf.
+    ///
+    /// # Errors
+    /// As [`get_mut`](Self::get_mut), and [`SlabError::Length`] when `values` has another length than the leaf.
+    #[inline(always)]
+    pub fn write<T: Element>(&mut self, key: Key<T>, values: &[T]) -> Result<(), SlabError> {
+        let to = self.get_mut(key)?;
+        if to.len() != values.len() {
+            return Err(SlabError::Length {
+                leaf: key.leaf,
+                expected: to.len(),
+                got: values.len(),
+            });
+        }
+        to.copy_from_slice(values);
+        Ok(())
+    }
+}
+
+/// A single row of time with memory of its own: what a cursor carries from one part to the next, and what
+/// tests use to drive an environment or a policy by hand.
+#[derive(Debug)]
+pub struct RowBlock {
+    block: Block,
+    /// What `block` points into.
+    _memory: Memory,
+}
+
+impl RowBlock {
+    /// A zeroed row of `leaves` for `envs` environments.
+    ///
+    /// # Errors
+    /// [`SlabError::TooLarge`] when the size overflows.
+    pub fn new(leaves: &[LeafSpec], envs: usize) -> Result<Self, SlabError> {
+        let mut end = 0;
+        let columns = leaves
+            .iter()
+            .map(|leaf| place(leaf, &mut end, 1, envs))
+            .collect::<Option<Box<[Column]>>>()
+            .ok_or(SlabError::TooLarge { frames: envs })?;
+        let memory = Memory::zeroed(end).ok_or(SlabError::TooLarge { frames: envs })?;
+        Ok(Self {
+            block: Block::new(memory.start(), envs, columns),
+            _memory: memory,
+        })
+    }
+
+    /// The row, to be read.
+    #[inline(always)]
+    #[must_use]
+    pub fn rows(&self) -> Rows<'_> {
+        // SAFETY: the block holds one zeroed row of every column (zero is valid for all dtypes), written only
+        // through `rows_mut`, which borrows `self` exclusively.
+        unsafe { Rows::new(&self.block, 0) }
+    }
+
+    /// The row, to be written.
+    #[inline(always)]
+    #[must_use]
+    pub fn rows_mut(&mut self) -> RowsMut<'_> {
+        // SAFETY: as in `rows`; `self` is borrowed exclusively.
+        unsafe { RowsMut::new(&self.block, 0) }
+    }
+}
+
+/// Places `frames = steps * envs` values of a leaf behind `end`, aligned, and moves `end` past them.
+pub(crate) fn place(leaf: &LeafSpec, end: &mut usize, steps: usize, envs: usize) -> Option<Column> {
+    let elements = leaf
+        .shape
+        .iter()
+        .try_fold(1usize, |product, &dim| product.checked_mul(dim))?;
+    let stride = envs
+        .checked_mul(elements)?
+        .checked_mul(leaf.dtype.size())?;
+    let offset = *end;
+    *end = stride
+        .checked_mul(steps)?
+        .checked_add(offset)?
+        .checked_next_multiple_of(crate::memory::ALIGN)?;
+    Some(Column {
+        offset,
+        stride,
+        elements,
+        dtype: leaf.dtype,
+    })
+}

@@ -1,0 +1,281 @@
+//! The ring from outside: who gets what, when, and that nothing is seen too early or overwritten too soon.
+#![allow(missing_docs)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tensordict::{DType, TensorDict};
+use windrow_slab::{
+    Key, Layout, LeafSpec, Order, Part, RecordSpec, Ring, RingSpec, Shares, SlabError,
+};
+
+const VALUE: Key<i64> = Key::new(0);
+
+fn ring(order: Order, workers: usize, parts: usize, ahead: usize, max_slabs: usize) -> Arc<Ring> {
+    let record = RecordSpec {
+        observation: vec![LeafSpec::new("observation", DType::I64, [])],
+        policy: vec![LeafSpec::new("action", DType::I64, [])],
+        ..RecordSpec::default()
+    };
+    let shares = Shares {
+        steps: vec![4; parts],
+        envs: 2,
+        batched: true,
+    };
+    let spec = RingSpec {
+        order,
+        workers,
+        ahead,
+        max_slabs,
+    };
+    Ring::new(Layout::new(&record, shares).unwrap(), spec).unwrap()
+}
+
+/// Writes `value` to every action of a part.
+fn fill(mut part: Part, value: i64) {
+    let mut rows = part.rows();
+    while let Some(mut step) = rows.next_step() {
+        step.policy.get_mut(VALUE).unwrap().fill(value);
+    }
+    part.commit();
+}
+
+fn actions(batch: &TensorDict) -> Vec<i64> {
+    batch.get("action").unwrap().to_vec::<i64>().unwrap()
+}
+
+#[test]
+fn a_slab_is_whole_with_its_last_part() {
+    let ring = ring(Order::ByWorker, 2, 2, 0, 4);
+    ring.request().unwrap();
+    fill(ring.claim(1).unwrap(), 1);
+    assert!(ring.try_next().is_none());
+    fill(ring.claim(0).unwrap(), 0);
+    let lease = ring.try_next().unwrap();
+    assert_eq!((lease.seq(), lease.frames()), (0, 16));
+    assert_eq!(actions(&lease.part(0).unwrap()), [0; 8]);
+    assert_eq!(actions(&lease.part(1).unwrap()), [1; 8]);
+}
+
+#[test]
+fn no_worker_runs_further_ahead_than_it_may() {
+    let ring = ring(Order::ByWorker, 1, 1, 1, 8);
+    fill(ring.claim(0).unwrap(), 0);
+    assert!(ring.try_claim(0).unwrap().is_none());
+    ring.request().unwrap();
+    fill(ring.claim(0).unwrap(), 1);
+    assert!(ring.try_claim(0).unwrap().is_none());
+    // Asking again before taking is asking for the same slab.
+    ring.request().unwrap();
+    assert!(ring.try_claim(0).unwrap().is_none());
+    assert_eq!(ring.try_next().unwrap().seq(), 0);
+}
+
+#[test]
+fn by_arrival_whoever_asks_gets_the_next_part_and_the_first_whole_slab_comes_first() {
+    let ring = ring(Order::ByArrival, 3, 1, 3, 8);
+    let slow = ring.claim(2).unwrap();
+    fill(ring.claim(0).unwrap(), 10);
+    fill(ring.claim(1).unwrap(), 11);
+    assert_eq!(slow.seq(), 0);
+    assert_eq!(actions(&ring.next().unwrap().part(0).unwrap())[0], 10);
+    fill(slow, 12);
+    assert_eq!(actions(&ring.next().unwrap().part(0).unwrap())[0], 11);
+    assert_eq!(actions(&ring.next().unwrap().part(0).unwrap())[0], 12);
+}
+
+#[test]
+fn by_arrival_several_workers_share_a_slab() {
+    let ring = ring(Order::ByArrival, 3, 2, 3, 8);
+    let parts: Vec<Part> = [2, 0, 1]
+        .map(|worker| ring.claim(worker).unwrap())
+        .into_iter()
+        .collect();
+    let places: Vec<_> = parts.iter().map(|part| (part.seq(), part.index())).collect();
+    assert_eq!(places, [(0, 0), (0, 1), (1, 0)]);
+}
+
+#[test]
+fn a_dropped_part_is_claimed_again_by_the_worker_whose_it_is() {
+    let ring = ring(Order::ByWorker, 2, 2, 0, 4);
+    ring.request().unwrap();
+    drop(ring.claim(0).unwrap());
+    fill(ring.claim(1).unwrap(), 5);
+    assert!(ring.try_claim(1).unwrap().is_none());
+    assert!(ring.try_next().is_none());
+    let again = ring.claim(0).unwrap();
+    assert_eq!((again.seq(), again.index()), (0, 0));
+    fill(again, 6);
+    assert_eq!(actions(&ring.try_next().unwrap().part(0).unwrap()), [6; 8]);
+}
+
+#[test]
+fn a_part_cut_short_shows_only_what_was_written() {
+    let ring = ring(Order::ByWorker, 1, 1, 0, 4);
+    ring.request().unwrap();
+    let mut part = ring.claim(0).unwrap();
+    part.shorten(3);
+    fill(part, 9);
+    let lease = ring.try_next().unwrap();
+    assert_eq!((lease.frames(), lease.steps_done()), (6, &[3][..]));
+    let batch = lease.part(0).unwrap();
+    assert_eq!(batch.batch_size(), &[2, 3]);
+    assert_eq!(actions(&batch), [9; 6]);
+}
+
+#[test]
+fn kept_batches_never_change_and_the_ring_says_when_it_is_full() {
+    let ring = ring(Order::ByWorker, 1, 1, 0, 3);
+    let mut kept = Vec::new();
+    for value in 0..3 {
+        ring.request().unwrap();
+        fill(ring.claim(0).unwrap(), value);
+        kept.push(ring.try_next().unwrap().part(0).unwrap());
+    }
+    let bytes = ring.layout().bytes();
+    let full = SlabError::Exhausted { slabs: 3, bytes };
+    assert_eq!(ring.request().unwrap_err(), full);
+    assert_eq!(ring.next().unwrap_err(), full);
+    assert_eq!(ring.try_claim(0).unwrap_err(), full);
+    for (value, batch) in kept.iter().enumerate() {
+        assert_eq!(actions(batch), [value as i64; 8]);
+    }
+    // A single tensor of a batch keeps its slab.
+    let action = kept[1].get("action").unwrap().clone();
+    kept.clear();
+    for value in 10..30 {
+        ring.request().unwrap();
+        fill(ring.claim(0).unwrap(), value);
+        assert_eq!(actions(&ring.try_next().unwrap().part(0).unwrap())[0], value);
+    }
+    assert_eq!(action.to_vec::<i64>().unwrap(), [1; 8]);
+    assert_eq!(ring.slabs(), 3);
+}
+
+#[test]
+fn dropping_each_batch_takes_one_slab_only() {
+    let ring = ring(Order::ByWorker, 1, 1, 0, 64);
+    for _ in 0..100 {
+        ring.request().unwrap();
+        fill(ring.claim(0).unwrap(), 0);
+        drop(ring.try_next().unwrap());
+    }
+    assert_eq!(ring.slabs(), 1);
+}
+
+#[test]
+fn root_flags_are_clean_whatever_was_in_the_memory() {
+    let ring = ring(Order::ByWorker, 1, 1, 0, 1);
+    for _ in 0..2 {
+        ring.request().unwrap();
+        fill(ring.claim(0).unwrap(), 0);
+        let batch = ring.try_next().unwrap().part(0).unwrap();
+        for flag in ["done", "terminated", "truncated"] {
+            let flags = batch.get(flag).unwrap().to_vec::<bool>().unwrap();
+            assert_eq!(flags, [false; 8], "{flag}");
+        }
+    }
+}
+
+#[test]
+fn after_a_stop_whole_slabs_can_be_taken_and_nothing_be_claimed() {
+    let ring = ring(Order::ByWorker, 1, 1, 1, 4);
+    fill(ring.claim(0).unwrap(), 3);
+    ring.stop();
+    assert!(ring.claim(0).is_none());
+    assert_eq!(actions(&ring.next().unwrap().part(0).unwrap())[0], 3);
+    assert_eq!(ring.next().unwrap_err(), SlabError::Stopped);
+}
+
+#[test]
+fn a_stop_wakes_whoever_waits() {
+    let ring = ring(Order::ByWorker, 1, 1, 0, 4);
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| ring.claim(0).is_none());
+        let stopper = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            ring.stop();
+        });
+        assert!(worker.join().unwrap());
+        stopper.join().unwrap();
+    });
+    assert_eq!(ring.next().unwrap_err(), SlabError::Stopped);
+}
+
+#[test]
+fn many_workers_and_a_consumer_agree_on_every_frame() {
+    for (order, parts, ahead) in [
+        (Order::ByWorker, 3, 0),
+        (Order::ByWorker, 3, 2),
+        (Order::ByArrival, 1, 3),
+        (Order::ByArrival, 2, 2),
+    ] {
+        let ring = ring(order, 3, parts, ahead, 16);
+        let stopped = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for worker in 0..3 {
+                let (ring, stopped) = (&ring, &stopped);
+                scope.spawn(move || {
+                    let mut lost = false;
+                    while let Some(part) = ring.claim(worker) {
+                        // Every seventh part is lost once.
+                        if !lost && part.seq() % 7 == 3 {
+                            lost = true;
+                            continue;
+                        }
+                        lost = false;
+                        let value = part.seq() as i64 * 10 + part.index() as i64;
+                        fill(part, value);
+                    }
+                    assert!(stopped.load(Ordering::Acquire));
+                });
+            }
+            let mut kept = Vec::new();
+            for _ in 0..200 {
+                let lease = ring.next().unwrap();
+                let seq = lease.seq() as i64;
+                let batch: Vec<_> = (0..parts).map(|part| lease.part(part).unwrap()).collect();
+                kept.push((seq, batch));
+                if kept.len() > 5 {
+                    kept.remove(0);
+                }
+                for (seq, batch) in &kept {
+                    for (part, batch) in batch.iter().enumerate() {
+                        assert_eq!(actions(batch), [seq * 10 + part as i64; 8]);
+                    }
+                }
+            }
+            stopped.store(true, Ordering::Release);
+            ring.stop();
+        });
+    }
+}
+
+#[test]
+fn parts_and_workers_must_go_together() {
+    let layout = || {
+        let shares = Shares {
+            steps: vec![1; 2],
+            envs: 1,
+            batched: false,
+        };
+        Layout::new(&RecordSpec::default(), shares).unwrap()
+    };
+    let spec = RingSpec {
+        order: Order::ByWorker,
+        workers: 3,
+        ahead: 0,
+        max_slabs: 1,
+    };
+    assert!(matches!(
+        Ring::new(layout(), spec),
+        Err(SlabError::Workers { parts: 2, workers: 3, .. })
+    ));
+    let none = RingSpec {
+        max_slabs: 0,
+        order: Order::ByArrival,
+        ..spec
+    };
+    assert!(matches!(Ring::new(layout(), none), Err(SlabError::Workers { slabs: 0, .. })));
+}

@@ -1,0 +1,38 @@
+//! Reinforcement-learning data collection: a policy runs in many environments, batches of experience come back.
+//!
+//! ```
+//! use windrow::Collector;
+//!
+//! let mut collector = Collector::builder("Pendulum-v1")
+//!     .frames_per_batch(200)
+//!     .total_frames(1000)
+//!     .build()?;
+//! for batch in &mut collector {
+//!     let batch = batch?;
+//!     let rewards = batch.as_slice::<f32>(("next", "reward"))?;
+//!     assert_eq!(rewards.len(), 200);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The crates behind it, in the order of the data flow:
+//!
+//! * [`env`]: environments, their specs, wrappers, and native classic control that follows Gymnasium.
+//! * [`policy`]: who acts; random actions, functions, and small networks evaluated without a framework.
+//! * [`slab`]: the memory that workers fill.
+//! * [`Collector`]: the rollout loop, and batches as [`TensorDict`]s.
+//! * [`postproc`]: what is done to a batch, such as [`Gae`].
+//! * [`tensordict`]: named, nested tensors; saving and loading as safetensors.
+#![forbid(unsafe_code)]
+
+pub use tensordict::{self, DType, Tensor, TensorDict, TensorError};
+pub use windrow_collect::postproc::{self, Gae};
+pub use windrow_collect::{
+    CollectError, Collector, CollectorBuilder, Stats, WorkerError, WorkerFault,
+};
+pub use windrow_env::{self as env, CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
+pub use windrow_policy::{
+    self as policy, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, RandomPolicy,
+    Weights, nn, policy_fn,
+};
+pub use windrow_slab::{self as slab, Key, SlabError};

@@ -1,0 +1,92 @@
+//! Proximal policy optimisation on CartPole-v1: windrow collects, candle learns.
+//!
+//! `cargo run --release --example ppo_cartpole`
+#![forbid(unsafe_code)]
+
+use std::{fs, path::Path, process::ExitCode};
+
+use anyhow::Context;
+use clap::Parser;
+use windrow::{
+    Collector,
+    policy::{Head, NetworkPolicy, nn::Sequential},
+};
+
+use crate::ppo::{learner::Learner, report::Report};
+
+mod ppo {
+    pub(crate) mod learner;
+    pub(crate) mod network;
+    pub(crate) mod report;
+}
+
+const NUM_ENVS: usize = 8;
+const FRAMES_PER_BATCH: usize = 1024;
+/// Mean return at which CartPole-v1 counts as solved.
+const SOLVED: f32 = 475.0;
+const FOLDER: &str = "target/ppo_cartpole";
+
+/// Learns CartPole-v1 with PPO: windrow collects, candle learns.
+///
+/// Writes a learning curve and the weights of the policy to target/ppo_cartpole. The same seed gives the same curve.
+#[derive(Parser)]
+struct Args {
+    /// Seed of everything random: environments, actions, initial weights and minibatches
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+
+    /// Frames to collect, a multiple of 8
+    #[arg(long, default_value_t = 102_400, value_parser = clap::value_parser!(u64).range(1024..))]
+    frames: u64,
+
+    /// Exit with status 1 unless the last 100 episodes returned 475 or more on average
+    #[arg(long)]
+    check: bool,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let args = Args::parse();
+    let mut learner = Learner::new(args.seed)?;
+    let mut collector = Collector::builder("CartPole-v1")
+        .num_envs(NUM_ENVS)
+        .policy(policy())
+        .frames_per_batch(FRAMES_PER_BATCH)
+        .total_frames(args.frames)
+        .partial_last_batch(true)
+        .seed(args.seed)
+        .build()?;
+    collector.update_policy_weights(&learner.weights()?)?;
+
+    let mut report = Report::new(args.frames, NUM_ENVS)?;
+    while let Some(batch) = report.time(|| collector.next()) {
+        let mut batch = batch?;
+        learner.learn(&mut batch, report.remaining())?;
+        collector.update_policy_weights(&learner.weights()?)?;
+        report.add(&batch, collector.stats())?;
+    }
+    report.finish();
+
+    let folder = Path::new(FOLDER);
+    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {FOLDER}"))?;
+    let title = format!("PPO on CartPole-v1, seed {}", args.seed);
+    let picture = folder.join("learning_curve.svg");
+    report.draw(&picture, &title, SOLVED)?;
+    println!("learning curve  {}", picture.display());
+    let checkpoint = folder.join("policy.safetensors");
+    learner.weights()?.save(&checkpoint)?;
+    println!("policy          {}", checkpoint.display());
+
+    let solved = report.mean_return() >= SOLVED;
+    Ok(ExitCode::from(u8::from(args.check && !solved)))
+}
+
+/// The network that acts, evaluated by windrow: as [`Learner`] trains it, without gradients and much faster.
+fn policy() -> NetworkPolicy {
+    let network = Sequential::new()
+        .linear(4, 64)
+        .tanh()
+        .linear(64, 64)
+        .tanh()
+        .linear(64, 2);
+    NetworkPolicy::new(network, Head::Categorical).return_log_prob(true)
+}

@@ -1,0 +1,142 @@
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `loom`, `sanitize`, `tidy`.
+//!
+//! What continuous integration runs is what a developer runs: `.ci/run` only calls `cargo xtask test`.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cargo;
+mod counts;
+mod loom;
+mod process;
+mod python;
+mod report;
+mod sanitize;
+mod suite;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use sanitize::Sanitizer;
+use workspace::Workspace;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Tasks of the windrow workspace",
+    version
+)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Runs every check and every test, and ends with one line that counts them
+    ///
+    /// Formatting, clippy, the tree's own rules (tidy), unit and integration tests, doctests, the comparisons with
+    /// Gymnasium and PyTorch, and the loom models. All of them run even when one fails. Needs Rust, a C compiler and
+    /// Python 3.11 or newer; the Python packages go into `target/venv`, once. Uses cargo-nextest where it is installed.
+    Test {
+        /// Let clippy read the package `windrow-examples` too (builds a learning framework)
+        #[arg(long)]
+        examples: bool,
+    },
+    /// Runs a benchmark of `crates/windrow/benches`
+    Bench {
+        /// Which one; without a name, the known ones are listed
+        name: Option<String>,
+        /// Fail when a line ends in `short`, or when no line with a verdict came
+        #[arg(long)]
+        check: bool,
+        /// How many times to run it; more than one adds a summary over the runs
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        runs: u32,
+        /// Arguments for the benchmark itself
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+    /// Learns CartPole with PPO: `cargo run --release --example ppo_cartpole`
+    #[command(disable_help_flag = true)]
+    Demo {
+        /// Arguments for the example, such as `--seed 3` or `--help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Explores the interleavings of the ring with loom
+    ///
+    /// `LOOM_MAX_PREEMPTIONS` bounds the search; it is 3 unless you set it.
+    Loom,
+    /// Looks for undefined behaviour and leaks in the crates that contain `unsafe`
+    ///
+    /// A tool that is not installed is left out, and a line says so; it is an error when nothing could run.
+    Sanitize {
+        /// One tool only
+        #[arg(value_enum)]
+        tool: Option<Sanitizer>,
+    },
+    /// Checks the rules of the tree: file sizes, `unsafe`, arrows between crates, the one loop
+    Tidy,
+    /// Makes the Python environment of the tests if need be and prints the path of its interpreter
+    Python,
+}
+
+fn main() -> ExitCode {
+    match perform(Arguments::parse().task) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does one task; `false` when it ran and something did not pass.
+fn perform(task: Task) -> Result<bool> {
+    let root = workspace::root()?;
+    match task {
+        Task::Test { examples } => suite::run(&root, examples),
+        Task::Bench { name: None, .. } => bench::list(&root),
+        Task::Bench {
+            name: Some(name),
+            check,
+            runs,
+            arguments,
+        } => bench::run(
+            &root,
+            &bench::Request {
+                name,
+                check,
+                runs,
+                arguments,
+            },
+        ),
+        Task::Demo { arguments } => cargo::demo(&root, &arguments),
+        Task::Loom => loom::run(&Workspace::load(&root)?),
+        Task::Sanitize { tool } => sanitize::run(&Workspace::load(&root)?, tool),
+        Task::Tidy => tidy::run(&Workspace::load(&root)?),
+        Task::Python => {
+            let python = python::environment(&root)?;
+            println!("{}", python.display());
+            Ok(true)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Arguments;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,281 @@
+//! Tools that look for undefined behaviour and leaks while the tests of the unsafe crates run.
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use serde_json::Value;
+
+use crate::{
+    cargo,
+    counts::Counts,
+    loom,
+    process::{self, Show},
+    report::{Report, Verdict},
+    workspace::Workspace,
+};
+
+/// Crates that contain `unsafe`.
+const PACKAGES: [&str; 2] = ["windrow-tensordict", "windrow-slab"];
+
+/// Part of the name of tests that run the compiler, which is not what is examined.
+const COMPILER: &str = "compile_fail";
+
+/// Cases of a property test: each costs up to a hundred times more than usual.
+const CASES: (&str, &str) = ("PROPTEST_CASES", "16");
+
+/// Status by which valgrind tells its own findings from a failed test.
+const FOUND: &str = "97";
+
+/// One tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sanitizer {
+    /// AddressSanitizer and its leak detection, with the nightly toolchain
+    Asan,
+    /// Valgrind's memcheck
+    Memcheck,
+    /// The interpreter miri, with the nightly toolchain
+    Miri,
+}
+
+/// Runs one tool, or all; `true` when at least one ran and none found anything.
+///
+/// # Errors
+/// When no tool is installed.
+pub(crate) fn run(workspace: &Workspace, only: Option<Sanitizer>) -> Result<bool> {
+    let chosen = only.map_or_else(|| Sanitizer::value_variants().to_vec(), |tool| vec![tool]);
+    let mut report = Report::default();
+    let mut missing = Vec::new();
+    for tool in &chosen {
+        match tool.missing(workspace) {
+            Some(what) => {
+                println!("{} is left out: {what}", tool.title());
+                missing.push(what);
+            }
+            None => report.step(tool.title(), || tool.verdict(workspace)),
+        }
+    }
+    if missing.len() == chosen.len() {
+        bail!("nothing could run: {}", missing.join("; "));
+    }
+    Ok(report.close())
+}
+
+impl Sanitizer {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Asan => "AddressSanitizer",
+            Self::Memcheck => "memcheck",
+            Self::Miri => "miri",
+        }
+    }
+
+    /// What this machine lacks to run the tool.
+    fn missing(self, workspace: &Workspace) -> Option<&'static str> {
+        let root = &workspace.root;
+        match self {
+            Self::Asan => {
+                (!process::succeeds(cargo::of_toolchain(root, "nightly").arg("--version")))
+                    .then_some("the nightly toolchain is not installed")
+            }
+            Self::Memcheck => (!process::succeeds(Command::new("valgrind").arg("--version")))
+                .then_some("valgrind is not installed"),
+            Self::Miri => (!process::succeeds(
+                cargo::of_toolchain(root, "nightly").args(["miri", "--version"]),
+            ))
+            .then_some("the nightly toolchain has no component miri"),
+        }
+    }
+
+    fn verdict(self, workspace: &Workspace) -> Result<Verdict> {
+        match self {
+            Self::Asan => asan(workspace),
+            Self::Memcheck => memcheck(workspace),
+            Self::Miri => miri(workspace),
+        }
+    }
+}
+
+/// The target is named although it is the host's: only then are build scripts and macros built without the sanitizer.
+fn asan(workspace: &Workspace) -> Result<Verdict> {
+    let mut command = cargo::of_toolchain(&workspace.root, "nightly");
+    command.args([
+        "test",
+        "--no-fail-fast",
+        "--target-dir",
+        "target/asan",
+        "--target",
+        &host(workspace)?,
+    ]);
+    command.args(targets(workspace)?);
+    command.args(["--", "--quiet", "--skip", COMPILER]);
+    command.env(
+        "RUSTFLAGS",
+        cargo::rustflags("-Zsanitizer=address --cap-lints=warn"),
+    );
+    command.env(
+        "ASAN_OPTIONS",
+        "detect_leaks=1:detect_stack_use_after_return=1",
+    );
+    command.env(CASES.0, CASES.1).env_remove("RUSTDOCFLAGS");
+    finish(&mut command)
+}
+
+fn miri(workspace: &Workspace) -> Result<Verdict> {
+    let mut command = cargo::of_toolchain(&workspace.root, "nightly");
+    command.args([
+        "miri",
+        "test",
+        "--no-fail-fast",
+        "--target-dir",
+        "target/miri",
+    ]);
+    command.args(targets(workspace)?);
+    command.args(["--", "--quiet", "--skip", COMPILER]);
+    command
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+        .env(CASES.0, "2");
+    finish(&mut command)
+}
+
+fn memcheck(workspace: &Workspace) -> Result<Verdict> {
+    let mut counts = Counts::default();
+    let mut failures = Vec::new();
+    for binary in test_binaries(workspace)? {
+        let shown = binary.file_name().unwrap_or_default().display().to_string();
+        println!("    {shown}");
+        let mut command = Command::new("valgrind");
+        command
+            .arg("--quiet")
+            .arg(format!("--error-exitcode={FOUND}"));
+        command.args([
+            "--leak-check=full",
+            "--show-leak-kinds=definite",
+            "--errors-for-leak-kinds=definite",
+        ]);
+        command
+            .arg(&binary)
+            .args(["--quiet", "--test-threads=1", "--skip", COMPILER]);
+        command.env(CASES.0, CASES.1).current_dir(&workspace.root);
+        let finished = process::run(
+            &mut command,
+            Show::Only(|line| line.starts_with("test result:")),
+        )?;
+        counts = counts + Counts::read(&finished.lines).unwrap_or_default();
+        if !finished.success {
+            failures.push(format!("{shown}: {}", finished.status));
+        }
+    }
+    Ok(Verdict::of_tests(
+        failures.is_empty(),
+        Some(counts),
+        &failures.join("; "),
+    ))
+}
+
+/// Builds the tests and asks cargo where it put them.
+fn test_binaries(workspace: &Workspace) -> Result<Vec<PathBuf>> {
+    let mut command = cargo::command(&workspace.root);
+    command.args([
+        "test",
+        "--no-run",
+        "--target-dir",
+        "target/memcheck",
+        "--message-format",
+        "json-render-diagnostics",
+    ]);
+    command.args(targets(workspace)?);
+    let finished = process::run(&mut command, Show::Only(|line| !line.starts_with('{')))?;
+    if !finished.success {
+        bail!("the tests do not build ({})", finished.status);
+    }
+    let messages = finished
+        .lines
+        .iter()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    Ok(messages
+        .filter_map(|message| message.get("executable")?.as_str().map(PathBuf::from))
+        .collect())
+}
+
+/// Libraries and integration tests of the unsafe crates, less those that only run the compiler or loom.
+fn targets(workspace: &Workspace) -> Result<Vec<String>> {
+    let mut arguments = vec!["--lib".to_owned()];
+    for name in PACKAGES {
+        let package = workspace.package(name)?;
+        arguments.extend(["--package".to_owned(), name.to_owned()]);
+        let tests = package
+            .tests()
+            .filter(|test| !test.contains(COMPILER) && !loom::is_model(test));
+        arguments.extend(tests.flat_map(|test| ["--test".to_owned(), test.to_owned()]));
+    }
+    Ok(arguments)
+}
+
+/// The triple nightly builds for unless told otherwise.
+fn host(workspace: &Workspace) -> Result<String> {
+    let output = cargo::of_toolchain(&workspace.root, "nightly")
+        .arg("-vV")
+        .output()
+        .context("failed to start cargo")?;
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .find_map(|line| line.strip_prefix("host: ").map(str::to_owned))
+        .context("expected a line `host: …` from `cargo +nightly -vV`, got none")
+}
+
+fn finish(command: &mut Command) -> Result<Verdict> {
+    let finished = process::run(command, Show::All)?;
+    Ok(Verdict::of_tests(
+        finished.success,
+        Counts::read(&finished.lines),
+        &finished.status,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::targets;
+    use crate::workspace::{Kind, Package, Target, Workspace};
+
+    #[test]
+    fn tests_of_the_compiler_and_models_are_not_examined() {
+        let target = |name: &str| Target {
+            name: name.into(),
+            kind: Kind::Test,
+            source: PathBuf::new(),
+        };
+        let package = |name: &str, targets| Package {
+            name: name.into(),
+            targets,
+            ..Package::default()
+        };
+        let mut workspace = Workspace {
+            root: PathBuf::new(),
+            packages: vec![
+                package("windrow-tensordict", vec![target("io")]),
+                package(
+                    "windrow-slab",
+                    vec![target("compile_fail"), target("loom"), target("ring")],
+                ),
+            ],
+        };
+        let expected = [
+            "--lib",
+            "--package",
+            "windrow-tensordict",
+            "--test",
+            "io",
+            "--package",
+            "windrow-slab",
+            "--test",
+            "ring",
+        ];
+        assert_eq!(targets(&workspace).expect("both are there"), expected);
+        workspace.packages.pop();
+        let error = targets(&workspace).expect_err("one is gone");
+        assert!(error.to_string().contains("windrow-slab"));
+    }
+}

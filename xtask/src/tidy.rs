@@ -1,0 +1,127 @@
+//! The rules of the tree that no lint knows: sizes of files, where `unsafe` may stand, which crate may know which, and
+//! that there is one loop.
+
+mod arrows;
+mod code;
+mod engine;
+mod files;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    report::{Report, Verdict},
+    workspace::Workspace,
+};
+
+/// One file of Rust, as the rules see it.
+#[derive(Debug)]
+struct Source {
+    /// Relative to the root, with forward slashes.
+    path: String,
+    text: String,
+}
+
+/// What the rules found.
+#[derive(Debug, Default)]
+struct Findings {
+    problems: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Findings {
+    fn problem(&mut self, text: String) {
+        self.problems.push(text);
+    }
+
+    fn warning(&mut self, text: String) {
+        self.warnings.push(text);
+    }
+}
+
+/// Checks the rules alone; `true` when none is broken.
+///
+/// # Errors
+/// Never; what goes wrong is part of the report.
+pub(crate) fn run(workspace: &Workspace) -> Result<bool> {
+    let mut report = Report::default();
+    report.step("tidy", || verdict(workspace));
+    Ok(report.close())
+}
+
+/// Checks the rules and prints what they found.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
+    let sources = read(workspace)?;
+    let mut findings = Findings::default();
+    files::check(&sources, &mut findings);
+    files::check_roots(workspace, &sources, &mut findings);
+    arrows::check(workspace, &mut findings);
+    engine::check(&sources, &mut findings);
+
+    findings
+        .warnings
+        .iter()
+        .for_each(|warning| println!("    warning: {warning}"));
+    findings
+        .problems
+        .iter()
+        .for_each(|problem| println!("    {problem}"));
+    Ok(match findings.problems.len() {
+        0 => Verdict::Passed,
+        1 => Verdict::Failed(None, "1 rule is broken".to_owned()),
+        problems => Verdict::Failed(None, format!("{problems} rules are broken")),
+    })
+}
+
+/// Every `.rs` file of every package.
+fn read(workspace: &Workspace) -> Result<Vec<Source>> {
+    let mut paths = Vec::new();
+    for package in &workspace.packages {
+        collect(&package.folder, &mut paths)?;
+    }
+    paths.sort();
+    paths
+        .into_iter()
+        .map(|path| {
+            let text = fs::read_to_string(&path)
+                .with_context(|| format!("failed to read {}", path.display()))?;
+            Ok(Source {
+                path: relative(&workspace.root, &path),
+                text,
+            })
+        })
+        .collect()
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in
+        fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?
+    {
+        let path = entry
+            .with_context(|| format!("failed to read {}", folder.display()))?
+            .path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            if name != "target" && !name.starts_with('.') {
+                collect(&path, paths)?;
+            }
+        } else if name.ends_with(".rs") {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn relative(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root)
+        .unwrap_or(path)
+        .to_string_lossy()
+        .replace('\\', "/")
+}
