@@ -31,7 +31,7 @@ use crate::{
 /// let net = Sequential::new().linear(4, 64).tanh().linear(64, 2);
 /// let mut policy = NetworkPolicy::new(net, Head::Categorical).return_log_prob(true);
 /// let columns = policy.bind(&env)?.columns;
-/// assert_eq!(columns[1].key.to_string(), "action_log_prob");
+/// assert_eq!(columns[1].key.last(), "action_log_prob");
 /// # Ok::<(), windrow_policy::PolicyError>(())
 /// ```
 #[derive(Debug, Clone)]

@@ -30,8 +30,8 @@ pub enum PolicyError {
         /// The policy, in words.
         policy: &'static str,
     },
-    /// The inputs of one step differ in their number of rows.
-    #[error("{what} of a step: expected {expected} rows, got {got}")]
+    /// The inputs and outputs of one call differ in their number of rows.
+    #[error("{what}: expected {expected} rows, got {got}")]
     Rows {
         /// The input that differs.
         what: &'static str,

@@ -223,5 +223,5 @@ fn inputs_of_different_lengths_are_an_error() {
         exploration: ExplorationType::Random,
     };
     let error = policy.act(&input, out.rows_mut()).unwrap_err().to_string();
-    assert_eq!(error, "env_ids of a step: expected 2 rows, got 1");
+    assert_eq!(error, "env_ids: expected 2 rows, got 1");
 }

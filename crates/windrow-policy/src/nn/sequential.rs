@@ -200,7 +200,7 @@ impl Sequential {
         let rows = out.len() / outputs;
         if !out.len().is_multiple_of(outputs) || input.len() != rows * inputs {
             return Err(PolicyError::Rows {
-                what: "input of a network",
+                what: "input of the network",
                 expected: rows,
                 got: input.len() / inputs,
             });

@@ -402,10 +402,7 @@ fn wrong_lengths_are_an_error_and_write_nothing() {
     let mut net = Sequential::new().linear(3, 2);
     let mut out = [7.0; 4];
     let error = net.forward(&[0.0; 3], &mut out).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "input of a network of a step: expected 2 rows, got 1"
-    );
+    assert_eq!(error, "input of the network: expected 2 rows, got 1");
     assert!(net.forward(&[0.0; 7], &mut out).is_err());
     assert!(net.forward(&[0.0; 6], &mut out[..3]).is_err());
     assert_eq!(out, [7.0; 4]);

@@ -1,0 +1,63 @@
+//! What a worker pays for a part: a claim and a commit, alone and with a second worker doing the same.
+//!
+//! Values are nanoseconds and targets are upper limits. Parts are as small as they can be, one step of one
+//! environment, so that nothing but the ring is timed.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use windrow::slab::{Layout, Order, RecordSpec, Ring, RingSpec, Shares};
+
+const PARTS: usize = 32768;
+const SLABS: u64 = 4;
+const REPEATS: usize = 9;
+
+fn main() {
+    report("claim_commit_alone_ns", 200.0, 1);
+    report("claim_commit_two_workers_ns", 2000.0, 2);
+}
+
+fn report(name: &str, limit: f64, workers: usize) {
+    let mut times: Vec<f64> = (0..REPEATS).map(|_| nanoseconds(workers)).collect();
+    times.sort_by(f64::total_cmp);
+    let value = times[REPEATS / 2];
+    let verdict = if value <= limit { "ok" } else { "short" };
+    println!("{name}  {value:.0}  {limit:.0}  {verdict}");
+    eprintln!(
+        "    from {:.0} to {:.0} ns in {REPEATS} runs",
+        times[0],
+        times[REPEATS - 1]
+    );
+}
+
+/// Time of one claim and commit, for each of `workers` workers at once.
+fn nanoseconds(workers: usize) -> f64 {
+    let shares = Shares {
+        steps: vec![1; PARTS],
+        envs: 1,
+        batched: false,
+    };
+    let spec = RingSpec {
+        order: Order::ByArrival,
+        workers,
+        // As far ahead as is timed, so that nobody waits for a consumer.
+        ahead: SLABS as usize,
+        max_slabs: SLABS as usize + 1,
+    };
+    let layout = Layout::new(&RecordSpec::default(), shares).unwrap();
+    let ring = Ring::new(layout, spec).unwrap();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for id in 0..workers {
+            let ring = Arc::clone(&ring);
+            scope.spawn(move || {
+                while let Some(part) = ring.try_claim(id).unwrap() {
+                    part.commit();
+                }
+            });
+        }
+    });
+    let elapsed = start.elapsed().as_nanos() as f64;
+    elapsed * workers as f64 / (SLABS as f64 * PARTS as f64)
+}
