@@ -1,15 +1,9 @@
-//! Where candle meets windrow: networks that candle trains, columns of a batch as its tensors and back.
+//! Where candle meets windrow: the same network in both, and tensors from one to the other.
 
 use anyhow::Result;
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{Device, Tensor, Var, WithDType};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW};
-use rand::RngExt;
-use rand_distr::StandardNormal;
-use rand_pcg::Pcg64;
-use windrow::tensordict::{self, TensorDict};
-
-/// Largest norm of a gradient; longer ones are scaled down to it.
-const MAX_GRADIENT: f64 = 0.5;
+use windrow::{Weights, tensordict};
 
 /// Linear layers with tanh in between, and the optimizer of their parameters.
 pub(crate) struct Network {
@@ -24,34 +18,25 @@ struct Layer {
 }
 
 impl Network {
-    /// Layers between `sizes` values, all weights drawn so that values keep their scale; the last layer's times `gain`.
-    pub(crate) fn new(sizes: &[usize], gain: f32, rng: &mut Pcg64) -> Result<Self> {
-        let mut layers = Vec::new();
-        for (i, pair) in sizes.windows(2).enumerate() {
-            let (inputs, outputs) = (pair[0], pair[1]);
-            let gain = if i + 2 == sizes.len() {
-                gain
-            } else {
-                2f32.sqrt()
-            };
-            let scale = gain / (inputs as f32).sqrt();
-            let weight = (0..inputs * outputs)
-                .map(|_| scale * rng.sample::<f32, _>(StandardNormal))
-                .collect();
-            layers.push(Layer {
-                weight: Var::from_vec(weight, (outputs, inputs), &Device::Cpu)?,
-                bias: Var::zeros(outputs, DType::F32, &Device::Cpu)?,
-            });
-        }
-        let parameters = layers
-            .iter()
-            .flat_map(|layer| [layer.weight.clone(), layer.bias.clone()]);
+    /// Begins with `weights`: `"0.weight"`, `"0.bias"`, `"2.weight"` and so on, since every tanh takes a number too.
+    pub(crate) fn new(weights: &Weights) -> Result<Self> {
+        let variable = |name: String| -> Result<Var> {
+            Ok(Var::from_tensor(&to_candle::<f32>(weights.get(&name)?)?)?)
+        };
+        let layers = (0..weights.len() / 2)
+            .map(|i| {
+                Ok(Layer {
+                    weight: variable(format!("{}.weight", 2 * i))?,
+                    bias: variable(format!("{}.bias", 2 * i))?,
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
         let options = ParamsAdamW {
             eps: 1e-5,
             weight_decay: 0.0,
             ..ParamsAdamW::default()
         };
-        let adam = AdamW::new(parameters.collect(), options)?;
+        let adam = AdamW::new(parameters(&layers).cloned().collect(), options)?;
         Ok(Self { layers, adam })
     }
 
@@ -69,54 +54,43 @@ impl Network {
 
     /// Takes one step that makes `loss` smaller.
     pub(crate) fn descend(&mut self, loss: &Tensor, learning_rate: f64) -> Result<()> {
-        let mut gradients = loss.backward()?;
-        let parameters = || {
-            self.layers
-                .iter()
-                .flat_map(|layer| [&layer.weight, &layer.bias])
-        };
-        let mut square = 0.0;
-        for gradient in parameters().filter_map(|parameter| gradients.get(parameter)) {
-            square += f64::from(gradient.sqr()?.sum_all()?.to_scalar::<f32>()?);
-        }
-        let scale = MAX_GRADIENT / square.sqrt();
-        if scale < 1.0 {
-            for parameter in parameters() {
-                if let Some(gradient) = gradients.remove(parameter) {
-                    gradients.insert(parameter, (gradient * scale)?);
-                }
-            }
-        }
         self.adam.set_learning_rate(learning_rate);
-        Ok(self.adam.step(&gradients)?)
+        Ok(self.adam.backward_step(loss)?)
     }
 
-    /// The parameters under the names that PyTorch gives to those of `nn.Sequential(Linear, Tanh, Linear, …)`.
-    pub(crate) fn weights(&self) -> Result<TensorDict> {
-        let mut weights = TensorDict::new([]);
-        for (i, layer) in self.layers.iter().enumerate() {
-            for (name, parameter) in [("weight", &layer.weight), ("bias", &layer.bias)] {
-                let values = parameter.flatten_all()?.to_vec1::<f32>()?;
-                let tensor = tensordict::Tensor::from_vec(values, parameter.dims())?;
-                weights.set(format!("{}.{name}", 2 * i).as_str(), tensor)?;
-            }
+    /// A copy of the parameters, under the names that they came with.
+    pub(crate) fn weights(&self) -> Result<Weights> {
+        let mut weights = Weights::new([]);
+        for (i, Layer { weight, bias }) in self.layers.iter().enumerate() {
+            let (rows, columns) = weight.dims2()?;
+            weights.set(
+                format!("{}.weight", 2 * i),
+                to_windrow(weight, [rows, columns])?,
+            )?;
+            weights.set(format!("{}.bias", 2 * i), to_windrow(bias, [rows])?)?;
         }
         Ok(weights)
     }
 }
 
-/// A column as candle's tensor, `[frames, width]`.
-pub(crate) fn floats(column: &tensordict::Tensor, width: usize) -> Result<Tensor> {
-    let values = column.to_vec::<f32>()?;
+fn parameters(layers: &[Layer]) -> impl Iterator<Item = &Var> {
+    layers.iter().flat_map(|layer| [&layer.weight, &layer.bias])
+}
+
+/// A copy for candle, of the same shape.
+pub(crate) fn to_candle<T>(tensor: &windrow::Tensor) -> Result<Tensor>
+where
+    T: tensordict::Element + WithDType,
+{
     Ok(Tensor::from_vec(
-        values,
-        (column.len() / width, width),
+        tensor.to_vec::<T>()?,
+        tensor.shape(),
         &Device::Cpu,
     )?)
 }
 
-/// A column of indices as candle's tensor, `[frames, 1]`.
-pub(crate) fn indices(column: &tensordict::Tensor) -> Result<Tensor> {
-    let values = column.to_vec::<i64>()?;
-    Ok(Tensor::from_vec(values, (column.len(), 1), &Device::Cpu)?)
+/// A copy for windrow, in `shape`.
+pub(crate) fn to_windrow(tensor: &Tensor, shape: impl AsRef<[usize]>) -> Result<windrow::Tensor> {
+    let values = tensor.flatten_all()?.to_vec1::<f32>()?;
+    Ok(windrow::Tensor::from_vec(values, shape)?)
 }

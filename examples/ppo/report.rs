@@ -1,28 +1,32 @@
-//! What a run tells: a progress bar while it lasts, a learning curve at the end.
+//! What a run shows: a progress bar while it lasts, a summary at the end.
 
 use std::{
+    mem,
     path::Path,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use plotters::prelude::*;
-use windrow::{Stats, tensordict::TensorDict};
+use windrow::{Stats, TensorDict};
+
+use super::curve;
 
 /// Episodes that the mean return looks back on.
-const WINDOW: usize = 100;
-/// Batches between two lines where there is no terminal for a bar.
+pub(super) const WINDOW: usize = 100;
+/// Batches from line to line where there is no terminal for a bar.
 const BATCHES_PER_LINE: u64 = 10;
-/// Longest return that CartPole-v1 allows.
-const MAX_RETURN: f32 = 500.0;
 
-const EPISODES: RGBColor = RGBColor(91, 143, 199);
-const MEAN: RGBColor = RGBColor(16, 62, 110);
-const GOAL: RGBColor = RGBColor(190, 70, 40);
-const INK: RGBColor = RGBColor(70, 70, 70);
+/// An episode that ended.
+pub(super) struct Episode {
+    /// Frames collected by then.
+    pub(super) frame: u64,
+    pub(super) episode_return: f32,
+    /// Mean return of this episode and those before, [`WINDOW`] at most.
+    pub(super) mean_return: f32,
+}
 
-/// Follows episodes over batches.
+/// Follows episodes over batches, and the time that collecting takes.
 pub(crate) struct Report {
     /// Return so far of the episode that each environment is in.
     running: Vec<f32>,
@@ -30,15 +34,6 @@ pub(crate) struct Report {
     bar: ProgressBar,
     started: Instant,
     collecting: Duration,
-}
-
-/// An episode that ended.
-struct Episode {
-    /// Frames collected by then.
-    frame: u64,
-    episode_return: f32,
-    /// Mean return of this episode and the ones before, [`WINDOW`] at most.
-    mean: f32,
 }
 
 impl Report {
@@ -54,7 +49,7 @@ impl Report {
         })
     }
 
-    /// Does what `collect` does, and remembers how long it took.
+    /// Does what `collect` does, and counts the time.
     pub(crate) fn time<T>(&mut self, collect: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let collected = collect();
@@ -62,20 +57,17 @@ impl Report {
         collected
     }
 
-    /// Notes the episodes that ended in a batch `[env, time]`, and shows how far things are.
+    /// Notes the episodes that ended in a batch `[env, time]`, and shows how things stand.
     pub(crate) fn add(&mut self, batch: &TensorDict, stats: Stats) -> Result<()> {
         let reward = batch.get(("next", "reward"))?.to_vec::<f32>()?;
         let done = batch.get(("next", "done"))?.to_vec::<bool>()?;
         let num_envs = self.running.len();
         let steps = reward.len() / num_envs;
-        let mut frame = stats.frames - reward.len() as u64;
         for step in 0..steps {
-            frame += num_envs as u64;
             for env in 0..num_envs {
-                let at = env * steps + step;
-                self.running[env] += reward[at];
-                if done[at] {
-                    self.end_episode(env, frame);
+                self.running[env] += reward[env * steps + step];
+                if done[env * steps + step] {
+                    self.end_episode(env, stats.frames - ((steps - 1 - step) * num_envs) as u64);
                 }
             }
         }
@@ -84,24 +76,22 @@ impl Report {
     }
 
     fn end_episode(&mut self, env: usize, frame: u64) {
-        let episode_return = std::mem::take(&mut self.running[env]);
+        let episode_return = mem::take(&mut self.running[env]);
         let before = self.episodes.iter().rev().take(WINDOW - 1);
-        let (sum, count) = before.fold((episode_return, 1.0), |(sum, count), episode| {
-            (sum + episode.episode_return, count + 1.0)
-        });
+        let returns = before
+            .map(|episode| episode.episode_return)
+            .chain([episode_return]);
+        let count = (self.episodes.len() + 1).min(WINDOW);
         self.episodes.push(Episode {
             frame,
             episode_return,
-            mean: sum / count,
+            mean_return: returns.sum::<f32>() / count as f32,
         });
     }
 
     fn show(&self, stats: Stats) {
-        let message = format!(
-            "{:.0} frames/s  mean return {:.1}",
-            stats.recent_frames_per_second,
-            self.mean_return()
-        );
+        let rate = stats.recent_frames_per_second;
+        let message = format!("{rate:.0} frames/s  mean return {:.1}", self.mean_return());
         if self.bar.is_hidden() && stats.batches.is_multiple_of(BATCHES_PER_LINE) {
             println!("{:>7} frames  {message}", stats.frames);
         }
@@ -111,94 +101,31 @@ impl Report {
 
     /// The share of all frames that is still to come.
     pub(crate) fn remaining(&self) -> f64 {
-        let total = self.bar.length().unwrap_or(1);
-        1.0 - self.bar.position() as f64 / total as f64
+        1.0 - self.bar.position() as f64 / self.bar.length().unwrap_or(1) as f64
     }
 
     /// Mean return of the last 100 episodes.
     pub(crate) fn mean_return(&self) -> f32 {
-        self.episodes.last().map_or(0.0, |episode| episode.mean)
+        self.episodes
+            .last()
+            .map_or(0.0, |episode| episode.mean_return)
     }
 
-    /// Ends the bar and says what came out.
+    /// Ends the bar and sums up.
     pub(crate) fn finish(&self) {
         self.bar.finish();
-        let seconds = self.started.elapsed().as_secs_f64();
-        let frames = self.bar.position();
+        let (frames, seconds) = (self.bar.position(), self.started.elapsed().as_secs_f64());
+        let (rate, collecting) = (frames as f64 / seconds, self.collecting.as_secs_f64());
+        let (mean, count) = (self.mean_return(), self.episodes.len());
         println!();
+        println!("mean return     {mean:.1} over the last {WINDOW} of {count} episodes");
         println!(
-            "mean return     {:.1} over the last {WINDOW} of {} episodes",
-            self.mean_return(),
-            self.episodes.len()
-        );
-        println!(
-            "frames/s        {:.0}: {frames} in {seconds:.1} s, {:.1} s of which collecting and the rest learning",
-            frames as f64 / seconds,
-            self.collecting.as_secs_f64()
+            "frames/s        {rate:.0}: {frames} frames in {seconds:.1} s, {collecting:.2} s of it collecting"
         );
     }
 
-    /// Draws the learning curve, with a line at the return `goal`.
+    /// Writes the learning curve as a picture, with a line at the return `goal`.
     pub(crate) fn draw(&self, path: &Path, title: &str, goal: f32) -> Result<()> {
-        let end = self.bar.position();
-        let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
-        root.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&root)
-            .caption(title, ("sans-serif", 24).into_font().color(&INK))
-            .margin(18)
-            .x_label_area_size(52)
-            .y_label_area_size(62)
-            .build_cartesian_2d(0..end, 0f32..MAX_RETURN * 1.04)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(INK.mix(0.15))
-            .axis_style(INK.mix(0.5))
-            .label_style(("sans-serif", 15).into_font().color(&INK))
-            .axis_desc_style(("sans-serif", 17).into_font().color(&INK))
-            .x_desc("frames")
-            .y_desc("return of an episode")
-            .x_label_formatter(&|frames| format!("{} k", frames / 1000))
-            .y_label_formatter(&|value| format!("{value:.0}"))
-            .draw()?;
-
-        let episodes = self.episodes.iter().map(|episode| {
-            Circle::new(
-                (episode.frame, episode.episode_return),
-                2,
-                EPISODES.mix(0.4).filled(),
-            )
-        });
-        chart
-            .draw_series(episodes)?
-            .label("episodes")
-            .legend(|(x, y)| Circle::new((x + 10, y), 3, EPISODES.mix(0.6).filled()));
-        let mean = self
-            .episodes
-            .iter()
-            .map(|episode| (episode.frame, episode.mean));
-        chart
-            .draw_series(LineSeries::new(mean, MEAN.stroke_width(3)))?
-            .label(format!("mean of the last {WINDOW}"))
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], MEAN.stroke_width(3)));
-        chart
-            .draw_series(DashedLineSeries::new(
-                [(0, goal), (end, goal)],
-                8,
-                6,
-                GOAL.stroke_width(2),
-            ))?
-            .label(format!("solved: {goal}"))
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], GOAL.stroke_width(2)));
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .label_font(("sans-serif", 15).into_font().color(&INK))
-            .background_style(WHITE.mix(0.85))
-            .border_style(INK.mix(0.3))
-            .draw()?;
-        root.present()?;
-        Ok(())
+        curve::draw(path, title, &self.episodes, self.bar.position(), goal)
     }
 }

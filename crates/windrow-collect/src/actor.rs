@@ -1,5 +1,7 @@
 use windrow_env::EnvSpec;
-use windrow_policy::{ExplorationType, Policy, PolicyError, PolicyIn, RandomPolicy, Weights};
+use windrow_policy::{
+    EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, RandomPolicy, Weights,
+};
 use windrow_slab::{LeafSpec, Step};
 
 use crate::CollectError;
@@ -13,7 +15,6 @@ pub(crate) struct Actor {
     action_leaves: usize,
     columns: Vec<LeafSpec>,
     exploration: ExplorationType,
-    seed: u64,
     version: i64,
 }
 
@@ -26,7 +27,6 @@ impl Actor {
         mut policy: Box<dyn Policy>,
         env: &EnvSpec,
         exploration: ExplorationType,
-        seed: u64,
     ) -> Result<Self, CollectError> {
         let columns = policy.bind(env)?.columns;
         let action = env.action_leaves();
@@ -48,7 +48,6 @@ impl Actor {
             action_leaves: action.len(),
             columns,
             exploration,
-            seed,
             version: 0,
         })
     }
@@ -61,10 +60,6 @@ impl Actor {
     /// Whether the following steps ignore the policy.
     pub(crate) fn set_warming_up(&mut self, warming_up: bool) {
         self.warming_up = warming_up;
-    }
-
-    pub(crate) fn set_seed(&mut self, seed: u64) {
-        self.seed = seed;
     }
 
     pub(crate) fn version(&self) -> i64 {
@@ -88,15 +83,11 @@ impl Actor {
 
     /// Writes the actions of one step and the version that chose them.
     #[inline(always)]
-    pub(crate) fn act(
-        &mut self,
-        input: &PolicyIn<'_>,
-        step: &mut Step<'_>,
-    ) -> Result<(), PolicyError> {
+    pub(crate) fn act(&mut self, envs: &EnvRows, step: &mut Step<'_>) -> Result<(), PolicyError> {
         let input = PolicyIn {
-            seed: self.seed,
+            obs: step.obs,
+            envs,
             exploration: self.exploration,
-            ..*input
         };
         if self.warming_up {
             for leaf in self.action_leaves..self.columns.len() {

@@ -189,10 +189,8 @@ impl CollectorBuilder {
         let num_envs = env.num_envs();
         let schedule = self.schedule(num_envs)?;
         let seed = self.seed.unwrap_or_else(entropy);
-        let policy = self
-            .policy
-            .unwrap_or_else(|| Box::new(RandomPolicy::new()));
-        let actor = Actor::new(policy, env.spec(), self.exploration_type, seed)?;
+        let policy = self.policy.unwrap_or_else(|| Box::new(RandomPolicy::new()));
+        let actor = Actor::new(policy, env.spec(), self.exploration_type)?;
         let record = RecordSpec {
             observation: env.spec().observation_leaves(),
             policy: actor.columns().to_vec(),

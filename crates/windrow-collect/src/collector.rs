@@ -12,8 +12,9 @@ use crate::worker::Worker;
 use crate::{CollectError, CollectorBuilder};
 
 /// Something done to every batch before it is delivered.
-pub(crate) type Postproc =
-    Box<dyn FnMut(TensorDict) -> Result<TensorDict, Box<dyn std::error::Error + Send + Sync>> + Send>;
+pub(crate) type Postproc = Box<
+    dyn FnMut(TensorDict) -> Result<TensorDict, Box<dyn std::error::Error + Send + Sync>> + Send,
+>;
 
 /// Runs a policy in environments and hands back batches of experience.
 ///
@@ -172,7 +173,6 @@ impl Collector {
     /// all episodes begin anew with the next batch. Returns the seed of the last environment.
     pub fn set_seed(&mut self, seed: u64, static_seed: bool) -> u64 {
         self.seed = seed;
-        self.worker.actor.set_seed(seed);
         self.worker.cursor.restart(Restart::Seeded {
             seed,
             same: static_seed,
@@ -231,7 +231,6 @@ impl Collector {
             self.worker.actor.load(weights)?;
         }
         self.worker.actor.set_version(version);
-        self.worker.actor.set_seed(seed);
         (self.frames, self.batches, self.seed) = (frames, batches, seed);
         let per_env = frames / self.worker.env.num_envs() as u64;
         self.worker.cursor.resume(per_env, traj_id, seed);
@@ -299,7 +298,10 @@ impl Iterator for Collector {
         }
         let batch = self.next_batch();
         // Batches that are kept alive can be dropped; a failed worker or post-processing cannot be taken back.
-        if !matches!(&batch, Ok(_) | Err(CollectError::Slab(SlabError::Exhausted { .. }))) {
+        if !matches!(
+            &batch,
+            Ok(_) | Err(CollectError::Slab(SlabError::Exhausted { .. }))
+        ) {
             self.shutdown();
             self.life = Life::Over;
         }
@@ -337,7 +339,6 @@ fn scalar<T: Element>(state: &TensorDict, key: &str) -> Result<T, CollectError> 
 
 fn count(state: &TensorDict, key: &str) -> Result<u64, CollectError> {
     let got = scalar::<i64>(state, key)?;
-    u64::try_from(got).map_err(|_| {
-        CollectError::State(format!("{key} must not be negative, got {got}"))
-    })
+    u64::try_from(got)
+        .map_err(|_| CollectError::State(format!("{key} must not be negative, got {got}")))
 }

@@ -1,6 +1,6 @@
 use windrow_env::{EnvSpec, Reset, VecEnv};
-use windrow_policy::{ExplorationType, PolicyIn};
-use windrow_slab::{Part, RowBlock, Rows, RowsMut, SlabError, Step};
+use windrow_policy::EnvRows;
+use windrow_slab::{Part, RowBlock, RowsMut, SlabError, Step};
 
 use crate::error::{Place, WorkerFault};
 
@@ -9,17 +9,12 @@ use crate::error::{Place, WorkerFault};
 pub(crate) struct Cursor {
     /// Observations that the next part starts from.
     carry: RowBlock,
-    /// Number of each environment over all workers.
-    env_ids: Vec<u32>,
-    /// Frames that each environment has delivered.
-    frame: Vec<u64>,
+    /// Who the environments are, and how many frames each has delivered.
+    envs: EnvRows,
     /// Episodes that each environment has begun before the present one.
     episode: Vec<u64>,
     /// Frame at which each environment's present episode began.
     began: Vec<u64>,
-    is_first: Vec<bool>,
-    /// Whether any of `is_first` is set.
-    any_first: bool,
     traj_ids: Vec<i64>,
     ids: TrajIds,
     /// How the episodes are to begin when the next part is opened, if all are to begin anew.
@@ -78,12 +73,9 @@ impl Cursor {
         Ok(Self {
             carry: RowBlock::new(&spec.observation_leaves(), envs)?,
             traj_ids: env_ids.iter().map(|&env| ids.id(env, 0)).collect(),
-            env_ids,
-            frame: vec![0; envs],
+            envs: EnvRows::new(seed, env_ids),
             episode: vec![0; envs],
             began: vec![0; envs],
-            is_first: vec![true; envs],
-            any_first: true,
             ids,
             restart: Some(Restart::Seeded { seed, same: false }),
             resets: Vec::with_capacity(envs),
@@ -98,7 +90,8 @@ impl Cursor {
 
     /// Goes on from a saved state: `frame` frames into each environment, ids from `base` on.
     pub(crate) fn resume(&mut self, frame: u64, base: i64, seed: u64) {
-        self.frame.fill(frame);
+        self.envs.set_frame(frame);
+        self.envs.set_seed(seed);
         self.began.fill(frame);
         self.episode.fill(0);
         self.ids.base = base;
@@ -117,12 +110,10 @@ impl Cursor {
         env: &mut dyn VecEnv,
         part: &mut Part,
     ) -> Result<(), WorkerFault> {
-        let fresh = self.frame == self.began;
-        let asked = self.restart.or_else(|| {
-            self.options
-                .reset_at_each_iter
-                .then_some(Restart::Unseeded)
-        });
+        let fresh = self.envs.frames() == self.began;
+        let asked = self
+            .restart
+            .or_else(|| self.options.reset_at_each_iter.then_some(Restart::Unseeded));
         if let Some(how) = asked {
             // An episode without a single frame keeps its number: there is nothing that could share it.
             if !fresh {
@@ -135,17 +126,10 @@ impl Cursor {
         Ok(())
     }
 
-    /// What the policy may know of the step whose observations are `obs`.
+    /// The environments, for the policy.
     #[inline(always)]
-    pub(crate) fn policy_input<'a>(&'a self, obs: Rows<'a>) -> PolicyIn<'a> {
-        PolicyIn {
-            obs,
-            is_first: &self.is_first,
-            env_ids: &self.env_ids,
-            frame: &self.frame,
-            seed: 0,
-            exploration: ExplorationType::default(),
-        }
+    pub(crate) fn envs(&self) -> &EnvRows {
+        &self.envs
     }
 
     /// Finishes a step: keeps the final observations of ended episodes, begins new ones in place, and carries the
@@ -169,7 +153,7 @@ impl Cursor {
         if !traj_ids.is_empty() {
             copy_ids(&self.traj_ids, traj_ids);
         }
-        self.count_frames();
+        self.envs.advance();
         let last = following.is_none();
         // The carry is borrowed only where it is needed, so that `self` stays whole for the resets.
         if let Some(mut following) = following {
@@ -187,25 +171,12 @@ impl Cursor {
         Ok(())
     }
 
-    #[inline(always)]
-    fn count_frames(&mut self) {
-        if let [frame] = &mut self.frame[..] {
-            *frame += 1;
-        } else {
-            self.frame.iter_mut().for_each(|frame| *frame += 1);
-        }
-        if self.any_first {
-            self.is_first.fill(false);
-            self.any_first = false;
-        }
-    }
-
     /// Where environment `env` of this worker stands.
     pub(crate) fn locate(&self, env: usize) -> Place {
         Place {
-            env: self.env_ids.get(env).map_or(env, |&id| id as usize),
+            env: self.envs.ids().get(env).map_or(env, |&id| id as usize),
             episode: self.episode.get(env).copied().unwrap_or(0),
-            step: match (self.frame.get(env), self.began.get(env)) {
+            step: match (self.envs.frames().get(env), self.began.get(env)) {
                 (Some(frame), Some(began)) => frame - began,
                 _ => 0,
             },
@@ -241,41 +212,47 @@ impl Cursor {
     /// Numbers the episodes that follow the ended ones, and notes what is to be reset.
     fn number_ended(&mut self, ended: &[bool]) {
         self.resets.clear();
-        for (env, _) in ended.iter().enumerate().filter(|(_, ended)| **ended) {
-            self.resets.push(Reset { env, seed: None });
-            self.number_next_episode(env);
+        for (block, ended) in ended.chunks(64).enumerate() {
+            let mut bits = to_bits(ended);
+            while bits != 0 {
+                let env = 64 * block + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                self.resets.push(Reset { env, seed: None });
+                self.number_next_episode(env);
+            }
         }
     }
 
     fn number_next_episodes(&mut self) {
-        for env in 0..self.env_ids.len() {
+        for env in 0..self.envs.len() {
             self.number_next_episode(env);
         }
     }
 
     fn number_next_episode(&mut self, env: usize) {
         self.episode[env] += 1;
-        self.began[env] = self.frame[env];
-        self.is_first[env] = true;
-        self.any_first = true;
-        self.traj_ids[env] = self.ids.id(self.env_ids[env], self.episode[env]);
+        self.began[env] = self.envs.frames()[env];
+        self.envs.begin(env);
+        self.traj_ids[env] = self.ids.id(self.envs.ids()[env], self.episode[env]);
     }
 
     fn begin_all(&mut self, env: &mut dyn VecEnv, how: Restart) -> Result<(), WorkerFault> {
         self.resets.clear();
-        for (i, &id) in self.env_ids.iter().enumerate() {
+        if let Restart::Seeded { seed, .. } | Restart::Resumed { seed } = how {
+            self.envs.set_seed(seed);
+        }
+        for env in 0..self.envs.len() {
+            let id = self.envs.ids()[env];
             let seed = match how {
                 Restart::Unseeded => None,
                 Restart::Seeded { seed, same: true } => Some(seed),
                 Restart::Seeded { seed, same: false } => Some(seed.wrapping_add(u64::from(id))),
-                Restart::Resumed { seed } => {
-                    Some(windrow_policy::Noise::new(seed, id, self.frame[i]).bits())
-                }
+                // The generator behind it is another one, so it does not matter that the policy draws from it too.
+                Restart::Resumed { .. } => Some(self.envs.noise(env).bits()),
             };
-            self.resets.push(Reset { env: i, seed });
-            self.is_first[i] = true;
-            self.any_first = true;
-            self.traj_ids[i] = self.ids.id(id, self.episode[i]);
+            self.resets.push(Reset { env, seed });
+            self.envs.begin(env);
+            self.traj_ids[env] = self.ids.id(id, self.episode[env]);
         }
         env.reset(&self.resets, self.carry.rows_mut())?;
         Ok(())
@@ -298,6 +275,22 @@ fn join_flags(terminated: &[bool], truncated: &[bool], done: &mut [bool]) -> boo
     any
 }
 
+/// At most 64 flags as the bits of a word. Which of many environments ends is anybody's guess, also the branch
+/// predictor's: going from bit to bit, it guesses once a step instead of once an environment.
+fn to_bits(flags: &[bool]) -> u64 {
+    let mut bits = 0;
+    let (bytes, rest) = flags.as_chunks::<8>();
+    for (i, flags) in bytes.iter().enumerate() {
+        let word = u64::from_le_bytes(flags.map(u8::from));
+        // Moves bit 8·k to bit 56 + k, for all k at once: no two products meet.
+        bits |= (word.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * i);
+    }
+    for (i, flag) in rest.iter().enumerate() {
+        bits |= u64::from(*flag) << (8 * bytes.len() + i);
+    }
+    bits
+}
+
 /// Few ids are stored one by one: a call to `memcpy` costs more than they do.
 #[inline(always)]
 fn copy_ids(from: &[i64], to: &mut [i64]) {
@@ -305,5 +298,30 @@ fn copy_ids(from: &[i64], to: &mut [i64]) {
         *to = *from;
     } else {
         to.copy_from_slice(from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_flag_has_its_bit() {
+        for len in [1, 7, 8, 9, 63, 64] {
+            for set in 0..len {
+                let mut flags = vec![false; len];
+                flags[set] = true;
+                assert_eq!(to_bits(&flags), 1 << set);
+                flags[0] = true;
+                flags[len - 1] = true;
+                assert_eq!(to_bits(&flags), (1 << set) | 1 | (1 << (len - 1)));
+            }
+            let all = to_bits(&vec![true; len]);
+            assert_eq!(
+                (all.count_ones(), all.trailing_ones()),
+                (len as u32, len as u32)
+            );
+        }
+        assert_eq!(to_bits(&[]), 0);
     }
 }

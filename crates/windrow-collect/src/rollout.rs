@@ -20,7 +20,7 @@ pub(crate) fn rollout(
     cursor.open(env, part)?;
     let mut rows = part.rows();
     while let Some(mut step) = rows.next_step() {
-        actor.act(&cursor.policy_input(step.obs), &mut step)?;
+        actor.act(cursor.envs(), &mut step)?;
         let outcomes = Outcomes {
             reward: step.reward,
             terminated: step.terminated,

@@ -34,45 +34,72 @@ fn frame_counts_must_fit() {
         refused(cartpole().num_envs(8).frames_per_batch(100)),
         "frames_per_batch=100 cannot be split over 8 environments that step together: use 96 or 104"
     );
-    let partial = cartpole().num_envs(8).frames_per_batch(16).partial_last_batch(true);
+    let partial = cartpole()
+        .num_envs(8)
+        .frames_per_batch(16)
+        .partial_last_batch(true);
     assert_eq!(
         refused(partial.total_frames(20)),
         "total_frames=20 cannot be split over 8 environments that step together: use 16 or 24"
     );
-    assert!(refused(cartpole().frames_per_batch(3).num_envs(0)).starts_with("num_envs must be a positive"));
-    assert!(refused(cartpole().frames_per_batch(3).max_frames_per_traj(0)).contains("max_frames_per_traj"));
+    assert!(
+        refused(cartpole().frames_per_batch(3).num_envs(0))
+            .starts_with("num_envs must be a positive")
+    );
+    assert!(
+        refused(cartpole().frames_per_batch(3).max_frames_per_traj(0))
+            .contains("max_frames_per_traj")
+    );
 }
 
 #[test]
 fn an_unknown_id_lists_near_names() {
     let error = refused(Collector::builder("CartPole-v2").frames_per_batch(1));
-    assert!(error.contains("\"CartPole-v2\"") && error.contains("CartPole-v1"), "{error}");
+    assert!(
+        error.contains("\"CartPole-v2\"") && error.contains("CartPole-v1"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_policy_for_another_action_is_refused() {
     let policy = policy_fn([LeafSpec::new("action", DType::F32, [3])], |_, _| Ok(()));
     let error = refused(cartpole().policy(policy).frames_per_batch(1));
-    assert!(error.contains("float32") && error.contains("[3]") && error.contains("int64"), "{error}");
+    assert!(
+        error.contains("float32") && error.contains("[3]") && error.contains("int64"),
+        "{error}"
+    );
     let net = Sequential::new().linear(3, 2);
     let policy = NetworkPolicy::new(net, Head::Categorical);
     let error = refused(cartpole().policy(policy).frames_per_batch(1));
     assert!(error.contains('3') && error.contains('4'), "{error}");
     let policy = NetworkPolicy::new(Sequential::new().linear(3, 2), Head::Categorical);
     let pendulum = Collector::builder(Pendulum::v1).policy(policy);
-    assert!(matches!(pendulum.frames_per_batch(1).build(), Err(CollectError::Policy(_))));
+    assert!(matches!(
+        pendulum.frames_per_batch(1).build(),
+        Err(CollectError::Policy(_))
+    ));
 }
 
 #[test]
 fn step_counters_do_not_stack() {
     let counted = || windrow_env::StepCounter::new(windrow_env::make_vec("CartPole-v1", 1)?);
-    let builder = Collector::builder(counted).max_frames_per_traj(5).frames_per_batch(1);
+    let builder = Collector::builder(counted)
+        .max_frames_per_traj(5)
+        .frames_per_batch(1);
     assert!(refused(builder).contains("step_count"));
 }
 
 /// Collects until the first error.
-fn failure(env: impl Fn() -> FailingEnv<LedgerEnv> + Send + 'static) -> (usize, WorkerError, Collector) {
-    let mut collector = Collector::builder(env).num_envs(2).frames_per_batch(10).seed(0).build().unwrap();
+fn failure(
+    env: impl Fn() -> FailingEnv<LedgerEnv> + Send + 'static,
+) -> (usize, WorkerError, Collector) {
+    let mut collector = Collector::builder(env)
+        .num_envs(2)
+        .frames_per_batch(10)
+        .seed(0)
+        .build()
+        .unwrap();
     let mut batches = 0;
     loop {
         match collector.next().unwrap() {
@@ -90,12 +117,18 @@ fn ledger() -> LedgerEnv {
 #[test]
 fn an_error_in_step_says_where_and_what() {
     let at = FailAt::Step(13);
-    let (batches, error, mut collector) = failure(move || FailingEnv::new(ledger(), at, Failure::Error));
+    let (batches, error, mut collector) =
+        failure(move || FailingEnv::new(ledger(), at, Failure::Error));
     assert_eq!(batches, 2);
     assert_eq!((error.worker(), error.env()), (0, Some(0)));
     let text = error.to_string();
-    assert!(text.starts_with("worker 0, environment 0, episode "), "{text}");
-    assert!(matches!(error.fault(), WorkerFault::Env(inner) if matches!(inner.source, EnvError::Failed(_))));
+    assert!(
+        text.starts_with("worker 0, environment 0, episode "),
+        "{text}"
+    );
+    assert!(
+        matches!(error.fault(), WorkerFault::Env(inner) if matches!(inner.source, EnvError::Failed(_)))
+    );
     assert!(collector.next().is_none());
     assert!(matches!(collector.rollout(), Err(CollectError::ShutDown)));
 }
@@ -106,28 +139,42 @@ fn an_error_in_reset_says_where() {
     let (batches, error, _) = failure(move || FailingEnv::new(ledger(), at, Failure::Error));
     assert_eq!((batches, error.env(), error.step()), (0, Some(0), Some(0)));
     let at = FailAt::Reset(3);
-    let short = move || FailingEnv::new(LedgerEnv::from_seed().with_max_length(4), at, Failure::Error);
+    let short = move || {
+        FailingEnv::new(
+            LedgerEnv::from_seed().with_max_length(4),
+            at,
+            Failure::Error,
+        )
+    };
     let (_, error, _) = failure(short);
     assert_eq!((error.episode(), error.step()), (Some(2), Some(0)));
 }
 
 #[test]
 fn an_environment_that_breaks_its_spec_is_caught() {
-    for (failure_kind, words) in [(Failure::WrongLength, "elements"), (Failure::WrongDType, "accessed as")] {
+    for (failure_kind, words) in [
+        (Failure::WrongLength, "elements"),
+        (Failure::WrongDType, "accessed as"),
+    ] {
         let at = FailAt::Step(4);
         let (_, error, _) = failure(move || FailingEnv::new(ledger(), at, failure_kind));
         let text = error.to_string();
-        assert!(text.contains("broke its spec") && text.contains(words), "{text}");
+        assert!(
+            text.contains("broke its spec") && text.contains(words),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn a_panic_reaches_the_caller_and_the_collector_can_be_dropped() {
-    let mut collector = Collector::builder(|| FailingEnv::new(ledger(), FailAt::Step(3), Failure::Panic))
-        .frames_per_batch(10)
-        .build()
-        .unwrap();
-    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| collector.next().is_some()));
+    let mut collector =
+        Collector::builder(|| FailingEnv::new(ledger(), FailAt::Step(3), Failure::Panic))
+            .frames_per_batch(10)
+            .build()
+            .unwrap();
+    let panicked =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| collector.next().is_some()));
     assert!(panicked.is_err());
     collector.shutdown();
     drop(collector);
@@ -139,9 +186,16 @@ fn an_action_out_of_range_is_refused_by_the_environment() {
         out.get_mut::<i64>(Key::new(0))?.fill(2);
         Ok(())
     });
-    let mut collector = Collector::builder(CartPole::v1).policy(policy).frames_per_batch(5).build().unwrap();
+    let mut collector = Collector::builder(CartPole::v1)
+        .policy(policy)
+        .frames_per_batch(5)
+        .build()
+        .unwrap();
     let error = collector.next().unwrap().unwrap_err().to_string();
-    assert!(error.starts_with("worker 0, environment 0, episode 0, step 0: action out of range"), "{error}");
+    assert!(
+        error.starts_with("worker 0, environment 0, episode 0, step 0: action out of range"),
+        "{error}"
+    );
     assert!(error.ends_with("got 2"), "{error}");
 }
 
@@ -151,11 +205,18 @@ fn an_error_of_the_policy_is_passed_on() {
         out.get_mut::<f32>(Key::new(0))?.fill(0.0);
         Ok(())
     });
-    let mut collector = cartpole().policy(policy).frames_per_batch(5).build().unwrap();
+    let mut collector = cartpole()
+        .policy(policy)
+        .frames_per_batch(5)
+        .build()
+        .unwrap();
     let Some(Err(CollectError::Worker(error))) = collector.next() else {
         panic!("no error")
     };
-    assert!(matches!(error.fault(), WorkerFault::Policy(PolicyError::Row(_))));
+    assert!(matches!(
+        error.fault(),
+        WorkerFault::Policy(PolicyError::Row(_))
+    ));
     assert_eq!(error.env(), None);
     assert_eq!(
         error.to_string(),
@@ -169,17 +230,32 @@ fn after_a_shutdown_the_collector_says_so_once() {
     let kept = collector.next().unwrap().unwrap();
     collector.shutdown();
     collector.shutdown();
-    assert!(matches!(collector.next(), Some(Err(CollectError::ShutDown))));
+    assert!(matches!(
+        collector.next(),
+        Some(Err(CollectError::ShutDown))
+    ));
     assert!(collector.next().is_none());
     let weights = collector.policy_weights();
-    assert!(matches!(collector.update_policy_weights(&weights), Err(CollectError::ShutDown)));
+    assert!(matches!(
+        collector.update_policy_weights(&weights),
+        Err(CollectError::ShutDown)
+    ));
     drop(collector);
-    assert_eq!(kept.get(("next", "reward")).unwrap().to_vec::<f32>().unwrap(), [1.0; 5]);
+    assert_eq!(
+        kept.get(("next", "reward"))
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap(),
+        [1.0; 5]
+    );
 }
 
 #[test]
 fn a_column_named_like_one_of_the_engines_is_refused() {
-    let columns = [LeafSpec::new("action", DType::I64, []), LeafSpec::new("done", DType::F32, [])];
+    let columns = [
+        LeafSpec::new("action", DType::I64, []),
+        LeafSpec::new("done", DType::F32, []),
+    ];
     let policy = policy_fn(columns, |_, _| Ok(()));
     let error = refused(cartpole().policy(policy).frames_per_batch(1));
     assert!(error.contains("done"), "{error}");

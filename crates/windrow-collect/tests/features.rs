@@ -6,8 +6,8 @@ use windrow_collect::{CollectError, Collector};
 use windrow_env::testing::{CountingEnv, LedgerEnv};
 use windrow_env::{CartPole, Serial};
 use windrow_policy::{
-    ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, PolicySpec, nn::Sequential,
-    Weights, policy_fn,
+    ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, PolicySpec, Weights,
+    nn::Sequential, policy_fn,
 };
 use windrow_slab::{Key, LeafSpec, RowsMut};
 
@@ -38,10 +38,19 @@ fn counting_gives_the_worked_example() {
     let batch = collector.next().unwrap().unwrap();
     let obs = |key: &[&str]| batch.get(key).unwrap().to_vec::<i32>().unwrap();
     assert_eq!(obs(&["observation"]), [4, 5, 6, 7, 8, 4, 5, 6, 7, 8, 4, 5]);
-    assert_eq!(obs(&["next", "observation"]), [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]);
+    assert_eq!(
+        obs(&["next", "observation"]),
+        [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
+    );
     let done = bools(&batch, &["next", "done"]);
-    assert_eq!(done.iter().map(|&d| u8::from(d)).collect::<Vec<_>>(), [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0]);
-    assert_eq!(ints(&batch, &["collector", "traj_ids"]), [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2]);
+    assert_eq!(
+        done.iter().map(|&d| u8::from(d)).collect::<Vec<_>>(),
+        [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0]
+    );
+    assert_eq!(
+        ints(&batch, &["collector", "traj_ids"]),
+        [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2]
+    );
 }
 
 #[test]
@@ -140,7 +149,10 @@ fn totals_are_exact_and_the_last_batch_may_be_short() {
         .collect();
     assert_eq!(shapes, [[2, 5], [2, 5], [2, 2]]);
     let stats = collector.stats();
-    assert_eq!((stats.frames, stats.batches, stats.completed), (24, 3, true));
+    assert_eq!(
+        (stats.frames, stats.batches, stats.completed),
+        (24, 3, true)
+    );
     assert!(collector.next().is_none());
     let mut none = Collector::builder(LedgerEnv::from_seed)
         .frames_per_batch(10)
@@ -200,7 +212,12 @@ fn postprocs_run_in_order_and_their_errors_say_where() {
         .build()
         .unwrap();
     let error = collector.next().unwrap().unwrap_err();
-    assert!(error.to_string().starts_with("postproc failed on batch 0: "), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("postproc failed on batch 0: "),
+        "{error}"
+    );
     assert!(collector.next().is_none());
 }
 
@@ -232,15 +249,26 @@ fn seeds_are_those_of_the_environments() {
     assert_eq!(collector.set_seed(1, true), 1);
     let same = collector.next().unwrap().unwrap();
     let first = |batch: &TensorDict, env: usize| {
-        let row = batch.select_index(0, env).unwrap().select_index(0, 0).unwrap();
+        let row = batch
+            .select_index(0, env)
+            .unwrap()
+            .select_index(0, 0)
+            .unwrap();
         row.get("observation").unwrap().to_vec::<f32>().unwrap()
     };
     assert_eq!(first(&same, 0), first(&batch, 0));
     assert_eq!(first(&same, 0), first(&same, 5));
     assert_ne!(first(&batch, 0), first(&batch, 5));
-    let mut alone = Collector::builder(CartPole::v1).frames_per_batch(1).seed(6).build().unwrap();
+    let mut alone = Collector::builder(CartPole::v1)
+        .frames_per_batch(1)
+        .seed(6)
+        .build()
+        .unwrap();
     let row = alone.next().unwrap().unwrap();
-    assert_eq!(row.get("observation").unwrap().to_vec::<f32>().unwrap(), first(&batch, 5));
+    assert_eq!(
+        row.get("observation").unwrap().to_vec::<f32>().unwrap(),
+        first(&batch, 5)
+    );
 }
 
 #[test]
@@ -272,12 +300,19 @@ fn reset_begins_new_episodes_with_new_ids() {
     drop(collector.next());
     collector.reset();
     let batch = collector.next().unwrap().unwrap();
-    assert_eq!(batch.get("observation").unwrap().to_vec::<i32>().unwrap(), [0, 1, 2]);
+    assert_eq!(
+        batch.get("observation").unwrap().to_vec::<i32>().unwrap(),
+        [0, 1, 2]
+    );
     assert_eq!(ints(&batch, &["collector", "traj_ids"]), [1; 3]);
 }
 
 fn network(seed: u64) -> NetworkPolicy {
-    let net = Sequential::new().linear(4, 8).tanh().linear(8, 2).seed(seed);
+    let net = Sequential::new()
+        .linear(4, 8)
+        .tanh()
+        .linear(8, 2)
+        .seed(seed);
     NetworkPolicy::new(net, Head::Categorical).return_log_prob(true)
 }
 
@@ -296,12 +331,23 @@ fn with_network(seed: u64) -> Collector {
 fn new_weights_act_from_the_next_batch_on_under_a_new_version() {
     let (mut collector, mut other) = (with_network(1), with_network(2));
     drop((collector.next(), other.next()));
-    assert_eq!(collector.update_policy_weights(&other.policy_weights()).unwrap(), 1);
+    assert_eq!(
+        collector
+            .update_policy_weights(&other.policy_weights())
+            .unwrap(),
+        1
+    );
     collector.set_seed(9, false);
     other.set_seed(9, false);
     let batch = collector.next().unwrap().unwrap();
     let expected = other.next().unwrap().unwrap();
-    let log_prob = |batch: &TensorDict| batch.get("action_log_prob").unwrap().to_vec::<f32>().unwrap();
+    let log_prob = |batch: &TensorDict| {
+        batch
+            .get("action_log_prob")
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap()
+    };
     assert_eq!(log_prob(&batch), log_prob(&expected));
     assert_eq!(ints(&batch, &["policy_version"]), [1; 90]);
     assert_eq!(ints(&expected, &["policy_version"]), [0; 90]);
@@ -312,9 +358,17 @@ fn weights_that_do_not_fit_change_nothing() {
     let mut collector = with_network(1);
     let before = collector.policy_weights();
     let mut wrong = before.clone();
-    wrong.set("0.weight", Tensor::zeros(DType::F32, [8, 5]).unwrap()).unwrap();
-    let error = collector.update_policy_weights(&wrong).unwrap_err().to_string();
-    assert!(error.contains("0.weight") && error.contains("[8, 5]") && error.contains("[8, 4]"), "{error}");
+    wrong
+        .set("0.weight", Tensor::zeros(DType::F32, [8, 5]).unwrap())
+        .unwrap();
+    let error = collector
+        .update_policy_weights(&wrong)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("0.weight") && error.contains("[8, 5]") && error.contains("[8, 4]"),
+        "{error}"
+    );
     assert_eq!(collector.policy_weights(), before);
     assert_eq!(collector.stats().policy_version, 0);
     assert!(collector.next().unwrap().is_ok());
@@ -339,8 +393,15 @@ fn exploration_can_be_switched_off() {
 #[test]
 fn a_state_goes_on_where_it_was_saved() {
     let mut collector = with_network(1);
-    drop(collector.by_ref().take(3).map(Result::unwrap).collect::<Vec<_>>());
-    let path = std::env::temp_dir().join(format!("windrow-state-{}.safetensors", std::process::id()));
+    drop(
+        collector
+            .by_ref()
+            .take(3)
+            .map(Result::unwrap)
+            .collect::<Vec<_>>(),
+    );
+    let path =
+        std::env::temp_dir().join(format!("windrow-state-{}.safetensors", std::process::id()));
     collector.state_dict().unwrap().save(&path).unwrap();
     let last = collector.next().unwrap().unwrap();
     let state = TensorDict::load(&path).unwrap();
@@ -352,9 +413,22 @@ fn a_state_goes_on_where_it_was_saved() {
     assert_eq!((stats.frames, stats.batches, stats.seed), (270, 3, 5));
     assert_eq!(restored.policy_weights(), collector.policy_weights());
     let batch = restored.next().unwrap().unwrap();
-    let smallest = ints(&batch, &["collector", "traj_ids"]).into_iter().min().unwrap();
-    assert!(smallest >= state.get(("traj_pool", "traj_id")).unwrap().item::<i64>().unwrap());
-    assert_ne!(batch.get("observation").unwrap(), last.get("observation").unwrap());
+    let smallest = ints(&batch, &["collector", "traj_ids"])
+        .into_iter()
+        .min()
+        .unwrap();
+    assert!(
+        smallest
+            >= state
+                .get(("traj_pool", "traj_id"))
+                .unwrap()
+                .item::<i64>()
+                .unwrap()
+    );
+    assert_ne!(
+        batch.get("observation").unwrap(),
+        last.get("observation").unwrap()
+    );
     let mut again = with_network(3);
     again.load_state_dict(&state).unwrap();
     assert_eq!(again.next().unwrap().unwrap(), batch);
@@ -372,7 +446,9 @@ fn a_state_at_the_end_yields_nothing() {
     let mut collector = build();
     assert_eq!(collector.by_ref().count(), 2);
     let mut restored = build();
-    restored.load_state_dict(&collector.state_dict().unwrap()).unwrap();
+    restored
+        .load_state_dict(&collector.state_dict().unwrap())
+        .unwrap();
     assert!(restored.next().is_none());
 }
 
@@ -383,16 +459,28 @@ fn a_state_that_makes_no_sense_changes_nothing() {
     let mut negative = state.clone();
     negative.set("frames", Tensor::scalar(-1i64)).unwrap();
     let error = collector.load_state_dict(&negative).unwrap_err();
-    assert_eq!(error.to_string(), "failed to load the state: frames must not be negative, got -1");
+    assert_eq!(
+        error.to_string(),
+        "failed to load the state: frames must not be negative, got -1"
+    );
     let mut short = state.clone();
     short.remove("seed").unwrap();
-    assert!(collector.load_state_dict(&short).unwrap_err().to_string().contains("seed"));
+    assert!(
+        collector
+            .load_state_dict(&short)
+            .unwrap_err()
+            .to_string()
+            .contains("seed")
+    );
     assert_eq!(collector.state_dict().unwrap(), state);
 }
 
 #[test]
 fn throughput_is_told() {
-    let mut collector = Collector::builder("CartPole-v1").frames_per_batch(500).build().unwrap();
+    let mut collector = Collector::builder("CartPole-v1")
+        .frames_per_batch(500)
+        .build()
+        .unwrap();
     assert_eq!(collector.stats().frames_per_second, 0.0);
     drop(collector.by_ref().take(3).collect::<Vec<_>>());
     let stats = collector.stats();
@@ -420,9 +508,10 @@ impl Policy for Firsts {
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
-        self.0 = input.is_first.to_vec();
+        self.0 = input.envs.is_first().to_vec();
         out.get_mut::<i64>(Key::new(0))?.fill(0);
-        out.get_mut::<bool>(Key::new(1))?.copy_from_slice(input.is_first);
+        out.get_mut::<bool>(Key::new(1))?
+            .copy_from_slice(input.envs.is_first());
         Ok(())
     }
 
@@ -442,7 +531,10 @@ fn policies_are_told_when_an_episode_begins() {
         .unwrap();
     for _ in 0..3 {
         let batch = collector.next().unwrap().unwrap();
-        let t: Vec<bool> = ints(&batch, &["observation"]).chunks(3).map(|obs| obs[2] == 0).collect();
+        let t: Vec<bool> = ints(&batch, &["observation"])
+            .chunks(3)
+            .map(|obs| obs[2] == 0)
+            .collect();
         assert_eq!(bools(&batch, &["first"]), t);
     }
 }

@@ -40,7 +40,11 @@ fn frames(batch: &TensorDict) -> Vec<Vec<Frame>> {
     let flag = |name| batch.get(("next", name)).unwrap().to_vec::<bool>().unwrap();
     let (now, next) = (obs(&["observation"]), obs(&["next", "observation"]));
     let (actions, ids) = (obs(&["action"]), obs(&["collector", "traj_ids"]));
-    let rewards = batch.get(("next", "reward")).unwrap().to_vec::<f32>().unwrap();
+    let rewards = batch
+        .get(("next", "reward"))
+        .unwrap()
+        .to_vec::<f32>()
+        .unwrap();
     let (done, terminated, truncated) = (flag("done"), flag("terminated"), flag("truncated"));
     let record = |all: &[i64], i: usize| [all[3 * i], all[3 * i + 1], all[3 * i + 2]];
     (0..envs)
@@ -75,7 +79,11 @@ fn check(env: i64, frames: &[Frame]) {
         assert_eq!(frame.truncated, ends && truncated, "{frame:?}");
         assert_eq!(frame.done, ends, "{frame:?}");
         assert_eq!(ids.insert(frame.traj_id), t == 0, "{frame:?}");
-        (episode, t) = if ends { (episode + 1, 0) } else { (episode, t + 1) };
+        (episode, t) = if ends {
+            (episode + 1, 0)
+        } else {
+            (episode, t + 1)
+        };
     }
 }
 
@@ -105,8 +113,14 @@ fn every_frame_is_delivered_once_in_order_across_batches() {
 #[test]
 fn data_do_not_depend_on_the_size_of_batches() {
     let collect = |frames_per_batch| {
-        let mut collector = collector(2, frames_per_batch).total_frames(240).build().unwrap();
-        let batches: Vec<TensorDict> = collector.by_ref().map(|batch| batch.unwrap().detach()).collect();
+        let mut collector = collector(2, frames_per_batch)
+            .total_frames(240)
+            .build()
+            .unwrap();
+        let batches: Vec<TensorDict> = collector
+            .by_ref()
+            .map(|batch| batch.unwrap().detach())
+            .collect();
         TensorDict::cat(&batches, 1).unwrap()
     };
     let whole = collect(240);
@@ -136,7 +150,10 @@ fn environments_act_independently_of_each_other() {
         frames(&collector.next().unwrap().unwrap()).swap_remove(1)
     };
     let strip = |frames: Vec<Frame>| -> Vec<_> {
-        frames.into_iter().map(|frame| (frame.obs, frame.action)).collect()
+        frames
+            .into_iter()
+            .map(|frame| (frame.obs, frame.action))
+            .collect()
     };
     assert_eq!(strip(env_1(2)), strip(env_1(3)));
 }
@@ -186,7 +203,15 @@ fn one_environment_alone_has_no_dimension_unless_it_was_asked_for() {
         .unwrap();
     let batch = flat.next().unwrap().unwrap();
     assert_eq!(batch.batch_size(), &[6]);
-    assert_eq!(batch.names().iter().flatten().map(|name| &**name).collect::<Vec<_>>(), ["time"]);
+    assert_eq!(
+        batch
+            .names()
+            .iter()
+            .flatten()
+            .map(|name| &**name)
+            .collect::<Vec<_>>(),
+        ["time"]
+    );
     let mut batched = collector(1, 6).build().unwrap();
     let batch = batched.next().unwrap().unwrap();
     assert_eq!(batch.batch_size(), &[1, 6]);

@@ -8,7 +8,9 @@ use std::time::Instant;
 use tensordict::DType;
 use windrow_env::{EnvSpec, Spec};
 use windrow_policy::nn::{Layer, Sequential};
-use windrow_policy::{ExplorationType, Head, NetworkPolicy, Noise, Policy, PolicyIn, RandomPolicy};
+use windrow_policy::{
+    EnvRows, ExplorationType, Head, NetworkPolicy, Noise, Policy, PolicyIn, RandomPolicy,
+};
 use windrow_slab::RowBlock;
 
 /// The same network as three nested loops, outputs innermost so that the compiler can vectorise them for the
@@ -108,18 +110,15 @@ fn measure_policy(name: &str, make: impl Fn() -> Box<dyn Policy>, net: &Sequenti
         let spec = policy.bind(&env)?;
         let obs = RowBlock::new(&env.observation_leaves(), rows)?;
         let mut actions = RowBlock::new(&spec.columns, rows)?;
-        let (ids, is_first) = ((0..rows as u32).collect::<Vec<_>>(), vec![false; rows]);
-        let (mut frame, mut out) = (vec![0; rows], vec![0.0; rows * 2]);
+        let mut envs = EnvRows::new(1, (0..rows as u32).collect());
+        let mut out = vec![0.0; rows * 2];
         let zeros = vec![0.0; rows * 4];
         let [act, forward] = alternate(
             || {
-                frame[0] += 1;
+                envs.advance();
                 let input = PolicyIn {
                     obs: obs.rows(),
-                    is_first: &is_first,
-                    env_ids: &ids,
-                    frame: &frame,
-                    seed: black_box(1),
+                    envs: black_box(&envs),
                     exploration: ExplorationType::Random,
                 };
                 let _ = policy.act(&input, actions.rows_mut());

@@ -5,7 +5,8 @@ use windrow_slab::{Key, RowBlock};
 use crate::nn::Sequential;
 use crate::noise::tests::{chi_square, chi_square_limit};
 use crate::{
-    ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, Scale, Weights, policy_fn,
+    EnvRows, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, Scale, Weights,
+    policy_fn,
 };
 
 use ExplorationType::{Deterministic, Mean, Mode, Random};
@@ -54,12 +55,11 @@ impl Stage {
     }
 
     fn act(&mut self, frame: u64, exploration: ExplorationType) -> Result<(), PolicyError> {
+        let mut envs = EnvRows::new(3, (10..10 + self.rows as u32).collect());
+        envs.set_frame(frame);
         let input = PolicyIn {
             obs: self.obs.rows(),
-            is_first: &vec![false; self.rows],
-            env_ids: &(10..10 + self.rows as u32).collect::<Vec<_>>(),
-            frame: &vec![frame; self.rows],
-            seed: 3,
+            envs: &envs,
             exploration,
         };
         self.policy.act(&input, self.out.rows_mut())
@@ -499,10 +499,7 @@ fn acting_before_binding_is_an_error() {
     let mut out = RowBlock::new(&[], 0).unwrap();
     let input = PolicyIn {
         obs: obs.rows(),
-        is_first: &[],
-        env_ids: &[],
-        frame: &[],
-        seed: 0,
+        envs: &EnvRows::new(0, Vec::new()),
         exploration: Random,
     };
     let error = policy.act(&input, out.rows_mut()).unwrap_err().to_string();
@@ -520,7 +517,7 @@ fn a_function_is_a_policy() {
         LeafSpec::new("value", DType::F32, []),
     ];
     let policy = policy_fn(columns, |input, mut out| {
-        let ids = input.env_ids.iter().map(|&id| i64::from(id) % 2);
+        let ids = input.envs.ids().iter().map(|&id| i64::from(id) % 2);
         for (action, id) in out.get_mut::<i64>(Key::new(0))?.iter_mut().zip(ids) {
             *action = id;
         }

@@ -58,7 +58,7 @@ impl Categorical {
             .zip(self.weights.chunks_exact(self.width))
             .zip(actions.chunks_exact_mut(elements));
         for (row, ((logits, weights), actions)) in rows.enumerate() {
-            let mut noise = input.noise(row);
+            let mut noise = input.envs.noise(row);
             let (mut first, mut log_prob) = (0, 0.0);
             for (action, &count) in actions.iter_mut().zip(&self.counts) {
                 let weights = &weights[first..first + count];
@@ -169,8 +169,8 @@ fn not_a_distribution(input: &PolicyIn<'_>, row: usize, logits: &[f32]) -> Polic
     PolicyError::NotFinite {
         what: "logit",
         value: *logits.iter().find(bad).unwrap_or(&f32::NEG_INFINITY),
-        env: input.env_ids[row],
-        frame: input.frame[row],
+        env: input.envs.ids()[row],
+        frame: input.envs.frames()[row],
     }
 }
 

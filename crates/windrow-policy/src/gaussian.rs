@@ -61,7 +61,7 @@ impl Gaussian {
             check(draw.input, row, "deviation", scales)?;
             write(actions, means.iter().copied());
             if draw.sample {
-                let mut noise = draw.input.noise(row);
+                let mut noise = draw.input.envs.noise(row);
                 for (action, scale) in actions.iter_mut().zip(&*scales) {
                     *action += scale * noise.normal() as f32;
                 }
@@ -116,8 +116,8 @@ pub(crate) fn check(
         Some(&value) => Err(PolicyError::NotFinite {
             what,
             value,
-            env: input.env_ids[row],
-            frame: input.frame[row],
+            env: input.envs.ids()[row],
+            frame: input.envs.frames()[row],
         }),
     }
 }

@@ -35,6 +35,7 @@
 
 mod actor;
 mod categorical;
+mod env_rows;
 mod error;
 mod exploration;
 mod fit;
@@ -49,6 +50,7 @@ mod random;
 mod weights;
 
 pub use actor::NetworkPolicy;
+pub use env_rows::EnvRows;
 pub use error::PolicyError;
 pub use exploration::ExplorationType;
 pub use function::{FnPolicy, policy_fn};

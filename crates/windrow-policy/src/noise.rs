@@ -54,6 +54,14 @@ impl Noise {
         }
     }
 
+    /// From the start of a frame's stream to the start of the next frame's, before anything was drawn.
+    #[inline(always)]
+    pub(crate) fn next_frame(&mut self) {
+        self.state = self
+            .state
+            .wrapping_add(self.increment.wrapping_mul(1 << FRAME_BITS));
+    }
+
     /// The `n`-th stream beside this one, for a second kind of draws whose number must not shift the first's;
     /// number 0 is this stream itself.
     #[inline(always)]

@@ -2,14 +2,14 @@ use tensordict::TensorDict;
 use windrow_env::EnvSpec;
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
-use crate::{ExplorationType, Noise, PolicyError};
+use crate::{EnvRows, ExplorationType, PolicyError};
 
 /// Parameters by name, as PyTorch's `state_dict` names them (`"0.weight"`, `"0.bias"`, …).
 pub type Weights = TensorDict;
 
 /// Chooses actions for a block of rows.
 ///
-/// State that outlives a step (of a recurrent network, of noise) belongs to the policy, addressed by `env_ids`.
+/// State that outlives a step (of a recurrent network, say) belongs to the policy, addressed by [`EnvRows::ids`].
 pub trait Policy: Send {
     /// Looks at the environment that the policy is to act in, and says which columns it will write: first the
     /// action leaves, exactly as [`EnvSpec::action_leaves`] gives them, then any extra ones of its own.
@@ -50,52 +50,32 @@ pub struct PolicySpec {
 pub struct PolicyIn<'a> {
     /// Observations, `[rows, *shape]` a leaf, in the order of the environment's observation leaves.
     pub obs: Rows<'a>,
-    /// Rows that begin an episode: state of their environment is to be forgotten. `[rows]`.
-    pub is_first: &'a [bool],
-    /// Which environment each row belongs to, over all workers. `[rows]`.
-    pub env_ids: &'a [u32],
-    /// How many frames each row's environment has delivered before. `[rows]`.
-    pub frame: &'a [u64],
-    /// Seed of the collector: with `env_ids` and `frame` it keys all randomness, so that actions do not depend on
-    /// how environments are spread over workers.
-    pub seed: u64,
+    /// The environment behind each row, and the key of its noise. `[rows]`.
+    pub envs: &'a EnvRows,
     /// Whether to explore.
     pub exploration: ExplorationType,
 }
 
 impl PolicyIn<'_> {
-    /// The random numbers of row `row`, which must exist.
-    #[inline(always)]
-    #[must_use]
-    pub fn noise(&self, row: usize) -> Noise {
-        Noise::new(self.seed, self.env_ids[row], self.frame[row])
-    }
-
-    /// Whether there is an environment id, a frame and an observation for each of `rows` rows.
+    /// Whether there is an environment and an observation for each of `rows` rows.
     ///
     /// # Errors
     /// [`PolicyError::Rows`] naming the first input of another length.
     #[inline(always)]
     pub fn check_rows(&self, rows: usize) -> Result<(), PolicyError> {
-        let fit = (self.env_ids.len() == rows)
-            & (self.frame.len() == rows)
-            & (self.is_first.len() == rows)
-            & (self.obs.envs() == rows);
-        if fit { Ok(()) } else { Err(self.misfit(rows)) }
+        if (self.envs.len() == rows) & (self.obs.envs() == rows) {
+            return Ok(());
+        }
+        Err(self.misfit(rows))
     }
 
     #[cold]
     fn misfit(&self, rows: usize) -> PolicyError {
-        let inputs = [
-            ("env_ids", self.env_ids.len()),
-            ("frame", self.frame.len()),
-            ("is_first", self.is_first.len()),
-            ("obs", self.obs.envs()),
-        ];
-        let (what, got) = inputs
-            .into_iter()
-            .find(|&(_, got)| got != rows)
-            .unwrap_or(("rows", rows));
+        let (what, got) = if self.envs.len() == rows {
+            ("obs", self.obs.envs())
+        } else {
+            ("envs", self.envs.len())
+        };
         PolicyError::Rows {
             what,
             expected: rows,

@@ -65,12 +65,12 @@ impl Policy for RandomPolicy {
             });
         };
         input.check_rows(out.envs())?;
-        let keys = (input.seed, input.env_ids, input.frame);
+        let noise = input.envs.all_noise();
         if let [Sampler::Choice(n)] = **leaves {
-            choices(self.arch, n, keys, 0, out.get_mut(Key::new(0))?);
+            choices(self.arch, n, noise, 0, out.get_mut(Key::new(0))?);
             return Ok(());
         }
-        draw_leaves(leaves, keys, &mut out)
+        draw_leaves(leaves, noise, &mut out)
     }
 
     fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
@@ -82,11 +82,11 @@ impl Policy for RandomPolicy {
 #[inline(never)]
 fn draw_leaves(
     leaves: &[Sampler],
-    keys: RowKeys<'_>,
+    rows: &[Noise],
     out: &mut RowsMut<'_>,
 ) -> Result<(), PolicyError> {
     for (leaf, sampler) in leaves.iter().enumerate() {
-        sampler.fill(keys, leaf, out)?;
+        sampler.fill(rows, leaf, out)?;
     }
     Ok(())
 }
@@ -101,9 +101,6 @@ fn unfit(env: &EnvSpec, leaf: &str, spec: &Spec) -> PolicyError {
         got: format!("{spec:?}"),
     }
 }
-
-/// Seed, environments and frames of some rows.
-type RowKeys<'a> = (u64, &'a [u32], &'a [u64]);
 
 /// How one leaf is drawn, decided when the policy is bound.
 #[derive(Debug, Clone)]
@@ -147,23 +144,18 @@ impl Sampler {
 
 impl Sampler {
     /// Draws one leaf of every row.
-    fn fill(
-        &self,
-        keys: RowKeys<'_>,
-        leaf: usize,
-        out: &mut RowsMut<'_>,
-    ) -> Result<(), PolicyError> {
+    fn fill(&self, rows: &[Noise], leaf: usize, out: &mut RowsMut<'_>) -> Result<(), PolicyError> {
         match self {
             Self::Choice(n) => {
                 let out = out.get_mut(Key::new(leaf))?;
-                choices(Arch::new(), *n, keys, leaf, out);
+                choices(Arch::new(), *n, rows, leaf, out);
                 Ok(())
             }
-            Self::Choices(n) => fill(n, keys, leaf, out, |&n, noise| noise.below(n).cast_signed()),
-            Self::Bits(elements) => fill(elements, keys, leaf, out, |(), noise| {
+            Self::Choices(n) => fill(n, rows, leaf, out, |&n, noise| noise.below(n).cast_signed()),
+            Self::Bits(elements) => fill(elements, rows, leaf, out, |(), noise| {
                 (noise.bits() >> 63) as i8
             }),
-            Self::Values(dtype, domains) => values(*dtype, domains, keys, leaf, out),
+            Self::Values(dtype, domains) => values(*dtype, domains, rows, leaf, out),
         }
     }
 }
@@ -229,12 +221,12 @@ impl Domain {
 
 /// One choice a row: the loop that random collection spends its time in.
 #[inline(always)]
-fn choices(arch: Arch, n: u64, keys: RowKeys<'_>, leaf: usize, out: &mut [i64]) {
+fn choices(arch: Arch, n: u64, rows: &[Noise], leaf: usize, out: &mut [i64]) {
     // One row is the commonest case, and setting a vector loop up costs more than it does.
-    if let (1, [env], [frame]) = (out.len(), keys.1, keys.2) {
-        out[0] = choice(n, &Noise::new(keys.0, *env, *frame), leaf);
+    if let ([noise], [action]) = (rows, &mut *out) {
+        *action = choice(n, noise, leaf);
     } else {
-        many_choices(arch, FillChoices { n, keys, leaf, out });
+        many_choices(arch, FillChoices { n, rows, leaf, out });
     }
 }
 
@@ -257,7 +249,7 @@ fn choice(n: u64, noise: &Noise, leaf: usize) -> i64 {
 
 struct FillChoices<'a> {
     n: u64,
-    keys: RowKeys<'a>,
+    rows: &'a [Noise],
     leaf: usize,
     out: &'a mut [i64],
 }
@@ -276,9 +268,8 @@ impl FillChoices<'_> {
 
     #[inline(always)]
     fn each(self, draw: impl Fn(&Noise) -> i64) {
-        let (seed, envs, frames) = self.keys;
-        for ((action, &env), &frame) in self.out.iter_mut().zip(envs).zip(frames) {
-            *action = draw(&Noise::new(seed, env, frame));
+        for (action, noise) in self.out.iter_mut().zip(self.rows) {
+            *action = draw(noise);
         }
     }
 }
@@ -295,7 +286,7 @@ impl WithSimd for FillChoices<'_> {
 /// `draw` for every element of every row, with that row's stream.
 fn fill<T: Element, D>(
     elements: &[D],
-    (seed, envs, frames): RowKeys<'_>,
+    rows: &[Noise],
     leaf: usize,
     out: &mut RowsMut<'_>,
     draw: impl Fn(&D, &mut Noise) -> T,
@@ -303,11 +294,11 @@ fn fill<T: Element, D>(
     if elements.is_empty() {
         return Ok(());
     }
-    let rows = out
+    let out = out
         .get_mut(Key::<T>::new(leaf))?
         .chunks_exact_mut(elements.len());
-    for ((row, &env), &frame) in rows.zip(envs).zip(frames) {
-        let mut noise = Noise::new(seed, env, frame).branch(leaf);
+    for (row, noise) in out.zip(rows) {
+        let mut noise = noise.branch(leaf);
         for (value, element) in row.iter_mut().zip(elements) {
             *value = draw(element, &mut noise);
         }
@@ -319,20 +310,20 @@ fn fill<T: Element, D>(
 fn values(
     dtype: DType,
     domains: &[Domain],
-    keys: RowKeys<'_>,
+    rows: &[Noise],
     leaf: usize,
     out: &mut RowsMut<'_>,
 ) -> Result<(), PolicyError> {
     let whole = |domain: &Domain, noise: &mut Noise| domain.sample_integer(noise);
     match dtype {
-        DType::F64 => fill(domains, keys, leaf, out, |d, noise| d.sample(noise)),
-        DType::Bool => fill(domains, keys, leaf, out, |d, noise| whole(d, noise) != 0),
-        DType::U8 => fill(domains, keys, leaf, out, |d, noise| whole(d, noise) as u8),
-        DType::I8 => fill(domains, keys, leaf, out, |d, noise| whole(d, noise) as i8),
-        DType::I16 => fill(domains, keys, leaf, out, |d, noise| whole(d, noise) as i16),
-        DType::I32 => fill(domains, keys, leaf, out, |d, noise| whole(d, noise) as i32),
-        DType::I64 => fill(domains, keys, leaf, out, whole),
-        _ => fill(domains, keys, leaf, out, |d, noise| d.sample(noise) as f32),
+        DType::F64 => fill(domains, rows, leaf, out, |d, noise| d.sample(noise)),
+        DType::Bool => fill(domains, rows, leaf, out, |d, noise| whole(d, noise) != 0),
+        DType::U8 => fill(domains, rows, leaf, out, |d, noise| whole(d, noise) as u8),
+        DType::I8 => fill(domains, rows, leaf, out, |d, noise| whole(d, noise) as i8),
+        DType::I16 => fill(domains, rows, leaf, out, |d, noise| whole(d, noise) as i16),
+        DType::I32 => fill(domains, rows, leaf, out, |d, noise| whole(d, noise) as i32),
+        DType::I64 => fill(domains, rows, leaf, out, whole),
+        _ => fill(domains, rows, leaf, out, |d, noise| d.sample(noise) as f32),
     }
 }
 

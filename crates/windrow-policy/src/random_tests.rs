@@ -3,7 +3,7 @@ use windrow_env::{EnvSpec, Spec};
 use windrow_slab::{Key, RowBlock};
 
 use crate::noise::tests::{chi_square, chi_square_limit};
-use crate::{ExplorationType, Policy, PolicyError, PolicyIn, RandomPolicy, Weights};
+use crate::{EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, RandomPolicy, Weights};
 
 fn env(action: Spec) -> EnvSpec {
     EnvSpec::new("Test", Spec::unbounded(DType::F32, [1]), action)
@@ -17,18 +17,16 @@ fn sample<T: Element>(action: Spec, leaf: usize, rows: usize, steps: u64) -> Vec
     assert_eq!(spec.columns, env.action_leaves());
     let obs = RowBlock::new(&env.observation_leaves(), rows).unwrap();
     let mut out = RowBlock::new(&spec.columns, rows).unwrap();
-    let ids: Vec<u32> = (0..rows as u32).collect();
+    let mut envs = EnvRows::new(5, (0..rows as u32).collect());
     let mut all = Vec::new();
-    for step in 0..steps {
+    for _ in 0..steps {
         let input = PolicyIn {
             obs: obs.rows(),
-            is_first: &vec![false; rows],
-            env_ids: &ids,
-            frame: &vec![step; rows],
-            seed: 5,
+            envs: &envs,
             exploration: ExplorationType::Random,
         };
         policy.act(&input, out.rows_mut()).unwrap();
+        envs.advance();
         all.extend_from_slice(out.rows().get::<T>(Key::new(leaf)).unwrap());
     }
     all
@@ -182,10 +180,7 @@ fn misuse_is_an_error() {
     let mut out = RowBlock::new(&[], 1).unwrap();
     let input = PolicyIn {
         obs: obs.rows(),
-        is_first: &[false],
-        env_ids: &[0],
-        frame: &[0],
-        seed: 0,
+        envs: &EnvRows::new(0, vec![0]),
         exploration: ExplorationType::Random,
     };
     let mut policy = RandomPolicy::new();
@@ -216,12 +211,9 @@ fn inputs_of_different_lengths_are_an_error() {
     let mut out = RowBlock::new(&spec.columns, 2).unwrap();
     let input = PolicyIn {
         obs: obs.rows(),
-        is_first: &[false; 2],
-        env_ids: &[0],
-        frame: &[0; 2],
-        seed: 0,
+        envs: &EnvRows::new(0, vec![0]),
         exploration: ExplorationType::Random,
     };
     let error = policy.act(&input, out.rows_mut()).unwrap_err().to_string();
-    assert_eq!(error, "env_ids: expected 2 rows, got 1");
+    assert_eq!(error, "envs: expected 2 rows, got 1");
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tensordict::{DType, TensorDict};
 use windrow_env::{EnvSpec, Spec};
 use windrow_policy::nn::{Activation, Sequential};
-use windrow_policy::{ExplorationType, Head, NetworkPolicy, Policy, PolicyIn, Scale};
+use windrow_policy::{EnvRows, ExplorationType, Head, NetworkPolicy, Policy, PolicyIn, Scale};
 use windrow_slab::{Key, RowBlock};
 
 /// Of every number, relative to `1 + |expected|`: against `float64`, and against PyTorch in `float32`, whose own
@@ -170,13 +170,10 @@ impl Case {
             .get_mut::<f32>(Key::new(0))?
             .copy_from_slice(&input);
         let mut out = RowBlock::new(&spec.columns, shape[0])?;
-        let ids: Vec<u32> = (0..shape[0] as u32).collect();
+        let envs = EnvRows::new(1, (0..shape[0] as u32).collect());
         let input = PolicyIn {
             obs: obs.rows(),
-            is_first: &vec![false; shape[0]],
-            env_ids: &ids,
-            frame: &vec![0; shape[0]],
-            seed: 1,
+            envs: &envs,
             exploration,
         };
         policy.act(&input, out.rows_mut())?;

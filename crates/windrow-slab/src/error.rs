@@ -69,7 +69,9 @@ pub enum SlabError {
         got: usize,
     },
     /// Two sets of rows that should agree do not.
-    #[error("rows of different layouts: expected leaf {leaf} as {expected_dtype} {expected:?}, got {got_dtype} {got:?}")]
+    #[error(
+        "rows of different layouts: expected leaf {leaf} as {expected_dtype} {expected:?}, got {got_dtype} {got:?}"
+    )]
     Mismatch {
         /// Index of the first leaf that differs.
         leaf: usize,

@@ -116,9 +116,9 @@ impl Slab {
     /// A zeroed slab; `None` when its size overflows, which `Layout::new` has ruled out.
     pub(crate) fn new(layout: &Layout) -> Option<Self> {
         let memory = Memory::zeroed(layout.bytes)?;
-        let block = |columns: &[Column]| {
-            Block::new(memory.start(), layout.shares.envs, Box::from(columns))
-        };
+        // SAFETY: the offsets of a layout lie within its size.
+        let block =
+            |columns: &[Column]| unsafe { Block::new(memory.start(), layout.shares.envs, columns) };
         let parts = layout
             .parts
             .iter()

@@ -232,8 +232,7 @@ impl Ring {
                 if state.stopped {
                     return Some(Err(SlabError::Stopped));
                 }
-                self.is_exhausted(state)
-                    .then(|| Err(self.exhausted(state)))
+                self.is_exhausted(state).then(|| Err(self.exhausted(state)))
             },
         );
         taken.map(|taken| self.lease(taken))
@@ -294,11 +293,7 @@ impl Ring {
     }
 
     /// The part that `worker` is to fill now.
-    fn lend(
-        &self,
-        state: &mut State,
-        worker: usize,
-    ) -> Result<(Ticket, Arc<Slab>), Refusal> {
+    fn lend(&self, state: &mut State, worker: usize) -> Result<(Ticket, Arc<Slab>), Refusal> {
         let mine = |orphan: &Ticket| self.spec.order == Order::ByArrival || orphan.part == worker;
         if let Some(i) = state.orphans.iter().position(mine) {
             let ticket = state.orphans.swap_remove(i);
@@ -357,12 +352,7 @@ impl Ring {
             return None;
         };
         taken.phase = Phase::Leased;
-        let out = (
-            slot,
-            seq,
-            Arc::clone(&taken.slab),
-            taken.steps_done.clone(),
-        );
+        let out = (slot, seq, Arc::clone(&taken.slab), taken.steps_done.clone());
         state.delivered += 1;
         Some(out)
     }

@@ -87,12 +87,12 @@ pub(crate) struct Column {
 }
 
 #[cold]
-fn wrong_leaf(column: Option<&Column>, leaf: usize, leaves: usize, got: DType) -> SlabError {
-    match column {
+fn wrong_leaf(lane: Option<&Lane>, leaf: usize, leaves: usize, got: DType) -> SlabError {
+    match lane {
         None => SlabError::NoSuchLeaf { leaf, leaves },
-        Some(column) => SlabError::DType {
+        Some(lane) => SlabError::DType {
             leaf,
-            expected: column.dtype,
+            expected: lane.dtype,
             got,
         },
     }
@@ -105,9 +105,17 @@ fn wrong_leaf(column: Option<&Column>, leaf: usize, leaves: usize, got: DType) -
 /// store before.
 #[derive(Debug)]
 pub(crate) struct Block {
-    base: NonNull<u8>,
     envs: usize,
-    columns: Box<[Column]>,
+    lanes: Box<[Lane]>,
+}
+
+/// A [`Column`] in a slab: row `t` starts `t * stride` bytes behind `start`.
+#[derive(Debug)]
+struct Lane {
+    start: NonNull<u8>,
+    stride: usize,
+    elements: usize,
+    dtype: DType,
 }
 
 // SAFETY: an address and where columns lie from it on; whoever makes `Rows` of it promises exclusive or shared access.
@@ -116,26 +124,40 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// `columns` for `envs` environments from `base` on.
-    pub(crate) fn new(base: NonNull<u8>, envs: usize, columns: Box<[Column]>) -> Self {
+    /// `columns` for `envs` environments in the memory that begins at `base`.
+    ///
+    /// # Safety
+    /// The columns' offsets lie within that memory.
+    pub(crate) unsafe fn new(base: NonNull<u8>, envs: usize, columns: &[Column]) -> Self {
+        let lane = |column: &Column| Lane {
+            // SAFETY: promised by the caller.
+            start: unsafe { base.add(column.offset) },
+            stride: column.stride,
+            elements: column.elements,
+            dtype: column.dtype,
+        };
         Self {
-            base,
             envs,
-            columns,
+            lanes: columns.iter().map(lane).collect(),
         }
     }
 
-    /// The column of `key` and its row `t`.
+    /// The lane of `key` and where its row `t` starts.
     #[inline(always)]
-    fn typed<T: Element>(&self, key: Key<T>, t: usize) -> Result<(&Column, *mut T), SlabError> {
-        match self.columns.get(key.leaf) {
-            Some(column) if column.dtype == T::DTYPE => {
-                let start = column.offset + t * column.stride;
-                // Wrapping, since staying inside is promised by whoever makes rows, not here.
-                Ok((column, self.base.as_ptr().wrapping_add(start).cast::<T>()))
-            }
-            other => Err(wrong_leaf(other, key.leaf, self.columns.len(), T::DTYPE)),
+    fn typed<T: Element>(&self, key: Key<T>, t: usize) -> Result<(&Lane, *mut T), SlabError> {
+        match self.lanes.get(key.leaf) {
+            Some(lane) if lane.dtype == T::DTYPE => Ok((lane, lane.row(t).cast::<T>())),
+            other => Err(wrong_leaf(other, key.leaf, self.lanes.len(), T::DTYPE)),
         }
+    }
+}
+
+impl Lane {
+    /// Where row `t` starts.
+    #[inline(always)]
+    fn row(&self, t: usize) -> *mut u8 {
+        // Wrapping, since staying inside is promised by whoever makes rows, not here.
+        self.start.as_ptr().wrapping_add(t * self.stride)
     }
 }
 
@@ -150,7 +172,7 @@ impl<'a> Rows<'a> {
     /// Row `t` of `block`.
     ///
     /// # Safety
-    /// For every column, the `envs * elements` elements from `base + offset + t * stride` on must lie in one
+    /// For every lane, the `envs * elements` elements from `start + t * stride` on must lie in one
     /// allocation, aligned and holding valid values of its dtype, and nobody may write them during `'a`.
     #[inline(always)]
     pub(crate) unsafe fn new(block: &'a Block, t: usize) -> Self {
@@ -167,7 +189,7 @@ impl<'a> Rows<'a> {
     /// Leaves in the row.
     #[must_use]
     pub fn leaves(&self) -> usize {
-        self.block.columns.len()
+        self.block.lanes.len()
     }
 
     /// All environments' values of one leaf: `[envs * elements]`.
@@ -176,9 +198,9 @@ impl<'a> Rows<'a> {
     /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec.
     #[inline(always)]
     pub fn get<T: Element>(&self, key: Key<T>) -> Result<&'a [T], SlabError> {
-        let (column, start) = self.block.typed(key, self.t)?;
+        let (lane, start) = self.block.typed(key, self.t)?;
         // SAFETY: `Rows::new` promises these elements for `'a`; the dtype was compared just now.
-        Ok(unsafe { std::slice::from_raw_parts(start, self.block.envs * column.elements) })
+        Ok(unsafe { std::slice::from_raw_parts(start, self.block.envs * lane.elements) })
     }
 
     /// The values of environment `env`; `None` when the row has no such environment.
@@ -210,10 +232,10 @@ impl<'a> Row<'a> {
     /// [`SlabError::NoSuchLeaf`] or [`SlabError::DType`] when the key is not one of this row's spec.
     #[inline(always)]
     pub fn get<T: Element>(&self, key: Key<T>) -> Result<&'a [T], SlabError> {
-        let (column, start) = self.rows.block.typed(key, self.rows.t)?;
+        let (lane, start) = self.rows.block.typed(key, self.rows.t)?;
         // SAFETY: a part of the elements that `Rows::new` promises, since `env < envs`.
         Ok(unsafe {
-            std::slice::from_raw_parts(start.add(self.env * column.elements), column.elements)
+            std::slice::from_raw_parts(start.add(self.env * lane.elements), lane.elements)
         })
     }
 
@@ -265,7 +287,7 @@ impl<'a> RowsMut<'a> {
     /// Leaves in the row.
     #[must_use]
     pub fn leaves(&self) -> usize {
-        self.rows.block.columns.len()
+        self.rows.block.lanes.len()
     }
 
     /// What has been written, to be read only.
@@ -292,10 +314,10 @@ impl<'a> RowsMut<'a> {
     #[inline(always)]
     pub fn get_mut<T: Element>(&mut self, key: Key<T>) -> Result<&mut [T], SlabError> {
         let Rows { block, t } = self.rows;
-        let (column, start) = block.typed(key, t)?;
+        let (lane, start) = block.typed(key, t)?;
         // SAFETY: `RowsMut::new` promises these elements exclusively; the borrow of `self` keeps a second
         // slice of the same row from being made meanwhile.
-        Ok(unsafe { std::slice::from_raw_parts_mut(start, block.envs * column.elements) })
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, block.envs * lane.elements) })
     }
 
     /// The row of environment `env`; `None` when there is no such environment.
@@ -317,17 +339,13 @@ impl<'a> RowsMut<'a> {
     /// [`SlabError::NoSuchLeaf`].
     pub fn zero(&mut self, leaf: usize) -> Result<(), SlabError> {
         let Rows { block, t } = self.rows;
-        let leaves = block.columns.len();
-        let column = block.columns.get(leaf);
-        let column = column.ok_or(SlabError::NoSuchLeaf { leaf, leaves })?;
+        let lanes = &block.lanes;
+        let lane = lanes.get(leaf).ok_or(SlabError::NoSuchLeaf {
+            leaf,
+            leaves: lanes.len(),
+        })?;
         // SAFETY: the row is exclusive, as `RowsMut::new` promises, and zero is valid for every dtype.
-        unsafe {
-            block
-                .base
-                .as_ptr()
-                .add(column.offset + t * column.stride)
-                .write_bytes(0, block.envs * column.elements * column.dtype.size());
-        }
+        unsafe { lane.row(t).write_bytes(0, lane.stride) };
         Ok(())
     }
 
@@ -339,13 +357,13 @@ impl<'a> RowsMut<'a> {
     #[inline(always)]
     pub fn copy_from(&mut self, from: Rows<'_>) -> Result<(), SlabError> {
         let Rows { block, t } = self.rows;
-        if from.leaves() < block.columns.len() {
+        if from.leaves() < block.lanes.len() {
             return Err(SlabError::NoSuchLeaf {
                 leaf: from.leaves(),
                 leaves: from.leaves(),
             });
         }
-        for (leaf, (to, source)) in block.columns.iter().zip(&from.block.columns).enumerate() {
+        for (leaf, (to, source)) in block.lanes.iter().zip(&from.block.lanes).enumerate() {
             // Equal strides of one dtype are equally many elements over all environments.
             if source.dtype != to.dtype || source.stride != to.stride {
                 return Err(SlabError::Mismatch {
@@ -358,16 +376,7 @@ impl<'a> RowsMut<'a> {
             }
             // SAFETY: both sides hold `stride` bytes of the same dtype, as compared above; the receiving side is
             // exclusive, so they cannot overlap.
-            unsafe {
-                copy_row(
-                    from.block
-                        .base
-                        .as_ptr()
-                        .add(source.offset + from.t * source.stride),
-                    block.base.as_ptr().add(to.offset + t * to.stride),
-                    to.stride,
-                );
-            }
+            unsafe { copy_row(source.row(from.t), to.row(t), to.stride) };
         }
         Ok(())
     }
@@ -424,11 +433,13 @@ impl<'a> RowMut<'a> {
     #[inline(always)]
     pub fn get_mut<T: Element>(&mut self, key: Key<T>) -> Result<&mut [T], SlabError> {
         let Row { rows, env } = self.row;
-        let (column, start) = rows.block.typed(key, rows.t)?;
+        let (lane, start) = rows.block.typed(key, rows.t)?;
         // SAFETY: a part of the elements that `RowsMut::new` promises, since `env < envs`; borrowed from `self`.
-        Ok(unsafe {
-            std::slice::from_raw_parts_mut(start.add(env * column.elements), column.elements)
-        })
+        Ok(
+            unsafe {
+                std::slice::from_raw_parts_mut(start.add(env * lane.elements), lane.elements)
+            },
+        )
     }
 
     /// Writes one leaf.
@@ -469,11 +480,12 @@ impl RowBlock {
         let columns = leaves
             .iter()
             .map(|leaf| place(leaf, &mut end, 1, envs))
-            .collect::<Option<Box<[Column]>>>()
+            .collect::<Option<Vec<Column>>>()
             .ok_or(SlabError::TooLarge { frames: envs })?;
         let memory = Memory::zeroed(end).ok_or(SlabError::TooLarge { frames: envs })?;
         Ok(Self {
-            block: Block::new(memory.start(), envs, columns),
+            // SAFETY: the columns were placed before `end`, the size of the memory.
+            block: unsafe { Block::new(memory.start(), envs, &columns) },
             _memory: memory,
         })
     }
@@ -502,9 +514,7 @@ pub(crate) fn place(leaf: &LeafSpec, end: &mut usize, steps: usize, envs: usize)
         .shape
         .iter()
         .try_fold(1usize, |product, &dim| product.checked_mul(dim))?;
-    let stride = envs
-        .checked_mul(elements)?
-        .checked_mul(leaf.dtype.size())?;
+    let stride = envs.checked_mul(elements)?.checked_mul(leaf.dtype.size())?;
     let offset = *end;
     *end = stride
         .checked_mul(steps)?

@@ -56,7 +56,9 @@ fn two_workers_fill_one_slab_for_the_consumer() {
         let batches = [lease.part(0).unwrap(), lease.part(1).unwrap()];
         drop((lease, batches));
         ring.stop();
-        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
     });
 }
 
@@ -88,7 +90,9 @@ fn first_come_first_served_loses_and_repeats_nothing() {
             })
             .collect();
         ring.stop();
-        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
         // Whole slabs that nobody took are still there.
         while let Some(lease) = ring.try_next() {
             seen.push(lease.seq());

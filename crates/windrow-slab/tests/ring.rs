@@ -92,7 +92,10 @@ fn by_arrival_several_workers_share_a_slab() {
         .map(|worker| ring.claim(worker).unwrap())
         .into_iter()
         .collect();
-    let places: Vec<_> = parts.iter().map(|part| (part.seq(), part.index())).collect();
+    let places: Vec<_> = parts
+        .iter()
+        .map(|part| (part.seq(), part.index()))
+        .collect();
     assert_eq!(places, [(0, 0), (0, 1), (1, 0)]);
 }
 
@@ -147,7 +150,10 @@ fn kept_batches_never_change_and_the_ring_says_when_it_is_full() {
     for value in 10..30 {
         ring.request().unwrap();
         fill(ring.claim(0).unwrap(), value);
-        assert_eq!(actions(&ring.try_next().unwrap().part(0).unwrap())[0], value);
+        assert_eq!(
+            actions(&ring.try_next().unwrap().part(0).unwrap())[0],
+            value
+        );
     }
     assert_eq!(action.to_vec::<i64>().unwrap(), [1; 8]);
     assert_eq!(ring.slabs(), 3);
@@ -270,12 +276,19 @@ fn parts_and_workers_must_go_together() {
     };
     assert!(matches!(
         Ring::new(layout(), spec),
-        Err(SlabError::Workers { parts: 2, workers: 3, .. })
+        Err(SlabError::Workers {
+            parts: 2,
+            workers: 3,
+            ..
+        })
     ));
     let none = RingSpec {
         max_slabs: 0,
         order: Order::ByArrival,
         ..spec
     };
-    assert!(matches!(Ring::new(layout(), none), Err(SlabError::Workers { slabs: 0, .. })));
+    assert!(matches!(
+        Ring::new(layout(), none),
+        Err(SlabError::Workers { slabs: 0, .. })
+    ));
 }

@@ -19,7 +19,10 @@ fn block(envs: usize) -> RowBlock {
 fn each_environment_has_its_own_elements() {
     let mut block = block(2);
     let mut rows = block.rows_mut();
-    rows.env_mut(1).unwrap().write(POSITION, &[1.0, 2.0, 3.0]).unwrap();
+    rows.env_mut(1)
+        .unwrap()
+        .write(POSITION, &[1.0, 2.0, 3.0])
+        .unwrap();
     rows.get_mut(COUNT).unwrap().copy_from_slice(&[7, 8]);
     let rows = block.rows();
     assert_eq!(rows.get(POSITION).unwrap(), [0.0, 0.0, 0.0, 1.0, 2.0, 3.0]);
@@ -41,9 +44,16 @@ fn what_does_not_fit_is_named() {
         SlabError::NoSuchLeaf { leaf: 2, leaves: 2 }
     );
     let mut rows = block.rows_mut();
-    let short = rows.env_mut(0).unwrap().write(POSITION, &[1.0]).unwrap_err();
+    let short = rows
+        .env_mut(0)
+        .unwrap()
+        .write(POSITION, &[1.0])
+        .unwrap_err();
     assert_eq!(short.to_string(), "leaf 0 holds 3 elements a row, got 1");
-    assert_eq!(rows.zero(2).unwrap_err(), SlabError::NoSuchLeaf { leaf: 2, leaves: 2 });
+    assert_eq!(
+        rows.zero(2).unwrap_err(),
+        SlabError::NoSuchLeaf { leaf: 2, leaves: 2 }
+    );
 }
 
 #[test]
@@ -84,5 +94,8 @@ fn a_scalar_of_an_empty_leaf_is_refused() {
 #[test]
 fn rows_too_large_for_memory_are_refused() {
     let leaf = LeafSpec::new("huge", DType::F64, [usize::MAX / 4]);
-    assert!(matches!(RowBlock::new(&[leaf], 1), Err(SlabError::TooLarge { .. })));
+    assert!(matches!(
+        RowBlock::new(&[leaf], 1),
+        Err(SlabError::TooLarge { .. })
+    ));
 }

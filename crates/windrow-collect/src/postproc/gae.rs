@@ -157,7 +157,12 @@ mod tests {
 
     #[test]
     fn a_truncated_episode_is_cut_but_bootstraps_and_so_does_the_end_of_the_batch() {
-        let mut batch = batch(&[0.0; 3], &[0.0, 8.0, 4.0], &[false, true, false], &[false; 3]);
+        let mut batch = batch(
+            &[0.0; 3],
+            &[0.0, 8.0, 4.0],
+            &[false, true, false],
+            &[false; 3],
+        );
         Gae::new(0.5, 1.0).unwrap().estimate(&mut batch).unwrap();
         let target = batch.get("value_target").unwrap().to_vec::<f32>().unwrap();
         assert_eq!(target, [3.5, 5.0, 3.0]);
@@ -173,7 +178,10 @@ mod tests {
         for (i, mut row) in rows.into_iter().enumerate() {
             gae.estimate(&mut row).unwrap();
             let alone = row.get("advantage").unwrap();
-            assert_eq!(&stacked.get("advantage").unwrap().select(0, i).unwrap(), alone);
+            assert_eq!(
+                &stacked.get("advantage").unwrap().select(0, i).unwrap(),
+                alone
+            );
         }
     }
 

@@ -109,7 +109,11 @@ impl HandWritten {
             for (obs, pole) in batch.obs[rows.clone()].iter_mut().zip(&self.poles) {
                 *obs = pole.observation();
             }
-            act(&batch.obs[rows.clone()], &mut batch.action[rows.clone()], &mut self.rng);
+            act(
+                &batch.obs[rows.clone()],
+                &mut batch.action[rows.clone()],
+                &mut self.rng,
+            );
             for (i, pole) in rows.zip(&mut self.poles) {
                 pole.push(if batch.action[i] == 1 { 10.0 } else { -10.0 });
                 let terminated = pole.x.abs() > 2.4 || pole.theta.abs() > 0.209_439_510_239_319_53;

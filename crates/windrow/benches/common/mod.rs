@@ -15,7 +15,10 @@ pub type Work<'a> = &'a mut dyn FnMut() -> u64;
 ///
 /// Arguments of the bench that are no options choose the ratios whose names contain one of them.
 pub fn ratio(name: &str, target: f64, ours: Work<'_>, theirs: Work<'_>) {
-    let chosen: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let chosen: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with('-'))
+        .collect();
     if !chosen.is_empty() && !chosen.iter().any(|part| name.contains(part)) {
         return;
     }

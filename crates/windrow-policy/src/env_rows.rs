@@ -1,0 +1,158 @@
+use crate::Noise;
+
+/// The environments behind the rows of a block: who they are, how far they are, and their random numbers.
+///
+/// ```
+/// use windrow_policy::{EnvRows, Noise};
+///
+/// let mut envs = EnvRows::new(7, vec![4, 5]);
+/// envs.advance();
+/// assert_eq!((envs.ids(), envs.frames()), (&[4, 5][..], &[1, 1][..]));
+/// assert_eq!(envs.noise(1), Noise::new(7, 5, 1));
+/// ```
+#[derive(Debug, Clone)]
+pub struct EnvRows {
+    seed: u64,
+    ids: Vec<u32>,
+    frames: Vec<u64>,
+    is_first: Vec<bool>,
+    /// Whether any of `is_first` is set.
+    any_first: bool,
+    /// The stream of each row's environment at its frame: carried along, since the next frame's is one addition away.
+    noise: Vec<Noise>,
+}
+
+impl EnvRows {
+    /// Environments `ids`, numbered over all workers, before their first frame.
+    #[must_use]
+    pub fn new(seed: u64, ids: Vec<u32>) -> Self {
+        let rows = ids.len();
+        let mut envs = Self {
+            seed,
+            ids,
+            frames: vec![0; rows],
+            is_first: vec![true; rows],
+            any_first: true,
+            noise: Vec::new(),
+        };
+        envs.set_seed(seed);
+        envs
+    }
+
+    /// Number of rows.
+    #[inline(always)]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether there is no row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Which environment each row belongs to, over all workers. `[rows]`.
+    #[must_use]
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// How many frames each row's environment has delivered before. `[rows]`.
+    #[must_use]
+    pub fn frames(&self) -> &[u64] {
+        &self.frames
+    }
+
+    /// Rows that begin an episode: state of their environment is to be forgotten. `[rows]`.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_first(&self) -> &[bool] {
+        &self.is_first
+    }
+
+    /// The random numbers of row `row`, which must exist: keyed by seed, environment and frame, so that actions do not
+    /// depend on how environments are spread over workers.
+    #[inline(always)]
+    #[must_use]
+    pub fn noise(&self, row: usize) -> Noise {
+        self.noise[row].clone()
+    }
+
+    /// The random numbers of all rows, to be cloned before they are drawn from. `[rows]`.
+    #[inline(always)]
+    #[must_use]
+    pub fn all_noise(&self) -> &[Noise] {
+        &self.noise
+    }
+
+    /// Every environment has delivered one more frame.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        // One environment is a case of its own, since setting a vector loop up costs more than it does.
+        if let ([frame], [noise]) = (&mut self.frames[..], &mut self.noise[..]) {
+            *frame += 1;
+            noise.next_frame();
+        } else {
+            self.frames.iter_mut().for_each(|frame| *frame += 1);
+            self.noise.iter_mut().for_each(Noise::next_frame);
+        }
+        if self.any_first {
+            self.is_first.fill(false);
+            self.any_first = false;
+        }
+    }
+
+    /// Row `row`, which must exist, begins an episode.
+    pub fn begin(&mut self, row: usize) {
+        self.is_first[row] = true;
+        self.any_first = true;
+    }
+
+    /// Every environment has delivered `frame` frames.
+    pub fn set_frame(&mut self, frame: u64) {
+        self.frames.fill(frame);
+        self.set_seed(self.seed);
+    }
+
+    /// Draws all further noise from another seed.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.seed = seed;
+        let rows = self.ids.iter().zip(&self.frames);
+        self.noise = rows
+            .map(|(&id, &frame)| Noise::new(seed, id, frame))
+            .collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn carried_noise_is_that_of_the_frame() {
+        let mut envs = EnvRows::new(3, vec![0, 1, 9]);
+        for frame in 0..5 {
+            for (row, id) in [0, 1, 9].into_iter().enumerate() {
+                assert_eq!(envs.noise(row), Noise::new(3, id, frame));
+            }
+            envs.advance();
+        }
+        envs.set_frame(1 << 40);
+        assert_eq!(envs.noise(2), Noise::new(3, 9, 1 << 40));
+        envs.set_seed(4);
+        assert_eq!(envs.noise(2), Noise::new(4, 9, 1 << 40));
+    }
+
+    #[test]
+    fn only_the_step_after_a_beginning_is_first() {
+        let mut envs = EnvRows::new(0, vec![0, 1]);
+        assert_eq!(envs.is_first(), [true, true]);
+        envs.advance();
+        assert_eq!(envs.is_first(), [false, false]);
+        envs.begin(1);
+        assert_eq!(envs.is_first(), [false, true]);
+        envs.advance();
+        assert_eq!(envs.is_first(), [false, false]);
+    }
+}
