@@ -103,7 +103,7 @@ pub struct WorkerError {
     worker: usize,
     place: Option<Place>,
     #[source]
-    fault: WorkerFault,
+    fault: Box<WorkerFault>,
 }
 
 /// Where an environment stands.
@@ -119,7 +119,7 @@ impl WorkerError {
         Self {
             worker,
             place,
-            fault,
+            fault: Box::new(fault),
         }
     }
 

@@ -5,18 +5,23 @@
 
 #[path = "common/hand.rs"]
 mod hand;
+#[path = "common/net.rs"]
+mod net;
 #[path = "common/mod.rs"]
 mod timing;
 
 use std::hint::black_box;
 
-use windrow::Collector;
+use windrow::{Collector, Head, NetworkPolicy, Policy};
 
 use hand::{Batch, HandWritten};
+use net::PlainNet;
 
 fn main() {
     random("random_64_envs", 64, 4096, 0.95);
     random("random_1_env", 1, 2048, 0.80);
+    network("network_64_envs", 64, 4096, 0.80);
+    network("network_1_env", 1, 2048, 0.80);
 }
 
 fn random(name: &str, envs: usize, frames: usize, target: f64) {
@@ -36,6 +41,37 @@ fn random(name: &str, envs: usize, frames: usize, target: f64) {
             hand.collect(&mut batch, |_, actions, rng| {
                 for action in actions {
                     *action = (rng.bits() >> 63) as i64;
+                }
+            });
+            black_box(&batch);
+            frames as u64
+        },
+    );
+}
+
+/// With the 4-64-64-2 tanh network, beside a hand-written forward inside the hand-written loop.
+fn network(name: &str, envs: usize, frames: usize, target: f64) {
+    let policy = NetworkPolicy::new(net::network(), Head::Categorical);
+    let plain = PlainNet::new(&policy.weights());
+    let mut collector = Collector::builder("CartPole-v1")
+        .num_envs(envs)
+        .policy(policy)
+        .frames_per_batch(frames)
+        .seed(7)
+        .build()
+        .unwrap();
+    let mut hand = HandWritten::new(envs);
+    let mut batch = Batch::new(frames);
+    timing::ratio(
+        name,
+        target,
+        &mut || black_box(collector.next().unwrap().unwrap()).numel() as u64,
+        &mut || {
+            hand.collect(&mut batch, |observations, actions, rng| {
+                for (observation, action) in observations.iter().zip(actions) {
+                    let [left, right] = plain.logits(observation);
+                    let chance = 1.0 / (1.0 + (left - right).exp());
+                    *action = i64::from(rng.f32() < chance);
                 }
             });
             black_box(&batch);
