@@ -47,7 +47,6 @@ fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
     #[cfg(unix)]
     ppo::threads::settle()?;
-
     let actor = network(2).seed(args.seed);
     let critic = network(1).seed(!args.seed);
     let mut learner = Learner::new(&actor.weights(), &critic.weights(), args.seed)?;
@@ -72,11 +71,8 @@ fn main() -> anyhow::Result<ExitCode> {
     let folder = Path::new(FOLDER);
     fs::create_dir_all(folder)?;
     let curve = folder.join("learning_curve.svg");
-    report.draw(
-        &curve,
-        &format!("PPO on CartPole-v1, seed {}", args.seed),
-        SOLVED,
-    )?;
+    let title = format!("PPO on CartPole-v1, seed {}", args.seed);
+    report.draw(&curve, &title, SOLVED)?;
     println!("learning curve  {}", curve.display());
     let weights = folder.join("policy.safetensors");
     learner.weights()?.save(&weights)?;

@@ -18,6 +18,7 @@ const EPOCHS: usize = 10;
 const MINIBATCH: usize = 128;
 const LEARNING_RATE: f64 = 1e-3;
 
+/// An actor and a critic, and what they learn with.
 pub(crate) struct Learner {
     actor: Network,
     critic: Network,
@@ -74,9 +75,10 @@ impl Learner {
 
     /// What the critic expects from observations `[env, time, 4]` on: `[env, time, 1]`.
     fn values(&self, observation: &windrow::Tensor) -> Result<windrow::Tensor> {
-        let rows = to_candle::<f32>(observation)?.flatten_to(D::Minus2)?;
-        let shape = [&observation.shape()[..2], &[1]].concat();
-        to_windrow(&self.critic.forward(&rows)?, shape)
+        let observation = to_candle::<f32>(observation)?;
+        let (envs, steps, _) = observation.dims3()?;
+        let values = self.critic.forward(&observation.flatten_to(1)?)?;
+        to_windrow(&values.reshape((envs, steps, 1))?)
     }
 }
 

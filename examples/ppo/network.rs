@@ -61,13 +61,10 @@ impl Network {
     /// A copy of the parameters, under the names that they came with.
     pub(crate) fn weights(&self) -> Result<Weights> {
         let mut weights = Weights::new([]);
-        for (i, Layer { weight, bias }) in self.layers.iter().enumerate() {
-            let (rows, columns) = weight.dims2()?;
-            weights.set(
-                format!("{}.weight", 2 * i),
-                to_windrow(weight, [rows, columns])?,
-            )?;
-            weights.set(format!("{}.bias", 2 * i), to_windrow(bias, [rows])?)?;
+        for (i, layer) in self.layers.iter().enumerate() {
+            for (name, parameter) in [("weight", &layer.weight), ("bias", &layer.bias)] {
+                weights.set(format!("{}.{name}", 2 * i), to_windrow(parameter)?)?;
+            }
         }
         Ok(weights)
     }
@@ -82,15 +79,12 @@ pub(crate) fn to_candle<T>(tensor: &windrow::Tensor) -> Result<Tensor>
 where
     T: tensordict::Element + WithDType,
 {
-    Ok(Tensor::from_vec(
-        tensor.to_vec::<T>()?,
-        tensor.shape(),
-        &Device::Cpu,
-    )?)
+    let values = tensor.to_vec::<T>()?;
+    Ok(Tensor::from_vec(values, tensor.shape(), &Device::Cpu)?)
 }
 
-/// A copy for windrow, in `shape`.
-pub(crate) fn to_windrow(tensor: &Tensor, shape: impl AsRef<[usize]>) -> Result<windrow::Tensor> {
+/// A copy for windrow, of the same shape.
+pub(crate) fn to_windrow(tensor: &Tensor) -> Result<windrow::Tensor> {
     let values = tensor.flatten_all()?.to_vec1::<f32>()?;
-    Ok(windrow::Tensor::from_vec(values, shape)?)
+    Ok(windrow::Tensor::from_vec(values, tensor.dims())?)
 }

@@ -1,5 +1,5 @@
 //! Bad input: every error names what was expected, what came, and where, and nothing hangs afterwards.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use tensordict::DType;
 use windrow_collect::{CollectError, Collector, CollectorBuilder, WorkerError, WorkerFault};

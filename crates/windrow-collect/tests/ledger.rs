@@ -1,5 +1,5 @@
 //! What a collector delivers, frame by frame, with an environment whose frames say which they are.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use std::collections::HashSet;
 
