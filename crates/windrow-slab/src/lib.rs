@@ -6,6 +6,7 @@ mod lease;
 mod memory;
 mod part;
 mod ring;
+mod row_block;
 mod rows;
 mod sync;
 
@@ -14,4 +15,5 @@ pub use layout::{Layout, RecordSpec, Shares};
 pub use lease::Lease;
 pub use part::{Part, PartRows, Step};
 pub use ring::{Order, Ring, RingSpec};
-pub use rows::{Key, LeafSpec, Row, RowBlock, RowMut, Rows, RowsMut};
+pub use row_block::RowBlock;
+pub use rows::{Key, LeafSpec, Row, RowMut, Rows, RowsMut};

@@ -6,7 +6,6 @@ use std::ptr::NonNull;
 use tensordict::{DType, Element, NestedKey, Shape};
 
 use crate::SlabError;
-use crate::memory::Memory;
 
 /// Name, element type and shape of one leaf of a record, for one environment and one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -458,53 +457,6 @@ impl<'a> RowMut<'a> {
         }
         to.copy_from_slice(values);
         Ok(())
-    }
-}
-
-/// A single row of time with memory of its own: what a cursor carries from one part to the next, and what
-/// tests use to drive an environment or a policy by hand.
-#[derive(Debug)]
-pub struct RowBlock {
-    block: Block,
-    /// What `block` points into.
-    _memory: Memory,
-}
-
-impl RowBlock {
-    /// A zeroed row of `leaves` for `envs` environments.
-    ///
-    /// # Errors
-    /// [`SlabError::TooLarge`] when the size overflows.
-    pub fn new(leaves: &[LeafSpec], envs: usize) -> Result<Self, SlabError> {
-        let mut end = 0;
-        let columns = leaves
-            .iter()
-            .map(|leaf| place(leaf, &mut end, 1, envs))
-            .collect::<Option<Vec<Column>>>()
-            .ok_or(SlabError::TooLarge { frames: envs })?;
-        let memory = Memory::zeroed(end).ok_or(SlabError::TooLarge { frames: envs })?;
-        Ok(Self {
-            // SAFETY: the columns were placed before `end`, the size of the memory.
-            block: unsafe { Block::new(memory.start(), envs, &columns) },
-            _memory: memory,
-        })
-    }
-
-    /// The row, to be read.
-    #[inline(always)]
-    #[must_use]
-    pub fn rows(&self) -> Rows<'_> {
-        // SAFETY: the block holds one zeroed row of every column (zero is valid for all dtypes), written only
-        // through `rows_mut`, which borrows `self` exclusively.
-        unsafe { Rows::new(&self.block, 0) }
-    }
-
-    /// The row, to be written.
-    #[inline(always)]
-    #[must_use]
-    pub fn rows_mut(&mut self) -> RowsMut<'_> {
-        // SAFETY: as in `rows`; `self` is borrowed exclusively.
-        unsafe { RowsMut::new(&self.block, 0) }
     }
 }
 

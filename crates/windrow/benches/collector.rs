@@ -14,7 +14,7 @@ use std::hint::black_box;
 
 use windrow::{Collector, Head, NetworkPolicy, Policy};
 
-use hand::{Batch, HandWritten};
+use hand::{Batch, HandWritten, Rng};
 use net::PlainNet;
 
 fn main() {
@@ -24,13 +24,28 @@ fn main() {
     network("network_1_env", 1, 2048, 0.80);
 }
 
-fn random(name: &str, envs: usize, frames: usize, target: f64) {
-    let mut collector = Collector::builder("CartPole-v1")
+/// A collector over `envs` environments; without a policy, actions are random.
+fn collector(envs: usize, frames: usize, policy: Option<NetworkPolicy>) -> Collector {
+    let builder = Collector::builder("CartPole-v1")
         .num_envs(envs)
         .frames_per_batch(frames)
-        .seed(7)
-        .build()
-        .unwrap();
+        .seed(7);
+    match policy {
+        Some(policy) => builder.policy(policy),
+        None => builder,
+    }
+    .build()
+    .unwrap()
+}
+
+/// Times `collector` against the hand-written loop with actions chosen by `act`.
+fn compare(
+    name: &str,
+    target: f64,
+    (envs, frames): (usize, usize),
+    mut collector: Collector,
+    act: impl Fn(&[[f32; 4]], &mut [i64], &mut Rng),
+) {
     let mut hand = HandWritten::new(envs);
     let mut batch = Batch::new(frames);
     timing::ratio(
@@ -38,44 +53,38 @@ fn random(name: &str, envs: usize, frames: usize, target: f64) {
         target,
         &mut || black_box(collector.next().unwrap().unwrap()).numel() as u64,
         &mut || {
-            hand.collect(&mut batch, |_, actions, rng| {
-                for action in actions {
-                    *action = (rng.bits() >> 63) as i64;
-                }
-            });
+            hand.collect(&mut batch, &act);
             black_box(&batch);
             frames as u64
         },
     );
 }
 
+fn random(name: &str, envs: usize, frames: usize, target: f64) {
+    let ours = collector(envs, frames, None);
+    compare(name, target, (envs, frames), ours, |_, actions, rng| {
+        for action in actions {
+            *action = (rng.bits() >> 63) as i64;
+        }
+    });
+}
+
 /// With the 4-64-64-2 tanh network, beside a hand-written forward inside the hand-written loop.
 fn network(name: &str, envs: usize, frames: usize, target: f64) {
     let policy = NetworkPolicy::new(net::network(), Head::Categorical);
     let plain = PlainNet::new(&policy.weights());
-    let mut collector = Collector::builder("CartPole-v1")
-        .num_envs(envs)
-        .policy(policy)
-        .frames_per_batch(frames)
-        .seed(7)
-        .build()
-        .unwrap();
-    let mut hand = HandWritten::new(envs);
-    let mut batch = Batch::new(frames);
-    timing::ratio(
+    let ours = collector(envs, frames, Some(policy));
+    compare(
         name,
         target,
-        &mut || black_box(collector.next().unwrap().unwrap()).numel() as u64,
-        &mut || {
-            hand.collect(&mut batch, |observations, actions, rng| {
-                for (observation, action) in observations.iter().zip(actions) {
-                    let [left, right] = plain.logits(observation);
-                    let chance = 1.0 / (1.0 + (left - right).exp());
-                    *action = i64::from(rng.f32() < chance);
-                }
-            });
-            black_box(&batch);
-            frames as u64
+        (envs, frames),
+        ours,
+        |observations, actions, rng| {
+            for (observation, action) in observations.iter().zip(actions) {
+                let [left, right] = plain.logits(observation);
+                let chance = 1.0 / (1.0 + (left - right).exp());
+                *action = i64::from(rng.f32() < chance);
+            }
         },
     );
 }

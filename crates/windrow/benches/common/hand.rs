@@ -70,7 +70,7 @@ struct Pole {
 pub struct HandWritten {
     poles: Vec<Pole>,
     next_id: i64,
-    pub rng: Rng,
+    rng: Rng,
 }
 
 impl HandWritten {
@@ -95,11 +95,7 @@ impl HandWritten {
 
     /// Fills `batch`; `act` chooses the actions of one row of observations.
     #[inline(always)]
-    pub fn collect(
-        &mut self,
-        batch: &mut Batch,
-        mut act: impl FnMut(&[[f32; 4]], &mut [i64], &mut Rng),
-    ) {
+    pub fn collect(&mut self, batch: &mut Batch, act: &impl Fn(&[[f32; 4]], &mut [i64], &mut Rng)) {
         let envs = self.poles.len();
         for flags in &mut batch.root_flags {
             flags.fill(false);
