@@ -15,8 +15,6 @@ mod ppo {
     pub(crate) mod learner;
     mod network;
     pub(crate) mod report;
-    #[cfg(unix)]
-    pub(crate) mod threads;
 }
 
 const NUM_ENVS: usize = 8;
@@ -45,8 +43,6 @@ struct Args {
 
 fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
-    #[cfg(unix)]
-    ppo::threads::settle()?;
     let actor = network(2).seed(args.seed);
     let critic = network(1).seed(!args.seed);
     let mut learner = Learner::new(&actor.weights(), &critic.weights(), args.seed)?;

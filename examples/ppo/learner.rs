@@ -18,6 +18,15 @@ const EPOCHS: usize = 10;
 const MINIBATCH: usize = 128;
 const LEARNING_RATE: f64 = 1e-3;
 
+/// What the losses read.
+const COLUMNS: [&str; 5] = [
+    "observation",
+    "action",
+    "action_log_prob",
+    "advantage",
+    "value_target",
+];
+
 /// An actor and a critic, and what they learn with.
 pub(crate) struct Learner {
     actor: Network,
@@ -50,24 +59,17 @@ impl Learner {
         batch.set(("next", "state_value"), next_value)?;
         self.gae.estimate(batch)?;
 
-        let keys = [
-            "observation",
-            "action",
-            "action_log_prob",
-            "advantage",
-            "value_target",
-        ];
-        let frames = batch.select(&keys)?.flatten()?;
+        let frames = batch.select(&COLUMNS)?.flatten()?;
         let mut order: Vec<usize> = (0..frames.numel()).collect();
         let rate = LEARNING_RATE * remaining;
         for _ in 0..EPOCHS {
             order.shuffle(&mut self.rng);
             for rows in order.chunks(MINIBATCH) {
                 let minibatch = frames.index_select(0, rows)?;
-                self.actor
-                    .descend(&policy_loss(&self.actor, &minibatch)?, rate)?;
-                self.critic
-                    .descend(&value_loss(&self.critic, &minibatch)?, rate)?;
+                let loss = policy_loss(&self.actor, &minibatch)?;
+                self.actor.descend(&loss, rate)?;
+                let loss = value_loss(&self.critic, &minibatch)?;
+                self.critic.descend(&loss, rate)?;
             }
         }
         Ok(())
