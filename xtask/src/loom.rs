@@ -1,4 +1,4 @@
-//! The loom models of the ring.
+//! The loom models of the ring and of the weight store.
 
 use std::env;
 
@@ -12,7 +12,7 @@ use crate::{
     workspace::Workspace,
 };
 
-const PACKAGE: &str = "windrow-slab";
+const PACKAGES: [&str; 2] = ["windrow-slab", "windrow-policy"];
 
 /// Bound of the search, unless the variable of this name says otherwise.
 const PREEMPTIONS: (&str, &str) = ("LOOM_MAX_PREEMPTIONS", "3");
@@ -37,11 +37,6 @@ pub(crate) fn is_model(test: &str) -> bool {
 /// # Errors
 /// When there are no models or cargo cannot be started.
 pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
-    let package = workspace.package(PACKAGE)?;
-    let models: Vec<_> = package.tests().filter(|test| is_model(test)).collect();
-    if models.is_empty() {
-        bail!("expected a file tests/loom*.rs in {PACKAGE}, found none");
-    }
     let mut command = cargo::command(&workspace.root);
     command.args([
         "test",
@@ -49,11 +44,17 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
         "--no-fail-fast",
         "--target-dir",
         "target/loom",
-        "--package",
-        PACKAGE,
     ]);
-    for model in models {
-        command.args(["--test", model]);
+    for name in PACKAGES {
+        let package = workspace.package(name)?;
+        let models: Vec<_> = package.tests().filter(|test| is_model(test)).collect();
+        if models.is_empty() {
+            bail!("expected a file tests/loom*.rs in {name}, found none");
+        }
+        command.args(["--package", name]);
+        for model in models {
+            command.args(["--test", model]);
+        }
     }
     command.env("RUSTFLAGS", cargo::rustflags("--cfg loom"));
     // Models need an optimised build, but not one worth linking slowly for.

@@ -1,6 +1,6 @@
 use windrow_env::EnvSpec;
 use windrow_policy::{
-    EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, RandomPolicy, Weights,
+    EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, Published, RandomPolicy, WeightStore,
 };
 use windrow_slab::{LeafSpec, Step};
 
@@ -16,6 +16,8 @@ pub(crate) struct Actor {
     columns: Vec<LeafSpec>,
     exploration: ExplorationType,
     version: i64,
+    /// Whether the version is to be taken from the store even if it is no other.
+    forgotten: bool,
 }
 
 impl Actor {
@@ -49,6 +51,7 @@ impl Actor {
             columns,
             exploration,
             version: 0,
+            forgotten: false,
         })
     }
 
@@ -66,19 +69,49 @@ impl Actor {
         self.version
     }
 
-    pub(crate) fn set_version(&mut self, version: i64) {
-        self.version = version;
+    /// Takes the weights from the store at the next [`refresh`](Self::refresh), whatever their version.
+    pub(crate) fn forget_version(&mut self) {
+        self.forgotten = true;
     }
 
-    pub(crate) fn weights(&self) -> Weights {
-        self.policy.weights()
+    /// Takes over the newest weights for worker `worker`.
+    pub(crate) fn refresh(
+        &mut self,
+        store: &WeightStore,
+        worker: usize,
+    ) -> Result<(), PolicyError> {
+        let newest = if self.forgotten {
+            store.newest(worker)
+        } else {
+            store.other_than(self.version, worker)
+        };
+        if let Some(Published { version, weights }) = newest {
+            self.policy.load(&weights)?;
+            self.version = version;
+        }
+        self.forgotten = false;
+        Ok(())
     }
 
-    /// Takes over new weights as the next version.
-    pub(crate) fn load(&mut self, weights: &Weights) -> Result<i64, PolicyError> {
-        self.policy.load(weights)?;
-        self.version += 1;
-        Ok(self.version)
+    /// Another policy of the same kind in place of this one, with the weights that it was made with.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`CollectError::Workers`] when it writes other columns.
+    pub(crate) fn replace(
+        &mut self,
+        mut policy: Box<dyn Policy>,
+        env: &EnvSpec,
+    ) -> Result<(), CollectError> {
+        let columns = policy.bind(env)?.columns;
+        if columns != self.columns {
+            return Err(CollectError::Workers(format!(
+                "a policy that was made anew writes other columns: expected {:?}, got {columns:?}",
+                self.columns
+            )));
+        }
+        self.policy = policy;
+        self.forgotten = true;
+        Ok(())
     }
 
     /// Writes the actions of one step and the version that chose them.

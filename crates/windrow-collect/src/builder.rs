@@ -1,47 +1,73 @@
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tensordict::TensorDict;
-use windrow_env::{EnvFactory, StepCounter, VecEnv};
-use windrow_policy::{ExplorationType, Policy, RandomPolicy};
-use windrow_slab::{Layout, Order, RecordSpec, Ring, RingSpec, Shares};
+use windrow_env::EnvFactory;
+use windrow_policy::{ExplorationType, Policy, RandomPolicy, WeightUpdater, Weights};
 
 use crate::CollectError;
-use crate::actor::Actor;
-use crate::collector::{Collector, Postproc};
-use crate::cursor::{Cursor, CursorOptions, TrajIds};
-use crate::schedule::Schedule;
-use crate::worker::Worker;
+use crate::build::build;
+use crate::collector::Collector;
+use crate::consumer::Consumer;
+use crate::cursor::CursorOptions;
+use crate::plan::{CatResults, Delivery, OnLoss, Placement, Plan};
+use crate::trajectories::TrajFormat;
 
 /// Slabs that a collector may grow to when batches are kept alive.
 const MAX_SLABS: usize = 64;
 
 /// Chooses what a [`Collector`] does. Everything is checked by [`build`](Self::build).
 pub struct CollectorBuilder {
-    env: Box<dyn EnvFactory>,
-    num_envs: Option<usize>,
-    policy: Option<Box<dyn Policy>>,
-    frames_per_batch: Option<usize>,
-    total_frames: Option<u64>,
-    partial_last_batch: bool,
-    max_frames_per_traj: Option<usize>,
-    init_random_frames: u64,
-    exploration_type: ExplorationType,
-    seed: Option<u64>,
-    track_traj_ids: bool,
-    track_policy_version: bool,
-    return_same_td: bool,
-    max_slabs: usize,
-    cursor: CursorOptions,
-    postproc: Vec<Postproc>,
+    pub(crate) plan: Plan,
+    pub(crate) envs: Vec<EnvMaker>,
+    pub(crate) num_workers: Option<usize>,
+    pub(crate) num_envs: Option<usize>,
+    pub(crate) policy: PolicyMaker,
+    pub(crate) frames_per_batch: Frames,
+    pub(crate) total_frames: Option<u64>,
+    pub(crate) partial_last_batch: bool,
+    pub(crate) max_frames_per_traj: Option<usize>,
+    pub(crate) init_random_frames: u64,
+    pub(crate) exploration_type: ExplorationType,
+    pub(crate) seed: Option<u64>,
+    pub(crate) track_traj_ids: bool,
+    pub(crate) track_policy_version: bool,
+    pub(crate) return_same_td: bool,
+    pub(crate) max_slabs: usize,
+    pub(crate) cursor: CursorOptions,
+    pub(crate) cat_results: CatResults,
+    pub(crate) preemptive_threshold: Option<f64>,
+    pub(crate) on_loss: OnLoss,
+    pub(crate) trajs_per_batch: Option<usize>,
+    pub(crate) traj_format: TrajFormat,
+    pub(crate) split_trajs: bool,
+    pub(crate) consumer: Consumer,
+}
+
+/// Makes the environments of a worker.
+pub(crate) type EnvMaker = Arc<dyn EnvFactory + Send + Sync>;
+
+/// Makes the policy of worker `n`.
+pub(crate) type PolicyMaker = Arc<dyn Fn(usize) -> Box<dyn Policy> + Send + Sync>;
+
+/// Frames of a batch, as they were asked for.
+#[derive(Debug, Clone)]
+pub(crate) enum Frames {
+    Missing,
+    /// Over all workers of a batch.
+    Batch(usize),
+    /// For each worker.
+    Workers(Vec<usize>),
 }
 
 impl CollectorBuilder {
-    pub(crate) fn new(env: Box<dyn EnvFactory>) -> Self {
+    pub(crate) fn new(env: EnvMaker, plan: Plan) -> Self {
         Self {
-            env,
+            plan,
+            envs: vec![env],
+            num_workers: None,
             num_envs: None,
-            policy: None,
-            frames_per_batch: None,
+            policy: Arc::new(|_| Box::new(RandomPolicy::new())),
+            frames_per_batch: Frames::Missing,
             total_frames: None,
             partial_last_batch: false,
             max_frames_per_traj: None,
@@ -53,29 +79,97 @@ impl CollectorBuilder {
             return_same_td: false,
             max_slabs: MAX_SLABS,
             cursor: CursorOptions::default(),
-            postproc: Vec::new(),
+            cat_results: CatResults::default(),
+            preemptive_threshold: None,
+            on_loss: OnLoss::default(),
+            trajs_per_batch: None,
+            traj_format: TrajFormat::default(),
+            split_trajs: false,
+            consumer: Consumer::default(),
         }
     }
 
-    /// Environments that step together: batches then are `[num_envs, time]`. Without it, an environment that is one
-    /// world gives batches of `[time]`, and one that is several keeps its own number.
+    /// Workers: each has environments and a policy of its own. 1 unless told.
+    #[must_use]
+    pub fn num_workers(mut self, workers: usize) -> Self {
+        self.num_workers = Some(workers);
+        self
+    }
+
+    /// One environment factory for each worker, in place of the one that all would use.
+    #[must_use]
+    pub fn worker_envs<F>(mut self, envs: impl IntoIterator<Item = F>) -> Self
+    where
+        F: EnvFactory + Send + Sync + 'static,
+    {
+        self.envs = envs
+            .into_iter()
+            .map(|env| Arc::new(env) as EnvMaker)
+            .collect();
+        self.num_workers = self.num_workers.or(Some(self.envs.len()));
+        self
+    }
+
+    /// Where workers run, instead of where the collector's name says. Inline, no collector runs ahead.
+    #[must_use]
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.plan.placement = placement;
+        self
+    }
+
+    /// How parts make batches, instead of how the collector's name says.
+    #[must_use]
+    pub fn delivery(mut self, delivery: Delivery) -> Self {
+        self.plan.delivery = delivery;
+        self
+    }
+
+    /// Environments of each worker, which step together: batches then have a dimension for them. Without it, an
+    /// environment that is one world gives batches without one, and one that is several keeps its own number.
     #[must_use]
     pub fn num_envs(mut self, num_envs: usize) -> Self {
         self.num_envs = Some(num_envs);
         self
     }
 
-    /// Who acts; without a policy, actions are drawn uniformly from the action space.
+    /// Who acts; without a policy, actions are drawn uniformly from the action space. Each worker has a clone.
     #[must_use]
-    pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
-        self.policy = Some(Box::new(policy));
+    pub fn policy(mut self, policy: impl Policy + Clone + 'static) -> Self {
+        // Cloned by whichever thread a worker runs in, one at a time, so that policies need not be `Sync`.
+        let policy = Mutex::new(policy);
+        self.policy = Arc::new(move |_| {
+            Box::new(
+                policy
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone(),
+            )
+        });
+        self
+    }
+
+    /// Makes the policy of worker `n`, for policies that differ from worker to worker or cannot be cloned. All of them write
+    /// the same columns.
+    #[must_use]
+    pub fn policy_factory<P>(mut self, make: impl Fn(usize) -> P + Send + Sync + 'static) -> Self
+    where
+        P: Policy + 'static,
+    {
+        self.policy = Arc::new(move |worker| Box::new(make(worker)));
         self
     }
 
     /// Frames in one delivered batch, over all environments. Required.
     #[must_use]
     pub fn frames_per_batch(mut self, frames: usize) -> Self {
-        self.frames_per_batch = Some(frames);
+        self.frames_per_batch = Frames::Batch(frames);
+        self
+    }
+
+    /// Frames of each worker in one delivered batch, instead of equal shares. Where a batch is one worker's, all are equal.
+    #[must_use]
+    pub fn frames_per_worker(mut self, frames: impl IntoIterator<Item = usize>) -> Self {
+        self.frames_per_batch = Frames::Workers(frames.into_iter().collect());
         self
     }
 
@@ -166,6 +260,89 @@ impl CollectorBuilder {
         self
     }
 
+    /// How the shares of several workers are put together.
+    #[must_use]
+    pub fn cat_results(mut self, how: CatResults) -> Self {
+        self.cat_results = how;
+        self
+    }
+
+    /// Cuts the shares of slow workers short at their next step, once this fraction of the workers is ready: from 0, where
+    /// each worker makes one step at least, to 1, where nobody is cut. Synchronous collectors only. Frames that were not
+    /// collected do not count.
+    #[must_use]
+    pub fn preemptive_threshold(mut self, fraction: f64) -> Self {
+        self.preemptive_threshold = Some(fraction);
+        self
+    }
+
+    /// Delivers whole trajectories, so many in a batch, put together from as many batches of `frames_per_batch` frames as it
+    /// takes. `total_frames` then counts the frames collected and need not divide; those of trajectories that were not
+    /// delivered in the end are dropped and counted in [`Stats::dropped_frames`](crate::Stats::dropped_frames).
+    #[must_use]
+    pub fn trajs_per_batch(mut self, trajectories: usize) -> Self {
+        self.trajs_per_batch = Some(trajectories);
+        self
+    }
+
+    /// How whole trajectories lie in a batch: padded with a mask, unless told.
+    #[must_use]
+    pub fn traj_format(mut self, format: TrajFormat) -> Self {
+        self.traj_format = format;
+        self
+    }
+
+    /// Delivers each batch with a row for every piece of a trajectory in it, padded; see
+    /// [`split_trajectories`](crate::postproc::split_trajectories). Pieces of one trajectory in two batches stay apart.
+    #[must_use]
+    pub fn split_trajs(mut self, split: bool) -> Self {
+        self.split_trajs = split;
+        self
+    }
+
+    /// What happens when an environment fails.
+    #[must_use]
+    pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
+        self.on_loss = on_loss;
+        self
+    }
+
+    /// Where new weights come from when none are given: [`Collector::update_policy_weights_from_source`], and
+    /// [`update_at_each_batch`](Self::update_at_each_batch).
+    #[must_use]
+    pub fn weight_source(mut self, source: impl FnMut() -> Weights + Send + 'static) -> Self {
+        self.consumer.weight_source = Some(Box::new(source));
+        self
+    }
+
+    /// Fetches weights from the [source](Self::weight_source) before each batch is asked for.
+    #[must_use]
+    pub fn update_at_each_batch(mut self, update: bool) -> Self {
+        self.consumer.update_at_each_batch = update;
+        self
+    }
+
+    /// How new weights reach the workers.
+    #[must_use]
+    pub fn weight_updater(mut self, updater: impl WeightUpdater + 'static) -> Self {
+        self.consumer.updater = Box::new(updater);
+        self
+    }
+
+    /// Called before each batch is asked for.
+    #[must_use]
+    pub fn pre_collect_hook(mut self, hook: impl FnMut() + Send + 'static) -> Self {
+        self.consumer.pre_collect_hook = Some(Box::new(hook));
+        self
+    }
+
+    /// Called with each batch as it is delivered.
+    #[must_use]
+    pub fn post_collect_hook(mut self, hook: impl FnMut(&TensorDict) + Send + 'static) -> Self {
+        self.consumer.post_collect_hook = Some(Box::new(hook));
+        self
+    }
+
     /// What is done to every batch before it is delivered. Several are applied in the order given.
     #[must_use]
     pub fn postproc<E>(
@@ -175,143 +352,26 @@ impl CollectorBuilder {
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        self.postproc
+        self.consumer
+            .postproc
             .push(Box::new(move |batch| postproc(batch).map_err(Into::into)));
         self
     }
 
-    /// Makes the environments, binds the policy and lays out the memory.
+    /// Makes the environments, all workers' at once, binds the policies and lays out the memory.
     ///
     /// # Errors
     /// [`CollectError`], naming the argument, what was expected and what came.
     pub fn build(self) -> Result<Collector, CollectError> {
-        let env = self.make_env()?;
-        let num_envs = env.num_envs();
-        let schedule = self.schedule(num_envs)?;
-        let seed = self.seed.unwrap_or_else(entropy);
-        let policy = self.policy.unwrap_or_else(|| Box::new(RandomPolicy::new()));
-        let actor = Actor::new(policy, env.spec(), self.exploration_type)?;
-        let record = RecordSpec {
-            observation: env.spec().observation_leaves(),
-            policy: actor.columns().to_vec(),
-            traj_ids: self.track_traj_ids,
-            policy_version: self.track_policy_version,
-        };
-        let shares = Shares {
-            steps: vec![schedule.steps],
-            envs: num_envs,
-            batched: num_envs > 1 || self.num_envs.is_some(),
-        };
-        let ring = Ring::new(
-            Layout::new(&record, shares)?,
-            RingSpec {
-                order: Order::ByWorker,
-                workers: 1,
-                ahead: 0,
-                max_slabs: if self.return_same_td {
-                    1
-                } else {
-                    self.max_slabs
-                },
-            },
-        )?;
-        let ids = TrajIds {
-            base: 0,
-            total_envs: num_envs,
-        };
-        let cursor = Cursor::new(env.spec(), num_envs, 0, ids, seed, self.cursor)?;
-        let schedule = Arc::new(Mutex::new(schedule));
-        let worker = Worker {
-            id: 0,
-            env,
-            actor,
-            cursor,
-            ring: Arc::clone(&ring),
-            schedule: Arc::clone(&schedule),
-        };
-        Ok(Collector::new(worker, ring, schedule, seed, self.postproc))
+        build(self)
     }
-
-    fn make_env(&self) -> Result<Box<dyn VecEnv>, CollectError> {
-        if self.num_envs == Some(0) {
-            return Err(not_positive("num_envs", 0));
-        }
-        let env = self.env.build(self.num_envs.unwrap_or(1))?;
-        Ok(match self.max_frames_per_traj {
-            None => env,
-            Some(0) => return Err(not_positive("max_frames_per_traj", 0)),
-            Some(frames) => Box::new(StepCounter::new(env)?.with_max_steps(frames)?),
-        })
-    }
-
-    /// Checks the frame counts against each other.
-    fn schedule(&self, num_envs: usize) -> Result<Schedule, CollectError> {
-        let per_batch = match self.frames_per_batch {
-            None => {
-                return Err(CollectError::NotPositive {
-                    name: "frames_per_batch",
-                    got: "nothing".to_owned(),
-                });
-            }
-            Some(0) => return Err(not_positive("frames_per_batch", 0)),
-            Some(frames) => frames,
-        };
-        let lockstep = |name, frames: u64| {
-            let envs = num_envs as u64;
-            if frames.is_multiple_of(envs) {
-                return Ok(());
-            }
-            Err(CollectError::IndivisibleBatch {
-                name,
-                frames,
-                num_envs,
-                below: (frames / envs).max(1) * envs,
-                above: frames.div_ceil(envs) * envs,
-            })
-        };
-        lockstep("frames_per_batch", per_batch as u64)?;
-        if let Some(total) = self.total_frames {
-            let batch = per_batch as u64;
-            if !total.is_multiple_of(batch) && !self.partial_last_batch {
-                return Err(CollectError::IndivisibleTotal {
-                    total,
-                    per_batch,
-                    below: (total / batch).max(1) * batch,
-                    above: total.div_ceil(batch) * batch,
-                });
-            }
-            lockstep("total_frames", total)?;
-        }
-        Ok(Schedule {
-            envs: num_envs,
-            steps: per_batch / num_envs,
-            frames_per_batch: per_batch as u64,
-            total_frames: self.total_frames,
-            init_random_frames: self.init_random_frames,
-            start: 0,
-            first_seq: 0,
-            counting: true,
-        })
-    }
-}
-
-fn not_positive(name: &'static str, got: u64) -> CollectError {
-    CollectError::NotPositive {
-        name,
-        got: got.to_string(),
-    }
-}
-
-/// A seed that differs from run to run: the standard library keys its hash maps with the operating system's entropy.
-fn entropy() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    // Seeds are shown as `i64` in saved states.
-    RandomState::new().hash_one(0u8) >> 1
 }
 
 impl std::fmt::Debug for CollectorBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CollectorBuilder")
+            .field("plan", &self.plan)
+            .field("num_workers", &self.num_workers)
             .field("num_envs", &self.num_envs)
             .field("frames_per_batch", &self.frames_per_batch)
             .field("total_frames", &self.total_frames)

@@ -1,8 +1,9 @@
 use windrow_env::{EnvSpec, Reset, VecEnv};
 use windrow_policy::EnvRows;
-use windrow_slab::{Part, RowBlock, RowsMut, SlabError, Step};
+use windrow_slab::{Part, PartRows, RowBlock, RowsMut, SlabError, Step};
 
 use crate::error::{Place, WorkerFault};
+use crate::worker::Resume;
 
 /// Where each environment of a worker stands: what lasts from one part to the next.
 #[derive(Debug)]
@@ -55,8 +56,8 @@ pub(crate) enum Restart {
     Unseeded,
     /// Environment `i` is seeded with `seed + i`, or all with `seed`.
     Seeded { seed: u64, same: bool },
-    /// As after a loss: from the seed, the environment and the episode, so that no episode is repeated.
-    Resumed { seed: u64 },
+    /// From the seed, the environment and its frame, so that no episode is repeated.
+    Resumed,
 }
 
 impl Cursor {
@@ -83,19 +84,31 @@ impl Cursor {
         })
     }
 
-    /// Begins all episodes anew at the next part.
+    /// Begins all episodes anew at the next part. Where they are to be already, a seed is not forgotten.
     pub(crate) fn restart(&mut self, how: Restart) {
-        self.restart = Some(how);
+        if how != Restart::Unseeded || self.restart.is_none() {
+            self.restart = Some(how);
+        }
     }
 
-    /// Goes on from a saved state: `frame` frames into each environment, ids from `base` on.
-    pub(crate) fn resume(&mut self, frame: u64, base: i64, seed: u64) {
-        self.envs.set_frame(frame);
-        self.envs.set_seed(seed);
-        self.began.fill(frame);
+    /// Goes on from a saved state.
+    pub(crate) fn resume(&mut self, saved: Resume) {
+        self.envs.set_frame(saved.frame);
+        self.envs.set_seed(saved.seed);
+        self.began.fill(saved.frame);
         self.episode.fill(0);
-        self.ids.base = base;
-        self.restart = Some(Restart::Resumed { seed });
+        self.ids.base = saved.traj_id;
+        self.restart = Some(Restart::Resumed);
+    }
+
+    /// The environments are new ones: begins episodes that there were not before.
+    pub(crate) fn start_over(&mut self) {
+        self.number_next_episodes();
+        // Frames that were lost are not collected again: noise and seeds go on behind them.
+        let frame = self.envs.frames().iter().max().map_or(0, |frame| frame + 1);
+        self.envs.set_frame(frame);
+        self.began.fill(frame);
+        self.restart = Some(Restart::Resumed);
     }
 
     /// The smallest id that no frame carries yet, however episodes go on.
@@ -154,7 +167,6 @@ impl Cursor {
             copy_ids(&self.traj_ids, traj_ids);
         }
         self.envs.advance();
-        let last = following.is_none();
         // The carry is borrowed only where it is needed, so that `self` stays whole for the resets.
         if let Some(mut following) = following {
             following.copy_from(next_obs.as_rows())?;
@@ -164,9 +176,24 @@ impl Cursor {
         } else {
             self.carry_over(env, &next_obs, any.then_some(&*done))?;
         }
-        if last && self.options.set_truncated {
+        Ok(())
+    }
+
+    /// Marks the last step of a part, if that is wanted. The episodes go on all the same.
+    pub(crate) fn end(&self, rows: &mut PartRows<'_>) {
+        if let Some((truncated, done)) = rows.last_flags().filter(|_| self.options.set_truncated) {
             truncated.fill(true);
             done.fill(true);
+        }
+    }
+
+    /// Takes over where a part that was cut short after `steps` steps has left off; at a whole one, `close` did.
+    pub(crate) fn carry_from(&mut self, part: &mut Part, steps: usize) -> Result<(), WorkerFault> {
+        if steps < part.steps() {
+            if let Some(obs) = part.obs(steps) {
+                self.carry.rows_mut().copy_from(obs)?;
+            }
+            part.shorten(steps);
         }
         Ok(())
     }
@@ -238,7 +265,7 @@ impl Cursor {
 
     fn begin_all(&mut self, env: &mut dyn VecEnv, how: Restart) -> Result<(), WorkerFault> {
         self.resets.clear();
-        if let Restart::Seeded { seed, .. } | Restart::Resumed { seed } = how {
+        if let Restart::Seeded { seed, .. } = how {
             self.envs.set_seed(seed);
         }
         for env in 0..self.envs.len() {
@@ -248,7 +275,7 @@ impl Cursor {
                 Restart::Seeded { seed, same: true } => Some(seed),
                 Restart::Seeded { seed, same: false } => Some(seed.wrapping_add(u64::from(id))),
                 // The generator behind it is another one, so it does not matter that the policy draws from it too.
-                Restart::Resumed { .. } => Some(self.envs.noise(env).bits()),
+                Restart::Resumed => Some(self.envs.noise(env).bits()),
             };
             self.resets.push(Reset { env, seed });
             self.envs.begin(env);

@@ -74,6 +74,56 @@ pub enum CollectError {
     /// Memory could not be laid out or lent.
     #[error(transparent)]
     Slab(#[from] SlabError),
+    /// Workers, and what was chosen for them, do not go together.
+    #[error("{0}")]
+    Workers(String),
+    /// A profile was asked for when workers had begun already.
+    #[error(
+        "a profile records workers from their start: enable_profile must be called before the first batch is asked for"
+    )]
+    ProfileTooLate,
+    /// Nothing would be left to be recorded.
+    #[error(
+        "num_rollouts={num_rollouts} must be greater than warmup_rollouts={warmup_rollouts}, or nothing is recorded"
+    )]
+    ProfileRollouts {
+        /// Rollouts that a worker is to be looked at for.
+        num_rollouts: usize,
+        /// Those of them that are not recorded.
+        warmup_rollouts: usize,
+    },
+    /// A profile would be too large.
+    #[error(
+        "no memory for {spans} spans of worker {worker}: profile fewer rollouts, or shorter ones"
+    )]
+    ProfileMemory {
+        /// Number of the worker.
+        worker: usize,
+        /// Spans that were to be recorded.
+        spans: usize,
+    },
+    /// A worker's profile could not be written.
+    #[error("failed to write the profile of worker {worker} to {}: {source}", path.display())]
+    ProfileFile {
+        /// Number of the worker.
+        worker: usize,
+        /// Where it was to go.
+        path: std::path::PathBuf,
+        /// What the file system said.
+        source: std::io::Error,
+    },
+    /// Some workers were still busy when the time for a shutdown was over; their threads end when they come back.
+    #[error(
+        "{stuck} of {workers} workers were still busy {seconds:.1} s after the collector was shut down"
+    )]
+    Stuck {
+        /// Workers that did not end.
+        stuck: usize,
+        /// Workers that there were.
+        workers: usize,
+        /// Seconds that were waited.
+        seconds: f64,
+    },
     /// A worker failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
@@ -173,6 +223,15 @@ pub enum WorkerFault {
     /// The memory that it fills.
     #[error("{0}")]
     Slab(#[source] SlabError),
+    /// The thread that it should run in.
+    #[error("failed to start its thread: {0}")]
+    Start(#[source] std::io::Error),
+    /// Environment or policy panicked.
+    #[error("panicked: {0}")]
+    Panic(String),
+    /// Environments or policy could not be made anew after a loss.
+    #[error("failed to start over: {0}")]
+    Remake(#[source] Box<CollectError>),
 }
 
 impl WorkerFault {
@@ -180,8 +239,25 @@ impl WorkerFault {
     pub(crate) fn env(&self) -> Option<usize> {
         match self {
             Self::Env(error) => Some(error.env),
-            Self::Policy(_) | Self::Slab(_) => None,
+            Self::Policy(_) | Self::Slab(_) | Self::Start(_) | Self::Panic(_) | Self::Remake(_) => {
+                None
+            }
         }
+    }
+
+    /// What a panic said.
+    pub(crate) fn panic(payload: &(dyn std::any::Any + Send)) -> Self {
+        let said = payload
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string));
+        Self::Panic(said.unwrap_or_else(|| "with something that is no text".to_owned()))
+    }
+}
+
+impl From<SlabError> for WorkerFault {
+    fn from(error: SlabError) -> Self {
+        Self::Slab(error)
     }
 }
 

@@ -2,17 +2,33 @@
 #![forbid(unsafe_code)]
 
 mod actor;
+mod build;
 mod builder;
 mod collector;
+mod collectors;
+mod consumer;
 mod cursor;
 mod error;
+mod evaluator;
+mod handle;
+mod placement;
+mod plan;
 pub mod postproc;
+mod probe;
+mod profiling;
 mod rollout;
 mod schedule;
 mod stats;
+mod trajectories;
 mod worker;
 
 pub use builder::CollectorBuilder;
-pub use collector::Collector;
+pub use collector::{Collector, Paused};
+pub use collectors::{AsyncCollector, MultiAsyncCollector, MultiCollector, MultiSyncCollector};
 pub use error::{CollectError, WorkerError, WorkerFault};
-pub use stats::Stats;
+pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
+pub use handle::Handle;
+pub use plan::{CatResults, Delivery, OnLoss, Placement};
+pub use probe::{Phase, PhaseProfile, ProfileConfig, ProfileSummary, WorkerProfile};
+pub use stats::{PolicyLag, Stats};
+pub use trajectories::{TrajFormat, TrajectoryBatcher};

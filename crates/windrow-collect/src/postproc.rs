@@ -1,5 +1,9 @@
 //! What can be done to a batch before it is delivered.
 
 mod gae;
+mod multi_step;
+mod split;
 
 pub use gae::Gae;
+pub use multi_step::MultiStep;
+pub use split::split_trajectories;

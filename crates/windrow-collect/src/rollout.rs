@@ -6,28 +6,40 @@ use windrow_slab::Part;
 use crate::actor::Actor;
 use crate::cursor::Cursor;
 use crate::error::WorkerFault;
+use crate::probe::{Phase, Probe};
 
-/// Fills `part`: the policy acts, the environments step, ended episodes start anew.
+/// Fills `part`: the policy acts, the environments step, ended episodes start anew. Ends early, yet after one step at
+/// least, where the part is to be cut short. `probe` is told where the phases end.
 ///
 /// # Errors
 /// What went wrong; [`Cursor::locate`] tells where. The part is then to be dropped, not committed.
-pub(crate) fn rollout(
+pub(crate) fn rollout<P: Probe>(
     env: &mut dyn VecEnv,
     actor: &mut Actor,
     cursor: &mut Cursor,
     part: &mut Part,
+    probe: &mut P,
 ) -> Result<(), WorkerFault> {
     cursor.open(env, part)?;
     let mut rows = part.rows();
+    probe.mark(Phase::Open);
     while let Some(mut step) = rows.next_step() {
         actor.act(cursor.envs(), &mut step)?;
+        probe.mark(Phase::Policy);
         let outcomes = Outcomes {
             reward: step.reward,
             terminated: step.terminated,
             truncated: step.truncated,
         };
         env.step(step.policy.as_rows(), step.next_obs.reborrow(), outcomes)?;
+        probe.mark(Phase::EnvStep);
         cursor.close(env, step)?;
+        probe.mark(Phase::Close);
+        if rows.is_cut() {
+            break;
+        }
     }
-    Ok(())
+    cursor.end(&mut rows);
+    let done = rows.done();
+    cursor.carry_from(part, done)
 }

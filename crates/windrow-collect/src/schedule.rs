@@ -1,59 +1,113 @@
-/// How many frames each batch holds, and which batches are random.
+/// How many frames each slab holds, how they are shared out, and which slabs are random.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
     /// Environments of a worker.
     pub(crate) envs: usize,
-    /// Steps of a full share.
-    pub(crate) steps: usize,
-    pub(crate) frames_per_batch: u64,
+    /// Steps of each part of a full slab.
+    pub(crate) steps: Vec<usize>,
+    /// Parts that are still filled: where every worker has its own, a retired one's is not.
+    pub(crate) alive: Vec<bool>,
+    /// Frames of a slab.
+    pub(crate) frames_per_slab: u64,
+    pub(crate) slabs_per_batch: u64,
     pub(crate) total_frames: Option<u64>,
     pub(crate) init_random_frames: u64,
-    /// Frames that came before batch `first_seq`.
+    /// Frames that came before slab `first_seq`.
     pub(crate) start: u64,
-    /// The batch that the following ones are counted from.
+    /// The slab that the following ones are counted from.
     pub(crate) first_seq: u64,
-    /// Whether batches count towards the total.
+    /// Whether slabs count towards the total.
     pub(crate) counting: bool,
 }
 
-/// What a worker is to do for one batch.
+/// What a worker is to do for one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) steps: usize,
-    /// Ignore the policy: the batch belongs to the random warm-up.
+    /// Ignore the policy: it belongs to the random warm-up.
     pub(crate) random: bool,
 }
 
 impl Schedule {
-    /// A worker's share of batch `seq`.
-    pub(crate) fn share(&self, seq: u64) -> Share {
-        let before = self.start + seq.saturating_sub(self.first_seq) * self.frames_per_batch;
+    /// The share of part `part` of slab `seq`.
+    pub(crate) fn share(&self, seq: u64, part: usize) -> Share {
+        let before = self.start + seq.saturating_sub(self.first_seq) * self.frames_per_slab;
         let left = self
             .total_frames
             .filter(|_| self.counting)
             .map_or(u64::MAX, |total| total.saturating_sub(before));
-        let steps = if left < self.frames_per_batch {
-            (left / self.envs as u64) as usize
+        let full = self.steps[part];
+        let steps = if left < self.frames_per_slab {
+            self.part_of((left / self.envs as u64) as usize, part)
         } else {
-            self.steps
+            full
         };
         Share {
-            steps,
+            steps: steps.min(full),
             random: before < self.init_random_frames,
         }
     }
+
+    /// Frames of a batch.
+    pub(crate) fn frames_per_batch(&self) -> u64 {
+        self.frames_per_slab * self.slabs_per_batch
+    }
+
+    /// The slab before which collection ends.
+    pub(crate) fn end(&self) -> u64 {
+        self.total_frames
+            .filter(|_| self.counting)
+            .map_or(u64::MAX, |total| {
+                let left = total.saturating_sub(self.start);
+                self.first_seq + left.div_ceil(self.frames_per_slab)
+            })
+    }
+
+    /// Counts on from `frames` frames with slab `seq`.
+    pub(crate) fn count_from(&mut self, frames: u64, seq: u64) {
+        (self.start, self.first_seq) = (frames, seq);
+    }
+
+    /// The part of worker `worker`, where every worker has its own, is filled no more.
+    pub(crate) fn retire(&mut self, worker: usize) {
+        if let Some(alive) = self.alive.get_mut(worker) {
+            *alive = false;
+        }
+    }
+
+    /// What part `part` has of `steps` steps that are shared out as those of a full slab are.
+    fn part_of(&self, steps: usize, part: usize) -> usize {
+        let room = |parts: usize| -> usize {
+            let parts = self.steps[..parts].iter().zip(&self.alive);
+            parts
+                .map(|(steps, &alive)| if alive { *steps } else { 0 })
+                .sum()
+        };
+        let whole = room(self.steps.len()).max(1);
+        let up_to = |parts: usize| steps * room(parts) / whole;
+        up_to(part + 1) - up_to(part)
+    }
+}
+
+/// `steps` steps for `parts` workers, as evenly as they go; the first ones get one more.
+pub(crate) fn even_shares(steps: usize, parts: usize) -> Vec<usize> {
+    (0..parts)
+        .map(|part| steps / parts + usize::from(part < steps % parts))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn schedule() -> Schedule {
+    fn schedule(steps: &[usize], total_frames: u64) -> Schedule {
         Schedule {
             envs: 2,
-            steps: 5,
-            frames_per_batch: 10,
-            total_frames: Some(24),
+            frames_per_slab: 2 * steps.iter().sum::<usize>() as u64,
+            slabs_per_batch: 1,
+            steps: steps.to_vec(),
+            alive: vec![true; steps.len()],
+            total_frames: Some(total_frames),
             init_random_frames: 11,
             start: 0,
             first_seq: 0,
@@ -63,9 +117,11 @@ mod tests {
 
     #[test]
     fn the_last_batch_is_short_and_warm_up_rounds_up_to_whole_batches() {
-        let shares = [0, 1, 2].map(|seq| schedule().share(seq));
+        let schedule = schedule(&[5], 24);
+        let shares = [0, 1, 2].map(|seq| schedule.share(seq, 0));
         assert_eq!(shares.map(|share| share.steps), [5, 5, 2]);
         assert_eq!(shares.map(|share| share.random), [true, true, false]);
+        assert_eq!(schedule.end(), 3);
     }
 
     #[test]
@@ -74,8 +130,25 @@ mod tests {
             counting: false,
             start: 20,
             first_seq: 7,
-            ..schedule()
+            ..schedule(&[5], 24)
         };
-        assert_eq!(uncounted.share(7).steps, 5);
+        assert_eq!(uncounted.share(7, 0).steps, 5);
+        assert_eq!(uncounted.end(), u64::MAX);
+    }
+
+    #[test]
+    fn shares_add_up_whatever_is_left() {
+        assert_eq!(even_shares(1000, 3), [334, 333, 333]);
+        for left in 0..=20 {
+            let schedule = schedule(&[4, 3, 3], 2 * left);
+            let shares = [0, 1, 2].map(|part| schedule.share(0, part).steps);
+            assert_eq!(shares.iter().sum::<usize>() as u64, left.min(10));
+            assert!(
+                shares
+                    .iter()
+                    .zip(&[4, 3, 3])
+                    .all(|(share, full)| share <= full)
+            );
+        }
     }
 }

@@ -1,32 +1,86 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use windrow_slab::Commit;
+
 /// What a collector has done so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Frames delivered.
+    /// Frames delivered; where whole trajectories are, frames collected.
     pub frames: u64,
     /// Batches delivered.
     pub batches: u64,
+    /// Frames that were collected and belong to no trajectory that was or will be delivered.
+    pub dropped_frames: u64,
     /// Frames to be delivered in all; `None` when endless.
     pub total_frames: Option<u64>,
     /// Whether all frames were delivered.
     pub completed: bool,
     /// Frames asked for in a batch.
     pub requested_frames_per_batch: usize,
+    /// Workers.
+    pub workers: usize,
+    /// Workers that still collect.
+    pub workers_alive: usize,
+    /// How often a worker that had failed started over.
+    pub restarts: u64,
     /// Environments over all workers.
     pub num_envs: usize,
     /// Frames delivered a second since the first batch was asked for.
     pub frames_per_second: f64,
     /// Frames delivered a second over the last ten seconds.
     pub recent_frames_per_second: f64,
+    /// How long workers in threads have waited until they could go on, over all of them.
+    pub workers_waited: Duration,
     /// Version of the weights: how often they were updated.
     pub policy_version: i64,
+    /// How many versions behind the newest one the parts of batches were when they were delivered.
+    pub policy_lag: PolicyLag,
     /// Seed that environments and policy noise derive from.
     pub seed: u64,
     /// Memory of all slabs in bytes.
     pub slab_bytes: usize,
+}
+
+/// How many versions behind the newest one parts were collected.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PolicyLag {
+    /// The freshest part's.
+    pub min: i64,
+    /// Over all parts.
+    pub mean: f64,
+    /// The stalest part's.
+    pub max: i64,
+}
+
+/// Collects the lag of each part.
+#[derive(Debug, Default)]
+pub(crate) struct Lag {
+    seen: Option<(i64, i64)>,
+    sum: i64,
+    parts: u64,
+}
+
+impl Lag {
+    /// A batch of these parts was delivered while `newest` was the newest version.
+    pub(crate) fn add(&mut self, newest: i64, parts: &[Commit]) {
+        for lag in parts.iter().map(|part| newest - part.version) {
+            let (min, max) = self.seen.unwrap_or((lag, lag));
+            self.seen = Some((min.min(lag), max.max(lag)));
+            self.sum += lag;
+            self.parts += 1;
+        }
+    }
+
+    pub(crate) fn of_all(&self) -> PolicyLag {
+        let (min, max) = self.seen.unwrap_or_default();
+        PolicyLag {
+            min,
+            mean: self.sum as f64 / self.parts.max(1) as f64,
+            max,
+        }
+    }
 }
 
 const RECENT: Duration = Duration::from_secs(10);
@@ -51,6 +105,10 @@ impl Throughput {
             self.began = Some(now);
             self.window.push_back((now, 0));
         }
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.began.is_some()
     }
 
     /// `frames` more have arrived.

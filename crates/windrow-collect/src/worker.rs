@@ -1,11 +1,17 @@
-use std::sync::{Arc, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use windrow_env::VecEnv;
-use windrow_slab::{Ring, SlabError};
+use windrow_policy::{Policy, WeightStore};
+use windrow_slab::{Part, Ring};
 
 use crate::actor::Actor;
-use crate::cursor::Cursor;
-use crate::error::{WorkerError, WorkerFault};
+use crate::cursor::{Cursor, Restart};
+use crate::error::{CollectError, WorkerError, WorkerFault};
+use crate::plan::OnLoss;
+use crate::probe::{NoProbe, Phase, Probe, Profile, Recorder};
 use crate::rollout::rollout;
 use crate::schedule::Schedule;
 
@@ -16,40 +22,231 @@ pub(crate) struct Worker {
     pub(crate) actor: Actor,
     pub(crate) cursor: Cursor,
     pub(crate) ring: Arc<Ring>,
-    pub(crate) schedule: Arc<Mutex<Schedule>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) maker: Maker,
+    /// How often environments and policy were made anew.
+    pub(crate) losses: usize,
+}
+
+/// Makes a worker's environments and policy anew after a loss.
+pub(crate) struct Maker {
+    pub(crate) env: Box<dyn Fn() -> Result<Box<dyn VecEnv>, CollectError> + Send>,
+    pub(crate) policy: Box<dyn Fn() -> Box<dyn Policy> + Send>,
+}
+
+/// What the workers of a collector and its consumer both look at.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) schedule: Mutex<Schedule>,
+    pub(crate) weights: WeightStore,
+    pub(crate) mail: Vec<Mutex<Mail>>,
+    /// Errors that are to be delivered, oldest first.
+    pub(crate) failures: Mutex<Vec<WorkerError>>,
+    /// Errors of workers that were lost without ending the collector, oldest first.
+    pub(crate) losses: Mutex<Vec<WorkerError>>,
+    pub(crate) on_loss: OnLoss,
+    /// Workers that still collect.
+    pub(crate) alive: AtomicUsize,
+    pub(crate) restarts: AtomicU64,
+    /// The smallest trajectory id that no frame carries yet.
+    pub(crate) next_traj_id: AtomicI64,
+    /// Nanoseconds that workers have waited for a part, over all of them.
+    pub(crate) waited: AtomicU64,
+    /// Where the time of profiled workers is recorded.
+    pub(crate) profile: Profile,
+}
+
+/// What a worker is to do before its next part; looked at between two parts only, so that nothing collected is lost.
+#[derive(Debug, Default)]
+pub(crate) struct Mail {
+    pub(crate) restart: Option<Restart>,
+    pub(crate) resume: Option<Resume>,
+}
+
+/// A saved state, as far as it concerns a worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Resume {
+    /// Frames of each environment.
+    pub(crate) frame: u64,
+    pub(crate) traj_id: i64,
+    pub(crate) seed: u64,
+}
+
+impl Shared {
+    pub(crate) fn new(schedule: Schedule, workers: usize, on_loss: OnLoss) -> Self {
+        Self {
+            schedule: Mutex::new(schedule),
+            weights: WeightStore::new(workers),
+            mail: (0..workers).map(|_| Mutex::default()).collect(),
+            failures: Mutex::default(),
+            losses: Mutex::default(),
+            on_loss,
+            alive: AtomicUsize::new(workers),
+            restarts: AtomicU64::new(0),
+            next_traj_id: AtomicI64::new(0),
+            waited: AtomicU64::new(0),
+            profile: Profile::new(workers),
+        }
+    }
+
+    pub(crate) fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        lock(&self.schedule)
+    }
+
+    pub(crate) fn mail(&self, worker: usize) -> MutexGuard<'_, Mail> {
+        lock(&self.mail[worker])
+    }
+
+    /// Keeps the error of a worker that was replaced or is gone; of very many, the first ones.
+    fn note_loss(&self, error: WorkerError) {
+        const KEPT: usize = 1000;
+        let mut losses = lock(&self.losses);
+        if losses.len() < KEPT {
+            losses.push(error);
+        }
+    }
+
+    /// The errors of workers that were lost since this was last asked.
+    pub(crate) fn take_losses(&self) -> Vec<WorkerError> {
+        std::mem::take(&mut *lock(&self.losses))
+    }
+
+    /// Reports an error that ends the collector.
+    pub(crate) fn fail(&self, ring: &Ring, error: WorkerError) {
+        lock(&self.failures).push(error);
+        ring.stop();
+    }
+
+    /// The oldest error that was not delivered yet.
+    pub(crate) fn take_failure(&self) -> Option<WorkerError> {
+        let mut failures = lock(&self.failures);
+        (!failures.is_empty()).then(|| failures.remove(0))
+    }
+}
+
+/// Nothing that is locked here is left half changed by a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Worker {
-    /// Claims a part, fills it and hands it over; `false` when there is nothing to fill.
-    ///
-    /// # Errors
-    /// What went wrong and where. The part was given back unwritten.
-    pub(crate) fn run_once(&mut self) -> Result<bool, WorkerError> {
-        let claimed = self.ring.try_claim(self.id);
-        let Some(mut part) = claimed.map_err(|error| self.error(error.into()))? else {
-            return Ok(false);
-        };
-        let share = self
-            .schedule
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .share(part.seq());
+    /// Fills parts until there are no more.
+    pub(crate) fn run(mut self) {
+        loop {
+            let asked = Instant::now();
+            let Some(part) = self.ring.claim(self.id) else {
+                return;
+            };
+            let waited = asked.elapsed().as_nanos() as u64;
+            self.shared.waited.fetch_add(waited, Ordering::Relaxed);
+            self.fill(part);
+        }
+    }
+
+    /// Fills a part and hands it over, or gives it back and sees to the loss.
+    pub(crate) fn fill(&mut self, mut part: Part) {
+        let share = self.shared.schedule().share(part.seq(), part.index());
         part.shorten(share.steps);
-        self.actor.set_warming_up(share.random);
-        let done = rollout(
+        let mut recorder = self.shared.profile.lend(self.id);
+        let recording = recorder.as_deref_mut().and_then(Recorder::begin);
+        // A panic of the user's code is an error like any other. What it left half done, environments and policy, is
+        // made anew or not used again.
+        let filled = catch_unwind(AssertUnwindSafe(|| match recording {
+            None => self.collect(&mut part, share.random, &mut NoProbe),
+            Some(recorder) => self.collect(&mut part, share.random, recorder),
+        }));
+        let fault = match filled {
+            Ok(Ok(())) => {
+                let next = self.cursor.next_traj_id();
+                self.shared.next_traj_id.fetch_max(next, Ordering::Relaxed);
+                part.commit_version(self.actor.version());
+                if let Some(recorder) = recorder {
+                    self.shared.profile.give_back(recorder, true);
+                }
+                return;
+            }
+            Ok(Err(fault)) => fault,
+            Err(panic) => WorkerFault::panic(panic.as_ref()),
+        };
+        drop(part);
+        if let Some(recorder) = recorder {
+            self.shared.profile.give_back(recorder, false);
+        }
+        self.lose(fault);
+    }
+
+    /// Brings itself up to date, and fills a part.
+    fn collect<P: Probe>(
+        &mut self,
+        part: &mut Part,
+        random: bool,
+        probe: &mut P,
+    ) -> Result<(), WorkerFault> {
+        self.read_mail();
+        self.actor.refresh(&self.shared.weights, self.id)?;
+        self.actor.set_warming_up(random);
+        probe.mark(Phase::LoadWeights);
+        rollout(
             self.env.as_mut(),
             &mut self.actor,
             &mut self.cursor,
-            &mut part,
-        );
-        done.map_err(|fault| self.error(fault))?;
-        part.commit();
-        Ok(true)
+            part,
+            probe,
+        )
     }
 
-    fn error(&self, fault: WorkerFault) -> WorkerError {
+    fn read_mail(&mut self) {
+        let Mail { restart, resume } = std::mem::take(&mut *self.shared.mail(self.id));
+        if let Some(resume) = resume {
+            self.cursor.resume(resume);
+            self.actor.forget_version();
+        }
+        if let Some(restart) = restart {
+            self.cursor.restart(restart);
+        }
+    }
+
+    /// Follows what the user chose for the loss of a worker.
+    fn lose(&mut self, fault: WorkerFault) {
         let place = fault.env().map(|env| self.cursor.locate(env));
-        WorkerError::new(self.id, place, fault)
+        let error = WorkerError::new(self.id, place, fault);
+        match self.shared.on_loss {
+            OnLoss::Restart { budget } if self.losses < budget => {
+                self.shared.note_loss(error);
+                self.losses += 1;
+                self.shared.restarts.fetch_add(1, Ordering::Relaxed);
+                if let Err(fault) = self.remake() {
+                    self.raise(WorkerError::new(self.id, None, fault));
+                }
+            }
+            OnLoss::Continue if self.shared.alive.fetch_sub(1, Ordering::AcqRel) > 1 => {
+                self.shared.note_loss(error);
+                if self.ring.retire(self.id) {
+                    self.shared.schedule().retire(self.id);
+                }
+            }
+            _ => self.raise(error),
+        }
+    }
+
+    fn raise(&self, error: WorkerError) {
+        self.shared.fail(&self.ring, error);
+    }
+
+    /// New environments and a new policy in place of those that failed.
+    fn remake(&mut self) -> Result<(), WorkerFault> {
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let env = (self.maker.env)()?;
+            self.actor.replace((self.maker.policy)(), env.spec())?;
+            Ok(env)
+        }));
+        self.env = match made {
+            Ok(Ok(env)) => env,
+            Ok(Err(error)) => return Err(WorkerFault::Remake(Box::new(error))),
+            Err(panic) => return Err(WorkerFault::panic(panic.as_ref())),
+        };
+        self.cursor.start_over();
+        Ok(())
     }
 }
 
@@ -61,11 +258,5 @@ impl std::fmt::Debug for Worker {
             .field("num_envs", &self.env.num_envs())
             .field("actor", &self.actor)
             .finish_non_exhaustive()
-    }
-}
-
-impl From<SlabError> for WorkerFault {
-    fn from(error: SlabError) -> Self {
-        Self::Slab(error)
     }
 }

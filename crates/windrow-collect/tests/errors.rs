@@ -92,7 +92,7 @@ fn step_counters_do_not_stack() {
 
 /// Collects until the first error.
 fn failure(
-    env: impl Fn() -> FailingEnv<LedgerEnv> + Send + 'static,
+    env: impl Fn() -> FailingEnv<LedgerEnv> + Send + Sync + 'static,
 ) -> (usize, WorkerError, Collector) {
     let mut collector = Collector::builder(env)
         .num_envs(2)
@@ -173,11 +173,15 @@ fn a_panic_reaches_the_caller_and_the_collector_can_be_dropped() {
             .frames_per_batch(10)
             .build()
             .unwrap();
-    let panicked =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| collector.next().is_some()));
-    assert!(panicked.is_err());
-    collector.shutdown();
-    drop(collector);
+    let Some(Err(CollectError::Worker(error))) = collector.next() else {
+        panic!("no error")
+    };
+    assert!(matches!(error.fault(), WorkerFault::Panic(_)));
+    assert!(
+        error.to_string().starts_with("worker 0: panicked: "),
+        "{error}"
+    );
+    collector.shutdown().unwrap();
 }
 
 #[test]
@@ -228,8 +232,8 @@ fn an_error_of_the_policy_is_passed_on() {
 fn after_a_shutdown_the_collector_says_so_once() {
     let mut collector = cartpole().frames_per_batch(5).build().unwrap();
     let kept = collector.next().unwrap().unwrap();
-    collector.shutdown();
-    collector.shutdown();
+    collector.shutdown().unwrap();
+    collector.shutdown().unwrap();
     assert!(matches!(
         collector.next(),
         Some(Err(CollectError::ShutDown))

@@ -20,7 +20,7 @@ fn bools(batch: &TensorDict, key: &[&str]) -> Vec<bool> {
 }
 
 /// Always adds one to the counter.
-fn count_up() -> impl Policy {
+fn count_up() -> impl Policy + Clone {
     let columns = [LeafSpec::new("action", DType::I8, [1])];
     policy_fn(columns, |_, mut out| {
         out.get_mut::<i8>(Key::new(0))?.fill(1);
@@ -497,6 +497,7 @@ fn vectors_of_environments_are_taken_as_they_are() {
 }
 
 /// A policy with state: remembers which rows were told to begin.
+#[derive(Clone)]
 struct Firsts(Vec<bool>);
 
 impl Policy for Firsts {

@@ -1,6 +1,8 @@
 //! What a collector accepts as an environment: a constructor, a closure or an id.
 
-use crate::{Env, EnvError, Serial, StepCounter, VecEnv, make_vec};
+use crate::{
+    Env, EnvError, FiniteCheck, InitTracker, RewardSum, Serial, StepCounter, VecEnv, make_vec,
+};
 
 /// Makes environments, as many as one worker steps in lockstep.
 ///
@@ -71,11 +73,17 @@ impl<E: Env + 'static> IntoVecEnv for Serial<E> {
     }
 }
 
-impl<V: VecEnv + 'static> IntoVecEnv for StepCounter<V> {
-    fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {
-        Ok(Box::new(sole(copies)?))
-    }
+macro_rules! vectors {
+    ($($wrapper:ident),*) => {$(
+        impl<V: VecEnv + 'static> IntoVecEnv for $wrapper<V> {
+            fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {
+                Ok(Box::new(sole(copies)?))
+            }
+        }
+    )*};
 }
+
+vectors!(FiniteCheck, InitTracker, RewardSum, StepCounter);
 
 impl IntoVecEnv for Box<dyn VecEnv> {
     fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {
@@ -135,6 +143,13 @@ mod tests {
         let named = || make_vec("CartPole-v1", 2);
         assert_eq!(
             [build(&pair, 1), build(&counted, 1), build(&named, 1)],
+            [Ok(2), Ok(2), Ok(2)]
+        );
+        let summed = || pair().and_then(RewardSum::new);
+        let tracked = || summed().and_then(InitTracker::new);
+        let checked = || tracked().and_then(FiniteCheck::new);
+        assert_eq!(
+            [build(&summed, 1), build(&tracked, 1), build(&checked, 1)],
             [Ok(2), Ok(2), Ok(2)]
         );
         let refused = "already a vector of 2 environments, asked for 3 of them; leave num_envs out";

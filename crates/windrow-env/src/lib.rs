@@ -57,4 +57,4 @@ pub use registry::{EnvRegistry, IntoEnv, make, make_vec};
 pub use rng::{EnvRng, NumpyRng};
 pub use spec::{EnvSpec, Spec};
 pub use vec_env::{Outcomes, Reset, Serial, VecEnv};
-pub use wrappers::{StepCounter, TimeLimit};
+pub use wrappers::{FiniteCheck, InitTracker, NotFinite, RewardSum, StepCounter, TimeLimit};

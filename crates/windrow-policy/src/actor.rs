@@ -246,6 +246,15 @@ impl Policy for NetworkPolicy {
         bound.write(input, &self.log_std, extras, out)
     }
 
+    fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
+        let mut reader = Reader::checking(weights, &self.prefix);
+        self.net.read(&mut reader);
+        if let Some(name) = self.log_std_name() {
+            reader.take(name, &[self.log_std.len()]);
+        }
+        Ok(reader.finish()?)
+    }
+
     fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
         Ok(self.load_weights(weights)?)
     }

@@ -64,6 +64,10 @@ where
         (self.act)(input, out)
     }
 
+    fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
+        Ok(expect_none(weights)?)
+    }
+
     fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
         Ok(expect_none(weights)?)
     }

@@ -8,7 +8,7 @@
 //! ```
 //! use tensordict::DType;
 //! use windrow_env::{EnvSpec, Spec};
-//! use windrow_policy::{ExplorationType, Head, NetworkPolicy, Policy, PolicyIn, nn::Sequential};
+//! use windrow_policy::{EnvRows, ExplorationType, Head, NetworkPolicy, Policy, PolicyIn, nn::Sequential};
 //! use windrow_slab::{Key, RowBlock};
 //!
 //! let env = EnvSpec::new("CartPole-v1", Spec::unbounded(DType::F32, [4]), Spec::discrete(2));
@@ -21,10 +21,7 @@
 //! let mut actions = RowBlock::new(&spec.columns, 3)?;
 //! let input = PolicyIn {
 //!     obs: obs.rows(),
-//!     is_first: &[true; 3],
-//!     env_ids: &[0, 1, 2],
-//!     frame: &[0; 3],
-//!     seed: 7,
+//!     envs: &EnvRows::new(7, vec![0, 1, 2]),
 //!     exploration: ExplorationType::Random,
 //! };
 //! policy.act(&input, actions.rows_mut())?;
@@ -47,6 +44,8 @@ mod noise;
 mod observe;
 mod policy;
 mod random;
+mod store;
+mod sync;
 mod weights;
 
 pub use actor::NetworkPolicy;
@@ -58,4 +57,5 @@ pub use heads::{Head, Scale, ScaleMapping};
 pub use noise::Noise;
 pub use policy::{Policy, PolicyIn, PolicySpec, Weights};
 pub use random::RandomPolicy;
+pub use store::{Published, VanillaWeightUpdater, WeightStore, WeightUpdater};
 pub use weights::{Misfit, WeightsError};

@@ -32,6 +32,16 @@ pub trait Policy: Send {
     /// [`PolicyError`] naming the missing, unexpected or misshapen tensor.
     fn load(&mut self, weights: &Weights) -> Result<(), PolicyError>;
 
+    /// Whether [`load`](Policy::load) would take these parameters, without copying them: what a collector asks before it
+    /// publishes them to its workers. A policy that cannot tell says yes; its workers then fail when they load.
+    ///
+    /// # Errors
+    /// As for [`load`](Policy::load).
+    fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
+        let _ = weights;
+        Ok(())
+    }
+
     /// A copy of the parameters; empty when the policy has none.
     fn weights(&self) -> Weights {
         Weights::new([])

@@ -73,6 +73,10 @@ impl Policy for RandomPolicy {
         draw_leaves(leaves, noise, &mut out)
     }
 
+    fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
+        Ok(expect_none(weights)?)
+    }
+
     fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
         Ok(expect_none(weights)?)
     }

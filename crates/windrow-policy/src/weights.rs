@@ -127,9 +127,19 @@ pub(crate) struct Reader<'a> {
     left: BTreeMap<String, &'a Tensor>,
     misfits: Vec<Misfit>,
     unreadable: Option<TensorError>,
+    /// Only names, element types and shapes count; no element is copied.
+    checks_only: bool,
 }
 
 impl<'a> Reader<'a> {
+    /// As [`new`](Self::new), to be told whether the tensors fit and nothing else.
+    pub(crate) fn checking(weights: &'a Weights, prefix: &'a str) -> Self {
+        Self {
+            checks_only: true,
+            ..Self::new(weights, prefix)
+        }
+    }
+
     /// Reads the tensors whose names start with `prefix`; others are none of its business.
     pub(crate) fn new(weights: &'a Weights, prefix: &'a str) -> Self {
         let left = weights
@@ -142,6 +152,7 @@ impl<'a> Reader<'a> {
             left,
             misfits: Vec::new(),
             unreadable: None,
+            checks_only: false,
         }
     }
 
@@ -167,6 +178,9 @@ impl<'a> Reader<'a> {
                 expected,
                 got: Shape::from_slice(tensor.shape()),
             });
+            return Vec::new();
+        }
+        if self.checks_only {
             return Vec::new();
         }
         tensor.to_vec().unwrap_or_else(|error| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensordict::{Owner, Shape, Strides, Tensor, TensorDict, TensorError};
 
 use crate::layout::{Layout, Place, Slab};
-use crate::ring::Ring;
+use crate::ring::{Commit, Ring};
 
 /// The right to read a whole slab.
 ///
@@ -22,7 +22,15 @@ use crate::ring::Ring;
 pub struct Lease {
     held: Arc<Held>,
     seq: u64,
-    steps_done: Vec<usize>,
+    commits: Vec<Commit>,
+}
+
+/// A dimension of a batch, by what lies between two of its indices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dim {
+    Part,
+    Env,
+    Time,
 }
 
 /// Gives the slab back when dropped.
@@ -47,12 +55,12 @@ impl Lease {
         slab: Arc<Slab>,
         slot: usize,
         seq: u64,
-        steps_done: Vec<usize>,
+        commits: Vec<Commit>,
     ) -> Self {
         Self {
             held: Arc::new(Held { ring, slab, slot }),
             seq,
-            steps_done,
+            commits,
         }
     }
 
@@ -62,16 +70,20 @@ impl Lease {
         self.seq
     }
 
-    /// Steps that each part holds; fewer than it has room for when it was cut short.
+    /// What each part was committed with: fewer steps than it has room for when it was cut short.
     #[must_use]
-    pub fn steps_done(&self) -> &[usize] {
-        &self.steps_done
+    pub fn commits(&self) -> &[Commit] {
+        &self.commits
     }
 
     /// Frames in the slab, over all parts and environments.
     #[must_use]
     pub fn frames(&self) -> usize {
-        self.steps_done.iter().sum::<usize>() * self.layout().shares.envs
+        self.steps() * self.layout().shares.envs
+    }
+
+    fn steps(&self) -> usize {
+        self.commits.iter().map(|commit| commit.steps).sum()
     }
 
     /// One part as a [`TensorDict`] over the slab's memory: `[time]`, or `[env, time]` when the environments have a
@@ -80,49 +92,108 @@ impl Lease {
     /// # Errors
     /// None that a well-made layout can cause; passed on from [`TensorDict::set`].
     pub fn part(&self, part: usize) -> Result<TensorDict, TensorError> {
+        let first_row = self.layout().shares.steps[..part].iter().sum();
+        self.view(first_row, &[(Dim::Time, self.commits[part].steps)])
+    }
+
+    /// All parts one after the other along time, `[frames]`: only where environments have no dimension of their own and
+    /// every part but the last is whole, so that the frames lie one behind the other. `None` elsewhere.
+    ///
+    /// # Errors
+    /// As [`part`](Self::part).
+    pub fn flat(&self) -> Result<Option<TensorDict>, TensorError> {
+        let shares = &self.layout().shares;
+        let whole = self.commits.iter().zip(&shares.steps);
+        let parts = self.commits.len();
+        if shares.batched
+            || whole
+                .take(parts - 1)
+                .any(|(commit, &steps)| commit.steps != steps)
+        {
+            return Ok(None);
+        }
+        self.view(0, &[(Dim::Time, self.steps())]).map(Some)
+    }
+
+    /// All parts side by side, `[part, …, time]`: only where they have equally many steps, all of them written. `None`
+    /// elsewhere.
+    ///
+    /// # Errors
+    /// As [`part`](Self::part).
+    pub fn stacked(&self) -> Result<Option<TensorDict>, TensorError> {
+        let steps = self.layout().shares.steps[0];
+        let whole = self.commits.iter().zip(&self.layout().shares.steps);
+        if whole
+            .clone()
+            .any(|(commit, &room)| (commit.steps, room) != (steps, steps))
+        {
+            return Ok(None);
+        }
+        let dims = [(Dim::Part, self.commits.len()), (Dim::Time, steps)];
+        self.view(0, &dims).map(Some)
+    }
+
+    /// Rows from `first_row` on, with these dimensions before and after that of the environments.
+    fn view(&self, first_row: usize, dims: &[(Dim, usize)]) -> Result<TensorDict, TensorError> {
         #[cfg(loom)]
-        self.held.slab.shadow[part].read();
-        let (layout, steps) = (self.layout(), self.steps_done[part]);
-        let shares = &layout.shares;
-        let first_row: usize = shares.steps[..part].iter().sum();
-        let (batch, names): (Shape, &[Option<&str>]) = if shares.batched {
-            (
-                Shape::from_slice(&[shares.envs, steps]),
-                &[None, Some("time")],
-            )
-        } else {
-            (Shape::from_slice(&[steps]), &[Some("time")])
-        };
+        self.held
+            .slab
+            .shadow
+            .iter()
+            .for_each(crate::layout::Shadow::read);
+        let shares = &self.layout().shares;
+        let mut batch = Shape::new();
+        let mut names: Vec<Option<&str>> = Vec::with_capacity(3);
+        let mut steps = Vec::with_capacity(3);
+        for &(dim, size) in dims {
+            if dim == Dim::Time && shares.batched {
+                batch.push(shares.envs);
+                names.push(None);
+                steps.push(Dim::Env);
+            }
+            batch.push(size);
+            names.push((dim == Dim::Time).then_some("time"));
+            steps.push(dim);
+        }
         // Coerced once: each tensor then only counts one more reference.
         let owner: Owner = Arc::<Held>::clone(&self.held);
         let mut dict = TensorDict::new(&batch);
-        dict.set_names(names)?;
-        for place in &layout.places {
-            let tensor = self.tensor(place, first_row, &batch, Arc::clone(&owner));
+        dict.set_names(&names)?;
+        for place in &self.layout().places {
+            let tensor = self.tensor(place, first_row, (&batch, &steps), Arc::clone(&owner));
             dict.set(&place.leaf.key, tensor)?;
         }
         Ok(dict)
     }
 
-    fn tensor(&self, place: &Place, first_row: usize, batch: &Shape, owner: Owner) -> Tensor {
+    fn tensor(
+        &self,
+        place: &Place,
+        first_row: usize,
+        (batch, dims): (&Shape, &[Dim]),
+        owner: Owner,
+    ) -> Tensor {
         let column = &place.column;
         let mut shape = batch.clone();
         shape.extend_from_slice(&place.leaf.shape);
         let row = (column.stride / column.dtype.size()) as isize;
-        let mut strides = Strides::new();
-        if self.layout().shares.batched {
-            strides.push(column.elements as isize);
-        }
-        strides.push(row);
+        let mut strides: Strides = dims
+            .iter()
+            .map(|dim| match dim {
+                Dim::Part => row * self.layout().shares.steps[0] as isize,
+                Dim::Env => column.elements as isize,
+                Dim::Time => row,
+            })
+            .collect();
         let mut inner = column.elements;
         for &dim in &place.leaf.shape {
             inner /= dim.max(1);
             strides.push(inner as isize);
         }
         let start = self.address(column.offset + first_row * column.stride);
-        // SAFETY: the strides address `steps` rows of `envs * elements` elements from `start` on, which lie within the
-        // slab's memory; all of it is initialised (zeroed, then written as the column's dtype), aligned, and kept alive
-        // and unwritten by `Held` until the last owner is gone.
+        // SAFETY: the strides address rows of `envs * elements` elements from `start` on, of parts that were committed with
+        // that many steps, so they lie within the slab's memory; all of it is initialised (zeroed, then written as the
+        // column's dtype), aligned, and kept alive and unwritten by `Held` until the last owner is gone.
         unsafe { Tensor::from_raw(start, column.dtype, shape, strides, owner) }
     }
 

@@ -14,6 +14,6 @@ pub use error::SlabError;
 pub use layout::{Layout, RecordSpec, Shares};
 pub use lease::Lease;
 pub use part::{Part, PartRows, Step};
-pub use ring::{Order, Ring, RingSpec};
+pub use ring::{Commit, Order, Ring, RingSpec};
 pub use row_block::RowBlock;
 pub use rows::{Key, LeafSpec, Row, RowMut, Rows, RowsMut};

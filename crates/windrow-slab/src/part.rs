@@ -6,8 +6,9 @@ use std::sync::Arc;
 use tensordict::Element;
 
 use crate::layout::{PartBlocks, PartLayout, Slab};
-use crate::ring::{Ring, Ticket};
+use crate::ring::{Commit, Ring, Ticket};
 use crate::rows::Column;
+use crate::sync::{AtomicU64, Ordering};
 use crate::{Rows, RowsMut};
 
 /// The exclusive right to write one part of a slab.
@@ -105,6 +106,8 @@ impl Part {
             done: start(base, &part.done),
             traj_ids: part.traj_ids.as_ref().map(|column| start(base, column)),
             version: part.version.as_ref().map(|column| start(base, column)),
+            cut: self.ring.cut(),
+            seq: self.ticket.seq,
             envs: self.envs(),
             steps: self.steps,
             t: 0,
@@ -112,9 +115,23 @@ impl Part {
     }
 
     /// Hands the part over: all its steps are written.
-    pub fn commit(mut self) {
+    pub fn commit(self) {
+        self.commit_version(0);
+    }
+
+    /// As [`commit`](Self::commit), and says which version of the weights acted.
+    pub fn commit_version(mut self, version: i64) {
         self.committed = true;
-        self.ring.commit(self.ticket, self.steps);
+        let steps = self.steps;
+        self.ring.commit(self.ticket, Commit { steps, version });
+    }
+
+    /// The observations of step `step`, which must have been written: those that followed the step before, or the first.
+    #[must_use]
+    pub fn obs(&self, step: usize) -> Option<Rows<'_>> {
+        // SAFETY: this `Part` has all rows of its part to itself and is borrowed, so nobody writes them meanwhile. Memory
+        // starts zeroed and is only written as what each column holds.
+        (step < self.layout().steps).then(|| unsafe { Rows::new(&self.blocks().obs, step) })
     }
 
     fn layout(&self) -> &PartLayout {
@@ -169,6 +186,8 @@ pub struct PartRows<'p> {
     done: NonNull<bool>,
     traj_ids: Option<NonNull<i64>>,
     version: Option<NonNull<i64>>,
+    cut: &'p AtomicU64,
+    seq: u64,
     envs: usize,
     steps: usize,
     t: usize,
@@ -203,6 +222,28 @@ pub struct Step<'a> {
 }
 
 impl PartRows<'_> {
+    /// Whether the part is to be cut short here, because the consumer does not want to wait for the rest.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed) > self.seq
+    }
+
+    /// Steps gone through so far.
+    #[inline(always)]
+    #[must_use]
+    pub fn done(&self) -> usize {
+        self.t
+    }
+
+    /// The flags of the last step gone through: `truncated` and `done`; `None` before the first.
+    pub fn last_flags(&mut self) -> Option<(&mut [bool], &mut [bool])> {
+        let row = self.t.checked_sub(1)? * self.envs;
+        // SAFETY: the step was gone through, so its row belongs to the part; the two columns do not overlap, and `self`
+        // is borrowed exclusively.
+        Some(unsafe { (self.slice(self.truncated, row), self.slice(self.done, row)) })
+    }
+
     /// The next step; `None` after the last one.
     #[inline(always)]
     pub fn next_step(&mut self) -> Option<Step<'_>> {

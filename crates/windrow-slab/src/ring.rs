@@ -7,7 +7,7 @@ use crate::SlabError;
 use crate::layout::{Layout, Slab};
 use crate::lease::Lease;
 use crate::part::Part;
-use crate::sync::{AtomicU32, Condvar, Mutex, MutexGuard, Ordering, spin_until};
+use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, spin_until};
 
 /// Which part of which slab a worker gets when it asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct RingSpec {
     pub ahead: usize,
     /// Slabs that the ring may grow to when the consumer keeps batches alive.
     pub max_slabs: usize,
+    /// Once this many parts of a slab are committed, the others are to be cut short at their next step.
+    pub cut_after: Option<usize>,
 }
 
 /// The slabs of one collector and their states.
@@ -36,7 +38,7 @@ pub struct RingSpec {
 /// ```text
 ///         first claim              all parts committed          take               last view dropped
 ///  Free ──────────────▶ Filling ───────────────────────▶ Ready ──────▶ Leased ─────────────────────▶ Free
-///                          │ a part dropped without commit is claimed again before any new one
+///                          │ a part dropped without commit is claimed again by its worker before any other
 /// ```
 ///
 /// All transitions happen here, under one lock that is held for some tens of nanoseconds a part; nobody holds it
@@ -52,6 +54,8 @@ pub struct Ring {
     ready: Condvar,
     /// Counts the changes of `state`, so that waiting threads can look for one without taking the lock.
     changes: AtomicU32,
+    /// Parts of slabs before this one are to be cut short at their next step.
+    cut: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -71,6 +75,13 @@ struct State {
     requested: u64,
     /// Slabs that the consumer was given.
     delivered: u64,
+    /// Slabs from this one on are not to be started.
+    end: u64,
+    /// Parts that are being written.
+    lent: usize,
+    paused: bool,
+    /// Workers that fill no more parts.
+    retired: Vec<bool>,
     stopped: bool,
     /// Workers asleep on `room`.
     sleeping_workers: usize,
@@ -82,8 +93,19 @@ struct State {
 struct Slot {
     slab: Arc<Slab>,
     phase: Phase,
-    /// Steps that each part was committed with.
-    steps_done: Vec<usize>,
+    /// What each part was committed with.
+    commits: Vec<Commit>,
+    /// Who claimed each part.
+    workers: Vec<usize>,
+}
+
+/// What a part was committed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Commit {
+    /// Steps that are written.
+    pub steps: usize,
+    /// Version of the weights that acted.
+    pub version: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,10 +126,31 @@ pub(crate) struct Ticket {
 
 /// Why a claim came back without a part.
 enum Refusal {
-    /// The consumer has not asked for that many slabs yet.
-    NotRequested,
+    /// There is nothing left to be filled, ever.
+    Over,
+    /// The consumer has not asked for that many slabs yet, or the ring is paused.
+    NotNow,
     /// No slab is free and the ring may not grow.
     Exhausted,
+}
+
+impl State {
+    /// Whether, by arrival, two slabs with parts of `worker` are still to be delivered. A quick worker could have all that may
+    /// be started ahead to itself otherwise, since it asks again before others are awake.
+    fn is_far_ahead(&self, worker: usize, order: Order) -> bool {
+        let undelivered = |slot: &&Slot| {
+            matches!(slot.phase, Phase::Filling { .. } | Phase::Ready { .. })
+                && slot.workers.contains(&worker)
+        };
+        order == Order::ByArrival && self.slots.iter().filter(undelivered).count() >= 2
+    }
+
+    /// A part that `worker` has given back unwritten. Nobody else fills it: their frames would then lie before ones that
+    /// they have collected earlier.
+    fn orphan_of(&self, worker: usize) -> Option<usize> {
+        let is_of = |orphan: &Ticket| self.slots[orphan.slot].workers[orphan.part] == worker;
+        self.orphans.iter().position(is_of)
+    }
 }
 
 impl Ring {
@@ -136,6 +179,10 @@ impl Ring {
                 tickets: 0,
                 requested: 0,
                 delivered: 0,
+                end: u64::MAX,
+                lent: 0,
+                paused: false,
+                retired: vec![false; spec.workers],
                 stopped: false,
                 sleeping_workers: 0,
                 sleeping_consumers: 0,
@@ -144,6 +191,7 @@ impl Ring {
             room: Condvar::new(),
             ready: Condvar::new(),
             changes: AtomicU32::new(0),
+            cut: AtomicU64::new(0),
         }))
     }
 
@@ -159,14 +207,20 @@ impl Ring {
         self.lock().slots.len()
     }
 
-    /// How many slabs `worker` has claimed its part of, by worker; how many were begun, by arrival.
+    /// Slabs that were started so far.
     #[must_use]
-    pub fn claimed(&self, worker: usize) -> u64 {
+    pub fn begun(&self) -> u64 {
         let state = self.lock();
         match self.spec.order {
-            Order::ByWorker => state.laps.get(worker).copied().unwrap_or(0),
+            Order::ByWorker => state.laps.iter().copied().max().unwrap_or(0),
             Order::ByArrival => state.tickets.div_ceil(self.layout.parts.len() as u64),
         }
+    }
+
+    /// Whether every slab before the [end](Self::end_at) was delivered.
+    #[must_use]
+    pub fn is_at_end(&self) -> bool {
+        self.is_over(&self.lock())
     }
 
     /// Waits until `worker` may fill a part, and lends it; `None` once the ring is stopped.
@@ -175,11 +229,10 @@ impl Ring {
         self.wait(
             &self.room,
             |state| &mut state.sleeping_workers,
-            |state| {
-                if state.stopped {
-                    return Some(None);
-                }
-                self.lend(state, worker).ok().map(Some)
+            |state| match self.lend(state, worker) {
+                Ok(lent) => Some(Some(lent)),
+                Err(Refusal::Over) => Some(None),
+                Err(_) => None,
             },
         )
         .map(|(ticket, slab)| self.part(ticket, slab))
@@ -191,12 +244,9 @@ impl Ring {
     /// [`SlabError::Exhausted`] when only batches that are still alive keep the worker from going on.
     pub fn try_claim(self: &Arc<Self>, worker: usize) -> Result<Option<Part>, SlabError> {
         let mut state = self.lock();
-        if state.stopped {
-            return Ok(None);
-        }
         match self.lend(&mut state, worker) {
             Ok((ticket, slab)) => Ok(Some(self.part(ticket, slab))),
-            Err(Refusal::NotRequested) => Ok(None),
+            Err(Refusal::Over | Refusal::NotNow) => Ok(None),
             Err(Refusal::Exhausted) => Err(self.exhausted(&state)),
         }
     }
@@ -229,7 +279,7 @@ impl Ring {
                 if let Some(taken) = self.take(state) {
                     return Some(Ok(taken));
                 }
-                if state.stopped {
+                if state.stopped || self.is_over(state) {
                     return Some(Err(SlabError::Stopped));
                 }
                 self.is_exhausted(state).then(|| Err(self.exhausted(state)))
@@ -245,33 +295,113 @@ impl Ring {
         Some(self.lease(taken))
     }
 
-    /// Refuses all further claims and wakes whoever waits. Parts that are out can still be committed, and whole
-    /// slabs still be taken.
+    /// Refuses all further claims, wakes whoever waits, and cuts parts that are out short at their next step; they make no
+    /// slab whole any more. Slabs that are whole can still be taken.
     pub fn stop(&self) {
         let mut state = self.lock();
         state.stopped = true;
+        self.cut.store(u64::MAX, Ordering::Relaxed);
         self.changed(&mut state);
     }
 
-    /// Marks a part as written; its slab is whole with the last one.
-    pub(crate) fn commit(&self, ticket: Ticket, steps_done: usize) {
+    /// No slab from number `end` on is started: workers that ask for one wait, and the consumer is told that it is over.
+    pub fn end_at(&self, end: u64) {
         let mut state = self.lock();
-        let parts = self.layout.parts.len();
-        let slot = &mut state.slots[ticket.slot];
-        slot.steps_done[ticket.part] = steps_done;
-        if let Phase::Filling { seq, committed } = &mut slot.phase {
-            *committed += 1;
-            if *committed == parts {
-                slot.phase = Phase::Ready { seq: *seq };
-                state.ready.push_back(ticket.slot);
-            }
+        state.end = end;
+        self.changed(&mut state);
+    }
+
+    /// Lends nothing until [`resume`](Self::resume), and waits until every part that is out is committed or dropped.
+    pub fn pause(&self) {
+        self.lock().paused = true;
+        self.wait(
+            &self.ready,
+            |state| &mut state.sleeping_consumers,
+            |state| (state.lent == 0).then_some(()),
+        );
+    }
+
+    /// Lends again.
+    pub fn resume(&self) {
+        let mut state = self.lock();
+        state.paused = false;
+        self.changed(&mut state);
+    }
+
+    /// Cuts all parts short at their next step, also those that are claimed later; or no longer does.
+    pub fn cut_all(&self, cut: bool) {
+        let state = self.lock();
+        // A stop is not taken back.
+        let all = cut || state.stopped;
+        self.cut
+            .store(if all { u64::MAX } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Parts of slabs before this number are to be cut short. A hint: nothing else is ordered by it.
+    pub(crate) fn cut(&self) -> &AtomicU64 {
+        &self.cut
+    }
+
+    /// Marks a part as written; its slab is whole with the last one.
+    pub(crate) fn commit(&self, ticket: Ticket, commit: Commit) {
+        let mut state = self.lock();
+        state.lent -= 1;
+        // After a stop, parts are cut short and nobody waits for them.
+        if !state.stopped {
+            self.mark_committed(&mut state, ticket.slot, ticket.part, commit);
         }
         self.changed(&mut state);
     }
 
-    /// Takes a part back unwritten: the next claim that may have it gets it again.
+    /// Lets `worker` fill no more parts. One that it has given back counts as committed without a step; by worker, so does
+    /// its part of every slab from now on, while by arrival others fill what it would have. Returns whether parts stay empty.
+    pub fn retire(&self, worker: usize) -> bool {
+        let mut state = self.lock();
+        state.retired[worker] = true;
+        let own = self.spec.order == Order::ByWorker;
+        if own {
+            let unclaimed = state.laps[worker];
+            for slot in 0..state.slots.len() {
+                if matches!(state.slots[slot].phase, Phase::Filling { seq, .. } if seq >= unclaimed)
+                {
+                    self.mark_committed(&mut state, slot, worker, Commit::default());
+                }
+            }
+        }
+        while let Some(i) = state.orphan_of(worker) {
+            let Ticket { slot, part, .. } = state.orphans.swap_remove(i);
+            self.mark_committed(&mut state, slot, part, Commit::default());
+        }
+        self.changed(&mut state);
+        own
+    }
+
+    fn mark_committed(&self, state: &mut State, index: usize, part: usize, commit: Commit) {
+        let parts = self.layout.parts.len();
+        let slot = &mut state.slots[index];
+        slot.commits[part] = commit;
+        if let Phase::Filling { seq, committed } = &mut slot.phase {
+            *committed += 1;
+            // Parts that nobody fills say nothing about who is slow.
+            let filled = slot
+                .commits
+                .iter()
+                .filter(|commit| commit.steps > 0)
+                .count();
+            if self.spec.cut_after.is_some_and(|after| filled >= after) {
+                self.cut.fetch_max(*seq + 1, Ordering::Relaxed);
+            }
+            if *committed == parts {
+                slot.phase = Phase::Ready { seq: *seq };
+                state.ready.push_back(index);
+            }
+        }
+    }
+
+    /// Takes a part back unwritten: its worker gets it again with the next claim.
     pub(crate) fn orphan(&self, ticket: Ticket) {
         let mut state = self.lock();
+        state.lent -= 1;
         state.orphans.push(ticket);
         self.changed(&mut state);
     }
@@ -288,15 +418,22 @@ impl Ring {
         Part::new(Arc::clone(self), slab, ticket)
     }
 
-    fn lease(self: &Arc<Self>, (slot, seq, slab, steps): Taken) -> Lease {
-        Lease::new(Arc::clone(self), slab, slot, seq, steps)
+    fn lease(self: &Arc<Self>, (slot, seq, slab, commits): Taken) -> Lease {
+        Lease::new(Arc::clone(self), slab, slot, seq, commits)
     }
 
     /// The part that `worker` is to fill now.
     fn lend(&self, state: &mut State, worker: usize) -> Result<(Ticket, Arc<Slab>), Refusal> {
-        let mine = |orphan: &Ticket| self.spec.order == Order::ByArrival || orphan.part == worker;
-        if let Some(i) = state.orphans.iter().position(mine) {
+        if state.stopped || state.retired[worker] {
+            return Err(Refusal::Over);
+        }
+        if state.paused || state.is_far_ahead(worker, self.spec.order) {
+            return Err(Refusal::NotNow);
+        }
+        if let Some(i) = state.orphan_of(worker) {
             let ticket = state.orphans.swap_remove(i);
+            state.lent += 1;
+            state.slots[ticket.slot].workers[ticket.part] = worker;
             let slab = Arc::clone(&state.slots[ticket.slot].slab);
             return Ok((ticket, slab));
         }
@@ -314,6 +451,8 @@ impl Ring {
             Order::ByWorker => state.laps[worker] += 1,
             Order::ByArrival => state.tickets += 1,
         }
+        state.lent += 1;
+        state.slots[slot].workers[part] = worker;
         let slab = Arc::clone(&state.slots[slot].slab);
         Ok((Ticket { slot, part, seq }, slab))
     }
@@ -325,8 +464,8 @@ impl Ring {
         if let Some(slot) = state.slots.iter().position(filled_with) {
             return Ok(slot);
         }
-        if seq >= state.requested + self.spec.ahead as u64 {
-            return Err(Refusal::NotRequested);
+        if seq >= state.end || seq >= state.requested + self.spec.ahead as u64 {
+            return Err(Refusal::NotNow);
         }
         let slot = match state.free.pop() {
             Some(slot) => slot,
@@ -335,13 +474,27 @@ impl Ring {
                 state.slots.push(Slot {
                     slab: Arc::new(slab),
                     phase: Phase::Free,
-                    steps_done: vec![0; self.layout.parts.len()],
+                    commits: vec![Commit::default(); self.layout.parts.len()],
+                    workers: vec![0; self.layout.parts.len()],
                 });
                 state.slots.len() - 1
             }
             None => return Err(Refusal::Exhausted),
         };
         state.slots[slot].phase = Phase::Filling { seq, committed: 0 };
+        state.slots[slot].workers.fill(NOBODY);
+        state.slots[slot].commits.fill(Commit::default());
+        if self.spec.order == Order::ByWorker {
+            for part in (0..state.retired.len())
+                .filter(|&worker| state.retired[worker])
+                .collect::<Vec<_>>()
+            {
+                self.mark_committed(state, slot, part, Commit::default());
+            }
+        }
+        if self.spec.cut_after == Some(0) {
+            self.cut.fetch_max(seq + 1, Ordering::Relaxed);
+        }
         Ok(slot)
     }
 
@@ -352,9 +505,14 @@ impl Ring {
             return None;
         };
         taken.phase = Phase::Leased;
-        let out = (slot, seq, Arc::clone(&taken.slab), taken.steps_done.clone());
+        let out = (slot, seq, Arc::clone(&taken.slab), taken.commits.clone());
         state.delivered += 1;
         Some(out)
+    }
+
+    /// Whether every slab before the end was delivered.
+    fn is_over(&self, state: &State) -> bool {
+        state.delivered >= state.end
     }
 
     /// Whether nothing can become whole until a batch is dropped.
@@ -415,5 +573,8 @@ impl Ring {
     }
 }
 
-/// A slab that was taken: slot, sequence number, memory, steps of each part.
-type Taken = (usize, u64, Arc<Slab>, Vec<usize>);
+/// Stands for the worker of a part that was not claimed yet.
+const NOBODY: usize = usize::MAX;
+
+/// A slab that was taken: slot, sequence number, memory, what each part was committed with.
+type Taken = (usize, u64, Arc<Slab>, Vec<Commit>);

@@ -7,20 +7,26 @@
 
 use std::sync::Arc;
 
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use windrow_slab::{Layout, Order, Part, RecordSpec, Ring, RingSpec, Shares, SlabError};
 
 fn ring(order: Order, workers: usize, parts: usize, ahead: usize, max_slabs: usize) -> Arc<Ring> {
-    let shares = Shares {
-        steps: vec![1; parts],
-        envs: 1,
-        batched: false,
-    };
     let spec = RingSpec {
         order,
         workers,
         ahead,
         max_slabs,
+        cut_after: None,
+    };
+    of_steps(1, parts, spec)
+}
+
+fn of_steps(steps: usize, parts: usize, spec: RingSpec) -> Arc<Ring> {
+    let shares = Shares {
+        steps: vec![steps; parts],
+        envs: 1,
+        batched: false,
     };
     Ring::new(Layout::new(&RecordSpec::default(), shares).unwrap(), spec).unwrap()
 }
@@ -81,6 +87,7 @@ fn a_worker_one_ahead_never_writes_what_is_being_read() {
 fn first_come_first_served_loses_and_repeats_nothing() {
     model(2, || {
         let ring = ring(Order::ByArrival, 2, 1, 1, 3);
+        ring.end_at(2);
         let workers = [worker(&ring, 0), worker(&ring, 1)];
         let mut seen: Vec<u64> = (0..2)
             .map(|_| {
@@ -89,26 +96,46 @@ fn first_come_first_served_loses_and_repeats_nothing() {
                 lease.seq()
             })
             .collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1]);
+        assert_eq!(ring.next().unwrap_err(), SlabError::Stopped);
         ring.stop();
         workers
             .into_iter()
             .for_each(|worker| worker.join().unwrap());
-        // Whole slabs that nobody took are still there.
-        while let Some(lease) = ring.try_next() {
-            seen.push(lease.seq());
-        }
-        seen.sort_unstable();
-        assert!(seen.iter().enumerate().all(|(i, &seq)| seq == i as u64));
     });
 }
 
 #[test]
-fn a_part_lost_by_one_worker_is_filled_by_another() {
+fn what_is_committed_after_a_stop_is_not_delivered_and_what_was_before_is_once() {
+    model(2, || {
+        let ring = ring(Order::ByArrival, 2, 1, 1, 3);
+        let workers = [worker(&ring, 0), worker(&ring, 1)];
+        let mut seen = vec![ring.next().unwrap().seq()];
+        ring.stop();
+        while let Some(lease) = ring.try_next() {
+            lease.part(0).unwrap();
+            seen.push(lease.seq());
+        }
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
+        assert!(ring.try_next().is_none());
+        seen.sort_unstable();
+        assert!(seen.is_sorted_by(|before, after| before < after));
+    });
+}
+
+#[test]
+fn a_worker_that_is_gone_leaves_its_part_empty_and_nobody_waiting() {
     model(3, || {
         let ring = ring(Order::ByArrival, 2, 1, 0, 1);
         let lost = {
             let ring = Arc::clone(&ring);
-            thread::spawn(move || drop(ring.claim(0).map(write)))
+            thread::spawn(move || {
+                drop(ring.claim(0).map(write));
+                ring.retire(0);
+            })
         };
         let worker = worker(&ring, 1);
         let lease = ring.next().unwrap();
@@ -152,5 +179,148 @@ fn a_stop_reaches_whoever_waits() {
         }
         worker.join().unwrap();
         stopper.join().unwrap();
+    });
+}
+
+#[test]
+fn nobody_writes_while_a_pause_is_held() {
+    model(3, || {
+        let ring = ring(Order::ByArrival, 1, 1, 1, 2);
+        let writing = Arc::new(AtomicBool::new(false));
+        let worker = {
+            let (ring, writing) = (Arc::clone(&ring), Arc::clone(&writing));
+            thread::spawn(move || {
+                while let Some(part) = ring.claim(0) {
+                    writing.store(true, Ordering::SeqCst);
+                    let part = write(part);
+                    writing.store(false, Ordering::SeqCst);
+                    part.commit();
+                }
+            })
+        };
+        ring.pause();
+        assert!(!writing.load(Ordering::SeqCst));
+        thread::yield_now();
+        assert!(!writing.load(Ordering::SeqCst));
+        ring.resume();
+        // What was whole before the pause and what comes after it: nothing is left out.
+        for seq in 0..2 {
+            let lease = ring.next().unwrap();
+            assert_eq!(lease.seq(), seq);
+            lease.part(0).unwrap();
+        }
+        ring.stop();
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn an_end_that_is_moved_lets_the_worker_go_on() {
+    model(3, || {
+        let ring = ring(Order::ByWorker, 1, 1, 0, 1);
+        ring.end_at(1);
+        let worker = worker(&ring, 0);
+        drop(ring.next().unwrap().part(0).unwrap());
+        assert_eq!(ring.next().unwrap_err(), SlabError::Stopped);
+        ring.end_at(2);
+        let lease = ring.next().unwrap();
+        assert_eq!(lease.seq(), 1);
+        lease.part(0).unwrap();
+        ring.stop();
+        worker.join().unwrap();
+    });
+}
+
+/// As [`worker`], ending parts of two steps early where they are cut.
+fn cuttable(ring: &Arc<Ring>, id: usize) -> thread::JoinHandle<()> {
+    let ring = Arc::clone(ring);
+    thread::spawn(move || {
+        while let Some(mut part) = ring.claim(id) {
+            let mut rows = part.rows();
+            while rows.next_step().is_some() && !rows.is_cut() {}
+            let done = rows.done();
+            part.shorten(done);
+            part.commit();
+        }
+    })
+}
+
+#[test]
+fn a_slab_with_a_cut_part_has_a_step_of_each_and_one_whole_part() {
+    model(2, || {
+        let spec = RingSpec {
+            order: Order::ByWorker,
+            workers: 2,
+            ahead: 0,
+            max_slabs: 1,
+            cut_after: Some(1),
+        };
+        let ring = of_steps(2, 2, spec);
+        let workers = [cuttable(&ring, 0), cuttable(&ring, 1)];
+        let lease = ring.next().unwrap();
+        let steps: Vec<usize> = lease.commits().iter().map(|commit| commit.steps).collect();
+        assert!(steps.iter().all(|steps| (1..=2).contains(steps)));
+        assert!(steps.contains(&2));
+        lease.part(0).unwrap();
+        drop(lease);
+        ring.stop();
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
+    });
+}
+
+#[test]
+fn a_cut_from_another_thread_leaves_a_step_and_a_stop_its_end() {
+    model(2, || {
+        let spec = RingSpec {
+            order: Order::ByArrival,
+            workers: 1,
+            ahead: 1,
+            max_slabs: 2,
+            cut_after: None,
+        };
+        let ring = of_steps(2, 1, spec);
+        let worker = cuttable(&ring, 0);
+        let cutter = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                ring.cut_all(true);
+                ring.stop();
+            })
+        };
+        for _ in 0..2 {
+            match ring.next() {
+                Ok(lease) => assert!((1..=2).contains(&lease.commits()[0].steps)),
+                Err(error) => assert_eq!(error, SlabError::Stopped),
+            }
+        }
+        worker.join().unwrap();
+        cutter.join().unwrap();
+    });
+}
+
+#[test]
+fn a_worker_that_retires_leaves_its_parts_empty_and_nobody_waits_for_them() {
+    model(2, || {
+        let ring = ring(Order::ByWorker, 2, 2, 0, 2);
+        let lost = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                drop(ring.claim(0).map(write));
+                ring.retire(0);
+                assert!(ring.claim(0).is_none());
+            })
+        };
+        let worker = worker(&ring, 1);
+        for seq in 0..2 {
+            let lease = ring.next().unwrap();
+            let steps: Vec<usize> = lease.commits().iter().map(|commit| commit.steps).collect();
+            assert_eq!((lease.seq(), &steps[..]), (seq, &[0, 1][..]));
+            lease.part(1).unwrap();
+        }
+        ring.stop();
+        lost.join().unwrap();
+        worker.join().unwrap();
     });
 }

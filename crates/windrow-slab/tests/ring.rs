@@ -28,6 +28,7 @@ fn ring(order: Order, workers: usize, parts: usize, ahead: usize, max_slabs: usi
         workers,
         ahead,
         max_slabs,
+        cut_after: None,
     };
     Ring::new(Layout::new(&record, shares).unwrap(), spec).unwrap()
 }
@@ -121,7 +122,7 @@ fn a_part_cut_short_shows_only_what_was_written() {
     part.shorten(3);
     fill(part, 9);
     let lease = ring.try_next().unwrap();
-    assert_eq!((lease.frames(), lease.steps_done()), (6, &[3][..]));
+    assert_eq!((lease.frames(), lease.commits()[0].steps), (6, 3));
     let batch = lease.part(0).unwrap();
     assert_eq!(batch.batch_size(), &[2, 3]);
     assert_eq!(actions(&batch), [9; 6]);
@@ -273,6 +274,7 @@ fn parts_and_workers_must_go_together() {
         workers: 3,
         ahead: 0,
         max_slabs: 1,
+        cut_after: None,
     };
     assert!(matches!(
         Ring::new(layout(), spec),
@@ -291,4 +293,99 @@ fn parts_and_workers_must_go_together() {
         Ring::new(layout(), none),
         Err(SlabError::Workers { slabs: 0, .. })
     ));
+}
+
+/// A ring of two workers whose parts of two steps are cut once one of them is committed.
+fn cutting() -> Arc<Ring> {
+    let shares = Shares {
+        steps: vec![2; 2],
+        envs: 1,
+        batched: false,
+    };
+    let spec = RingSpec {
+        order: Order::ByWorker,
+        workers: 2,
+        ahead: 0,
+        max_slabs: 2,
+        cut_after: Some(1),
+    };
+    Ring::new(Layout::new(&RecordSpec::default(), shares).unwrap(), spec).unwrap()
+}
+
+#[test]
+fn parts_are_told_to_end_early_once_enough_others_are_committed_and_no_longer_in_the_next_slab() {
+    let ring = cutting();
+    for _ in 0..2 {
+        ring.request().unwrap();
+        let (whole, mut cut) = (ring.claim(0).unwrap(), ring.claim(1).unwrap());
+        assert!(!cut.rows().is_cut());
+        whole.commit();
+        assert!(cut.rows().is_cut());
+        cut.shorten(1);
+        cut.commit();
+        assert_eq!(ring.try_next().unwrap().frames(), 3);
+    }
+    ring.cut_all(true);
+    ring.request().unwrap();
+    let mut part = ring.claim(0).unwrap();
+    assert!(part.rows().is_cut());
+    ring.cut_all(false);
+    assert!(!part.rows().is_cut());
+}
+
+#[test]
+fn a_pause_waits_for_parts_that_are_out_and_nothing_is_lent_until_it_is_over() {
+    let ring = ring(Order::ByArrival, 1, 1, 2, 4);
+    let out = ring.claim(0).unwrap();
+    std::thread::scope(|scope| {
+        let pausing = scope.spawn(|| ring.pause());
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(!pausing.is_finished());
+        fill(out, 1);
+        pausing.join().unwrap();
+    });
+    assert!(ring.try_claim(0).unwrap().is_none());
+    // What was whole can be taken meanwhile.
+    assert!(ring.try_next().is_some());
+    ring.resume();
+    assert!(ring.try_claim(0).unwrap().is_some());
+}
+
+#[test]
+fn at_the_end_the_consumer_is_told_and_workers_wait_until_it_is_moved() {
+    let ring = ring(Order::ByWorker, 1, 1, 1, 4);
+    ring.end_at(1);
+    fill(ring.claim(0).unwrap(), 0);
+    assert!(ring.try_claim(0).unwrap().is_none());
+    assert_eq!(ring.next().unwrap().seq(), 0);
+    assert_eq!(ring.next().unwrap_err(), SlabError::Stopped);
+    ring.end_at(2);
+    fill(ring.claim(0).unwrap(), 1);
+    assert_eq!(ring.next().unwrap().seq(), 1);
+    assert!(ring.try_claim(0).unwrap().is_none());
+}
+
+#[test]
+fn a_retired_worker_leaves_its_part_empty_and_by_arrival_the_later_ones_to_others() {
+    let by_worker = ring(Order::ByWorker, 2, 2, 1, 4);
+    drop(by_worker.claim(0).unwrap());
+    assert!(by_worker.retire(0));
+    for _ in 0..2 {
+        by_worker.request().unwrap();
+        fill(by_worker.claim(1).unwrap(), 1);
+        let lease = by_worker.try_next().unwrap();
+        assert_eq!((lease.commits()[0].steps, lease.frames()), (0, 8));
+    }
+    assert!(by_worker.claim(0).is_none());
+
+    let by_arrival = ring(Order::ByArrival, 2, 2, 1, 4);
+    drop(by_arrival.claim(0).unwrap());
+    assert!(!by_arrival.retire(0));
+    for frames in [8, 16] {
+        by_arrival.request().unwrap();
+        while let Some(part) = by_arrival.try_claim(1).unwrap() {
+            fill(part, 1);
+        }
+        assert_eq!(by_arrival.try_next().unwrap().frames(), frames);
+    }
 }

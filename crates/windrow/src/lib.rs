@@ -25,10 +25,18 @@
 //! * [`tensordict`]: named, nested tensors; saving and loading as safetensors.
 #![forbid(unsafe_code)]
 
+/// The programs of the README, which are to compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 pub use tensordict::{self, DType, Tensor, TensorDict, TensorError};
 pub use windrow_collect::postproc::{self, Gae};
 pub use windrow_collect::{
-    CollectError, Collector, CollectorBuilder, Stats, WorkerError, WorkerFault,
+    AsyncCollector, BusyPolicy, CatResults, CollectError, Collector, CollectorBuilder, Delivery,
+    Evaluation, Evaluator, EvaluatorBuilder, Handle, MultiAsyncCollector, MultiCollector,
+    MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile, Placement, PolicyLag, ProfileConfig,
+    ProfileSummary, Stats, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault, WorkerProfile,
 };
 pub use windrow_env::{self as env, CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
 pub use windrow_policy::{

@@ -1,9 +1,7 @@
-use tensordict::DType;
-use windrow_slab::{Key, Rows, RowsMut};
+use windrow_slab::{Rows, RowsMut};
 
-use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, VecEnv, VecEnvError};
-
-const STEP_COUNT: &str = "step_count";
+use super::appended::Appended;
+use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 
 /// Environments that also observe how many steps their episode has lasted, and may be truncated by it.
 ///
@@ -22,11 +20,7 @@ const STEP_COUNT: &str = "step_count";
 /// ```
 #[derive(Debug, Clone)]
 pub struct StepCounter<V> {
-    envs: V,
-    spec: EnvSpec,
-    /// The count, which is the last leaf: the others keep the places they have without it.
-    key: Key<i64>,
-    counts: Vec<i64>,
+    counts: Appended<V, i64>,
     limit: i64,
 }
 
@@ -36,22 +30,9 @@ impl<V: VecEnv> StepCounter<V> {
     /// # Errors
     /// [`EnvError::Spec`] when an observation is called `step_count` already.
     pub fn new(envs: V) -> Result<Self, EnvError> {
-        let leaves = envs.spec().observation_leaves();
-        if let Some(leaf) = leaves.iter().find(|leaf| leaf.key.last() == STEP_COUNT) {
-            return Err(EnvError::Spec(format!(
-                "{} observes {} already: it cannot be counted a second time",
-                envs.spec().id,
-                leaf.key
-            )));
-        }
-        let mut spec = envs.spec().clone();
-        spec.observation = with_count(spec.observation);
         Ok(Self {
-            key: Key::new(leaves.len()),
-            counts: vec![0; envs.num_envs()],
+            counts: Appended::new(envs, "step_count", 0)?,
             limit: i64::MAX,
-            envs,
-            spec,
         })
     }
 
@@ -60,136 +41,97 @@ impl<V: VecEnv> StepCounter<V> {
     /// # Errors
     /// [`EnvError::Spec`] when `max_steps` is 0.
     pub fn with_max_steps(mut self, max_steps: usize) -> Result<Self, EnvError> {
+        let spec = &mut self.counts.spec;
         if max_steps == 0 {
             return Err(EnvError::Spec(format!(
                 "a step counter needs at least one step, got max_steps = 0 for {}",
-                self.spec.id
+                spec.id
             )));
         }
         self.limit = i64::try_from(max_steps).unwrap_or(i64::MAX);
-        let limit = &mut self.spec.max_episode_steps;
+        let limit = &mut spec.max_episode_steps;
         *limit = Some(limit.unwrap_or(max_steps).min(max_steps));
         Ok(self)
     }
-}
 
-fn with_count(observation: Spec) -> Spec {
-    let mut entries = match observation {
-        Spec::Composite(entries) => entries,
-        bare => vec![("observation".to_owned(), bare)],
-    };
-    entries.push((STEP_COUNT.to_owned(), Spec::unbounded(DType::I64, [1])));
-    Spec::Composite(entries)
+    /// The environments without their counts and the limit.
+    pub fn into_inner(self) -> V {
+        self.counts.into_inner()
+    }
 }
 
 impl<V: VecEnv> VecEnv for StepCounter<V> {
     fn spec(&self) -> &EnvSpec {
-        &self.spec
+        &self.counts.spec
     }
 
     fn num_envs(&self) -> usize {
-        self.envs.num_envs()
+        self.counts.num_envs()
     }
 
-    fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
-        self.envs.reset(resets, obs.reborrow())?;
-        let seen = column(&mut obs, self.key)?;
-        for &Reset { env, .. } in resets {
-            // An environment that does not exist was reported by the inner ones.
-            if let (Some(count), Some(seen)) = (self.counts.get_mut(env), seen.get_mut(env)) {
-                (*count, *seen) = (0, 0);
-            }
-        }
-        Ok(())
+    fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        self.counts.reset(resets, obs)
     }
 
     fn step(
         &mut self,
         actions: Rows<'_>,
-        mut obs: RowsMut<'_>,
-        mut outcomes: Outcomes<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
-        self.envs
-            .step(actions, obs.reborrow(), outcomes.reborrow())?;
-        let seen = column(&mut obs, self.key)?;
-        let places = seen.iter_mut().zip(outcomes.truncated);
-        for (count, (seen, truncated)) in self.counts.iter_mut().zip(places) {
-            *count += 1;
-            *seen = *count;
-            *truncated |= *count >= self.limit;
-        }
-        Ok(())
+        let limit = self.limit;
+        self.counts
+            .step(actions, obs, outcomes, |counts, outcomes| {
+                for (count, truncated) in counts.iter_mut().zip(outcomes.truncated) {
+                    *count += 1;
+                    *truncated |= *count >= limit;
+                }
+            })
     }
-}
-
-fn column<'a>(obs: &'a mut RowsMut<'_>, key: Key<i64>) -> Result<&'a mut [i64], VecEnvError> {
-    obs.get_mut(key).map_err(|error| VecEnvError {
-        env: 0,
-        source: error.into(),
-    })
 }
 
 #[cfg(test)]
 mod tests {
-    use windrow_slab::RowBlock;
+    use tensordict::DType;
 
     use super::*;
     use crate::testing::CountingEnv;
+    use crate::wrappers::vec_driver::VecDriver;
     use crate::{CartPole, Serial};
 
-    fn counting(max_steps: usize) -> StepCounter<Serial<CountingEnv>> {
+    fn counting(max_steps: usize) -> VecDriver<StepCounter<Serial<CountingEnv>>> {
         let envs = Serial::from_fn(2, || CountingEnv::new(3, 0)).unwrap();
-        StepCounter::new(envs)
-            .unwrap()
-            .with_max_steps(max_steps)
-            .unwrap()
+        let counter = StepCounter::new(envs).unwrap();
+        VecDriver::new(counter.with_max_steps(max_steps).unwrap())
     }
 
-    /// Steps all with ones, and gives the counts and the flags.
-    fn step(envs: &mut impl VecEnv, obs: &mut RowBlock) -> (Vec<i64>, Vec<bool>, Vec<bool>) {
-        let mut actions = RowBlock::new(&envs.spec().action_leaves(), 2).unwrap();
-        actions
-            .rows_mut()
-            .get_mut(Key::<i8>::new(0))
-            .unwrap()
-            .fill(1);
-        let (mut reward, mut terminated, mut truncated) =
-            (vec![0.0; 2], vec![false; 2], vec![false; 2]);
-        let outcomes = Outcomes {
-            reward: &mut reward,
-            terminated: &mut terminated,
-            truncated: &mut truncated,
-        };
-        envs.step(actions.rows(), obs.rows_mut(), outcomes).unwrap();
-        (counts(obs), terminated, truncated)
-    }
-
-    fn counts(obs: &RowBlock) -> Vec<i64> {
-        obs.rows().get(Key::<i64>::new(1)).unwrap().to_vec()
+    /// The counts and the flags after a step with ones.
+    fn step(envs: &mut VecDriver<impl VecEnv>) -> (Vec<i64>, Vec<bool>, Vec<bool>) {
+        envs.step(1i8).unwrap();
+        let flags = (envs.terminated.clone(), envs.truncated.clone());
+        (envs.seen("step_count"), flags.0, flags.1)
     }
 
     #[test]
     fn counts_each_environment_by_itself() {
         let mut envs = counting(3);
-        let mut obs = RowBlock::new(&envs.spec().observation_leaves(), 2).unwrap();
-        let all = [0, 1].map(|env| Reset { env, seed: None });
-        envs.reset(&all, obs.rows_mut()).unwrap();
-        assert_eq!(counts(&obs), [0, 0]);
+        envs.reset(&[0, 1]).unwrap();
+        assert_eq!(envs.seen::<i64>("step_count"), [0, 0]);
         assert_eq!(
-            step(&mut envs, &mut obs),
+            step(&mut envs),
             (vec![1, 1], vec![false; 2], vec![false; 2])
         );
-        envs.reset(&all[1..], obs.rows_mut()).unwrap();
-        assert_eq!(counts(&obs), [1, 0]);
-        assert_eq!(step(&mut envs, &mut obs).0, [2, 1]);
-        assert_eq!(step(&mut envs, &mut obs).2, [true, false]);
+        envs.reset(&[1]).unwrap();
+        assert_eq!(envs.seen::<i64>("step_count"), [1, 0]);
+        assert_eq!(step(&mut envs).0, [2, 1]);
+        assert_eq!(step(&mut envs).2, [true, false]);
         // Terminated by the count of ones and truncated by the count of steps.
-        let (steps, terminated, truncated) = step(&mut envs, &mut obs);
+        let (steps, terminated, truncated) = step(&mut envs);
         assert_eq!(
             (steps, terminated, truncated),
             (vec![4, 3], vec![true, false], vec![true; 2])
         );
-        assert_eq!(obs.rows().get(Key::<i32>::new(0)).unwrap(), [4, 3]);
+        assert_eq!(envs.seen::<i32>("observation"), [4, 3]);
     }
 
     #[test]
@@ -204,7 +146,7 @@ mod tests {
         );
         assert_eq!(
             StepCounter::new(once).unwrap_err().to_string(),
-            "CartPole-v1 observes \"step_count\" already: it cannot be counted a second time"
+            "CartPole-v1 observes \"step_count\" already: an observation appended to it needs another name"
         );
     }
 

@@ -1,4 +1,7 @@
 //! Two ways to do the same work, timed in turn.
+//!
+//! Arguments of a bench that are no options choose the lines whose names contain one of them.
+#![allow(dead_code)]
 
 use std::time::{Duration, Instant};
 
@@ -9,42 +12,76 @@ const RUN: Duration = Duration::from_millis(150);
 /// Something that does work and says how many frames it did.
 pub type Work<'a> = &'a mut dyn FnMut() -> u64;
 
-/// Times `ours` and `theirs` in turn (A B A B …) and prints the median of the ratios of their rates, pair by pair.
-///
-/// One line, `name  value  target  ok|short`; rates of both sides go to standard error.
-///
-/// Arguments of the bench that are no options choose the ratios whose names contain one of them.
+/// Times `ours` and `theirs` in turn (A B A B …) and reports the ratio of their rates.
 pub fn ratio(name: &str, target: f64, ours: Work<'_>, theirs: Work<'_>) {
+    if is_chosen(name) {
+        let _ = (rate(ours), rate(theirs));
+        let pairs = (0..PAIRS).map(|_| (rate(ours), rate(theirs)));
+        report(name, target, pairs.collect());
+    }
+}
+
+/// Prints `name  value  target  ok|short` for the median of the ratios of pairs of rates, which is to be `target` at
+/// least; what it is the median of goes to standard error.
+pub fn report(name: &str, target: f64, mut pairs: Vec<(f64, f64)>) {
+    pairs.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
+    let ratios: Vec<f64> = pairs.iter().map(|(a, b)| a / b).collect();
+    let middle = pairs.len() / 2;
+    line(name, ratios[middle], target, ratios[middle] >= target);
+    let (a, b) = pairs[middle];
+    eprintln!(
+        "    {} frames/s against {}; {} pairs, ratios from {:.3} to {:.3}",
+        round(a),
+        round(b),
+        pairs.len(),
+        ratios[0],
+        ratios[pairs.len() - 1]
+    );
+}
+
+/// Prints the same for the median of what `measure` gives, which is to be `limit` at most.
+pub fn at_most(name: &str, limit: f64, measure: impl FnMut() -> f64) {
+    const RUNS: usize = 9;
+    if !is_chosen(name) {
+        return;
+    }
+    let mut values: Vec<f64> = std::iter::repeat_with(measure).take(RUNS).collect();
+    values.sort_by(f64::total_cmp);
+    let value = values[RUNS / 2];
+    line(name, value, limit, value <= limit);
+    eprintln!(
+        "    from {:.3} to {:.3} in {RUNS} runs",
+        values[0],
+        values[RUNS - 1]
+    );
+}
+
+pub fn is_chosen(name: &str) -> bool {
     let chosen: Vec<String> = std::env::args()
         .skip(1)
         .filter(|arg| !arg.starts_with('-'))
         .collect();
-    if !chosen.is_empty() && !chosen.iter().any(|part| name.contains(part)) {
-        return;
-    }
-    let _ = (rate(ours), rate(theirs));
-    let mut pairs: Vec<(f64, f64)> = (0..PAIRS).map(|_| (rate(ours), rate(theirs))).collect();
-    pairs.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
-    let ratios: Vec<f64> = pairs.iter().map(|(a, b)| a / b).collect();
-    let value = ratios[PAIRS / 2];
-    let verdict = if value >= target { "ok" } else { "short" };
-    println!("{name}  {value:.3}  {target:.2}  {verdict}");
-    let (a, b) = pairs[PAIRS / 2];
-    eprintln!(
-        "    {:.2} M frames/s against {:.2} M; {PAIRS} pairs, ratios from {:.3} to {:.3}",
-        a / 1e6,
-        b / 1e6,
-        ratios[0],
-        ratios[PAIRS - 1]
-    );
+    chosen.is_empty() || chosen.iter().any(|part| name.contains(part.as_str()))
 }
 
 /// Frames a second of one run.
-fn rate(work: Work<'_>) -> f64 {
+pub fn rate(work: Work<'_>) -> f64 {
     let start = Instant::now();
     let mut frames = 0;
     while start.elapsed() < RUN {
         frames += work();
     }
     frames as f64 / start.elapsed().as_secs_f64()
+}
+
+fn line(name: &str, value: f64, target: f64, reached: bool) {
+    let verdict = if reached { "ok" } else { "short" };
+    println!("{name}  {value:.3}  {target:.2}  {verdict}");
+}
+
+fn round(rate: f64) -> String {
+    match rate {
+        rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
+        rate => format!("{rate:.0}"),
+    }
 }

@@ -1,0 +1,97 @@
+//! The familiar names: each is a choice of where workers run and how their parts make batches.
+
+use std::sync::Arc;
+
+use windrow_env::EnvFactory;
+
+use crate::CollectorBuilder;
+use crate::plan::{Delivery, Placement, Plan};
+
+/// One worker in a thread of its own, which collects the next batch while the present one is being used.
+#[derive(Debug, Clone, Copy)]
+pub struct AsyncCollector;
+
+/// Workers in threads; each batch holds a share of every one of them, collected after it was asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct MultiSyncCollector;
+
+/// Workers in threads; each batch is one worker's, whichever is ready first, and all go on meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub struct MultiAsyncCollector;
+
+/// Workers in threads: [`MultiSyncCollector`] or [`MultiAsyncCollector`].
+#[derive(Debug, Clone, Copy)]
+pub struct MultiCollector;
+
+impl AsyncCollector {
+    /// A collector over the environments that `env` makes.
+    ///
+    /// ```
+    /// use windrow_collect::AsyncCollector;
+    ///
+    /// let mut collector = AsyncCollector::builder("CartPole-v1")
+    ///     .frames_per_batch(200)
+    ///     .total_frames(600)
+    ///     .build()?;
+    /// assert_eq!(collector.by_ref().count(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
+        CollectorBuilder::new(Arc::new(env), Plan::MULTI_ASYNC)
+    }
+}
+
+impl MultiSyncCollector {
+    /// A collector over the environments that `env` makes for each of its workers.
+    ///
+    /// ```
+    /// use windrow_collect::MultiSyncCollector;
+    ///
+    /// let mut collector = MultiSyncCollector::builder("CartPole-v1")
+    ///     .num_workers(2)
+    ///     .frames_per_batch(200)
+    ///     .total_frames(600)
+    ///     .build()?;
+    /// for batch in &mut collector {
+    ///     assert_eq!(batch?.batch_size(), &[200]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
+        CollectorBuilder::new(Arc::new(env), Plan::MULTI_SYNC)
+    }
+}
+
+impl MultiAsyncCollector {
+    /// A collector over the environments that `env` makes for each of its workers. `frames_per_batch` is what one worker
+    /// collects for one batch.
+    #[must_use]
+    pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
+        CollectorBuilder::new(Arc::new(env), Plan::MULTI_ASYNC)
+    }
+}
+
+impl MultiCollector {
+    /// A collector over the environments that `env` makes for each of its workers; `sync` waits for all of them, otherwise
+    /// the first come is delivered first.
+    #[must_use]
+    pub fn builder(env: impl EnvFactory + Send + Sync + 'static, sync: bool) -> CollectorBuilder {
+        let delivery = if sync {
+            Delivery::Synchronous
+        } else {
+            Delivery::FirstCome {
+                workers_per_batch: 1,
+            }
+        };
+        let placement = Placement::Threads;
+        CollectorBuilder::new(
+            Arc::new(env),
+            Plan {
+                placement,
+                delivery,
+            },
+        )
+    }
+}

@@ -1,0 +1,278 @@
+//! How good a policy is, found out beside training.
+
+mod board;
+mod builder;
+mod report;
+mod run;
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use windrow_env::EnvFactory;
+use windrow_policy::Weights;
+
+use crate::CollectError;
+use board::{Reply, Shared};
+pub use builder::{BusyPolicy, EvaluatorBuilder};
+pub use report::Evaluation;
+
+/// Runs whole episodes in environments of its own, with a policy of its own, in a thread of its own.
+///
+/// An evaluation resets all environments, takes over the weights that it was given, and collects exactly as many whole
+/// episodes as were asked for. Which episodes count is settled beforehand: of `n` episodes and `p` environments, the first
+/// `n / p` of each, and one more of the first `n % p` environments. So short episodes are not preferred, as they would be
+/// if the first `n` to end were taken. An environment without an end needs [`max_steps`](EvaluatorBuilder::max_steps).
+///
+/// Every evaluation begins from the same seed, so that weights are compared on the same episodes and an evaluation that was
+/// skipped changes nothing for the next.
+///
+/// Training is left alone: weights are copied when they are given, nothing else is shared, and between evaluations the
+/// thread sleeps. All methods may be called from any thread.
+///
+/// ```
+/// use windrow_collect::Evaluator;
+/// use windrow_policy::{Head, NetworkPolicy, Policy, nn::Sequential};
+///
+/// let net = Sequential::new().linear(4, 16).tanh().linear(16, 2);
+/// let policy = NetworkPolicy::new(net, Head::Categorical);
+/// let evaluator = Evaluator::builder("CartPole-v1")
+///     .policy(policy.clone())
+///     .num_trajectories(5)
+///     .num_envs(2)
+///     .seed(0)
+///     .build()?;
+///
+/// // Beside training: asked for now, read later.
+/// assert!(evaluator.trigger_eval(Some(&policy.weights()), Some(1000))?);
+/// let result = evaluator.wait(None).unwrap()?;
+/// assert_eq!((result.num_episodes, result.step, result.policy_version), (5, 1000, 1));
+/// // Returns of CartPole are lengths.
+/// assert_eq!(result.reward, result.episode_length);
+///
+/// // Between two updates: waits for the result.
+/// let same = evaluator.evaluate(None, None)?;
+/// assert_eq!(same.returns, result.returns);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Evaluator {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    busy_policy: BusyPolicy,
+    patience: Duration,
+}
+
+impl Evaluator {
+    /// An evaluator in the environments that `env` makes: a function such as `CartPole::v1`, or an id such as
+    /// `"CartPole-v1"`.
+    ///
+    /// ```
+    /// use windrow_collect::Evaluator;
+    /// use windrow_policy::RandomPolicy;
+    ///
+    /// let evaluator = Evaluator::builder("CartPole-v1").policy(RandomPolicy::new()).build()?;
+    /// assert_eq!(evaluator.evaluate(None, None)?.num_episodes, 10);
+    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// ```
+    #[must_use]
+    pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> EvaluatorBuilder {
+        EvaluatorBuilder::new(Arc::new(env))
+    }
+
+    /// Evaluates and waits for the result, after everything that is pending, whatever the [busy
+    /// policy](EvaluatorBuilder::busy_policy).
+    ///
+    /// Without `weights`, those that were given last act once more, or the ones that the policy came with. Without `step`,
+    /// the result bears the number of requests that were accepted before.
+    ///
+    /// Not to be called by what the evaluator itself calls, such as [`on_result`](EvaluatorBuilder::on_result): it would
+    /// wait for itself.
+    ///
+    /// # Errors
+    /// [`CollectError::Policy`] when the weights do not fit, and the old ones then stay; [`CollectError::Worker`] when an
+    /// environment, the policy or the metrics failed or panicked; [`CollectError::ShutDown`] after a shutdown or when
+    /// there is one meanwhile. After any but the last, the next request makes environments and policy anew.
+    ///
+    /// ```
+    /// use windrow_collect::Evaluator;
+    /// use windrow_policy::RandomPolicy;
+    ///
+    /// let evaluator = Evaluator::builder("Pendulum-v1")
+    ///     .policy(RandomPolicy::new())
+    ///     .num_trajectories(3)
+    ///     .max_steps(50)
+    ///     .build()?;
+    /// let result = evaluator.evaluate(None, Some(7))?;
+    /// assert_eq!((result.step, result.lengths), (7, vec![50; 3]));
+    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// ```
+    pub fn evaluate(
+        &self,
+        weights: Option<&Weights>,
+        step: Option<u64>,
+    ) -> Result<Evaluation, CollectError> {
+        let (reply, result) = channel();
+        self.shared
+            .submit(weights, step, Reply::To(reply), BusyPolicy::Queue)?;
+        // Disconnected when the request was dropped by a shutdown.
+        result.recv().unwrap_or(Err(CollectError::ShutDown))
+    }
+
+    /// Asks for an evaluation and returns at once: whether it was accepted. The result is to be read by
+    /// [`poll`](Self::poll) or [`wait`](Self::wait), and kept until then. `weights` and `step` are as for
+    /// [`evaluate`](Self::evaluate).
+    ///
+    /// While an evaluation is running or queued, the [busy policy](EvaluatorBuilder::busy_policy) decides. A request that
+    /// is not accepted copies nothing and counts for nothing.
+    ///
+    /// # Errors
+    /// [`CollectError::ShutDown`] after a shutdown; [`CollectError::Workers`] while busy, with [`BusyPolicy::Error`]. What
+    /// goes wrong later is the result of the request.
+    ///
+    /// ```
+    /// use windrow_collect::Evaluator;
+    /// use windrow_policy::RandomPolicy;
+    ///
+    /// let evaluator = Evaluator::builder("CartPole-v1").policy(RandomPolicy::new()).build()?;
+    /// assert!(evaluator.trigger_eval(None, Some(1))?);
+    /// let result = evaluator.wait(None).unwrap()?;
+    /// assert_eq!(result.step, 1);
+    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// ```
+    pub fn trigger_eval(
+        &self,
+        weights: Option<&Weights>,
+        step: Option<u64>,
+    ) -> Result<bool, CollectError> {
+        self.shared
+            .submit(weights, step, Reply::Unread, self.busy_policy)
+    }
+
+    /// The oldest result of [`trigger_eval`](Self::trigger_eval) that was not read yet, waiting for it up to `timeout`.
+    /// `None` when there is none by then, and at once when none is pending.
+    ///
+    /// After a shutdown, what is unread can still be read; the next call says [`CollectError::ShutDown`], once.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use windrow_collect::Evaluator;
+    /// use windrow_policy::RandomPolicy;
+    ///
+    /// let evaluator = Evaluator::builder("CartPole-v1").policy(RandomPolicy::new()).build()?;
+    /// assert!(evaluator.poll(Duration::ZERO).is_none());
+    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// ```
+    pub fn poll(&self, timeout: Duration) -> Option<Result<Evaluation, CollectError>> {
+        self.wait(Some(timeout))
+    }
+
+    /// As [`poll`](Self::poll); without a time-out, waits for as long as an evaluation is pending.
+    ///
+    /// ```
+    /// use windrow_collect::Evaluator;
+    /// use windrow_policy::RandomPolicy;
+    ///
+    /// let evaluator = Evaluator::builder("CartPole-v1").policy(RandomPolicy::new()).build()?;
+    /// evaluator.trigger_eval(None, None)?;
+    /// assert!(evaluator.wait(None).is_some());
+    /// assert!(evaluator.wait(None).is_none());
+    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// ```
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<Evaluation, CollectError>> {
+        // A time beyond all clocks is no limit.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.shared.take(deadline)
+    }
+
+    /// Whether an evaluation is running or queued.
+    ///
+    /// ```
+    /// use windrow_collect::Evaluator;
+    /// use windrow_policy::RandomPolicy;
+    ///
+    /// let evaluator = Evaluator::builder("CartPole-v1").policy(RandomPolicy::new()).build()?;
+    /// evaluator.trigger_eval(None, None)?;
+    /// while evaluator.pending() {
+    ///     std::thread::yield_now(); // or train
+    /// }
+    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// ```
+    #[must_use]
+    pub fn pending(&self) -> bool {
+        self.shared.pending()
+    }
+
+    /// Numbers the weights that are given next with `version`, and those after them from there on: for results that bear
+    /// the versions of a collector. Without it, weights are numbered from 1, and 0 are those that the policy came with.
+    ///
+    /// ```
+    /// use windrow_collect::Evaluator;
+    /// use windrow_policy::{Head, NetworkPolicy, Policy, nn::Sequential};
+    ///
+    /// let policy = NetworkPolicy::new(Sequential::new().linear(4, 2), Head::Categorical);
+    /// let evaluator = Evaluator::builder("CartPole-v1").policy(policy.clone()).build()?;
+    /// evaluator.set_next_version(40);
+    /// let weights = policy.weights();
+    /// assert_eq!(evaluator.evaluate(Some(&weights), None)?.policy_version, 40);
+    /// assert_eq!(evaluator.evaluate(Some(&weights), None)?.policy_version, 41);
+    /// # Ok::<(), windrow_collect::CollectError>(())
+    /// ```
+    pub fn set_next_version(&self, version: i64) {
+        self.shared.set_next_version(version);
+    }
+
+    /// Ends the evaluation that is running at its next step, forgets those that are queued, and waits for the thread, for
+    /// the [shutdown time-out](EvaluatorBuilder::shutdown_timeout) at most. Nothing is pending afterwards, and whoever
+    /// waits is told. Shutting down again does nothing, and waits no longer than the first time-out.
+    ///
+    /// # Errors
+    /// [`CollectError::Stuck`] when the thread did not come back from an environment, the policy or a callback in time. It
+    /// ends when it does.
+    ///
+    /// ```
+    /// use windrow_collect::{CollectError, Evaluator};
+    /// use windrow_policy::RandomPolicy;
+    ///
+    /// let evaluator = Evaluator::builder("CartPole-v1").policy(RandomPolicy::new()).build()?;
+    /// evaluator.shutdown()?;
+    /// assert!(matches!(evaluator.evaluate(None, None), Err(CollectError::ShutDown)));
+    /// # Ok::<(), CollectError>(())
+    /// ```
+    pub fn shutdown(&self) -> Result<(), CollectError> {
+        let deadline = self.shared.stop(self.patience);
+        if !self.shared.ended_by(deadline) {
+            return Err(CollectError::Stuck {
+                stuck: 1,
+                workers: 1,
+                seconds: self.patience.as_secs_f64(),
+            });
+        }
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread {
+            // It has nothing left to say: panics of users' code became results.
+            let _ = thread.join();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Evaluator {
+    fn drop(&mut self) {
+        // There is nobody left to tell.
+        let _ = self.shutdown();
+    }
+}
+
+impl std::fmt::Debug for Evaluator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Evaluator")
+            .field("pending", &self.pending())
+            .field("busy_policy", &self.busy_policy)
+            .finish_non_exhaustive()
+    }
+}

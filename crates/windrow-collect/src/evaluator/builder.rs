@@ -1,0 +1,288 @@
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tensordict::TensorDict;
+use windrow_env::EnvFactory;
+use windrow_policy::{ExplorationType, Policy};
+
+use super::board::Shared;
+use super::run::{Recipe, Runner, Wanted};
+use super::{Evaluation, Evaluator};
+use crate::{CollectError, CollectorBuilder, WorkerError, WorkerFault};
+
+/// Makes the environments of an evaluator.
+pub(super) type EnvMaker = Arc<dyn EnvFactory + Send + Sync>;
+
+/// Gives a collector the policy that is to be evaluated. Done again whenever a collector is made anew.
+pub(super) type PolicyChoice = Box<dyn Fn(CollectorBuilder) -> CollectorBuilder + Send>;
+
+/// Computes numbers from trajectories.
+pub(super) type Metrics = Box<dyn FnMut(&TensorDict) -> Vec<(String, f64)> + Send>;
+
+/// Is told of every result.
+pub(super) type OnResult = Box<dyn FnMut(&Evaluation) + Send>;
+
+/// What [`Evaluator::trigger_eval`] does while an evaluation is running or queued.
+///
+/// ```
+/// use windrow_collect::{BusyPolicy, Evaluator};
+/// use windrow_policy::RandomPolicy;
+///
+/// let evaluator = Evaluator::builder("CartPole-v1")
+///     .policy(RandomPolicy::new())
+///     .busy_policy(BusyPolicy::Queue)
+///     .build()?;
+/// for step in 0..3 {
+///     assert!(evaluator.trigger_eval(None, Some(step))?);
+/// }
+/// for step in 0..3 {
+///     assert_eq!(evaluator.wait(None).unwrap()?.step, step);
+/// }
+/// # Ok::<(), windrow_collect::CollectError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum BusyPolicy {
+    /// The request is dropped, and the call says so.
+    #[default]
+    Skip,
+    /// The call fails.
+    Error,
+    /// The request waits for its turn. Each that waits holds a copy of its weights.
+    Queue,
+}
+
+/// Chooses what an [`Evaluator`] does. Everything is checked by [`build`](Self::build).
+///
+/// ```
+/// use std::time::Duration;
+/// use windrow_collect::{BusyPolicy, Evaluator};
+/// use windrow_policy::{ExplorationType, RandomPolicy};
+///
+/// let evaluator = Evaluator::builder("Pendulum-v1")
+///     .policy_factory(|_worker| RandomPolicy::new())
+///     .num_trajectories(4)
+///     .num_envs(4)
+///     .max_steps(20)
+///     .seed(1)
+///     .exploration_type(ExplorationType::Mean)
+///     .busy_policy(BusyPolicy::Skip)
+///     .log_prefix("test")
+///     .on_result(|result| println!("step {}: {}", result.step, result.reward))
+///     .shutdown_timeout(Duration::from_secs(1))
+///     .build()?;
+/// let numbers = evaluator.evaluate(None, None)?.to_map();
+/// assert_eq!(numbers["test/episode_length"], 20.0);
+/// # Ok::<(), windrow_collect::CollectError>(())
+/// ```
+pub struct EvaluatorBuilder {
+    env: EnvMaker,
+    policies: Vec<PolicyChoice>,
+    num_trajectories: usize,
+    max_steps: Option<usize>,
+    num_envs: Option<usize>,
+    seed: Option<u64>,
+    exploration_type: ExplorationType,
+    busy_policy: BusyPolicy,
+    on_result: Option<OnResult>,
+    log_prefix: Arc<str>,
+    metrics: Option<Metrics>,
+    patience: Duration,
+}
+
+impl EvaluatorBuilder {
+    pub(super) fn new(env: EnvMaker) -> Self {
+        Self {
+            env,
+            policies: Vec::new(),
+            num_trajectories: 10,
+            max_steps: None,
+            num_envs: None,
+            seed: None,
+            exploration_type: ExplorationType::Deterministic,
+            busy_policy: BusyPolicy::default(),
+            on_result: None,
+            log_prefix: "eval".into(),
+            metrics: None,
+            patience: Duration::from_secs(5),
+        }
+    }
+
+    /// Who acts: a clone of `policy`, so that the policy in training is not touched. Required, unless there is a
+    /// [factory](Self::policy_factory).
+    #[must_use]
+    pub fn policy(mut self, policy: impl Policy + Clone + 'static) -> Self {
+        let choice = move |builder: CollectorBuilder| builder.policy(policy.clone());
+        self.policies.push(Box::new(choice));
+        self
+    }
+
+    /// Makes who acts, for policies that cannot be cloned: called in the evaluator's thread, with 0 as the number of the
+    /// worker.
+    #[must_use]
+    pub fn policy_factory<P>(mut self, make: impl Fn(usize) -> P + Send + Sync + 'static) -> Self
+    where
+        P: Policy + 'static,
+    {
+        let make = Arc::new(make);
+        let choice = move |builder: CollectorBuilder| {
+            let make = Arc::clone(&make);
+            builder.policy_factory(move |worker| make(worker))
+        };
+        self.policies.push(Box::new(choice));
+        self
+    }
+
+    /// Whole episodes of each evaluation; 10 unless told.
+    #[must_use]
+    pub fn num_trajectories(mut self, episodes: usize) -> Self {
+        self.num_trajectories = episodes;
+        self
+    }
+
+    /// Truncates episodes after this many steps. Adds the observation `"step_count"`, which the environment must not have
+    /// by itself.
+    #[must_use]
+    pub fn max_steps(mut self, steps: usize) -> Self {
+        self.max_steps = Some(steps);
+        self
+    }
+
+    /// Environments that step together. Without it, an environment that is one world stays one, and one that is several
+    /// keeps its own number. More than there are [episodes](Self::num_trajectories) are of no use.
+    #[must_use]
+    pub fn num_envs(mut self, num_envs: usize) -> Self {
+        self.num_envs = Some(num_envs);
+        self
+    }
+
+    /// Seed of every evaluation: environment `i` is reset with `seed + i`. Without it, one is drawn when the evaluator is
+    /// built, and told by [`Evaluation::seed`].
+    ///
+    /// The noise of actions that are sampled goes on from evaluation to evaluation all the same.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Whether actions are the policy's best guess (the default is [`ExplorationType::Deterministic`]) or sampled.
+    #[must_use]
+    pub fn exploration_type(mut self, exploration: ExplorationType) -> Self {
+        self.exploration_type = exploration;
+        self
+    }
+
+    /// What is done with a request while another is pending; [`BusyPolicy::Skip`] unless told.
+    #[must_use]
+    pub fn busy_policy(mut self, busy_policy: BusyPolicy) -> Self {
+        self.busy_policy = busy_policy;
+        self
+    }
+
+    /// Called with each result before it can be read, in the evaluator's thread, which it must not wait for. A panic in it
+    /// ends the call and nothing else.
+    #[must_use]
+    pub fn on_result(mut self, on_result: impl FnMut(&Evaluation) + Send + 'static) -> Self {
+        self.on_result = Some(Box::new(on_result));
+        self
+    }
+
+    /// What the keys of [`Evaluation::to_map`] begin with; `"eval"` unless told.
+    #[must_use]
+    pub fn log_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.log_prefix = prefix.into().into();
+        self
+    }
+
+    /// More numbers about the episodes, computed in the evaluator's thread from all columns of a collector's batch, as
+    /// [`TrajFormat::Padded`](crate::TrajFormat::Padded): `[num_trajectories, longest]` with `("collector", "mask")`, in
+    /// the order of [`Evaluation::returns`]. Without it, what a policy observes is not kept for longer than a few steps.
+    #[must_use]
+    pub fn metrics(
+        mut self,
+        metrics: impl FnMut(&TensorDict) -> Vec<(String, f64)> + Send + 'static,
+    ) -> Self {
+        self.metrics = Some(Box::new(metrics));
+        self
+    }
+
+    /// How long a shutdown waits for an evaluation that is running; 5 seconds unless told.
+    #[must_use]
+    pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
+        self.patience = timeout;
+        self
+    }
+
+    /// Starts the evaluator's thread, makes environments and policy there, and waits for that.
+    ///
+    /// # Errors
+    /// [`CollectError::OutOfRange`] when a number is 0; [`CollectError::Workers`] when there is not exactly one policy;
+    /// otherwise what kept thread, environments or policy from being made, a panic included.
+    pub fn build(mut self) -> Result<Evaluator, CollectError> {
+        positive("num_trajectories", Some(self.num_trajectories))?;
+        positive("max_steps", self.max_steps)?;
+        positive("num_envs", self.num_envs)?;
+        let choices = self.policies.len();
+        let Some(policy) = self.policies.pop().filter(|_| choices == 1) else {
+            return Err(CollectError::Workers(format!(
+                "an evaluator needs one policy or one policy_factory, got {choices} of them"
+            )));
+        };
+        let shared = Arc::new(Shared::new());
+        let runner = Runner::new(
+            Recipe {
+                env: self.env,
+                policy,
+                num_envs: self.num_envs.unwrap_or(1),
+                max_steps: self.max_steps,
+                seed: self.seed,
+                exploration_type: self.exploration_type,
+            },
+            Wanted {
+                num_trajectories: self.num_trajectories,
+                metrics: self.metrics,
+                on_result: self.on_result,
+                log_prefix: self.log_prefix,
+            },
+            Arc::clone(&shared),
+        );
+        let (ready, made) = channel();
+        let thread = thread::Builder::new()
+            .name("windrow-evaluator".to_owned())
+            .spawn(move || runner.run(&ready))
+            .map_err(|error| WorkerError::new(0, None, WorkerFault::Start(error)))?;
+        made.recv().unwrap_or(Err(CollectError::ShutDown))?;
+        Ok(Evaluator {
+            shared,
+            thread: Mutex::new(Some(thread)),
+            busy_policy: self.busy_policy,
+            patience: self.patience,
+        })
+    }
+}
+
+impl std::fmt::Debug for EvaluatorBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EvaluatorBuilder")
+            .field("num_trajectories", &self.num_trajectories)
+            .field("max_steps", &self.max_steps)
+            .field("num_envs", &self.num_envs)
+            .field("seed", &self.seed)
+            .field("busy_policy", &self.busy_policy)
+            .finish_non_exhaustive()
+    }
+}
+
+fn positive(name: &'static str, number: Option<usize>) -> Result<(), CollectError> {
+    if number == Some(0) {
+        return Err(CollectError::OutOfRange {
+            name,
+            expected: "1 to usize::MAX",
+            got: 0.0,
+        });
+    }
+    Ok(())
+}

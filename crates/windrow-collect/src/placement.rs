@@ -1,0 +1,50 @@
+//! Where workers run.
+
+mod inline;
+mod threads;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use windrow_slab::{Lease, Ring, SlabError};
+
+use crate::plan::Placement;
+use crate::worker::Worker;
+
+use inline::Inline;
+use threads::Threads;
+
+/// The workers of a collector, where they run.
+#[derive(Debug)]
+pub(crate) enum Crew {
+    Inline(Inline),
+    Threads(Threads),
+}
+
+impl Crew {
+    pub(crate) fn new(placement: Placement, workers: Vec<Worker>) -> Self {
+        match placement {
+            Placement::Inline => Self::Inline(Inline::new(workers)),
+            Placement::Threads => Self::Threads(Threads::new(workers)),
+        }
+    }
+
+    /// The next whole slab.
+    ///
+    /// # Errors
+    /// [`SlabError::Exhausted`], [`SlabError::Stopped`] as [`Ring::next`].
+    pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, SlabError> {
+        match self {
+            Self::Inline(inline) => inline.next(ring),
+            Self::Threads(threads) => threads.next(ring),
+        }
+    }
+
+    /// Waits until no worker runs any more, `timeout` at most; how many still did then. The ring has been stopped.
+    pub(crate) fn join(&mut self, timeout: Duration) -> usize {
+        match self {
+            Self::Inline(_) => 0,
+            Self::Threads(threads) => threads.join(timeout),
+        }
+    }
+}

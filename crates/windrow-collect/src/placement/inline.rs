@@ -1,0 +1,40 @@
+use std::sync::Arc;
+
+use windrow_slab::{Lease, Ring, SlabError};
+
+use crate::worker::Worker;
+
+/// Workers that run when a batch is asked for, in the thread that asks.
+#[derive(Debug)]
+pub(crate) struct Inline {
+    workers: Vec<Worker>,
+    /// Whose turn it is.
+    turn: usize,
+}
+
+impl Inline {
+    pub(crate) fn new(workers: Vec<Worker>) -> Self {
+        Self { workers, turn: 0 }
+    }
+
+    /// Lets one worker after the other fill a part until a slab is whole.
+    pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, SlabError> {
+        ring.request()?;
+        let mut idle = 0;
+        while idle < self.workers.len() {
+            if let Some(lease) = ring.try_next() {
+                return Ok(lease);
+            }
+            let worker = &mut self.workers[self.turn];
+            match ring.try_claim(worker.id)? {
+                Some(part) => {
+                    worker.fill(part);
+                    idle = 0;
+                }
+                None => idle += 1,
+            }
+            self.turn = (self.turn + 1) % self.workers.len();
+        }
+        ring.try_next().ok_or(SlabError::Stopped)
+    }
+}

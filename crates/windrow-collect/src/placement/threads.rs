@@ -1,0 +1,83 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use windrow_slab::{Lease, Ring, SlabError};
+
+use crate::error::{WorkerError, WorkerFault};
+use crate::worker::Worker;
+
+/// Workers in threads of their own, which start with the first batch that is asked for.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    waiting: Vec<Worker>,
+    running: Vec<JoinHandle<()>>,
+    /// Disconnected once every thread has dropped its end.
+    ended: Option<Receiver<()>>,
+}
+
+impl Threads {
+    pub(crate) fn new(workers: Vec<Worker>) -> Self {
+        Self {
+            waiting: workers,
+            running: Vec::new(),
+            ended: None,
+        }
+    }
+
+    pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, SlabError> {
+        if !self.waiting.is_empty() {
+            let (end, ended) = channel();
+            self.ended = Some(ended);
+            self.start(ring, &end);
+        }
+        ring.next()
+    }
+
+    fn start(&mut self, ring: &Ring, end: &Sender<()>) {
+        for worker in self.waiting.drain(..) {
+            let name = format!("windrow-worker-{}", worker.id);
+            let (id, shared) = (worker.id, Arc::clone(&worker.shared));
+            let (end, to_tell, its_ring) =
+                (end.clone(), Arc::clone(&shared), Arc::clone(&worker.ring));
+            let run = move || {
+                // Panics while filling a part were caught there; this is what is left, such as one in a `drop`. Nobody
+                // is to wait for a thread that is gone.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
+                    let fault = WorkerFault::panic(panic.as_ref());
+                    to_tell.fail(&its_ring, WorkerError::new(id, None, fault));
+                }
+                drop(end);
+            };
+            match Builder::new().name(name).spawn(run) {
+                Ok(thread) => self.running.push(thread),
+                // Without one of its workers a collector would wait for ever.
+                Err(error) => {
+                    shared.fail(ring, WorkerError::new(id, None, WorkerFault::Start(error)))
+                }
+            }
+        }
+    }
+
+    pub(crate) fn join(&mut self, timeout: Duration) -> usize {
+        self.waiting.clear();
+        let Some(ended) = &self.ended else {
+            return 0;
+        };
+        match ended.recv_timeout(timeout) {
+            Err(RecvTimeoutError::Timeout) => {
+                self.running.retain(|thread| !thread.is_finished());
+                self.running.len()
+            }
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                for thread in self.running.drain(..) {
+                    // Panics of users' code were caught; the thread had nothing else to say.
+                    let _ = thread.join();
+                }
+                0
+            }
+        }
+    }
+}

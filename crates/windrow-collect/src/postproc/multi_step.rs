@@ -1,0 +1,307 @@
+//! Rewards over several steps.
+
+use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
+
+use crate::CollectError;
+use crate::trajectories::{IDS, MASK, Marks, Move, Rows, done_of, mask_of, one_each, rearranged};
+
+const REWARD: &[&str] = &["next", "reward"];
+const ORIGINAL: &str = "original_reward";
+
+/// Rewards of several steps as one: the target of a step is what follows `n` steps later.
+///
+/// With `k` the number of steps that can be looked ahead, at most `n - 1` and never beyond the episode, the batch or the
+/// mask, step `t` gets
+///
+/// - `("next", "reward")`: `r_t + γ r_{t+1} + … + γ^k r_{t+k}`, and what it was as `("next", "original_reward")`;
+/// - all else under `"next"` as it is at `t + k`, except for what is named `done`, `terminated` or `truncated`;
+/// - `"steps_to_next_obs"`, `int64`: `k + 1`; `"gamma"`, `float32`: `γ^(k + 1)`;
+/// - `"nonterminal"`, `bool`: whether `k` is not 0, and false where `("collector", "mask")` is.
+///
+/// The last three are `[…, time, 1]`. An episode goes on as long as `("next", "done")` is false and
+/// `("collector", "traj_ids")`, where there are any, stay the same. Frames that the mask excludes stay as they are, with
+/// `k` = 0.
+///
+/// ```
+/// use windrow_collect::{Collector, postproc::MultiStep};
+///
+/// let multi_step = MultiStep::new(0.5, 3)?;
+/// let mut collector = Collector::builder("CartPole-v1")
+///     .frames_per_batch(4)
+///     .postproc(move |mut batch| multi_step.apply(&mut batch).map(|()| batch))
+///     .build()?;
+/// let batch = collector.next().unwrap()?;
+/// assert_eq!(batch.as_slice::<f32>(("next", "reward"))?, [1.75, 1.75, 1.5, 1.0]);
+/// assert_eq!(batch.as_slice::<i64>("steps_to_next_obs")?, [3, 3, 2, 1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Source: Sutton, "Learning to predict by the methods of temporal differences", 1988.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MultiStep {
+    gamma: f32,
+    n_steps: usize,
+}
+
+impl MultiStep {
+    /// With discount `gamma`, above 0 and at most 1, over `n_steps` steps, at least 1.
+    ///
+    /// # Errors
+    /// [`CollectError::OutOfRange`] when one of them is outside.
+    pub fn new(gamma: f32, n_steps: usize) -> Result<Self, CollectError> {
+        let out_of_range = |name, expected, got| CollectError::OutOfRange {
+            name,
+            expected,
+            got,
+        };
+        if !(gamma > 0.0 && gamma <= 1.0) {
+            let got = f64::from(gamma);
+            return Err(out_of_range("gamma", "0 (excluded) to 1", got));
+        }
+        if n_steps == 0 {
+            return Err(out_of_range("n_steps", "1 to usize::MAX", 0.0));
+        }
+        Ok(Self { gamma, n_steps })
+    }
+
+    /// Looks ahead in `batch`, `[…, time]`.
+    ///
+    /// # Errors
+    /// [`TensorError`] when `("next", "reward")`, `float32`, or `("next", "done")` is missing or of another type, when
+    /// ids or mask are, or when the batch has no dimension. Nothing is changed then.
+    pub fn apply(&self, batch: &mut TensorDict) -> Result<(), TensorError> {
+        let rows = Rows::of(batch)?;
+        let (dims, size) = (batch.ndim(), batch.batch_size().to_vec());
+        let ahead = self.look_ahead(batch, rows)?;
+        let moves = targets(&ahead);
+        let original = batch.get(REWARD)?.clone();
+        let reward = self.sums(&original, dims, &ahead)?;
+        let mut next = batch.get_dict("next")?.map(|key, tensor| {
+            if stays(key) {
+                Ok(tensor.clone())
+            } else {
+                rearranged(tensor, dims, &moves, &size)
+            }
+        })?;
+        next.set("reward", reward)?;
+        next.set(ORIGINAL, original)?;
+
+        let one = [&size[..], &[1]].concat();
+        let steps: Vec<i64> = ahead.iter().map(|&k| k as i64 + 1).collect();
+        let discounts: Vec<f32> = ahead.iter().map(|&k| self.discount(k + 1)).collect();
+        let nonterminal: Vec<bool> = ahead.iter().map(|&k| k != 0).collect();
+        let steps = Tensor::from_vec(steps, &one)?;
+        let discounts = Tensor::from_vec(discounts, &one)?;
+        let nonterminal = Tensor::from_vec(nonterminal, &one)?;
+        batch.set("next", next)?;
+        batch.set("steps_to_next_obs", steps)?;
+        batch.set("gamma", discounts)?;
+        batch.set("nonterminal", nonterminal)?;
+        Ok(())
+    }
+
+    /// Steps that each frame can look ahead, row-major.
+    fn look_ahead(&self, batch: &TensorDict, rows: Rows) -> Result<Vec<usize>, TensorError> {
+        let frames = batch.numel();
+        let done = done_of(batch)?;
+        let mask = mask_of(batch, MASK)?;
+        let ids = if batch.contains_key(IDS) {
+            one_each::<i64>(batch, IDS)?
+        } else {
+            Tensor::zeros(DType::I64, [frames])?
+        };
+        let marks = Marks {
+            ids: ids.as_slice()?,
+            done: done.as_slice()?,
+            mask: mask.as_ref().map(Tensor::as_slice).transpose()?,
+        };
+        let mut ahead = vec![0; frames];
+        marks.runs(rows, |run| {
+            let run = &mut ahead[run.start..run.start + run.len];
+            for (left, ahead) in run.iter_mut().rev().enumerate() {
+                *ahead = left.min(self.n_steps - 1);
+            }
+        });
+        Ok(ahead)
+    }
+
+    /// Discounted sums of `reward`, each over as many frames as it can look ahead, and its own.
+    fn sums(&self, reward: &Tensor, dims: usize, ahead: &[usize]) -> Result<Tensor, TensorError> {
+        let values = reward.to_vec::<f32>().map_err(|error| error.at(REWARD))?;
+        let width: usize = reward.shape()[dims..].iter().product();
+        let mut sums = Vec::with_capacity(values.len());
+        for (frame, &k) in ahead.iter().enumerate() {
+            for i in frame * width..(frame + 1) * width {
+                let later = (0..=k).rev().map(|step| values[i + step * width]);
+                sums.push(later.fold(0.0, |sum, reward| reward + self.gamma * sum));
+            }
+        }
+        Tensor::from_vec(sums, reward.shape())
+    }
+
+    fn discount(&self, steps: usize) -> f32 {
+        self.gamma.powf(steps as f32)
+    }
+}
+
+/// Where each frame takes what follows from: `ahead` frames later.
+fn targets(ahead: &[usize]) -> Vec<Move> {
+    let mut moves: Vec<Move> = Vec::new();
+    for (to, &k) in ahead.iter().enumerate() {
+        let from = to + k;
+        match moves.last_mut() {
+            Some(last) if last.from + last.len == from => last.len += 1,
+            _ => moves.push(Move { from, to, len: 1 }),
+        }
+    }
+    moves
+}
+
+/// Whether an entry is a flag about its own step, or the reward, which is replaced.
+fn stays(key: &NestedKey) -> bool {
+    matches!(key.last(), "done" | "terminated" | "truncated")
+        || (key.depth() == 1 && key.last() == "reward")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One row of frames: reward and observation `t` say which they are.
+    fn row(done: &[bool]) -> TensorDict {
+        let n = done.len();
+        let mut batch = TensorDict::new([n]);
+        let numbers = Tensor::arange(0..n as i64).unwrap();
+        let reward = numbers.cast(DType::F32).unwrap().view([n, 1]).unwrap();
+        batch.set("observation", &numbers).unwrap();
+        batch.set(("next", "observation"), &numbers).unwrap();
+        batch.set(("next", "agents", "state"), numbers).unwrap();
+        batch.set(REWARD, reward).unwrap();
+        for name in ["done", "terminated"] {
+            let flags = Tensor::from_slice(done, [n, 1]).unwrap();
+            batch.set(("next", name), flags).unwrap();
+        }
+        batch
+    }
+
+    fn applied(mut batch: TensorDict, gamma: f32, n_steps: usize) -> TensorDict {
+        let multi_step = MultiStep::new(gamma, n_steps).unwrap();
+        multi_step.apply(&mut batch).unwrap();
+        batch
+    }
+
+    fn ints(batch: &TensorDict, key: &[&str]) -> Vec<i64> {
+        batch.get(key).unwrap().to_vec().unwrap()
+    }
+
+    fn floats(batch: &TensorDict, key: &[&str]) -> Vec<f32> {
+        batch.get(key).unwrap().to_vec().unwrap()
+    }
+
+    fn flags(batch: &TensorDict, key: &[&str]) -> Vec<bool> {
+        batch.get(key).unwrap().to_vec().unwrap()
+    }
+
+    #[test]
+    fn what_follows_is_looked_up_ahead_within_the_episode() {
+        let (o, x) = (false, true);
+        let batch = row(&[o, o, o, x, o, o]);
+        let out = applied(batch.clone(), 0.5, 3);
+        assert_eq!(ints(&out, &["next", "observation"]), [2, 3, 3, 3, 5, 5]);
+        assert_eq!(ints(&out, &["next", "agents", "state"]), [2, 3, 3, 3, 5, 5]);
+        assert_eq!(floats(&out, REWARD), [1.0, 2.75, 3.5, 3.0, 6.5, 5.0]);
+        assert_eq!(ints(&out, &["steps_to_next_obs"]), [3, 3, 2, 1, 2, 1]);
+        assert_eq!(
+            floats(&out, &["gamma"]),
+            [0.125, 0.125, 0.25, 0.5, 0.25, 0.5]
+        );
+        assert_eq!(flags(&out, &["nonterminal"]), [x, x, x, o, x, o]);
+        assert_eq!(out.get("gamma").unwrap().shape(), [6, 1]);
+        // These say what they said.
+        for key in [
+            &["observation"][..],
+            &["next", "done"],
+            &["next", "terminated"],
+        ] {
+            assert_eq!(out.get(key).unwrap(), batch.get(key).unwrap());
+        }
+        let original = out.get(("next", ORIGINAL)).unwrap();
+        assert_eq!(original, batch.get(REWARD).unwrap());
+    }
+
+    #[test]
+    fn one_step_adds_bookkeeping_only() {
+        let batch = row(&[false, true, false]);
+        let out = applied(batch.clone(), 0.9, 1);
+        for (key, tensor) in batch.leaves() {
+            assert_eq!(out.get(&key).unwrap(), tensor);
+        }
+        assert_eq!(ints(&out, &["steps_to_next_obs"]), [1; 3]);
+        assert_eq!(flags(&out, &["nonterminal"]), [false; 3]);
+    }
+
+    #[test]
+    fn more_steps_than_there_are_reach_the_end() {
+        let out = applied(row(&[false; 4]), 1.0, usize::MAX);
+        assert_eq!(ints(&out, &["next", "observation"]), [3; 4]);
+        assert_eq!(floats(&out, REWARD), [6.0, 6.0, 5.0, 3.0]);
+    }
+
+    #[test]
+    fn rows_and_ids_do_not_run_into_each_other() {
+        let rows = [row(&[false; 3]), row(&[false, true, false])];
+        let stacked = applied(TensorDict::stack(&rows, 0).unwrap(), 0.5, 2);
+        for (i, row) in rows.iter().enumerate() {
+            assert_eq!(stacked.index(i).unwrap(), applied(row.clone(), 0.5, 2));
+        }
+        let mut flat = row(&[false; 4]);
+        let ids = Tensor::from_vec(vec![1i64, 1, 2, 2], [4]).unwrap();
+        flat.set(IDS, ids).unwrap();
+        let out = applied(flat, 1.0, 4);
+        assert_eq!(ints(&out, &["next", "observation"]), [1, 1, 3, 3]);
+    }
+
+    #[test]
+    fn a_mask_ends_what_it_excludes() {
+        let mut batch = row(&[false; 4]);
+        let mask = Tensor::from_vec(vec![true, true, false, false], [4]).unwrap();
+        batch.set(MASK, mask).unwrap();
+        let out = applied(batch, 1.0, 3);
+        assert_eq!(ints(&out, &["next", "observation"]), [1, 1, 2, 3]);
+        assert_eq!(floats(&out, REWARD), [1.0, 1.0, 2.0, 3.0]);
+        let nonterminal = flags(&out, &["nonterminal"]);
+        assert_eq!(nonterminal, [true, false, false, false]);
+    }
+
+    #[test]
+    fn a_refused_batch_stays_as_it_was() {
+        let mut batch = row(&[false; 2]);
+        let whole = Tensor::arange(0..2).unwrap().view([2, 1]).unwrap();
+        batch.set(REWARD, whole).unwrap();
+        let before = batch.clone();
+        let multi_step = MultiStep::new(0.9, 2).unwrap();
+        assert_eq!(
+            multi_step.apply(&mut batch).unwrap_err().to_string(),
+            r#"entry ("next", "reward"): expected dtype float32, got int64"#
+        );
+        assert_eq!(batch, before);
+    }
+
+    #[test]
+    fn impossible_arguments_are_refused() {
+        let message = |gamma, n_steps| MultiStep::new(gamma, n_steps).unwrap_err().to_string();
+        assert_eq!(
+            message(0.0, 1),
+            "gamma must be within 0 (excluded) to 1, got 0"
+        );
+        assert_eq!(
+            message(1.5, 1),
+            "gamma must be within 0 (excluded) to 1, got 1.5"
+        );
+        assert!(MultiStep::new(f32::NAN, 1).is_err());
+        assert_eq!(
+            message(0.9, 0),
+            "n_steps must be within 1 to usize::MAX, got 0"
+        );
+    }
+}

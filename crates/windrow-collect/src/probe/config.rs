@@ -1,0 +1,128 @@
+use std::path::PathBuf;
+
+use crate::CollectError;
+
+/// What stands for the number of the worker in a path.
+const PLACEHOLDER: &str = "{worker_idx}";
+
+/// What [`Collector::enable_profile`](crate::Collector::enable_profile) is to record.
+///
+/// ```
+/// use windrow_collect::ProfileConfig;
+///
+/// let config = ProfileConfig::new()
+///     .workers([0, 2])
+///     .num_rollouts(5)
+///     .warmup_rollouts(2)
+///     .save_path("traces/worker_{worker_idx}.json");
+/// assert!(config.profiles(2) && !config.profiles(1));
+/// assert_eq!(config.path_of(2).to_str(), Some("traces/worker_2.json"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProfileConfig {
+    /// Workers to be profiled; `None` for the first one.
+    pub workers: Option<Vec<usize>>,
+    /// Rollouts after which a worker is no longer looked at. Those to warm up are among them. 3 by default.
+    pub num_rollouts: usize,
+    /// Rollouts at the start that are not recorded. 1 by default.
+    pub warmup_rollouts: usize,
+    /// Where the trace of each worker goes, with `{worker_idx}` in the place of its number;
+    /// `./collector_profile_{worker_idx}.json` by default.
+    pub save_path: PathBuf,
+}
+
+impl Default for ProfileConfig {
+    fn default() -> Self {
+        Self {
+            workers: None,
+            num_rollouts: 3,
+            warmup_rollouts: 1,
+            save_path: PathBuf::from("./collector_profile_{worker_idx}.json"),
+        }
+    }
+}
+
+impl ProfileConfig {
+    /// The first worker's second and third rollout.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Workers to be profiled.
+    #[must_use]
+    pub fn workers(mut self, workers: impl IntoIterator<Item = usize>) -> Self {
+        self.workers = Some(workers.into_iter().collect());
+        self
+    }
+
+    /// Rollouts after which a worker is no longer looked at, those to warm up included.
+    #[must_use]
+    pub fn num_rollouts(mut self, rollouts: usize) -> Self {
+        self.num_rollouts = rollouts;
+        self
+    }
+
+    /// Rollouts at the start that are not recorded.
+    #[must_use]
+    pub fn warmup_rollouts(mut self, rollouts: usize) -> Self {
+        self.warmup_rollouts = rollouts;
+        self
+    }
+
+    /// Where the traces go, with `{worker_idx}` in the place of the worker's number.
+    #[must_use]
+    pub fn save_path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.save_path = path.into();
+        self
+    }
+
+    /// Whether worker `worker` is to be profiled.
+    #[must_use]
+    pub fn profiles(&self, worker: usize) -> bool {
+        match &self.workers {
+            Some(workers) => workers.contains(&worker),
+            None => worker == 0,
+        }
+    }
+
+    /// The file for the trace of worker `worker`.
+    #[must_use]
+    pub fn path_of(&self, worker: usize) -> PathBuf {
+        match self.save_path.to_str() {
+            Some(path) => path.replace(PLACEHOLDER, &worker.to_string()).into(),
+            None => self.save_path.clone(),
+        }
+    }
+
+    /// Refuses what makes no sense for a collector of `workers` workers; the profiled ones otherwise.
+    pub(super) fn chosen(&self, workers: usize) -> Result<Vec<usize>, CollectError> {
+        if self.num_rollouts <= self.warmup_rollouts {
+            return Err(CollectError::ProfileRollouts {
+                num_rollouts: self.num_rollouts,
+                warmup_rollouts: self.warmup_rollouts,
+            });
+        }
+        let unknown = self.workers.iter().flatten().find(|&&idx| idx >= workers);
+        if let Some(unknown) = unknown {
+            return Err(CollectError::Workers(format!(
+                "there is no worker {unknown} to be profiled: the collector has {workers}"
+            )));
+        }
+        let chosen: Vec<usize> = (0..workers).filter(|&idx| self.profiles(idx)).collect();
+        match chosen[..] {
+            [] => Err(CollectError::Workers(
+                "a profile needs a worker: expected at least one in workers, got none".to_owned(),
+            )),
+            [first, second, ..] if self.path_of(first) == self.path_of(second) => {
+                Err(CollectError::Workers(format!(
+                    "{} workers cannot write their profiles to one file: expected {PLACEHOLDER} in save_path, got {}",
+                    chosen.len(),
+                    self.save_path.display()
+                )))
+            }
+            _ => Ok(chosen),
+        }
+    }
+}

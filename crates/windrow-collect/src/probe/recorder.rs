@@ -1,0 +1,166 @@
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::summary::Tally;
+use super::{Phase, Probe, ProfileConfig};
+use crate::CollectError;
+
+/// Since when time is counted: the same for all workers, so that their traces fit together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timeline {
+    began: Instant,
+    /// The same moment in nanoseconds since 1970.
+    pub(super) unix_nanos: u64,
+}
+
+impl Timeline {
+    pub(crate) fn start() -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            began: Instant::now(),
+            unix_nanos: unix.map_or(0, |since| since.as_nanos() as u64),
+        }
+    }
+
+    /// Nanoseconds since the start.
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+}
+
+/// A phase that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    /// Nanoseconds since the start of the timeline.
+    pub(super) start: u64,
+    pub(super) nanos: u64,
+    /// Which step, of a phase that comes once a step; how many, of a rollout.
+    pub(super) step: u32,
+    pub(super) phase: Phase,
+}
+
+/// Records the phases of one worker, in memory that it has from the start.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    pub(super) worker: usize,
+    pub(super) path: PathBuf,
+    pub(super) timeline: Timeline,
+    pub(super) warmup_rollouts: usize,
+    num_rollouts: usize,
+    /// Rollouts that are over.
+    rollouts: usize,
+    /// Each rollout followed by its phases.
+    pub(super) spans: Vec<Span>,
+    /// Where the present rollout stands in `spans`, if it is recorded.
+    rollout: Option<usize>,
+    /// End of the last span.
+    last: u64,
+    step: u32,
+    /// Since when the worker has waited for its next part.
+    waiting_since: Option<u64>,
+    pub(super) tally: Tally,
+}
+
+/// Spans of a rollout that do not come once a step.
+const SPANS_OF_ROLLOUT: usize = 5;
+const SPANS_OF_STEP: usize = 3;
+
+impl Recorder {
+    /// For worker `worker`, whose parts have `steps` steps at most.
+    ///
+    /// # Errors
+    /// [`CollectError::ProfileMemory`] when there is none for so many spans.
+    pub(crate) fn new(
+        worker: usize,
+        config: &ProfileConfig,
+        timeline: Timeline,
+        steps: usize,
+    ) -> Result<Self, CollectError> {
+        let count = steps
+            .saturating_mul(SPANS_OF_STEP)
+            .saturating_add(SPANS_OF_ROLLOUT)
+            .saturating_mul(config.num_rollouts - config.warmup_rollouts);
+        let mut spans = Vec::new();
+        if spans.try_reserve_exact(count).is_err() {
+            return Err(CollectError::ProfileMemory {
+                worker,
+                spans: count,
+            });
+        }
+        Ok(Self {
+            worker,
+            path: config.path_of(worker),
+            timeline,
+            warmup_rollouts: config.warmup_rollouts,
+            num_rollouts: config.num_rollouts,
+            rollouts: 0,
+            spans,
+            rollout: None,
+            last: 0,
+            step: 0,
+            waiting_since: None,
+            tally: Tally::default(),
+        })
+    }
+
+    /// The worker has a part to fill: this recorder, if the rollout is to be recorded.
+    pub(crate) fn begin(&mut self) -> Option<&mut Self> {
+        if self.rollouts < self.warmup_rollouts {
+            return None;
+        }
+        self.rollout = Some(self.spans.len());
+        self.step = 0;
+        let now = self.timeline.now();
+        let start = self.waiting_since.unwrap_or(now);
+        self.last = start;
+        // Stands before its phases, since viewers take the first of several spans that begin together as the outer one.
+        self.push(Phase::Rollout, start);
+        self.push(Phase::WaitSlab, now);
+        Some(self)
+    }
+
+    /// The part was handed over.
+    pub(super) fn finish(&mut self) {
+        let now = self.timeline.now();
+        if let Some(rollout) = self.rollout.take() {
+            self.push(Phase::Commit, now);
+            let span = &mut self.spans[rollout];
+            span.nanos = now - span.start;
+            span.step = self.step;
+            self.tally.add(&self.spans[rollout..]);
+        }
+        self.rollouts += 1;
+        self.waiting_since = Some(now);
+    }
+
+    /// The part was given back unwritten: it does not count.
+    pub(super) fn abandon(&mut self) {
+        if let Some(rollout) = self.rollout.take() {
+            self.spans.truncate(rollout);
+        }
+        // What follows is not waiting, but making environments and policy anew.
+        self.waiting_since = None;
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.rollouts >= self.num_rollouts
+    }
+
+    fn push(&mut self, phase: Phase, now: u64) {
+        self.spans.push(Span {
+            start: self.last,
+            nanos: now - self.last,
+            step: self.step,
+            phase,
+        });
+        self.last = now;
+    }
+}
+
+impl Probe for Recorder {
+    #[inline]
+    fn mark(&mut self, phase: Phase) {
+        self.push(phase, self.timeline.now());
+        self.step += u32::from(phase == Phase::Close);
+    }
+}

@@ -1,0 +1,128 @@
+//! Chrome's trace event format, as a JSON object: Perfetto and `chrome://tracing` open it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::Phase;
+use super::recorder::{Recorder, Span};
+use crate::CollectError;
+
+/// Writes the trace to its file, whole or not at all.
+///
+/// # Errors
+/// [`CollectError::ProfileFile`].
+pub(super) fn save(recorder: &Recorder) -> Result<(), CollectError> {
+    let partial = partial(recorder);
+    let saved = write_file(&partial, recorder)
+        .and_then(|()| std::fs::rename(&partial, &recorder.path))
+        .inspect_err(|_| {
+            // What keeps it from being removed has kept it from being written.
+            let _ = std::fs::remove_file(&partial);
+        });
+    saved.map_err(|source| CollectError::ProfileFile {
+        worker: recorder.worker,
+        path: recorder.path.clone(),
+        source,
+    })
+}
+
+/// A name of its own beside the file, so that renaming stays within one file system.
+fn partial(recorder: &Recorder) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(recorder.path.file_name().unwrap_or_default());
+    name.push(format!(
+        ".{}-{}.partial",
+        std::process::id(),
+        recorder.timeline.unix_nanos
+    ));
+    recorder.path.with_file_name(name)
+}
+
+fn write_file(path: &Path, recorder: &Recorder) -> io::Result<()> {
+    let mut out = BufWriter::new(File::create(path)?);
+    write_json(&mut out, recorder)?;
+    out.flush()
+}
+
+/// Times are microseconds since a base close by: absolute ones would not fit a `double`, which is what viewers read them
+/// into.
+fn write_json(out: &mut impl Write, recorder: &Recorder) -> io::Result<()> {
+    writeln!(
+        out,
+        "{{\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{},\"traceEvents\":[",
+        recorder.timeline.unix_nanos
+    )?;
+    let worker = recorder.worker;
+    // Number 0 means the idle process to viewers.
+    let track = Track(worker + 1);
+    track.describe(out, "process_name", format_args!("\"worker {worker}\""))?;
+    track.describe(out, "thread_name", format_args!("\"rollouts\""))?;
+    write!(
+        out,
+        "{{\"name\":\"process_sort_index\",\"ph\":\"M\",{track},\"args\":{{\"sort_index\":{worker}}}}}"
+    )?;
+    // Rollouts that warmed up are counted, so that numbers are those of the worker's parts.
+    let mut rollouts = recorder.warmup_rollouts;
+    for span in &recorder.spans {
+        rollouts += usize::from(span.phase == Phase::Rollout);
+        out.write_all(b",\n")?;
+        track.span(out, span, rollouts - 1)?;
+    }
+    out.write_all(b"\n]}\n")
+}
+
+/// Where a worker's events appear: as a process of one thread.
+#[derive(Debug, Clone, Copy)]
+struct Track(usize);
+
+impl std::fmt::Display for Track {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "\"pid\":{0},\"tid\":{0}", self.0)
+    }
+}
+
+impl Track {
+    fn describe(
+        self,
+        out: &mut impl Write,
+        what: &str,
+        name: std::fmt::Arguments<'_>,
+    ) -> io::Result<()> {
+        writeln!(
+            out,
+            "{{\"name\":\"{what}\",\"ph\":\"M\",{self},\"args\":{{\"name\":{name}}}}},"
+        )
+    }
+
+    fn span(self, out: &mut impl Write, span: &Span, rollout: usize) -> io::Result<()> {
+        let Span {
+            start,
+            nanos,
+            step,
+            phase,
+        } = *span;
+        write!(
+            out,
+            "{{\"name\":\"{phase}\",\"cat\":\"windrow\",\"ph\":\"X\",{self},\"ts\":{},\"dur\":{},\"args\":{{\"rollout\":{rollout}",
+            Micros(start),
+            Micros(nanos)
+        )?;
+        if phase == Phase::Rollout {
+            write!(out, ",\"steps\":{step}")?;
+        } else if phase.is_of_step() {
+            write!(out, ",\"step\":{step}")?;
+        }
+        out.write_all(b"}}")
+    }
+}
+
+/// Nanoseconds, shown as microseconds without loss.
+struct Micros(u64);
+
+impl std::fmt::Display for Micros {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}

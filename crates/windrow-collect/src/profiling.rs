@@ -1,0 +1,65 @@
+use crate::{CollectError, Collector, ProfileConfig, ProfileSummary};
+
+impl Collector {
+    /// Records where the time of workers goes, from their first rollouts on, and writes one trace for each of them, which
+    /// [Perfetto](https://ui.perfetto.dev) and `chrome://tracing` open: a [`Phase`](crate::Phase) is a span.
+    ///
+    /// A worker writes its trace once it has `num_rollouts` rollouts behind it, and is not looked at any more. While it is,
+    /// each phase takes a look at the clock longer. A rollout is the filling of one part: a worker's share of a batch.
+    /// A trace that could not be written is reported by the next call that asks for a batch, or by
+    /// [`disable_profile`](Self::disable_profile) or [`shutdown`](Self::shutdown); the collector can be used on.
+    ///
+    /// Asked for twice, the second answer counts.
+    ///
+    /// ```
+    /// use windrow_collect::{MultiSyncCollector, ProfileConfig};
+    ///
+    /// let path = std::env::temp_dir().join("windrow_trace_{worker_idx}.json");
+    /// let mut collector = MultiSyncCollector::builder("CartPole-v1")
+    ///     .num_workers(2)
+    ///     .frames_per_batch(200)
+    ///     .total_frames(800)
+    ///     .build()?;
+    /// let config = ProfileConfig::new().workers([0, 1]).save_path(path);
+    /// collector.enable_profile(&config)?;
+    /// for batch in &mut collector {
+    ///     batch?;
+    /// }
+    /// collector.shutdown()?;
+    /// for worker in [0, 1] {
+    ///     let trace = std::fs::read_to_string(config.path_of(worker))?;
+    ///     assert!(trace.contains("\"name\":\"EnvStep\""));
+    /// #   std::fs::remove_file(config.path_of(worker))?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CollectError::ProfileTooLate`] after the first batch was asked for; [`CollectError::ProfileRollouts`] when nothing
+    /// would be recorded; [`CollectError::Workers`] when there is no such worker, or several would write to one file;
+    /// [`CollectError::ProfileMemory`] when so many spans do not fit.
+    pub fn enable_profile(&mut self, config: &ProfileConfig) -> Result<(), CollectError> {
+        self.check_running()?;
+        if self.throughput.has_begun() {
+            return Err(CollectError::ProfileTooLate);
+        }
+        let longest = self.shared.schedule().steps.iter().copied().max();
+        self.shared.profile.enable(config, longest.unwrap_or(0))
+    }
+
+    /// Stops recording, and writes down what there is: at once for workers between two parts, as soon as they are through for
+    /// others. No file is written for a worker without a recorded rollout. Nothing happens where nothing is recorded.
+    ///
+    /// # Errors
+    /// [`CollectError::ProfileFile`] when a trace could not be written.
+    pub fn disable_profile(&mut self) -> Result<(), CollectError> {
+        self.shared.profile.end();
+        self.shared.profile.check()
+    }
+
+    /// How long each phase took, in the rollouts that were recorded so far. Stays when the recording is over.
+    #[must_use]
+    pub fn profile_summary(&self) -> ProfileSummary {
+        self.shared.profile.summary()
+    }
+}

@@ -1,0 +1,348 @@
+//! Batches of whole trajectories, put together from batches of frames.
+
+mod block;
+mod column;
+mod frames;
+mod gather;
+mod runs;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+pub(crate) use column::rearranged;
+pub(crate) use frames::rebuilt;
+pub(crate) use runs::{IDS, MASK, Marks, Rows, done_of, mask_of, one_each};
+use tensordict::{DType, Tensor, TensorDict, TensorError};
+
+use crate::CollectError;
+use frames::{Frames, Span};
+use runs::Run;
+
+/// Frames that are wanted are moved together once this many times as many are held, so that few are ever moved.
+const SLACK: usize = 4;
+
+/// How whole trajectories lie in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum TrajFormat {
+    /// One row each, `[trajectories, longest]`: zeros after the end, and `("collector", "mask")`, `bool`, which is true
+    /// before it. The second dimension is named `"time"`.
+    #[default]
+    Padded,
+    /// One after another, `[frames]`: each ends where `("next", "done")` is true. The dimension is named `"time"`.
+    Cat,
+}
+
+/// Collects frames from batches until there are whole trajectories of them.
+///
+/// Frames belong together by `("collector", "traj_ids")`, `int64`, which no two workers or environments share. A
+/// trajectory is complete with the first frame whose `("next", "done")` is true; a piece that was cut by
+/// `set_truncated` is complete too, and what follows under its id is another one. Frames are copied, so a batch can be
+/// dropped as soon as it was pushed.
+///
+/// Frames of a trajectory that never ends, such as one that was left by a reset, are kept until
+/// [`clear`](Self::clear). The memory of a batch is used for another one after its last tensor was dropped, so to write
+/// into it, take a copy with [`TensorDict::detach`].
+///
+/// ```
+/// use windrow_collect::{Collector, TrajFormat, TrajectoryBatcher};
+///
+/// let mut collector = Collector::builder("CartPole-v1").num_envs(4).frames_per_batch(64).build()?;
+/// let mut batcher = TrajectoryBatcher::new(8, TrajFormat::Padded)?;
+/// let batch = loop {
+///     if let Some(batch) = batcher.pop()? {
+///         break batch;
+///     }
+///     batcher.push(&collector.next().unwrap()?)?;
+/// };
+/// let mask = batch.get(("collector", "mask"))?;
+/// assert_eq!(batch.batch_size()[0], 8);
+/// assert_eq!(mask.shape(), batch.batch_size());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TrajectoryBatcher {
+    trajs_per_batch: usize,
+    format: TrajFormat,
+    /// All frames that are still wanted, and some that are not.
+    frames: Option<Frames>,
+    /// Trajectories without an end, by id.
+    open: HashMap<i64, Trajectory, BuildHasherDefault<IdHasher>>,
+    /// Trajectories with an end, in the order in which they ended.
+    queue: VecDeque<Trajectory>,
+    /// Frames of all trajectories above.
+    pending: usize,
+    /// Batches pushed so far.
+    pushed: usize,
+}
+
+/// Which of the stored frames make up a trajectory, in the order of time.
+#[derive(Debug)]
+struct Trajectory {
+    id: i64,
+    len: usize,
+    /// Most trajectories lie within one batch, and so need no list.
+    first: Piece,
+    rest: Vec<Piece>,
+}
+
+/// Stored frames that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    start: usize,
+    len: usize,
+}
+
+/// Frames to be copied: `len` of them, from place `from` to place `to`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) len: usize,
+}
+
+impl Trajectory {
+    fn new(id: i64, first: Piece) -> Self {
+        Self {
+            id,
+            len: first.len,
+            first,
+            rest: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, piece: Piece) {
+        self.len += piece.len;
+        let last = self.rest.last_mut().unwrap_or(&mut self.first);
+        if last.start + last.len == piece.start {
+            last.len += piece.len;
+        } else {
+            self.rest.push(piece);
+        }
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    fn pieces_mut(&mut self) -> impl Iterator<Item = &mut Piece> {
+        std::iter::once(&mut self.first).chain(&mut self.rest)
+    }
+}
+
+impl TrajectoryBatcher {
+    /// A batcher without frames, for batches of exactly `trajs_per_batch` trajectories in `format`.
+    ///
+    /// # Errors
+    /// [`CollectError::OutOfRange`] when `trajs_per_batch` is 0.
+    pub fn new(trajs_per_batch: usize, format: TrajFormat) -> Result<Self, CollectError> {
+        if trajs_per_batch == 0 {
+            return Err(CollectError::OutOfRange {
+                name: "trajs_per_batch",
+                expected: "1 to usize::MAX",
+                got: 0.0,
+            });
+        }
+        Ok(Self {
+            trajs_per_batch,
+            format,
+            frames: None,
+            open: HashMap::default(),
+            queue: VecDeque::new(),
+            pending: 0,
+            pushed: 0,
+        })
+    }
+
+    /// Takes in a copy of the frames of `batch`, `[…, time]`: what comes before time are environments, each with frames
+    /// in order. Frames where `("collector", "mask")` is there and false are left out.
+    ///
+    /// Trajectories queue in the order of the step at which they ended, and of environments where that is the same.
+    ///
+    /// # Errors
+    /// [`TensorError::Missing`] naming `("collector", "traj_ids")` or `("next", "done")`; [`TensorError::Keys`],
+    /// [`TensorError::Shape`] and [`TensorError::DType`] when entries are not those of the first batch;
+    /// [`TensorError::Dim`] when the batch has no dimension. Nothing is taken in then.
+    pub fn push(&mut self, batch: &TensorDict) -> Result<(), TensorError> {
+        let rows = Rows::of(batch)?;
+        let ids = one_each::<i64>(batch, IDS)?;
+        let done = done_of(batch)?;
+        let mask = mask_of(batch, MASK)?;
+        let marks = Marks {
+            ids: ids.as_slice()?,
+            done: done.as_slice()?,
+            mask: mask.as_ref().map(Tensor::as_slice).transpose()?,
+        };
+        self.compact();
+        let frames = match &mut self.frames {
+            Some(frames) => frames,
+            none => none.insert(Frames::like(batch)?),
+        };
+        let start = frames.len();
+        frames.append(batch, self.pushed)?;
+        self.pushed += 1;
+        marks.runs(rows, |run| self.attach(start, run));
+        Ok(())
+    }
+
+    /// Adds a run of frames, stored from place `start` on, to the trajectory that it belongs to.
+    fn attach(&mut self, start: usize, run: Run) {
+        let piece = Piece {
+            start: start + run.start,
+            len: run.len,
+        };
+        self.pending += run.len;
+        if !run.done {
+            self.open
+                .entry(run.id)
+                .and_modify(|trajectory| trajectory.push(piece))
+                .or_insert_with(|| Trajectory::new(run.id, piece));
+            return;
+        }
+        let trajectory = match self.open.remove(&run.id) {
+            Some(mut begun) => {
+                begun.push(piece);
+                begun
+            }
+            None => Trajectory::new(run.id, piece),
+        };
+        self.queue.push_back(trajectory);
+    }
+
+    /// The next `trajs_per_batch` complete trajectories, in the order in which they ended; `None` while there are fewer.
+    ///
+    /// # Errors
+    /// [`TensorError::TooLarge`] when padding makes the batch larger than the address space; nothing is taken out then.
+    pub fn pop(&mut self) -> Result<Option<TensorDict>, TensorError> {
+        if self.queue.len() < self.trajs_per_batch {
+            return Ok(None);
+        }
+        let next = self.queue.iter().take(self.trajs_per_batch);
+        let lens: Vec<usize> = next.map(|trajectory| trajectory.len).collect();
+        let taken: usize = lens.iter().sum();
+        let longest = lens.iter().copied().max().unwrap_or(0);
+        let (size, (moves, spans)) = match self.format {
+            TrajFormat::Cat => (vec![taken], self.places(|span| span.to + span.len)),
+            TrajFormat::Padded => (
+                vec![lens.len(), longest],
+                self.places(|span| span.to + longest),
+            ),
+        };
+        let Some(frames) = &mut self.frames else {
+            return Ok(None);
+        };
+        let mut batch = frames.build(&size, &moves, &spans)?;
+        match self.format {
+            TrajFormat::Cat => batch.set_names(&[Some("time")])?,
+            TrajFormat::Padded => batch
+                .set(MASK, padding_mask(&lens, longest)?)?
+                .set_names(&[None, Some("time")])?,
+        };
+        self.queue.drain(..lens.len());
+        self.pending -= taken;
+        Ok(Some(batch))
+    }
+
+    /// Where the frames of the next trajectories go: the first to the beginning, and each other one to what `after` says
+    /// of the one before it.
+    fn places(&self, after: impl Fn(&Span) -> usize) -> (Vec<Move>, Vec<Span>) {
+        let count = self.trajs_per_batch;
+        let (mut moves, mut spans) = (Vec::with_capacity(2 * count), Vec::with_capacity(count));
+        for trajectory in self.queue.iter().take(count) {
+            let span = Span {
+                id: trajectory.id,
+                to: spans.last().map_or(0, &after),
+                len: trajectory.len,
+            };
+            let mut to = span.to;
+            for &Piece { start: from, len } in trajectory.pieces() {
+                moves.push(Move { from, to, len });
+                to += len;
+            }
+            spans.push(span);
+        }
+        (moves, spans)
+    }
+
+    /// Complete trajectories that wait to be popped.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Frames of the trajectories that are unfinished or wait to be popped.
+    #[must_use]
+    pub fn pending_frames(&self) -> usize {
+        self.pending
+    }
+
+    /// Forgets all frames, and returns how many there were. Batches may have other entries from then on.
+    pub fn clear(&mut self) -> usize {
+        self.frames = None;
+        self.open.clear();
+        self.queue.clear();
+        self.pushed = 0;
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Gives the memory of frames that are gone to those to come, once it is most of all.
+    fn compact(&mut self) {
+        let Some(frames) = &mut self.frames else {
+            return;
+        };
+        if frames.len() <= SLACK * self.pending {
+            return;
+        }
+        let trajectories = self.open.values_mut().chain(&mut self.queue);
+        let mut pieces: Vec<&mut Piece> = trajectories.flat_map(Trajectory::pieces_mut).collect();
+        pieces.sort_unstable_by_key(|piece| piece.start);
+        let mut to = 0;
+        let moves: Vec<Move> = pieces
+            .into_iter()
+            .map(|piece| {
+                let (from, len) = (piece.start, piece.len);
+                piece.start = to;
+                to += len;
+                Move {
+                    from,
+                    to: piece.start,
+                    len,
+                }
+            })
+            .collect();
+        frames.keep(&moves);
+    }
+}
+
+/// `bool` `[lens.len(), longest]`: row `i` is true in its first `lens[i]` places.
+pub(crate) fn padding_mask(lens: &[usize], longest: usize) -> Result<Tensor, TensorError> {
+    let mut mask = Tensor::zeros(DType::Bool, [lens.len(), longest])?;
+    if longest > 0 {
+        let rows = mask.as_mut_slice::<bool>()?.chunks_exact_mut(longest);
+        for (row, &len) in rows.zip(lens) {
+            row[..len].fill(true);
+        }
+    }
+    Ok(mask)
+}
+
+/// Ids are counted up, which one multiplication spreads well enough.
+#[derive(Debug, Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_i64(i64::from(byte));
+        }
+    }
+
+    fn write_i64(&mut self, id: i64) {
+        // The golden ratio of 64 bits: neighbours end up far apart. A table looks at the highest and the lowest bits.
+        let product = (self.0 ^ id.cast_unsigned()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+}

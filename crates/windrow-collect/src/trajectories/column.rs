@@ -1,0 +1,168 @@
+//! Frames of one name, copied out of batches.
+
+use std::fmt::Debug;
+
+use tensordict::{DType, Element, Tensor, TensorError};
+
+use super::Move;
+use super::block::Block;
+use super::gather::{as_it_lies, gather};
+
+/// The frames of one leaf, one after another.
+pub(super) trait Column: Debug + Send + Sync {
+    /// Appends the frames of `tensor`, row-major over its first `lead` dimensions.
+    fn append(&mut self, tensor: &Tensor, lead: usize) -> Result<(), TensorError>;
+
+    /// Drops all but the first `frames`.
+    fn truncate(&mut self, frames: usize);
+
+    /// Keeps only the frames of `moves`, which go to lower places, in order and without gaps.
+    fn keep(&mut self, moves: &[Move]);
+
+    /// A copy of the frames of `moves`, which go to higher and higher places in a tensor of zeros that begins with the
+    /// dimensions `lead`.
+    fn copy(&mut self, moves: &[Move], lead: &[usize]) -> Result<Tensor, TensorError>;
+}
+
+/// A column without frames, for frames of `shape`.
+///
+/// # Errors
+/// [`TensorError::UnsupportedDType`] when there is a type of elements that this function does not know.
+pub(super) fn column(dtype: DType, shape: &[usize]) -> Result<Box<dyn Column>, TensorError> {
+    Ok(match dtype {
+        DType::Bool => Typed::<bool>::boxed(shape),
+        DType::U8 => Typed::<u8>::boxed(shape),
+        DType::I8 => Typed::<i8>::boxed(shape),
+        DType::I16 => Typed::<i16>::boxed(shape),
+        DType::I32 => Typed::<i32>::boxed(shape),
+        DType::I64 => Typed::<i64>::boxed(shape),
+        DType::F32 => Typed::<f32>::boxed(shape),
+        DType::F64 => Typed::<f64>::boxed(shape),
+        other => {
+            return Err(TensorError::UnsupportedDType {
+                dtype: other.to_string(),
+            });
+        }
+    })
+}
+
+/// A [`Column`] of elements of one type.
+#[derive(Debug)]
+struct Typed<T> {
+    /// What follows the batch dimensions.
+    shape: Vec<usize>,
+    /// Elements of a frame.
+    width: usize,
+    frames: usize,
+    /// Whether all elements of all frames are zero, so that `values` need not be looked at. Most flags never are set.
+    blank: bool,
+    /// The elements of all frames, and behind them what once was one, so that memory is not cleared anew each time.
+    values: Vec<T>,
+    /// What copies are written to.
+    block: Block,
+}
+
+impl<T: Element> Typed<T> {
+    fn boxed(shape: &[usize]) -> Box<dyn Column> {
+        Box::new(Self {
+            shape: shape.to_vec(),
+            width: shape.iter().product(),
+            frames: 0,
+            blank: may_be_blank::<T>(),
+            values: Vec::new(),
+            block: Block::new(),
+        })
+    }
+}
+
+impl<T: Element> Column for Typed<T> {
+    fn append(&mut self, tensor: &Tensor, lead: usize) -> Result<(), TensorError> {
+        let added: usize = tensor.shape()[..lead].iter().product();
+        let (held, frames) = (self.frames, self.frames + added);
+        if !(self.blank && is_blank::<T>(tensor)?) {
+            let elements = frames * self.width;
+            if self.values.len() < elements {
+                self.values.resize(elements, T::default());
+            }
+            let (before, after) = self.values.split_at_mut(held * self.width);
+            gather(tensor, lead, &mut after[..added * self.width])?;
+            if self.blank {
+                before.fill(T::default());
+                self.blank = false;
+            }
+        }
+        self.frames = frames;
+        Ok(())
+    }
+
+    fn truncate(&mut self, frames: usize) {
+        self.frames = self.frames.min(frames);
+    }
+
+    fn keep(&mut self, moves: &[Move]) {
+        self.frames = moves.last().map_or(0, |last| last.to + last.len);
+        if self.blank {
+            return;
+        }
+        for &Move { from, to, len } in moves {
+            let from = from * self.width..(from + len) * self.width;
+            self.values.copy_within(from, to * self.width);
+        }
+        self.blank = may_be_blank::<T>() && all_zero(&self.values[..self.frames * self.width]);
+    }
+
+    fn copy(&mut self, moves: &[Move], lead: &[usize]) -> Result<Tensor, TensorError> {
+        let shape = [lead, &self.shape].concat();
+        if self.blank {
+            return self.block.zeros::<T>(&shape);
+        }
+        let (width, values) = (self.width, &self.values);
+        self.block.written(&shape, |out| {
+            let mut end = 0;
+            for &Move { from, to, len } in moves {
+                let (from, to, len) = (from * width, to * width, len * width);
+                if end < to {
+                    out[end..to].fill(T::default());
+                }
+                end = to + len;
+                out[to..end].copy_from_slice(&values[from..from + len]);
+            }
+            out[end..].fill(T::default());
+        })
+    }
+}
+
+/// Whether zero is a matter of bits: a float may be zero and have a sign.
+fn may_be_blank<T: Element>() -> bool {
+    !T::DTYPE.is_float()
+}
+
+/// Whether all elements are zero, where that is found out fast.
+fn is_blank<T: Element>(tensor: &Tensor) -> Result<bool, TensorError> {
+    let memory = as_it_lies(tensor)?;
+    Ok(memory.is_contiguous() && all_zero(memory.as_slice::<T>()?))
+}
+
+fn all_zero<T: Element>(values: &[T]) -> bool {
+    // Many at once, which a loop that could end at each of them would not be.
+    let zero = |all: bool, value: &T| all & (*value == T::default());
+    values
+        .chunks(64)
+        .all(|values| values.iter().fold(true, zero))
+}
+
+/// A copy of the frames of `tensor` that `moves` names, counted row-major over its first `dims` dimensions. They go to
+/// higher and higher places in a tensor of zeros that begins with the dimensions `lead`.
+///
+/// # Errors
+/// [`TensorError::TooLarge`].
+pub(crate) fn rearranged(
+    tensor: &Tensor,
+    dims: usize,
+    moves: &[Move],
+    lead: &[usize],
+) -> Result<Tensor, TensorError> {
+    let mut frames = column(tensor.dtype(), &tensor.shape()[dims..])?;
+    frames.append(tensor, dims)?;
+    frames.copy(moves, lead)
+}

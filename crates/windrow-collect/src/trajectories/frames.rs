@@ -1,0 +1,276 @@
+//! Frames with the same entries, copied out of batches, column by column.
+
+use std::sync::Arc;
+
+use tensordict::{DType, Entry, NestedKey, Tensor, TensorDict, TensorError};
+
+use super::Move;
+use super::block::Block;
+use super::column::{Column, column};
+use super::runs::{DONE, IDS, MASK};
+
+/// Copied frames, each with its place in the order in which they came.
+#[derive(Debug)]
+pub(super) struct Frames {
+    /// A batch of no frames, of one dimension and without a mask.
+    template: TensorDict,
+    /// In the order of the template's leaves.
+    leaves: Vec<Leaf>,
+    len: usize,
+}
+
+/// All that there is under one key.
+#[derive(Debug)]
+struct Leaf {
+    key: NestedKey,
+    dtype: DType,
+    /// Shape of one frame.
+    shape: Vec<usize>,
+    values: Values,
+}
+
+/// Where the values of a leaf come from.
+#[derive(Debug)]
+enum Values {
+    /// They were copied.
+    Copied(Box<dyn Column>),
+    /// All frames of a trajectory have its id.
+    Ids(Block),
+    /// The last frame of a trajectory, and no other, is done.
+    Done(Block),
+}
+
+/// Places in a batch that one trajectory takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub(super) id: i64,
+    pub(super) to: usize,
+    pub(super) len: usize,
+}
+
+impl Frames {
+    /// No frames yet; those to come have the entries that `batch` has, one dimension of which is time.
+    ///
+    /// # Errors
+    /// [`TensorError`] when an entry cannot be held.
+    pub(super) fn like(batch: &TensorDict) -> Result<Self, TensorError> {
+        let time = batch.ndim() - 1;
+        let template = batch
+            .exclude(&[MASK])
+            .narrow(time, 0, 0)?
+            .reshape([0])?
+            .detach();
+        let leaves = template
+            .leaves()
+            .map(|(key, tensor)| Leaf::like(key, tensor))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            template,
+            leaves,
+            len: 0,
+        })
+    }
+
+    /// Frames held.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends a copy of all frames of `batch`, row-major; it is the `nth` since the first.
+    ///
+    /// # Errors
+    /// [`TensorError`] naming an entry that the frames held have and `batch` has not, or the other way round, or that
+    /// has another type or shape there. Nothing is appended then.
+    pub(super) fn append(&mut self, batch: &TensorDict, nth: usize) -> Result<(), TensorError> {
+        let tensors = self.matching(batch, nth)?;
+        for (leaf, tensor) in self.leaves.iter_mut().zip(tensors) {
+            let Values::Copied(column) = &mut leaf.values else {
+                continue;
+            };
+            if let Err(error) = column.append(tensor, batch.ndim()) {
+                let error = error.at(&leaf.key);
+                self.truncate();
+                return Err(error);
+            }
+        }
+        self.len += batch.numel();
+        Ok(())
+    }
+
+    /// The tensors of `batch` in the order of the leaves.
+    fn matching<'a>(
+        &self,
+        batch: &'a TensorDict,
+        nth: usize,
+    ) -> Result<Vec<&'a Tensor>, TensorError> {
+        let (keys, tensors): (Vec<NestedKey>, Vec<&Tensor>) =
+            batch.leaves().filter(|(key, _)| !is(key, MASK)).unzip();
+        if !keys.iter().eq(self.leaves.iter().map(|leaf| &leaf.key)) {
+            return Err(self.other_keys(&keys, nth));
+        }
+        for (leaf, tensor) in self.leaves.iter().zip(&tensors) {
+            leaf.check(tensor, batch.batch_size())?;
+        }
+        Ok(tensors)
+    }
+
+    fn other_keys(&self, keys: &[NestedKey], nth: usize) -> TensorError {
+        let known = |key: &NestedKey| self.leaves.iter().any(|leaf| leaf.key == *key);
+        TensorError::Keys {
+            op: "push",
+            index: nth,
+            missing: self
+                .leaves
+                .iter()
+                .filter(|leaf| !keys.contains(&leaf.key))
+                .map(|leaf| leaf.key.to_string())
+                .collect(),
+            extra: keys
+                .iter()
+                .filter(|key| !known(key))
+                .map(NestedKey::to_string)
+                .collect(),
+        }
+    }
+
+    /// Keeps only the frames of `moves`, which go to lower places, in order and without gaps.
+    pub(super) fn keep(&mut self, moves: &[Move]) {
+        for column in self.columns() {
+            column.keep(moves);
+        }
+        self.len = moves.last().map_or(0, |last| last.to + last.len);
+    }
+
+    /// A batch of size `size` with copies of the frames of `moves`, which are the trajectories of `spans`, and zeros
+    /// everywhere else.
+    ///
+    /// # Errors
+    /// [`TensorError::TooLarge`].
+    pub(super) fn build(
+        &mut self,
+        size: &[usize],
+        moves: &[Move],
+        spans: &[Span],
+    ) -> Result<TensorDict, TensorError> {
+        let mut leaves = self.leaves.iter_mut();
+        rebuilt(&self.template, 1, size, &mut |none| {
+            let Some(leaf) = leaves.next() else {
+                return Ok(none.clone());
+            };
+            match &mut leaf.values {
+                Values::Copied(column) => column.copy(moves, size),
+                Values::Ids(block) => ids(block, size, spans),
+                Values::Done(block) => done(block, &[size, &leaf.shape].concat(), spans),
+            }
+        })
+    }
+
+    /// Drops what was appended to some columns only.
+    fn truncate(&mut self) {
+        let len = self.len;
+        for column in self.columns() {
+            column.truncate(len);
+        }
+    }
+
+    fn columns(&mut self) -> impl Iterator<Item = &mut Box<dyn Column>> {
+        self.leaves
+            .iter_mut()
+            .filter_map(|leaf| match &mut leaf.values {
+                Values::Copied(column) => Some(column),
+                Values::Ids(_) | Values::Done(_) => None,
+            })
+    }
+}
+
+/// `int64` of shape `size`: the id of each of `spans` in its places.
+fn ids(block: &mut Block, size: &[usize], spans: &[Span]) -> Result<Tensor, TensorError> {
+    block.written(size, |out| {
+        out.fill(0);
+        for &Span { id, to, len } in spans {
+            out[to..to + len].fill(id);
+        }
+    })
+}
+
+/// `bool` of shape `shape`, one for each frame: true for the last of each of `spans`.
+fn done(block: &mut Block, shape: &[usize], spans: &[Span]) -> Result<Tensor, TensorError> {
+    block.written(shape, |out| {
+        out.fill(false);
+        for &Span { to, len, .. } in spans {
+            if let Some(last) = out[to..to + len].last_mut() {
+                *last = true;
+            }
+        }
+    })
+}
+
+impl Leaf {
+    /// For frames such as those of `tensor`, which has one dimension more.
+    fn like(key: NestedKey, tensor: &Tensor) -> Result<Self, TensorError> {
+        let shape = tensor.shape()[1..].to_vec();
+        let values = if is(&key, IDS) {
+            Values::Ids(Block::new())
+        } else if is(&key, DONE) && shape.iter().product::<usize>() == 1 {
+            Values::Done(Block::new())
+        } else {
+            Values::Copied(column(tensor.dtype(), &shape).map_err(|error| error.at(&key))?)
+        };
+        Ok(Self {
+            values,
+            dtype: tensor.dtype(),
+            shape,
+            key,
+        })
+    }
+
+    /// Checks that `tensor`, of a batch of size `size`, holds such frames.
+    fn check(&self, tensor: &Tensor, size: &[usize]) -> Result<(), TensorError> {
+        if tensor.dtype() != self.dtype {
+            let (expected, got) = (self.dtype, tensor.dtype());
+            return Err(TensorError::DType { expected, got }.at(&self.key));
+        }
+        if tensor.shape()[size.len()..] != self.shape {
+            let error = TensorError::Shape {
+                op: "push",
+                expected: [size, &self.shape].concat(),
+                got: tensor.shape().to_vec(),
+            };
+            return Err(error.at(&self.key));
+        }
+        Ok(())
+    }
+}
+
+fn is(key: &NestedKey, names: &[&str]) -> bool {
+    key.components()
+        .iter()
+        .map(AsRef::as_ref)
+        .eq(names.iter().copied())
+}
+
+/// The dict with `leaf` in the place of every tensor, and the leading dimensions `lead` in that of the first `dims`.
+///
+/// # Errors
+/// Those of `leaf`, and [`TensorError::Batch`] when a result does not begin with `lead`.
+pub(crate) fn rebuilt(
+    dict: &TensorDict,
+    dims: usize,
+    lead: &[usize],
+    leaf: &mut dyn FnMut(&Tensor) -> Result<Tensor, TensorError>,
+) -> Result<TensorDict, TensorError> {
+    let size = [lead, &dict.batch_size()[dims..]].concat();
+    let mut names = vec![None; lead.len()];
+    names.extend(dict.names()[dims..].iter().map(Option::as_deref));
+    let mut out = TensorDict::new(size).with_names(&names)?;
+    for (name, entry) in dict.entries() {
+        let made = match entry {
+            Entry::Tensor(tensor) => leaf(tensor).map(Entry::Tensor),
+            Entry::Dict(inner) => rebuilt(inner, dims, lead, leaf).map(Entry::Dict),
+        };
+        // As a key, a name shares its text instead of copying it.
+        let name = NestedKey::from_name(Arc::clone(name));
+        out.set(&name, made.map_err(|error| error.at(&name))?)?;
+    }
+    Ok(out)
+}

@@ -1,0 +1,180 @@
+//! The cells of the matrix: every kind of collector, with environments that step at different speeds.
+
+use std::fmt;
+use std::time::Duration;
+
+use windrow_collect::{CatResults, Collector, CollectorBuilder, Delivery, Placement, TrajFormat};
+use windrow_env::testing::LedgerEnv;
+
+use super::frames::MAX_LENGTH;
+use super::stamp::Stamp;
+
+/// Steps of a whole batch, over all of its parts: three workers cannot share them evenly.
+pub(crate) const STEPS: usize = 10;
+
+/// Whole slabs of a run; a short one of this many steps follows.
+pub(crate) const WHOLE: usize = 9;
+const REST: usize = 4;
+
+/// Trajectories in a batch of them.
+pub(crate) const TRAJECTORIES: usize = 3;
+
+/// What batches hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Frames(CatResults),
+    Trajectories(TrajFormat),
+}
+
+/// How many workers a batch waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    All,
+    First,
+    Some,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cell {
+    pub(crate) placement: Placement,
+    pub(crate) wait: Wait,
+    pub(crate) kind: Kind,
+    pub(crate) workers: usize,
+    /// Environments of a worker; `None` for batches without a dimension for them.
+    pub(crate) envs: Option<usize>,
+}
+
+const PLACEMENTS: [Placement; 2] = [Placement::Inline, Placement::Threads];
+const WAITS: [Wait; 3] = [Wait::All, Wait::First, Wait::Some];
+const KINDS: [Kind; 5] = [
+    Kind::Frames(CatResults::Flat),
+    Kind::Frames(CatResults::Time),
+    Kind::Frames(CatResults::Stack),
+    Kind::Trajectories(TrajFormat::Padded),
+    Kind::Trajectories(TrajFormat::Cat),
+];
+const WORKERS: [usize; 3] = [1, 2, 3];
+const ENVS: [Option<usize>; 2] = [None, Some(2)];
+
+/// Number of all cells.
+pub(crate) const CELLS: usize =
+    PLACEMENTS.len() * WAITS.len() * KINDS.len() * WORKERS.len() * ENVS.len();
+
+/// All cells.
+pub(crate) fn all() -> impl Iterator<Item = Cell> {
+    (0..CELLS).map(|mut i| {
+        let mut digit = |base: usize| {
+            let digit = i % base;
+            i /= base;
+            digit
+        };
+        Cell {
+            placement: PLACEMENTS[digit(PLACEMENTS.len())],
+            wait: WAITS[digit(WAITS.len())],
+            kind: KINDS[digit(KINDS.len())],
+            workers: WORKERS[digit(WORKERS.len())],
+            envs: ENVS[digit(ENVS.len())],
+        }
+    })
+}
+
+impl Cell {
+    /// Workers whose parts make a batch.
+    pub(crate) fn parts(self) -> usize {
+        match self.wait {
+            Wait::All => self.workers,
+            Wait::First => 1,
+            Wait::Some => self.workers.min(2),
+        }
+    }
+
+    pub(crate) fn envs_per_worker(self) -> usize {
+        self.envs.unwrap_or(1)
+    }
+
+    pub(crate) fn cat_results(self) -> CatResults {
+        match self.kind {
+            Kind::Frames(how) => how,
+            Kind::Trajectories(_) => CatResults::Flat,
+        }
+    }
+
+    /// Batches that workers may begin before they are asked for.
+    pub(crate) fn ahead(self) -> usize {
+        match (self.placement, self.wait) {
+            (Placement::Inline, _) | (_, Wait::All) => 0,
+            _ => self.workers,
+        }
+    }
+
+    /// Steps of each part of a whole batch.
+    pub(crate) fn shares(self) -> Vec<usize> {
+        let parts = self.parts();
+        (0..parts)
+            .map(|part| STEPS / parts + usize::from(part < STEPS % parts))
+            .collect()
+    }
+
+    /// A collector of this kind over ledgers, of which the last workers' are the slowest.
+    pub(crate) fn builder(self) -> CollectorBuilder {
+        let delivery = match self.wait {
+            Wait::All => Delivery::Synchronous,
+            Wait::First | Wait::Some => Delivery::FirstCome {
+                workers_per_batch: self.parts(),
+            },
+        };
+        let slow = match self.placement {
+            Placement::Threads => Duration::from_micros(40),
+            _ => Duration::ZERO,
+        };
+        let envs = (0..self.workers as u32).map(|worker| {
+            move || {
+                LedgerEnv::from_seed()
+                    .with_max_length(MAX_LENGTH)
+                    .with_step_time(slow * worker * worker)
+            }
+        });
+        // Seeded with 0, environment `i` takes the index `i` from its seed.
+        let builder = Collector::builder(LedgerEnv::from_seed)
+            .placement(self.placement)
+            .delivery(delivery)
+            .worker_envs(envs)
+            .cat_results(self.cat_results())
+            .policy(Stamp::default())
+            .track_policy_version(true)
+            .frames_per_batch(STEPS * self.envs_per_worker())
+            .seed(0);
+        let builder = match self.envs {
+            Some(envs) => builder.num_envs(envs),
+            None => builder,
+        };
+        match self.kind {
+            Kind::Frames(_) => builder,
+            Kind::Trajectories(format) => builder.trajs_per_batch(TRAJECTORIES).traj_format(format),
+        }
+    }
+
+    /// Frames of a run, the last slab of which is short.
+    pub(crate) fn total_frames(self) -> usize {
+        (WHOLE * STEPS + REST) * self.envs_per_worker()
+    }
+
+    /// A collector that comes to an end by itself.
+    pub(crate) fn finite(self) -> Collector {
+        self.builder()
+            .total_frames(self.total_frames() as u64)
+            .partial_last_batch(true)
+            .build()
+            .unwrap()
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?}, {:?} of {} workers, {:?}, {:?} environments",
+            self.placement, self.wait, self.workers, self.kind, self.envs
+        )
+    }
+}

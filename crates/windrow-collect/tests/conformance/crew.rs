@@ -1,0 +1,72 @@
+//! Two workers with faults of their own, wherever they run and however their parts make batches.
+#![allow(dead_code, reason = "each test target uses some of it")]
+
+use std::time::Duration;
+
+use windrow_collect::{Collector, CollectorBuilder, Delivery, Placement};
+
+use super::faulty::{Fault, Faulty};
+use super::stamp::Stamp;
+
+pub(crate) const WORKERS: usize = 2;
+
+/// Environments of each worker.
+pub(crate) const ENVS: usize = 2;
+
+/// Steps of each worker's part.
+pub(crate) const STEPS: usize = 10;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Crew {
+    pub(crate) placement: Placement,
+    pub(crate) delivery: Delivery,
+}
+
+/// Both placements, and every way to wait for two workers.
+pub(crate) fn all() -> impl Iterator<Item = Crew> {
+    let first = |workers_per_batch| Delivery::FirstCome { workers_per_batch };
+    [Placement::Inline, Placement::Threads]
+        .into_iter()
+        .flat_map(move |placement| {
+            [Delivery::Synchronous, first(1), first(2)].map(|delivery| Crew {
+                placement,
+                delivery,
+            })
+        })
+}
+
+impl Crew {
+    pub(crate) fn parts(self) -> usize {
+        match self.delivery {
+            Delivery::FirstCome { workers_per_batch } => workers_per_batch,
+            _ => WORKERS,
+        }
+    }
+
+    pub(crate) fn runs_ahead(self) -> bool {
+        self.placement == Placement::Threads && self.delivery != Delivery::Synchronous
+    }
+
+    pub(crate) fn frames_per_batch(self) -> usize {
+        self.parts() * STEPS * ENVS
+    }
+
+    /// A collector of such workers, worker `w` with `faults[w]`.
+    pub(crate) fn builder(self, faults: [Option<Fault>; WORKERS]) -> CollectorBuilder {
+        // A step takes so long that each worker has its turn, whoever is scheduled first.
+        let step_time = match self.runs_ahead() {
+            true => Duration::from_micros(20),
+            false => Duration::ZERO,
+        };
+        let unused = || Faulty::new(None, Duration::ZERO);
+        Collector::builder(unused)
+            .worker_envs(faults.map(|fault| move || Faulty::new(fault.clone(), step_time)))
+            .placement(self.placement)
+            .delivery(self.delivery)
+            .num_envs(ENVS)
+            .frames_per_batch(self.frames_per_batch())
+            .policy(Stamp::default())
+            .track_policy_version(true)
+            .seed(0)
+    }
+}

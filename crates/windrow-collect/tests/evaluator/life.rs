@@ -1,0 +1,200 @@
+//! The evaluator's thread: what it does, and how it ends.
+
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use tensordict::TensorDict;
+use windrow_collect::{BusyPolicy, CollectError, Collector, Evaluator, EvaluatorBuilder};
+use windrow_env::CartPole;
+use windrow_env::testing::LedgerEnv;
+
+use crate::{Choose, gated, ledger, ledgers};
+
+#[test]
+fn environments_and_policies_are_made_in_the_evaluators_thread() {
+    let (tell, told) = channel();
+    let both = tell.clone();
+    let name = || std::thread::current().name().map(ToOwned::to_owned);
+    let evaluator = Evaluator::builder(move || {
+        tell.send(name()).unwrap();
+        LedgerEnv::from_seed()
+    })
+    .policy_factory(move |worker| {
+        assert_eq!(worker, 0);
+        both.send(name()).unwrap();
+        Choose(0)
+    })
+    .build()
+    .unwrap();
+    evaluator.evaluate(None, None).unwrap();
+    drop(evaluator);
+    let names: Vec<_> = told.iter().collect();
+    assert!(names.len() >= 2);
+    assert!(
+        names
+            .iter()
+            .all(|name| name.as_deref() == Some("windrow-evaluator"))
+    );
+}
+
+/// Would take minutes for one evaluation.
+fn endless() -> EvaluatorBuilder {
+    let slow = || LedgerEnv::new(0).with_step_time(Duration::from_millis(5));
+    let builder = Evaluator::builder(slow)
+        .policy(Choose(0))
+        .num_trajectories(10_000);
+    builder.busy_policy(BusyPolicy::Queue)
+}
+
+#[test]
+fn a_shutdown_ends_what_is_running() {
+    let evaluator = endless().build().unwrap();
+    assert!(evaluator.trigger_eval(None, None).unwrap());
+    assert!(evaluator.trigger_eval(None, None).unwrap());
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let blocked = scope.spawn(|| evaluator.evaluate(None, None));
+        let waiting = scope.spawn(|| evaluator.wait(None));
+        std::thread::sleep(Duration::from_millis(20));
+        evaluator.shutdown().unwrap();
+        assert!(matches!(
+            blocked.join().unwrap(),
+            Err(CollectError::ShutDown)
+        ));
+        assert!(matches!(
+            waiting.join().unwrap(),
+            Some(Err(CollectError::ShutDown))
+        ));
+    });
+    evaluator.shutdown().unwrap();
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(!evaluator.pending());
+    assert!(matches!(
+        evaluator.evaluate(None, None),
+        Err(CollectError::ShutDown)
+    ));
+    assert!(matches!(
+        evaluator.trigger_eval(None, None),
+        Err(CollectError::ShutDown)
+    ));
+    assert!(evaluator.wait(None).is_none(), "told once");
+}
+
+#[test]
+fn what_is_unread_outlives_a_shutdown() {
+    let evaluator = ledger().build().unwrap();
+    evaluator.trigger_eval(None, Some(1)).unwrap();
+    while evaluator.pending() {
+        std::thread::yield_now();
+    }
+    evaluator.shutdown().unwrap();
+    assert_eq!(evaluator.poll(Duration::ZERO).unwrap().unwrap().step, 1);
+    let error = evaluator.poll(Duration::ZERO).unwrap().unwrap_err();
+    assert!(error.to_string().contains("was shut down"), "{error}");
+    assert!(evaluator.poll(Duration::ZERO).is_none());
+}
+
+#[test]
+fn a_drop_without_a_shutdown_ends_it_too() {
+    let evaluator = endless().build().unwrap();
+    evaluator.trigger_eval(None, None).unwrap();
+    let began = Instant::now();
+    drop(evaluator);
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[test]
+fn a_stuck_evaluation_holds_a_shutdown_up_once() {
+    let (policy, gate) = gated();
+    let timeout = Duration::from_millis(100);
+    let evaluator = ledgers(20)
+        .policy(policy)
+        .shutdown_timeout(timeout)
+        .build()
+        .unwrap();
+    evaluator.trigger_eval(None, None).unwrap();
+    gate.reached();
+    let began = Instant::now();
+    let error = evaluator.shutdown().unwrap_err();
+    assert!(
+        matches!(
+            error,
+            CollectError::Stuck {
+                stuck: 1,
+                workers: 1,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(!evaluator.pending());
+    assert!(began.elapsed() >= timeout);
+    let again = Instant::now();
+    assert!(evaluator.shutdown().is_err());
+    assert!(again.elapsed() < timeout, "{:?}", again.elapsed());
+    gate.open();
+    while evaluator.shutdown().is_err() {
+        assert!(again.elapsed() < Duration::from_secs(60));
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_collector_beside_it_collects_the_same() {
+    let collect = || {
+        let mut collector = Collector::builder(CartPole::v1)
+            .frames_per_batch(200)
+            .seed(1)
+            .build()
+            .unwrap();
+        std::iter::from_fn(move || collector.next())
+            .take(5)
+            .map(|batch| batch.unwrap().detach())
+    };
+    let alone: Vec<TensorDict> = collect().collect();
+    let evaluator = Evaluator::builder(CartPole::v1)
+        .policy(Choose(0))
+        .build()
+        .unwrap();
+    let beside = collect().inspect(|_| {
+        evaluator.trigger_eval(None, None).unwrap();
+    });
+    assert_eq!(beside.collect::<Vec<_>>(), alone);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_idle_evaluator_sleeps() {
+    let (tell, told) = channel();
+    let evaluator = ledger()
+        .on_result(move |_| {
+            let task = std::fs::read_link("/proc/thread-self").unwrap();
+            tell.send(task).unwrap();
+        })
+        .build()
+        .unwrap();
+    evaluator.evaluate(None, None).unwrap();
+    let status = std::path::Path::new("/proc")
+        .join(told.recv().unwrap())
+        .join("status");
+    // How often the thread was given a processor.
+    let switches = || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("voluntary_ctxt_switches"));
+        line.unwrap().to_owned()
+    };
+    std::thread::sleep(Duration::from_millis(100));
+    let before = switches();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(switches(), before);
+}

@@ -1,0 +1,247 @@
+//! What evaluations tell.
+
+use std::sync::mpsc::channel;
+
+use tensordict::DType;
+use windrow_collect::{Collector, Evaluator, EvaluatorBuilder};
+use windrow_env::testing::{CountingEnv, LedgerEnv};
+use windrow_env::{CartPole, RewardSum, Serial, StepCounter};
+use windrow_policy::{ExplorationType, PolicyError, RandomPolicy, policy_fn};
+use windrow_slab::{Key, LeafSpec};
+
+use crate::{Choose, expected, ledgers};
+
+#[test]
+fn counting_gives_the_worked_example() {
+    let ones = policy_fn([LeafSpec::new("action", DType::I8, [1])], |_, mut out| {
+        out.get_mut::<i8>(Key::new(0))?.fill(1);
+        Ok(())
+    });
+    let evaluator = Evaluator::builder(|| CountingEnv::new(8, 4))
+        .policy(ones)
+        .build()
+        .unwrap();
+    let result = evaluator.evaluate(None, None).unwrap();
+    assert_eq!(
+        (result.returns, result.lengths),
+        (vec![0.0; 10], vec![5; 10])
+    );
+    assert_eq!(
+        (result.reward, result.reward_std, result.episode_length),
+        (0.0, 0.0, 5.0)
+    );
+    assert_eq!(
+        (result.num_episodes, result.step, result.policy_version),
+        (10, 0, 0)
+    );
+    assert!(result.seconds > 0.0 && (result.fps - 50.0 / result.seconds).abs() < 1e-6 * result.fps);
+}
+
+#[test]
+fn exactly_the_first_episodes_of_each_environment_count() {
+    for (envs, shares) in [
+        (1, &[10][..]),
+        (3, &[4, 3, 3]),
+        (4, &[3, 3, 2, 2]),
+        (12, &[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]),
+    ] {
+        for (max_length, max_steps) in [(20, None), (100, None), (100, Some(7))] {
+            let mut builder = ledgers(max_length).policy(Choose(2)).num_envs(envs);
+            if let Some(steps) = max_steps {
+                builder = builder.max_steps(steps);
+            }
+            let result = builder.build().unwrap().evaluate(None, None).unwrap();
+            let limit = max_steps.map_or(i64::MAX, |steps| steps as i64);
+            let (returns, lengths) = expected(shares, max_length, limit, 2);
+            assert_eq!(
+                (result.num_episodes, &result.lengths),
+                (10, &lengths),
+                "{envs} environments"
+            );
+            for (got, expected) in result.returns.iter().zip(&returns) {
+                assert!(
+                    (got - expected).abs() < 1e-5,
+                    "{envs} environments: {got} {expected}"
+                );
+            }
+            let mean = returns.iter().sum::<f32>() / 10.0;
+            let squares: f32 = returns.iter().map(|total| (total - mean).powi(2)).sum();
+            assert!((result.reward - f64::from(mean)).abs() < 1e-5);
+            assert!((result.reward_std - f64::from((squares / 9.0).sqrt())).abs() < 1e-4);
+            assert_eq!(
+                result.episode_length,
+                lengths.iter().sum::<u64>() as f64 / 10.0
+            );
+        }
+    }
+}
+
+#[test]
+fn cartpole_is_what_a_collector_collects() {
+    let mut collector = Collector::builder(CartPole::v1)
+        .policy(Choose(1))
+        .frames_per_batch(200)
+        .seed(3)
+        .build()
+        .unwrap();
+    let batch = collector.next().unwrap().unwrap();
+    let done = batch
+        .get(("next", "done"))
+        .unwrap()
+        .to_vec::<bool>()
+        .unwrap();
+    let ends: Vec<u64> = (1..)
+        .zip(done)
+        .filter_map(|(end, done)| done.then_some(end))
+        .collect();
+    let begins = std::iter::once(0).chain(ends.iter().copied());
+    let lengths: Vec<u64> = ends
+        .iter()
+        .zip(begins)
+        .map(|(end, begin)| end - begin)
+        .take(10)
+        .collect();
+    assert!(
+        lengths.iter().all(|length| (8..=11).contains(length)),
+        "{lengths:?}"
+    );
+
+    let evaluator = Evaluator::builder(CartPole::v1)
+        .policy(Choose(1))
+        .seed(3)
+        .build()
+        .unwrap();
+    let result = evaluator.evaluate(None, None).unwrap();
+    assert_eq!(
+        (&result.lengths, result.reward),
+        (&lengths, result.episode_length)
+    );
+    assert_eq!(
+        result.returns,
+        lengths
+            .iter()
+            .map(|&length| length as f32)
+            .collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn every_evaluation_begins_anew_from_the_same_seed() {
+    let evaluator = ledgers(50)
+        .policy(Choose(1))
+        .num_envs(2)
+        .num_trajectories(3)
+        .build()
+        .unwrap();
+    let first = evaluator.evaluate(None, None).unwrap();
+    assert_eq!(first.lengths, expected(&[2, 1], 50, i64::MAX, 1).1);
+    for step in 1..4 {
+        let next = evaluator.evaluate(None, None).unwrap();
+        assert_eq!((next.step, next.seed), (step, 0));
+        assert_eq!(
+            (next.returns, next.lengths),
+            (first.returns.clone(), first.lengths.clone())
+        );
+    }
+}
+
+#[test]
+fn a_seed_is_drawn_where_none_was_given() {
+    let random = || {
+        Evaluator::builder("CartPole-v1")
+            .policy(RandomPolicy::new())
+            .build()
+            .unwrap()
+    };
+    let (one, two) = (random(), random());
+    let seed = one.evaluate(None, None).unwrap().seed;
+    assert_eq!(one.evaluate(None, None).unwrap().seed, seed);
+    assert_ne!(two.evaluate(None, None).unwrap().seed, seed);
+}
+
+#[test]
+fn vectors_of_environments_keep_their_number_and_their_own_sums() {
+    let envs = || RewardSum::new(StepCounter::new(Serial::from_fn(3, LedgerEnv::from_seed)?)?);
+    let evaluator = Evaluator::builder(envs)
+        .policy(Choose(3))
+        .num_trajectories(7)
+        .seed(0)
+        .build()
+        .unwrap();
+    let result = evaluator.evaluate(None, None).unwrap();
+    let (returns, lengths) = expected(&[3, 2, 2], 20, i64::MAX, 3);
+    assert_eq!(result.lengths, lengths);
+    assert!(
+        result
+            .returns
+            .iter()
+            .zip(returns)
+            .all(|(got, sum)| (got - sum).abs() < 1e-5)
+    );
+}
+
+#[test]
+fn metrics_see_the_whole_trajectories() {
+    let evaluator =
+        ledgers(9)
+            .policy(Choose(0))
+            .num_envs(2)
+            .num_trajectories(3)
+            .log_prefix("test")
+            .metrics(|trajectories| {
+                let mask = trajectories
+                    .as_slice::<bool>(("collector", "mask"))
+                    .unwrap();
+                let places = trajectories
+                    .get("observation")
+                    .unwrap()
+                    .to_vec::<i64>()
+                    .unwrap();
+                let longest = trajectories.batch_size()[1];
+                assert!(mask.chunks(longest).zip(places.chunks(3 * longest)).all(
+                    |(mask, places)| {
+                        mask.iter()
+                            .zip(places.chunks(3))
+                            .zip(0..)
+                            .all(|((frame, place), t)| !frame || place[2] == t)
+                    }
+                ));
+                vec![(
+                    "frames".to_owned(),
+                    mask.iter().filter(|frame| **frame).count() as f64,
+                )]
+            })
+            .build()
+            .unwrap();
+    let result = evaluator.evaluate(None, Some(12)).unwrap();
+    let lengths = expected(&[2, 1], 9, i64::MAX, 0).1;
+    assert_eq!(
+        result.metrics,
+        [("frames".to_owned(), lengths.iter().sum::<u64>() as f64)]
+    );
+    let numbers = result.to_map();
+    assert_eq!(
+        (numbers["test/step"], numbers["test/frames"]),
+        (12.0, result.metrics[0].1)
+    );
+}
+
+#[test]
+fn actions_are_the_best_guess_unless_told() {
+    let seen = |builder: EvaluatorBuilder| {
+        let (tell, told) = channel();
+        let policy = policy_fn(
+            [LeafSpec::new("action", DType::I64, [])],
+            move |input, mut out| {
+                out.get_mut::<i64>(Key::new(0))?.fill(0);
+                tell.send(input.exploration).map_err(PolicyError::failed)
+            },
+        );
+        let result = builder.policy(policy).build().unwrap().evaluate(None, None);
+        result.unwrap();
+        told.recv().unwrap()
+    };
+    assert_eq!(seen(ledgers(3)), ExplorationType::Deterministic);
+    let random = ledgers(3).exploration_type(ExplorationType::Random);
+    assert_eq!(seen(random), ExplorationType::Random);
+}

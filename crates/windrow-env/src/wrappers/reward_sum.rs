@@ -1,0 +1,134 @@
+use windrow_slab::{Rows, RowsMut};
+
+use super::appended::Appended;
+use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+
+/// Environments that also observe what their episode has earned.
+///
+/// Appends the observation `episode_reward`, `float32 [1]`: 0 after a reset, then the sum of the rewards up to and
+/// including this step's, added up in `float32` in the order of the steps. After the last step of an episode it is
+/// the return. A bare observation becomes the named one it is delivered as,
+/// `{"observation": …, "episode_reward": …}`.
+///
+/// ```
+/// use windrow_env::{CartPole, Outcomes, Reset, RewardSum, Serial, VecEnv};
+/// use windrow_slab::RowBlock;
+///
+/// let mut envs = RewardSum::new(Serial::from_fn(1, CartPole::v1)?)?;
+/// let sum = envs.spec().observation_key::<f32>("episode_reward")?;
+/// let mut obs = RowBlock::new(&envs.spec().observation_leaves(), 1)?;
+/// let actions = RowBlock::new(&envs.spec().action_leaves(), 1)?;
+///
+/// envs.reset(&[Reset { env: 0, seed: Some(0) }], obs.rows_mut())?;
+/// assert_eq!(obs.rows().get(sum)?, [0.0]);
+/// for earned in [1.0, 2.0, 3.0] {
+///     let outcomes = Outcomes { reward: &mut [0.0], terminated: &mut [false], truncated: &mut [false] };
+///     envs.step(actions.rows(), obs.rows_mut(), outcomes)?;
+///     assert_eq!(obs.rows().get(sum)?, [earned]);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct RewardSum<V> {
+    sums: Appended<V, f32>,
+}
+
+impl<V: VecEnv> RewardSum<V> {
+    /// `envs`, their rewards added up.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when an observation is called `episode_reward` already.
+    pub fn new(envs: V) -> Result<Self, EnvError> {
+        let sums = Appended::new(envs, "episode_reward", 0.0)?;
+        Ok(Self { sums })
+    }
+
+    /// The environments without their sums.
+    pub fn into_inner(self) -> V {
+        self.sums.into_inner()
+    }
+}
+
+impl<V: VecEnv> VecEnv for RewardSum<V> {
+    fn spec(&self) -> &EnvSpec {
+        &self.sums.spec
+    }
+
+    fn num_envs(&self) -> usize {
+        self.sums.num_envs()
+    }
+
+    fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        self.sums.reset(resets, obs)
+    }
+
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        self.sums.step(actions, obs, outcomes, |sums, outcomes| {
+            for (sum, reward) in sums.iter_mut().zip(outcomes.reward) {
+                *sum += *reward;
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::LedgerEnv;
+    use crate::wrappers::vec_driver::VecDriver;
+    use crate::{CartPole, Serial};
+
+    /// Environments 0 and 1 have the index of their first long episode, so that they do not end meanwhile.
+    fn ledgers() -> Serial<LedgerEnv> {
+        let long = |&env: &i64| (0..4).all(|episode| LedgerEnv::length(env, episode, 50) > 5);
+        let envs = (0..).filter(long).take(2).map(LedgerEnv::new);
+        Serial::new(envs.map(|env| env.with_max_length(50)).collect()).unwrap()
+    }
+
+    #[test]
+    fn sums_up_each_environments_episode_by_itself() {
+        let mut envs = VecDriver::new(RewardSum::new(ledgers()).unwrap());
+        let sums = |envs: &VecDriver<_>| envs.seen::<f32>("episode_reward");
+        envs.reset(&[0, 1]).unwrap();
+        assert_eq!(sums(&envs), [0.0, 0.0]);
+        let mut expected = [0.0, 0.0];
+        for step in 0..5 {
+            if step == 2 {
+                envs.reset(&[1]).unwrap();
+                expected[1] = 0.0;
+                assert_eq!(sums(&envs), expected);
+            }
+            envs.step(0i64).unwrap();
+            for (sum, reward) in expected.iter_mut().zip(&envs.reward) {
+                assert!(*reward > 0.0);
+                *sum += reward;
+            }
+            assert_eq!(sums(&envs), expected);
+        }
+    }
+
+    #[test]
+    fn a_step_that_fails_earns_nothing() {
+        let envs = RewardSum::new(Serial::from_fn(2, CartPole::v1).unwrap()).unwrap();
+        let mut envs = VecDriver::new(envs);
+        envs.reset(&[0, 1]).unwrap();
+        envs.step(1i64).unwrap();
+        assert_eq!(envs.step(7i64).unwrap_err().env, 0);
+        envs.step(1i64).unwrap();
+        assert_eq!(envs.seen::<f32>("episode_reward"), [2.0, 2.0]);
+    }
+
+    #[test]
+    fn a_second_sum_is_refused() {
+        let once = RewardSum::new(Serial::from_fn(1, CartPole::v1).unwrap()).unwrap();
+        assert_eq!(
+            RewardSum::new(once).unwrap_err().to_string(),
+            "CartPole-v1 observes \"episode_reward\" already: an observation appended to it needs another name"
+        );
+    }
+}

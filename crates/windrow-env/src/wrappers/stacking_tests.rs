@@ -1,0 +1,123 @@
+//! What wrappers around vectors of environments owe each other.
+
+use super::vec_driver::VecDriver;
+use super::{FiniteCheck, InitTracker, RewardSum, StepCounter};
+use crate::testing::{FailAt, FailingEnv, Failure, LedgerEnv, check_vec_env};
+use crate::{CartPole, EnvError, Serial, VecEnv};
+
+type Wrap = fn(Box<dyn VecEnv>) -> Result<Box<dyn VecEnv>, EnvError>;
+
+/// The wrappers with the names that they append.
+const WRAPS: [(Wrap, &str); 4] = [
+    (
+        |envs| Ok(Box::new(StepCounter::new(envs)?.with_max_steps(4)?)),
+        "step_count",
+    ),
+    (|envs| Ok(Box::new(RewardSum::new(envs)?)), "episode_reward"),
+    (|envs| Ok(Box::new(InitTracker::new(envs)?)), "is_init"),
+    (|envs| Ok(Box::new(FiniteCheck::new(envs)?)), ""),
+];
+
+/// All orders of the four.
+fn orders() -> Vec<[usize; 4]> {
+    let all = 0..256;
+    let orders = all.map(|i| [i & 3, (i >> 2) & 3, (i >> 4) & 3, i >> 6]);
+    orders
+        .filter(|order| (0..4).all(|wrap| order.contains(&wrap)))
+        .collect()
+}
+
+fn stacked(envs: Box<dyn VecEnv>, order: [usize; 4]) -> Box<dyn VecEnv> {
+    let wraps = order.iter().map(|&i| WRAPS[i].0);
+    wraps.fold(envs, |envs, wrap| wrap(envs).unwrap())
+}
+
+fn cart_poles() -> Box<dyn VecEnv> {
+    Box::new(Serial::from_fn(2, CartPole::v1).unwrap())
+}
+
+#[test]
+fn every_order_observes_the_same() {
+    assert_eq!(orders().len(), 24);
+    for order in orders() {
+        let mut envs = VecDriver::new(stacked(cart_poles(), order));
+        let leaves = envs.envs.spec().observation_leaves();
+        let names: Vec<_> = leaves.iter().map(|leaf| leaf.key.last()).collect();
+        let appended = order.map(|i| WRAPS[i].1);
+        let appended = appended.into_iter().filter(|name| !name.is_empty());
+        let expected: Vec<_> = std::iter::once("observation").chain(appended).collect();
+        assert_eq!(names, expected);
+
+        let check = |envs: &VecDriver<_>, steps: [i64; 2]| {
+            assert_eq!(envs.seen::<i64>("step_count"), steps);
+            assert_eq!(
+                envs.seen::<f32>("episode_reward"),
+                steps.map(|steps| steps as f32)
+            );
+            assert_eq!(envs.seen::<bool>("is_init"), steps.map(|steps| steps == 0));
+        };
+        envs.reset_seeded(&[0, 1], 7).unwrap();
+        check(&envs, [0, 0]);
+        envs.step(1i64).unwrap();
+        check(&envs, [1, 1]);
+        envs.reset(&[0]).unwrap();
+        check(&envs, [0, 1]);
+        for (steps, truncated) in [([1, 2], false), ([2, 3], false), ([3, 4], true)] {
+            envs.step(0i64).unwrap();
+            assert_eq!(envs.seen::<i64>("step_count"), steps);
+            assert_eq!(envs.seen::<f32>("episode_reward"), steps.map(|n| n as f32));
+            assert_eq!(envs.truncated, [false, truncated]);
+        }
+    }
+}
+
+#[test]
+fn every_order_passes_the_check_of_environments() {
+    for order in orders() {
+        let report = check_vec_env(stacked(cart_poles(), order).as_mut(), 3).unwrap();
+        assert!(report.truncated > 0, "{order:?}");
+    }
+}
+
+#[test]
+fn every_order_finds_what_is_not_finite() {
+    for order in orders() {
+        let mut index = 0;
+        let envs = Serial::from_fn(2, || {
+            index += 1;
+            let ledger = LedgerEnv::new(0).with_f64();
+            FailingEnv::new(ledger, FailAt::Reset(index), Failure::Nan)
+        });
+        let mut envs = VecDriver::new(stacked(Box::new(envs.unwrap()), order));
+        envs.reset(&[1]).unwrap();
+        assert_eq!(
+            envs.reset(&[1, 0]).unwrap_err().to_string(),
+            "environment 1: element 0 of observation \"observation\" is NaN, expected a finite number"
+        );
+    }
+}
+
+#[test]
+fn no_name_is_appended_twice_however_far_apart() {
+    for order in orders() {
+        for &(wrap, name) in WRAPS.iter().filter(|(_, name)| !name.is_empty()) {
+            let Err(error) = wrap(stacked(cart_poles(), order)) else {
+                panic!("{name} was appended twice");
+            };
+            assert!(matches!(error, EnvError::Spec(_)));
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+}
+
+#[test]
+fn layers_come_off_again() {
+    let plain = CartPole::v1();
+    let counted = StepCounter::new(Serial::from_fn(2, || plain.clone()).unwrap()).unwrap();
+    let all = RewardSum::new(counted)
+        .and_then(InitTracker::new)
+        .and_then(FiniteCheck::new)
+        .unwrap();
+    let inner = all.into_inner().into_inner().into_inner().into_inner();
+    assert_eq!(inner.spec(), Serial::new(vec![plain]).unwrap().spec());
+}
