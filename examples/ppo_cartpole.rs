@@ -3,18 +3,16 @@
 //! `cargo run --release --example ppo_cartpole`; `-- --help` for what can be chosen.
 #![forbid(unsafe_code)]
 
-use std::{fs, path::Path, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::Parser;
 use windrow::{Collector, Head, NetworkPolicy, nn::Sequential};
 
-use crate::ppo::{learner::Learner, report::Report};
+use crate::{common::report::Report, ppo::learner::Learner};
 
+mod common;
 mod ppo {
-    mod curve;
     pub(crate) mod learner;
-    mod network;
-    pub(crate) mod report;
 }
 
 const NUM_ENVS: usize = 8;
@@ -55,24 +53,16 @@ fn main() -> anyhow::Result<ExitCode> {
         .seed(args.seed)
         .build()?;
 
-    let mut report = Report::new(args.frames, NUM_ENVS)?;
+    let mut report = Report::new(args.frames)?;
     while let Some(batch) = report.time(|| collector.next()) {
         let mut batch = batch?;
         learner.learn(&mut batch, report.remaining())?;
         collector.update_policy_weights(&learner.weights()?)?;
-        report.add(&batch, collector.stats())?;
+        report.add(&batch, collector.stats(), None)?;
     }
-    report.finish();
-
-    let folder = Path::new(FOLDER);
-    fs::create_dir_all(folder)?;
-    let curve = folder.join("learning_curve.svg");
+    report.finish("collecting");
     let title = format!("PPO on CartPole-v1, seed {}", args.seed);
-    report.draw(&curve, &title, SOLVED)?;
-    println!("learning curve  {}", curve.display());
-    let weights = folder.join("policy.safetensors");
-    learner.weights()?.save(&weights)?;
-    println!("policy          {}", weights.display());
+    report.save(FOLDER, &title, SOLVED, &learner.weights()?)?;
 
     let failed = args.check && report.mean_return() < SOLVED;
     Ok(ExitCode::from(u8::from(failed)))

@@ -9,7 +9,7 @@ use rand::{SeedableRng, seq::SliceRandom};
 use rand_pcg::Pcg64;
 use windrow::{Gae, TensorDict, Weights};
 
-use super::network::{Network, to_candle, to_windrow};
+use crate::common::network::{Network, to_candle, to_windrow};
 
 const GAMMA: f32 = 0.99;
 const LAMBDA: f32 = 0.95;
@@ -38,8 +38,8 @@ pub(crate) struct Learner {
 impl Learner {
     pub(crate) fn new(actor: &Weights, critic: &Weights, seed: u64) -> Result<Self> {
         Ok(Self {
-            actor: Network::new(actor)?,
-            critic: Network::new(critic)?,
+            actor: Network::new(actor, Tensor::tanh)?,
+            critic: Network::new(critic, Tensor::tanh)?,
             gae: Gae::new(GAMMA, LAMBDA)?,
             rng: Pcg64::seed_from_u64(seed),
         })

@@ -199,8 +199,8 @@ impl Collector {
         }
     }
 
-    /// Publishes new weights and returns their version. Workers take them up with their next part: at once where batches are
-    /// collected after they were asked for, otherwise within as many batches as they run ahead. The tensors are copied.
+    /// Publishes new weights and returns their version. Each worker takes them up with the next part that it begins: with the
+    /// next batch where batches are collected after they were asked for. The tensors are copied.
     ///
     /// # Errors
     /// [`CollectError::Policy`] naming a tensor that is missing, unknown or misshapen; the old weights then stay.

@@ -5,9 +5,13 @@ use candle_core::{Device, Tensor, Var, WithDType};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW};
 use windrow::{Weights, tensordict};
 
-/// Linear layers with tanh in between, and the optimizer of their parameters.
+/// What lies between two layers.
+type Activation = fn(&Tensor) -> candle_core::Result<Tensor>;
+
+/// Linear layers with an activation in between, and the optimizer of their parameters.
 pub(crate) struct Network {
     layers: Vec<Layer>,
+    activation: Activation,
     adam: AdamW,
 }
 
@@ -18,8 +22,9 @@ struct Layer {
 }
 
 impl Network {
-    /// Begins with `weights`: `"0.weight"`, `"0.bias"`, `"2.weight"` and so on, since every tanh takes a number too.
-    pub(crate) fn new(weights: &Weights) -> Result<Self> {
+    /// Begins with `weights`: `"0.weight"`, `"0.bias"`, `"2.weight"` and so on, since every activation takes a number
+    /// too.
+    pub(crate) fn new(weights: &Weights, activation: Activation) -> Result<Self> {
         let variable = |name: String| -> Result<Var> {
             Ok(Var::from_tensor(&to_candle::<f32>(weights.get(&name)?)?)?)
         };
@@ -37,7 +42,11 @@ impl Network {
             ..ParamsAdamW::default()
         };
         let adam = AdamW::new(parameters(&layers).cloned().collect(), options)?;
-        Ok(Self { layers, adam })
+        Ok(Self {
+            layers,
+            activation,
+            adam,
+        })
     }
 
     /// `input`: `[rows, inputs]`; the result: `[rows, outputs]`.
@@ -45,7 +54,7 @@ impl Network {
         let mut values = input.clone();
         for (i, Layer { weight, bias }) in self.layers.iter().enumerate() {
             if i > 0 {
-                values = values.tanh()?;
+                values = (self.activation)(&values)?;
             }
             values = values.matmul(&weight.t()?)?.broadcast_add(bias)?;
         }
@@ -58,13 +67,17 @@ impl Network {
         Ok(self.adam.backward_step(loss)?)
     }
 
+    /// Weight and bias of each layer in turn.
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Var> {
+        parameters(&self.layers)
+    }
+
     /// A copy of the parameters, under the names that they came with.
     pub(crate) fn weights(&self) -> Result<Weights> {
+        let names = (0..).flat_map(|i| ["weight", "bias"].map(|name| format!("{}.{name}", 2 * i)));
         let mut weights = Weights::new([]);
-        for (i, layer) in self.layers.iter().enumerate() {
-            for (name, parameter) in [("weight", &layer.weight), ("bias", &layer.bias)] {
-                weights.set(format!("{}.{name}", 2 * i), to_windrow(parameter)?)?;
-            }
+        for (name, parameter) in names.zip(self.parameters()) {
+            weights.set(name, to_windrow(parameter)?)?;
         }
         Ok(weights)
     }

@@ -1,0 +1,5 @@
+//! What the examples share: a network that learns, and what a run shows.
+
+mod curve;
+pub(crate) mod network;
+pub(crate) mod report;

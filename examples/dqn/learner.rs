@@ -1,0 +1,97 @@
+//! Deep Q-learning: a network that learns what actions are worth.
+//!
+//! Sources: Mnih et al., "Human-level control through deep reinforcement learning", 2015; van Hasselt et al., "Deep
+//! reinforcement learning with double Q-learning", 2016.
+
+use anyhow::Result;
+use candle_core::{D, DType, Tensor};
+use candle_nn::loss::mse;
+use rand::SeedableRng;
+use rand_pcg::Pcg64;
+use windrow::{TensorDict, Weights};
+
+use super::replay::{Minibatch, Replay};
+use crate::common::network::Network;
+
+const GAMMA: f64 = 0.99;
+/// Frames that are remembered.
+const CAPACITY: usize = 51_200;
+/// Frames to be seen before learning begins.
+const WARM_UP: usize = 1024;
+const UPDATES_PER_BATCH: usize = 128;
+const MINIBATCH: usize = 64;
+const LEARNING_RATE: f64 = 1e-3;
+/// Share of the way that the target network goes with each update.
+const FOLLOW: f64 = 0.01;
+
+/// The values of actions, and what they are learned with.
+pub(crate) struct Learner {
+    online: Network,
+    /// Follows `online` slowly, so that values do not chase themselves.
+    target: Network,
+    replay: Replay,
+    rng: Pcg64,
+}
+
+impl Learner {
+    pub(crate) fn new(weights: &Weights, seed: u64) -> Result<Self> {
+        Ok(Self {
+            online: Network::new(weights, Tensor::relu)?,
+            target: Network::new(weights, Tensor::relu)?,
+            replay: Replay::new(CAPACITY),
+            rng: Pcg64::seed_from_u64(seed),
+        })
+    }
+
+    /// The network's parameters, for the policy that collects.
+    pub(crate) fn weights(&self) -> Result<Weights> {
+        self.online.weights()
+    }
+
+    /// Takes a batch in, and learns from frames of this one and of those before.
+    pub(crate) fn learn(&mut self, batch: &TensorDict) -> Result<()> {
+        self.replay.extend(batch)?;
+        if self.replay.len() < WARM_UP {
+            return Ok(());
+        }
+        for _ in 0..UPDATES_PER_BATCH {
+            let minibatch = self.replay.sample(MINIBATCH, &mut self.rng)?;
+            let loss = self.loss(&minibatch)?;
+            self.online.descend(&loss, LEARNING_RATE)?;
+            self.follow()?;
+        }
+        Ok(())
+    }
+
+    /// Mean squared distance of values from the reward and the value that came after them.
+    fn loss(&self, minibatch: &Minibatch) -> Result<Tensor> {
+        let next = &minibatch.next_observation;
+        // One network chooses the next action, the other one says what it is worth.
+        let choice = values(&self.online, next)?.argmax_keepdim(D::Minus1)?;
+        let next_value = values(&self.target, next)?.gather(&choice, 1)?;
+        // An episode that was truncated would have gone on.
+        let discount = minibatch.terminated.affine(-GAMMA, GAMMA)?;
+        let reward = (&minibatch.reward * (1.0 - GAMMA))?;
+        let goal = (reward + discount * next_value)?.detach();
+
+        let action = minibatch.action.to_dtype(DType::U32)?;
+        let value = values(&self.online, &minibatch.observation)?.gather(&action, 1)?;
+        Ok(mse(&value, &goal)?)
+    }
+
+    fn follow(&self) -> Result<()> {
+        for (target, online) in self.target.parameters().zip(self.online.parameters()) {
+            let between = (target.affine(1.0 - FOLLOW, 0.0)? + online.affine(FOLLOW, 0.0)?)?;
+            target.set(&between)?;
+        }
+        Ok(())
+    }
+}
+
+/// What each action is worth, `[frames, actions]`: a mean of the rewards to come, later ones counting less.
+///
+/// It is 1 where an episode never ends, and that is what a network which knows nothing expects. To learn where episodes
+/// do end takes far less time than to count up, frame by frame, how long they last.
+fn values(network: &Network, observation: &Tensor) -> Result<Tensor> {
+    Ok((network.forward(observation)? + 1.0)?)
+}
