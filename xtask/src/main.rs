@@ -68,7 +68,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Explores the interleavings of the ring with loom
+    /// Explores the interleavings of the ring and of the weight store with loom
     ///
     /// `LOOM_MAX_PREEMPTIONS` bounds the search; it is 3 unless you set it.
     Loom,
