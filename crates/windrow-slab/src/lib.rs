@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod bell;
 mod error;
 mod layout;
 mod lease;

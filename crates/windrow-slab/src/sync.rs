@@ -10,19 +10,25 @@ pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard,
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
+#[cfg(not(loom))]
+use std::time::{Duration, Instant};
 
 /// Looks for `changed` a short while before the caller goes to sleep.
 ///
 /// A thread that sleeps costs a futex round trip (about 15 µs) to wake, one that is still looking well under one.
-/// Few looks, then a few yields: where workers outnumber cores, long spinning keeps the very thread from running
-/// that one waits for.
+/// Looks for some microseconds, however long the processor takes for one, and then a few yields: where workers
+/// outnumber cores, long spinning keeps the very thread from running that one waits for.
 #[cfg(not(loom))]
 pub(crate) fn spin_until(mut changed: impl FnMut() -> bool) -> bool {
-    for _ in 0..100 {
-        if changed() {
-            return true;
+    const LOOKING: Duration = Duration::from_micros(5);
+    let start = Instant::now();
+    while start.elapsed() < LOOKING {
+        for _ in 0..16 {
+            if changed() {
+                return true;
+            }
+            std::hint::spin_loop();
         }
-        std::hint::spin_loop();
     }
     for _ in 0..30 {
         if changed() {
@@ -37,4 +43,63 @@ pub(crate) fn spin_until(mut changed: impl FnMut() -> bool) -> bool {
 #[cfg(loom)]
 pub(crate) fn spin_until(_: impl FnMut() -> bool) -> bool {
     false
+}
+
+/// How long one had to wait last time: whoever has to wait long goes to sleep without looking, and leaves the core to
+/// those that it waits for.
+#[derive(Debug)]
+pub(crate) struct Habit {
+    #[cfg(not(loom))]
+    last_micros: AtomicU32,
+}
+
+/// A wait that has begun.
+pub(crate) struct Waiting {
+    #[cfg(not(loom))]
+    since: Instant,
+    is_short: bool,
+}
+
+#[cfg(not(loom))]
+impl Habit {
+    /// Some futex round trips: that one had to be woken makes no wait a long one.
+    const LONG_MICROS: u32 = 100;
+
+    pub(crate) fn new() -> Self {
+        Self {
+            last_micros: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn begin(&self) -> Waiting {
+        Waiting {
+            since: Instant::now(),
+            is_short: self.last_micros.load(Ordering::Relaxed) < Self::LONG_MICROS,
+        }
+    }
+
+    pub(crate) fn end(&self, waiting: Waiting) {
+        let micros = waiting.since.elapsed().as_micros();
+        self.last_micros
+            .store(micros.min(u128::from(u32::MAX)) as u32, Ordering::Relaxed);
+    }
+}
+
+#[cfg(loom)]
+impl Habit {
+    pub(crate) fn new() -> Self {
+        Self {}
+    }
+
+    pub(crate) fn begin(&self) -> Waiting {
+        Waiting { is_short: false }
+    }
+
+    pub(crate) fn end(&self, _: Waiting) {}
+}
+
+impl Waiting {
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short
+    }
 }

@@ -1,0 +1,84 @@
+//! Where threads wait for something to change under a lock.
+
+use std::sync::PoisonError;
+
+use crate::sync::Habit;
+use crate::sync::{AtomicU32, Condvar, Mutex, MutexGuard, Ordering, spin_until};
+
+/// Wakes the threads that wait for a change of what a lock guards: those that still look for one at the cost of a
+/// counter, those that sleep by a system call.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    /// Counts the rings, so that waiting threads can look for one without taking the lock.
+    rings: Apart<AtomicU32>,
+    /// Threads asleep; written under the lock only.
+    asleep: AtomicU32,
+    condvar: Condvar,
+    habit: Habit,
+}
+
+impl Bell {
+    pub(crate) fn new() -> Self {
+        Self {
+            rings: Apart(AtomicU32::new(0)),
+            asleep: AtomicU32::new(0),
+            condvar: Condvar::new(),
+            habit: Habit::new(),
+        }
+    }
+
+    /// Wakes all who wait; to be called after the lock was released, so that they find it free. Whoever went to sleep
+    /// without having seen the change did so under the lock, before it was made.
+    pub(crate) fn ring(&self) {
+        self.rings.0.fetch_add(1, Ordering::Release);
+        if self.asleep.load(Ordering::Relaxed) > 0 {
+            self.condvar.notify_all();
+        }
+    }
+
+    /// Waits until `attempt` gives something: looking for a ring at first, then asleep. Every change that could make it
+    /// succeed must ring.
+    pub(crate) fn wait<T, R>(
+        &self,
+        lock: &Mutex<T>,
+        mut attempt: impl FnMut(&mut T) -> Option<R>,
+    ) -> R {
+        let mut seen = self.rings.0.load(Ordering::Acquire);
+        if let Some(out) = attempt(&mut locked(lock)) {
+            return out;
+        }
+        let waiting = self.habit.begin();
+        while waiting.is_short() && spin_until(|| self.rings.0.load(Ordering::Acquire) != seen) {
+            seen = self.rings.0.load(Ordering::Acquire);
+            if let Some(out) = attempt(&mut locked(lock)) {
+                self.habit.end(waiting);
+                return out;
+            }
+        }
+        let mut guard = locked(lock);
+        let out = loop {
+            if let Some(out) = attempt(&mut guard) {
+                break out;
+            }
+            self.asleep.fetch_add(1, Ordering::Relaxed);
+            guard = self
+                .condvar
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
+            self.asleep.fetch_sub(1, Ordering::Relaxed);
+        };
+        drop(guard);
+        self.habit.end(waiting);
+        out
+    }
+}
+
+/// No code of users runs under these locks, so a panic cannot leave what they guard half changed.
+pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// On cache lines of its own: who looks at one word again and again does not slow down who writes its neighbours.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Apart<T>(pub(crate) T);

@@ -1,0 +1,356 @@
+//! What the ring's lock guards: the states of its slabs, and the only functions that change them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{Commit, Order, RingSpec};
+use crate::SlabError;
+use crate::bell::Apart;
+use crate::layout::{Layout, Slab};
+use crate::sync::{AtomicU64, Ordering};
+
+/// What stays over the life of a ring, and the word that parts look at while they are written.
+#[derive(Debug)]
+pub(super) struct Fixed {
+    pub(super) layout: Arc<Layout>,
+    pub(super) spec: RingSpec,
+    /// Parts of slabs before this one are to be cut short at their next step. A hint: nothing else is ordered by it.
+    pub(super) cut: Apart<AtomicU64>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    slots: Vec<Slot>,
+    /// Free slots, the one freed last on top: its memory is the warmest.
+    free: Vec<usize>,
+    /// Slots whose parts are all committed, in the order in which they became so.
+    ready: VecDeque<usize>,
+    /// Parts that were dropped without commit.
+    orphans: Vec<Ticket>,
+    /// By worker: how many slabs each worker has claimed its part of.
+    laps: Vec<u64>,
+    /// By arrival: how many parts were claimed.
+    tickets: u64,
+    /// Slabs that the consumer has asked for since the start.
+    requested: u64,
+    /// Slabs that the consumer was given.
+    delivered: u64,
+    /// Slabs from this one on are not to be started.
+    pub(super) end: u64,
+    /// Parts that are being written.
+    lent: usize,
+    pub(super) paused: bool,
+    /// Workers that fill no more parts.
+    retired: Vec<bool>,
+    pub(super) stopped: bool,
+}
+
+#[derive(Debug)]
+struct Slot {
+    slab: Arc<Slab>,
+    phase: Phase,
+    /// What each part was committed with.
+    commits: Vec<Commit>,
+    /// Who claimed each part.
+    workers: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Free,
+    Filling { seq: u64, committed: usize },
+    Ready { seq: u64 },
+    Leased,
+}
+
+/// Stands for the worker of a part that was not claimed yet.
+const NOBODY: usize = usize::MAX;
+
+/// The right to write one part of one slab.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ticket {
+    pub(crate) slot: usize,
+    pub(crate) part: usize,
+    pub(crate) seq: u64,
+}
+
+/// Why a claim came back without a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// There is nothing left to be filled, ever.
+    Over,
+    /// The consumer has not asked for that many slabs yet, or the ring is paused.
+    NotNow,
+    /// No slab is free and the ring may not grow.
+    Exhausted,
+}
+
+/// A slab that was taken.
+pub(super) struct Taken {
+    pub(super) slot: usize,
+    pub(super) seq: u64,
+    pub(super) slab: Arc<Slab>,
+    pub(super) commits: Vec<Commit>,
+}
+
+impl State {
+    pub(super) fn new(workers: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            orphans: Vec::new(),
+            laps: vec![0; workers],
+            tickets: 0,
+            requested: 0,
+            delivered: 0,
+            end: u64::MAX,
+            lent: 0,
+            paused: false,
+            retired: vec![false; workers],
+            stopped: false,
+        }
+    }
+
+    pub(super) fn slabs(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn begun(&self, fixed: &Fixed) -> u64 {
+        match fixed.spec.order {
+            Order::ByWorker => self.laps.iter().copied().max().unwrap_or(0),
+            Order::ByArrival => self.tickets.div_ceil(fixed.parts() as u64),
+        }
+    }
+
+    /// Whether every slab before the end was delivered.
+    pub(super) fn is_over(&self) -> bool {
+        self.delivered >= self.end
+    }
+
+    /// Whether no part is being written.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.lent == 0
+    }
+
+    /// Asks for one more slab, unless one that was asked for is still to come.
+    pub(super) fn ask(&mut self, fixed: &Fixed) -> Result<(), SlabError> {
+        self.requested = self.delivered + 1;
+        self.check_room(fixed)
+    }
+
+    /// The part that `worker` is to fill now.
+    pub(super) fn lend(
+        &mut self,
+        fixed: &Fixed,
+        worker: usize,
+    ) -> Result<(Ticket, Arc<Slab>), Refusal> {
+        if self.stopped || self.retired[worker] {
+            return Err(Refusal::Over);
+        }
+        if self.paused || self.is_far_ahead(worker, fixed.spec.order) {
+            return Err(Refusal::NotNow);
+        }
+        let ticket = match self.orphan_of(worker) {
+            Some(i) => self.orphans.swap_remove(i),
+            None => self.next_ticket(fixed, worker)?,
+        };
+        self.lent += 1;
+        let slot = &mut self.slots[ticket.slot];
+        slot.workers[ticket.part] = worker;
+        Ok((ticket, Arc::clone(&slot.slab)))
+    }
+
+    /// A part that nobody had before.
+    fn next_ticket(&mut self, fixed: &Fixed, worker: usize) -> Result<Ticket, Refusal> {
+        // The only place where "wait for all" and "first come" differ.
+        let parts = fixed.parts() as u64;
+        let (seq, part) = match fixed.spec.order {
+            Order::ByWorker => (self.laps[worker], worker),
+            Order::ByArrival => (self.tickets / parts, (self.tickets % parts) as usize),
+        };
+        let slot = self.open(fixed, seq)?;
+        match fixed.spec.order {
+            Order::ByWorker => self.laps[worker] += 1,
+            Order::ByArrival => self.tickets += 1,
+        }
+        Ok(Ticket { slot, part, seq })
+    }
+
+    /// Whether, by arrival, two slabs with parts of `worker` are still to be delivered. A quick worker could have all that may
+    /// be started ahead to itself otherwise, since it asks again before others are awake.
+    fn is_far_ahead(&self, worker: usize, order: Order) -> bool {
+        let undelivered = |slot: &&Slot| {
+            matches!(slot.phase, Phase::Filling { .. } | Phase::Ready { .. })
+                && slot.workers.contains(&worker)
+        };
+        order == Order::ByArrival && self.slots.iter().filter(undelivered).count() >= 2
+    }
+
+    /// A part that `worker` has given back unwritten. Nobody else fills it: their frames would then lie before ones that
+    /// they have collected earlier.
+    fn orphan_of(&self, worker: usize) -> Option<usize> {
+        let is_of = |orphan: &Ticket| self.slots[orphan.slot].workers[orphan.part] == worker;
+        self.orphans.iter().position(is_of)
+    }
+
+    /// The slot that is being filled with slab `seq`, started if need be.
+    fn open(&mut self, fixed: &Fixed, seq: u64) -> Result<usize, Refusal> {
+        let filled_with =
+            |slot: &Slot| matches!(slot.phase, Phase::Filling { seq: other, .. } if other == seq);
+        if let Some(slot) = self.slots.iter().position(filled_with) {
+            return Ok(slot);
+        }
+        if seq >= self.end || seq >= self.requested + fixed.spec.ahead as u64 {
+            return Err(Refusal::NotNow);
+        }
+        let index = self.free_slot(fixed)?;
+        let slot = &mut self.slots[index];
+        slot.phase = Phase::Filling { seq, committed: 0 };
+        slot.workers.fill(NOBODY);
+        slot.commits.fill(Commit::default());
+        if fixed.spec.order == Order::ByWorker {
+            for part in 0..self.retired.len() {
+                if self.retired[part] {
+                    self.mark_committed(fixed, index, part, Commit::default());
+                }
+            }
+        }
+        if fixed.spec.cut_after == Some(0) {
+            fixed.cut_before(seq + 1);
+        }
+        Ok(index)
+    }
+
+    fn free_slot(&mut self, fixed: &Fixed) -> Result<usize, Refusal> {
+        if let Some(slot) = self.free.pop() {
+            return Ok(slot);
+        }
+        if self.slots.len() >= fixed.spec.max_slabs {
+            return Err(Refusal::Exhausted);
+        }
+        let slab = Slab::new(&fixed.layout).ok_or(Refusal::Exhausted)?;
+        self.slots.push(Slot {
+            slab: Arc::new(slab),
+            phase: Phase::Free,
+            commits: vec![Commit::default(); fixed.parts()],
+            workers: vec![NOBODY; fixed.parts()],
+        });
+        Ok(self.slots.len() - 1)
+    }
+
+    /// Marks a part as written; its slab is whole with the last one. Returns whether somebody may wait for that.
+    pub(super) fn commit(&mut self, fixed: &Fixed, ticket: Ticket, commit: Commit) -> bool {
+        self.lent -= 1;
+        // After a stop, parts are cut short and nobody waits for them.
+        let whole = !self.stopped && self.mark_committed(fixed, ticket.slot, ticket.part, commit);
+        whole || self.is_awaited()
+    }
+
+    /// Takes a part back unwritten. Returns whether somebody may wait for that.
+    pub(super) fn orphan(&mut self, ticket: Ticket) -> bool {
+        self.lent -= 1;
+        self.orphans.push(ticket);
+        self.is_awaited()
+    }
+
+    /// Whether somebody may wait until no part is being written.
+    fn is_awaited(&self) -> bool {
+        self.paused && self.lent == 0
+    }
+
+    /// Lets `worker` fill no more parts. Returns whether parts stay empty.
+    pub(super) fn retire(&mut self, fixed: &Fixed, worker: usize) -> bool {
+        self.retired[worker] = true;
+        let own = fixed.spec.order == Order::ByWorker;
+        if own {
+            let unclaimed = self.laps[worker];
+            for slot in 0..self.slots.len() {
+                if matches!(self.slots[slot].phase, Phase::Filling { seq, .. } if seq >= unclaimed)
+                {
+                    self.mark_committed(fixed, slot, worker, Commit::default());
+                }
+            }
+        }
+        while let Some(i) = self.orphan_of(worker) {
+            let Ticket { slot, part, .. } = self.orphans.swap_remove(i);
+            self.mark_committed(fixed, slot, part, Commit::default());
+        }
+        own
+    }
+
+    /// Returns whether the slab has become whole.
+    fn mark_committed(&mut self, fixed: &Fixed, index: usize, part: usize, commit: Commit) -> bool {
+        let slot = &mut self.slots[index];
+        slot.commits[part] = commit;
+        let Phase::Filling { seq, committed } = &mut slot.phase else {
+            return false;
+        };
+        *committed += 1;
+        if let Some(after) = fixed.spec.cut_after {
+            // Parts that nobody fills say nothing about who is slow.
+            let filled = slot.commits.iter().filter(|commit| commit.steps > 0);
+            if filled.count() >= after {
+                fixed.cut_before(*seq + 1);
+            }
+        }
+        if *committed < fixed.parts() {
+            return false;
+        }
+        slot.phase = Phase::Ready { seq: *seq };
+        self.ready.push_back(index);
+        true
+    }
+
+    /// The slab that became whole first.
+    pub(super) fn take(&mut self) -> Option<Taken> {
+        let slot = self.ready.pop_front()?;
+        let taken = &mut self.slots[slot];
+        let Phase::Ready { seq } = taken.phase else {
+            return None;
+        };
+        taken.phase = Phase::Leased;
+        self.delivered += 1;
+        Some(Taken {
+            slot,
+            seq,
+            slab: Arc::clone(&taken.slab),
+            commits: taken.commits.clone(),
+        })
+    }
+
+    /// Takes a slab back from the consumer. Returns whether a worker may wait for that.
+    pub(super) fn release(&mut self, fixed: &Fixed, slot: usize) -> bool {
+        let lacking = self.free.is_empty() && self.slots.len() >= fixed.spec.max_slabs;
+        self.slots[slot].phase = Phase::Free;
+        self.free.push(slot);
+        lacking
+    }
+
+    /// Fails when nothing can become whole until a batch is dropped.
+    pub(super) fn check_room(&self, fixed: &Fixed) -> Result<(), SlabError> {
+        let leased = |slot: &Slot| slot.phase == Phase::Leased;
+        if self.slots.len() >= fixed.spec.max_slabs && self.slots.iter().all(leased) {
+            return Err(self.exhausted(fixed));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(super) fn exhausted(&self, fixed: &Fixed) -> SlabError {
+        SlabError::Exhausted {
+            slabs: self.slots.len(),
+            bytes: fixed.layout.bytes,
+        }
+    }
+}
+
+impl Fixed {
+    fn parts(&self) -> usize {
+        self.layout.parts.len()
+    }
+
+    fn cut_before(&self, seq: u64) {
+        self.cut.0.fetch_max(seq, Ordering::Relaxed);
+    }
+}
