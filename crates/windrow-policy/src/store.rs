@@ -37,6 +37,8 @@ pub struct WeightStore {
     newest: Mutex<Vec<Option<Published>>>,
     /// The newest version of all, so that workers see without a lock that there is none.
     version: AtomicI64,
+    /// What was replaced last: its memory takes the next copy, once no worker reads it any more.
+    spare: Mutex<Option<Arc<Weights>>>,
 }
 
 impl WeightStore {
@@ -46,6 +48,7 @@ impl WeightStore {
         Self {
             newest: Mutex::new(vec![None; workers]),
             version: AtomicI64::new(0),
+            spare: Mutex::new(None),
         }
     }
 
@@ -57,21 +60,13 @@ impl WeightStore {
 
     /// Publishes a copy of `weights` to all workers and returns its version.
     pub fn publish(&self, weights: &Weights) -> i64 {
-        // Copied before the lock is taken: it is held for some pointers only.
-        let weights = Arc::new(weights.detach());
-        self.put(|newest, published| newest.fill(Some(published)), weights)
+        self.put(None, weights)
     }
 
     /// Publishes a copy of `weights` to one worker and returns its version; `None` when there is no such worker.
     pub fn publish_to(&self, worker: usize, weights: &Weights) -> Option<i64> {
-        if worker >= self.lock().len() {
-            return None;
-        }
-        let weights = Arc::new(weights.detach());
-        Some(self.put(
-            |newest, published| newest[worker] = Some(published),
-            weights,
-        ))
+        let workers = lock(&self.newest).len();
+        (worker < workers).then(|| self.put(Some(worker), weights))
     }
 
     /// The newest weights for `worker`, if they are not those of `version`.
@@ -80,14 +75,14 @@ impl WeightStore {
         if self.version() == version {
             return None;
         }
-        let newest = self.lock().get(worker)?.clone()?;
+        let newest = lock(&self.newest).get(worker)?.clone()?;
         (newest.version != version).then_some(newest)
     }
 
     /// Publishes a copy of `weights` to all workers as `version`, from which later ones count on: what a restored state does.
     pub fn restore(&self, version: i64, weights: &Weights) {
         let weights = Arc::new(weights.detach());
-        let mut newest = self.lock();
+        let mut newest = lock(&self.newest);
         newest.fill(Some(Published { version, weights }));
         self.version.store(version, Ordering::Release);
     }
@@ -95,25 +90,39 @@ impl WeightStore {
     /// The newest weights of worker `worker`; `None` when nothing was published to it.
     #[must_use]
     pub fn newest(&self, worker: usize) -> Option<Published> {
-        self.lock().get(worker)?.clone()
+        lock(&self.newest).get(worker)?.clone()
     }
 
-    fn put(
-        &self,
-        place: impl FnOnce(&mut [Option<Published>], Published),
-        weights: Arc<Weights>,
-    ) -> i64 {
-        let mut newest = self.lock();
+    /// Publishes a copy to one worker, or to all.
+    fn put(&self, worker: Option<usize>, weights: &Weights) -> i64 {
+        // Copied before the lock is taken, and freed after: it is held for some pointers only.
+        let spare = lock(&self.spare).take().and_then(Arc::into_inner);
+        let weights = Arc::new(match spare {
+            Some(spare) => weights.detach_into(spare),
+            None => weights.detach(),
+        });
+        let mut newest = lock(&self.newest);
         let version = self.version() + 1;
-        place(&mut newest, Published { version, weights });
+        let published = Some(Published { version, weights });
+        let replaced: Vec<_> = match worker {
+            Some(worker) => vec![std::mem::replace(&mut newest[worker], published)],
+            None => newest
+                .iter_mut()
+                .map(|newest| std::mem::replace(newest, published.clone()))
+                .collect(),
+        };
         self.version.store(version, Ordering::Release);
+        drop(newest);
+        if let Some(replaced) = replaced.into_iter().flatten().next_back() {
+            *lock(&self.spare) = Some(replaced.weights);
+        }
         version
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<Published>>> {
-        // Nothing that can panic runs under the lock.
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that can panic runs under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A way for weights to reach a [`WeightStore`].

@@ -51,7 +51,7 @@ impl Bell {
         while waiting.is_short() && spin_until(|| self.rings.0.load(Ordering::Acquire) != seen) {
             seen = self.rings.0.load(Ordering::Acquire);
             if let Some(out) = attempt(&mut locked(lock)) {
-                self.habit.end(waiting);
+                self.habit.end(&waiting);
                 return out;
             }
         }
@@ -68,7 +68,7 @@ impl Bell {
             self.asleep.fetch_sub(1, Ordering::Relaxed);
         };
         drop(guard);
-        self.habit.end(waiting);
+        self.habit.end(&waiting);
         out
     }
 }

@@ -78,7 +78,7 @@ impl Habit {
         }
     }
 
-    pub(crate) fn end(&self, waiting: Waiting) {
+    pub(crate) fn end(&self, waiting: &Waiting) {
         let micros = waiting.since.elapsed().as_micros();
         self.last_micros
             .store(micros.min(u128::from(u32::MAX)) as u32, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Habit {
         Waiting { is_short: false }
     }
 
-    pub(crate) fn end(&self, _: Waiting) {}
+    pub(crate) fn end(&self, _: &Waiting) {}
 }
 
 impl Waiting {

@@ -26,6 +26,19 @@ impl Tensor {
         unsafe { Self::from_buffer(buffer, self.dtype, self.shape.clone()) }
     }
 
+    /// As [`detach`](Tensor::detach), in the memory of `spare` where that has this dtype and shape and nobody else sees it:
+    /// memory that was written before takes a copy faster than fresh memory does.
+    #[must_use]
+    pub fn detach_into(&self, mut spare: Tensor) -> Tensor {
+        if spare.dtype != self.dtype || spare.shape != self.shape || !spare.is_alone() {
+            return self.detach();
+        }
+        let strides = crate::shape::row_major(&self.shape);
+        // SAFETY: `spare` is alone in its heap block, has no gaps and room for as many elements of the same size.
+        unsafe { self.copy_to(spare.ptr.as_ptr(), &strides) };
+        spare
+    }
+
     /// Writes every element to `dst`, laid out by `dst_strides` (in elements).
     ///
     /// # Safety

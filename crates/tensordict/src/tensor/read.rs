@@ -42,11 +42,8 @@ impl Tensor {
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.expect_dtype::<T>()?;
         self.expect_contiguous()?;
-        let (ptr, len, byte_len) = (self.ptr, self.len(), self.byte_len());
-        let alone = Arc::get_mut(&mut self.owner)
-            .and_then(|owner| owner.downcast_mut::<HeapBuffer>())
-            .is_some_and(|buffer| buffer.holds(ptr, byte_len));
-        if !alone {
+        let (ptr, len) = (self.ptr, self.len());
+        if !self.is_alone() {
             return Err(TensorError::Shared {
                 shape: self.shape.to_vec(),
             });
@@ -55,6 +52,15 @@ impl Tensor {
         // `self`, which the result borrows mutably, so no other view can read or write it
         // meanwhile.
         Ok(unsafe { std::slice::from_raw_parts_mut(ptr.as_ptr().cast::<T>(), len) })
+    }
+
+    /// Whether this is row-major heap memory without gaps that no clone, view or other owner sees.
+    pub(super) fn is_alone(&mut self) -> bool {
+        let (ptr, byte_len) = (self.ptr, self.byte_len());
+        self.is_contiguous()
+            && Arc::get_mut(&mut self.owner)
+                .and_then(|owner| owner.downcast_mut::<HeapBuffer>())
+                .is_some_and(|buffer| buffer.holds(ptr, byte_len))
     }
 
     /// The elements in row-major order, copied; any strides.

@@ -55,6 +55,30 @@ impl TensorDict {
         self.map_all(&Tensor::detach)
     }
 
+    /// As [`detach`](TensorDict::detach), in the memory of those tensors of `spare` that have the same key, dtype and shape
+    /// and that nobody else sees.
+    #[must_use]
+    pub fn detach_into(&self, spare: TensorDict) -> TensorDict {
+        let mut spares: std::collections::HashMap<_, _> = spare.entries.into_iter().collect();
+        let entries = self.entries.iter().map(|(name, entry)| {
+            let made = match (entry, spares.remove(name)) {
+                (Entry::Tensor(tensor), Some(Entry::Tensor(spare))) => {
+                    Entry::Tensor(tensor.detach_into(spare))
+                }
+                (Entry::Dict(dict), Some(Entry::Dict(spare))) => {
+                    Entry::Dict(dict.detach_into(spare))
+                }
+                (Entry::Tensor(tensor), _) => Entry::Tensor(tensor.detach()),
+                (Entry::Dict(dict), _) => Entry::Dict(dict.detach()),
+            };
+            (Arc::clone(name), made)
+        });
+        TensorDict {
+            entries: entries.collect(),
+            batch: self.batch.clone(),
+        }
+    }
+
     /// Every tensor in row-major order without gaps; only those that are not are copied.
     #[must_use]
     pub fn contiguous(&self) -> TensorDict {

@@ -286,3 +286,28 @@ fn allclose_compares_every_tensor() {
         Err(TensorError::Shape { .. })
     ));
 }
+
+#[test]
+fn a_copy_takes_spare_memory_that_fits_and_nobody_sees() {
+    let dict = sample().transpose(0, 1).unwrap();
+    let addresses = |dict: &TensorDict| -> Vec<_> {
+        dict.leaves()
+            .map(|(_, tensor)| tensor.data_ptr().addr())
+            .collect()
+    };
+    let spare = dict.detach();
+    let its = addresses(&spare);
+    let copy = dict.detach_into(spare);
+    assert_eq!(copy, dict);
+    assert_eq!(names(&copy), names(&dict));
+    assert_eq!(addresses(&copy), its);
+
+    let seen = copy.clone();
+    let other = dict.map(|_, tensor| Ok(tensor.flip(0)?.contiguous()));
+    let other = other.unwrap().detach_into(copy);
+    assert_ne!(other, seen);
+    assert_eq!(seen, dict);
+
+    let empty = dict.detach_into(TensorDict::new([2]));
+    assert_eq!(empty, dict);
+}
