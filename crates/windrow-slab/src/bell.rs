@@ -1,16 +1,17 @@
 //! Where threads wait for something to change under a lock.
 
 use std::sync::PoisonError;
+// Only who spins looks at it, and models leave spinning out.
+use std::sync::atomic::AtomicU32 as RingCount;
 
-use crate::sync::Habit;
-use crate::sync::{AtomicU32, Condvar, Mutex, MutexGuard, Ordering, spin_until};
+use crate::sync::{AtomicU32, Condvar, Habit, Mutex, MutexGuard, Ordering, spin_until};
 
 /// Wakes the threads that wait for a change of what a lock guards: those that still look for one at the cost of a
 /// counter, those that sleep by a system call.
 #[derive(Debug)]
 pub(crate) struct Bell {
     /// Counts the rings, so that waiting threads can look for one without taking the lock.
-    rings: Apart<AtomicU32>,
+    rings: Apart<RingCount>,
     /// Threads asleep; written under the lock only.
     asleep: AtomicU32,
     condvar: Condvar,
@@ -20,7 +21,7 @@ pub(crate) struct Bell {
 impl Bell {
     pub(crate) fn new() -> Self {
         Self {
-            rings: Apart(AtomicU32::new(0)),
+            rings: Apart(RingCount::new(0)),
             asleep: AtomicU32::new(0),
             condvar: Condvar::new(),
             habit: Habit::new(),
