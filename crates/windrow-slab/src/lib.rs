@@ -9,6 +9,7 @@ mod part;
 mod ring;
 mod row_block;
 mod rows;
+mod sink;
 mod sync;
 
 pub use error::SlabError;
@@ -18,3 +19,4 @@ pub use part::{Part, PartRows, Step};
 pub use ring::{Commit, Order, Ring, RingSpec};
 pub use row_block::RowBlock;
 pub use rows::{Key, LeafSpec, Row, RowMut, Rows, RowsMut};
+pub use sink::{Sink, SinkError, WriterId};
