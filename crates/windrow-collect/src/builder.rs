@@ -2,12 +2,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tensordict::TensorDict;
 use windrow_env::EnvFactory;
-use windrow_policy::{ExplorationType, Policy, RandomPolicy, WeightUpdater, Weights};
+use windrow_policy::{
+    ExplorationType, Policy, RandomPolicy, VanillaWeightUpdater, WeightUpdater, Weights,
+};
+use windrow_slab::Sink;
 
 use crate::CollectError;
 use crate::build::build;
 use crate::collector::Collector;
 use crate::consumer::Consumer;
+use crate::core::WeightSource;
 use crate::cursor::CursorOptions;
 use crate::plan::{CatResults, Delivery, OnLoss, Placement, Plan};
 use crate::trajectories::TrajFormat;
@@ -41,6 +45,9 @@ pub struct CollectorBuilder {
     pub(crate) traj_format: TrajFormat,
     pub(crate) split_trajs: bool,
     pub(crate) consumer: Consumer,
+    pub(crate) weight_source: Option<WeightSource>,
+    pub(crate) updater: Box<dyn WeightUpdater>,
+    pub(crate) sink: Option<Box<dyn Sink>>,
 }
 
 /// Makes the environments of a worker.
@@ -86,6 +93,9 @@ impl CollectorBuilder {
             traj_format: TrajFormat::default(),
             split_trajs: false,
             consumer: Consumer::default(),
+            weight_source: None,
+            updater: Box::new(VanillaWeightUpdater::new()),
+            sink: None,
         }
     }
 
@@ -285,10 +295,35 @@ impl CollectorBuilder {
         self
     }
 
-    /// How whole trajectories lie in a batch: padded with a mask, unless told.
+    /// How whole trajectories lie in a batch: padded with a mask, unless told. A [replay buffer](Self::replay_buffer) is given
+    /// none of the padding.
     #[must_use]
     pub fn traj_format(mut self, format: TrajFormat) -> Self {
         self.traj_format = format;
+        self
+    }
+
+    /// Writes every batch to `buffer` before it is delivered: a replay buffer, or anything else that is a [`Sink`]. With
+    /// [`Collector::start`], nobody needs to ask for batches.
+    ///
+    /// Frames that are padding are not written: a batch with `("collector", "mask")` is written as `[frames]`. With
+    /// [`trajs_per_batch`](Self::trajs_per_batch), of whatever number, only whole trajectories are written, one after the other
+    /// as `[frames]`: all that the frames of one batch complete in one write, or in groups of
+    /// [`trajs_per_write`](Self::trajs_per_write).
+    ///
+    /// The collector is attached to `buffer` while it is asked for a batch, or from its start to its end: who reads from the
+    /// buffer can wait for its frames then.
+    #[must_use]
+    pub fn replay_buffer(mut self, buffer: impl Sink + 'static) -> Self {
+        self.sink = Some(Box::new(buffer));
+        self
+    }
+
+    /// Whole trajectories of one write to a [replay buffer](Self::replay_buffer), at most: readers see each write at once.
+    /// Needs [`trajs_per_batch`](Self::trajs_per_batch).
+    #[must_use]
+    pub fn trajs_per_write(mut self, trajectories: usize) -> Self {
+        self.consumer.trajs_per_write = Some(trajectories);
         self
     }
 
@@ -311,7 +346,7 @@ impl CollectorBuilder {
     /// [`update_at_each_batch`](Self::update_at_each_batch).
     #[must_use]
     pub fn weight_source(mut self, source: impl FnMut() -> Weights + Send + 'static) -> Self {
-        self.consumer.weight_source = Some(Box::new(source));
+        self.weight_source = Some(Box::new(source));
         self
     }
 
@@ -325,7 +360,7 @@ impl CollectorBuilder {
     /// How new weights reach the workers.
     #[must_use]
     pub fn weight_updater(mut self, updater: impl WeightUpdater + 'static) -> Self {
-        self.consumer.updater = Box::new(updater);
+        self.updater = Box::new(updater);
         self
     }
 

@@ -1,20 +1,24 @@
+//! Collectors, as the consumer sees them.
+
+mod control;
+mod state;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tensordict::{Element, Tensor, TensorDict};
+use tensordict::TensorDict;
 use windrow_env::EnvFactory;
-use windrow_policy::{Policy, Weights};
-use windrow_slab::{Lease, Ring, SlabError};
+use windrow_slab::SlabError;
 
-use crate::consumer::{Consumer, assemble};
-use crate::cursor::Restart;
-use crate::handle::Handle;
-use crate::placement::Crew;
-use crate::plan::{CatResults, Delivery, Plan};
-use crate::stats::{Lag, Stats, Throughput};
-use crate::worker::{Resume, Shared};
+use crate::background::Background;
+use crate::core::Core;
+use crate::driver::Driver;
+use crate::plan::Plan;
+use crate::stats::Stats;
 use crate::{CollectError, CollectorBuilder, WorkerError};
+
+pub use control::Paused;
 
 /// How long a shutdown waits for workers that are busy.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,42 +44,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// With a [replay buffer](CollectorBuilder::replay_buffer), each batch is written there before it is handed back, and can
+/// be ignored; or [`start`](Self::start) has that done in the background.
 pub struct Collector {
-    crew: Crew,
-    ring: Arc<Ring>,
-    pub(crate) shared: Arc<Shared>,
-    /// Tells whether weights fit; never acts.
-    reference: Box<dyn Policy>,
-    consumer: Consumer,
-    plan: Plan,
-    cat_results: CatResults,
-    preempting: bool,
-    num_envs: usize,
+    pub(crate) core: Arc<Core>,
+    /// `None` while it runs in the background.
+    driver: Option<Driver>,
+    /// From the start on, also when it has ended.
+    background: Option<Background>,
     seed: u64,
-    frames: u64,
-    batches: u64,
-    dropped: u64,
-    /// Slabs of the next batch that were taken already.
-    gathered: Vec<Lease>,
-    /// The slab that was started last, if it was ready before others.
-    last: Option<Lease>,
-    pub(crate) throughput: Throughput,
-    lag: Lag,
+    /// Batches from first to last, if that is known.
+    len: Option<usize>,
     life: Life,
-}
-
-/// What a collector is made of.
-pub(crate) struct Parts {
-    pub(crate) crew: Crew,
-    pub(crate) ring: Arc<Ring>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) reference: Box<dyn Policy>,
-    pub(crate) consumer: Consumer,
-    pub(crate) plan: Plan,
-    pub(crate) cat_results: CatResults,
-    pub(crate) preempting: bool,
-    pub(crate) num_envs: usize,
-    pub(crate) seed: u64,
 }
 
 /// Whether there is more to come.
@@ -96,425 +77,286 @@ impl Collector {
         CollectorBuilder::new(Arc::new(env), Plan::COLLECTOR)
     }
 
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts {
-            crew,
-            ring,
-            shared,
-            reference,
-            consumer,
-            plan,
-            cat_results,
-            preempting,
-            num_envs,
-            seed,
-        } = parts;
+    pub(crate) fn new(driver: Driver, seed: u64) -> Self {
+        let core = Arc::clone(&driver.core);
+        let schedule = core.shared.schedule();
+        // What is delivered depends on the lengths of trajectories; what is written, on what is collected.
+        let known = !driver.has_batcher() || core.outlet.is_some();
+        let total = schedule.total_frames.filter(|_| known);
+        let len = total.map(|total| total.div_ceil(schedule.frames_per_batch()) as usize);
+        drop(schedule);
         Self {
-            crew,
-            ring,
-            shared,
-            reference,
-            consumer,
-            plan,
-            cat_results,
-            preempting,
-            num_envs,
+            core,
+            driver: Some(driver),
+            background: None,
             seed,
-            frames: 0,
-            batches: 0,
-            dropped: 0,
-            gathered: Vec::new(),
-            last: None,
-            throughput: Throughput::default(),
-            lag: Lag::default(),
+            len,
             life: Life::Running,
         }
     }
 
-    /// Collects one whole batch and returns it as it is: without post-processing, not counted towards `total_frames`
-    /// or in [`stats`](Self::stats). Episodes go on from where they were, and go on from there afterwards.
+    /// Collects one whole batch and returns it as it is: without post-processing, not written to a replay buffer, not counted
+    /// towards `total_frames` or in [`stats`](Self::stats). Episodes go on from where they were, and go on from there
+    /// afterwards.
     ///
     /// # Errors
     /// As for the iterator; [`CollectError::ShutDown`] after a shutdown or an error; [`CollectError::Workers`] where workers
     /// run ahead, since the batches that they are at count.
     pub fn rollout(&mut self) -> Result<TensorDict, CollectError> {
         self.check_running()?;
-        self.shared.profile.check()?;
-        if self.plan.ahead(self.workers()) > 0 {
+        self.core.shared.profile.check()?;
+        if self.core.plan.ahead(self.core.workers()) > 0 {
             return Err(CollectError::Workers(
                 "a collector whose workers run ahead has no batch outside the count".to_owned(),
             ));
         }
-        self.shared.schedule().counting = false;
-        self.ring.end_at(u64::MAX);
-        let leases: Result<Vec<_>, _> = (0..self.plan.slabs_per_batch())
-            .map(|_| self.collect())
-            .collect();
-        self.shared.schedule().counting = true;
-        self.count_on(self.ring.begun());
-        Ok(assemble(&leases?, self.cat_results, self.preempting)?)
+        self.driver()?.rollout()
     }
 
     /// Batches from first to last; `None` when endless, or where it depends on the lengths of trajectories.
     #[must_use]
     pub fn len(&self) -> Option<usize> {
-        if self.consumer.batcher.is_some() {
-            return None;
-        }
-        let schedule = self.shared.schedule();
-        Some(schedule.total_frames?.div_ceil(schedule.frames_per_batch()) as usize)
+        self.len
     }
 
     /// Whether there is no batch at all to be delivered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.shared.schedule().total_frames == Some(0)
+        self.core.shared.schedule().total_frames == Some(0)
     }
 
     /// What was done so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let schedule = self.shared.schedule();
-        let (frames_per_second, recent_frames_per_second) = self.throughput.rates();
+        let core = &*self.core;
+        let (total_frames, frames_per_batch) = {
+            let schedule = core.shared.schedule();
+            (schedule.total_frames, schedule.frames_per_batch())
+        };
+        let tally = core.tally();
+        let (frames_per_second, recent_frames_per_second) = tally.throughput.rates();
         Stats {
-            frames: self.frames,
-            batches: self.batches,
-            dropped_frames: self.dropped,
-            total_frames: schedule.total_frames,
-            completed: schedule
-                .total_frames
-                .is_some_and(|total| self.frames >= total),
-            requested_frames_per_batch: schedule.frames_per_batch() as usize,
-            workers: self.workers(),
-            workers_alive: self.shared.alive.load(Ordering::Relaxed),
-            restarts: self.shared.restarts.load(Ordering::Relaxed),
-            num_envs: self.workers() * self.num_envs,
+            frames: tally.frames,
+            batches: tally.batches,
+            dropped_frames: tally.dropped,
+            total_frames,
+            completed: total_frames.is_some_and(|total| tally.frames >= total),
+            requested_frames_per_batch: frames_per_batch as usize,
+            workers: core.workers(),
+            workers_alive: core.shared.alive.load(Ordering::Relaxed),
+            restarts: core.shared.restarts.load(Ordering::Relaxed),
+            num_envs: core.workers() * core.num_envs,
             frames_per_second,
             recent_frames_per_second,
-            workers_waited: Duration::from_nanos(self.shared.waited.load(Ordering::Relaxed)),
-            policy_version: self.shared.weights.version(),
-            policy_lag: self.lag.of_all(),
+            workers_waited: Duration::from_nanos(core.shared.waited.load(Ordering::Relaxed)),
+            policy_version: core.shared.weights.version(),
+            policy_lag: tally.lag.of_all(),
             seed: self.seed,
-            slab_bytes: self.ring.slabs() * self.ring.layout().bytes(),
+            slab_bytes: core.ring.slabs() * core.ring.layout().bytes(),
         }
     }
 
-    /// Publishes new weights and returns their version. Each worker takes them up with the next part that it begins: with the
-    /// next batch where batches are collected after they were asked for. The tensors are copied.
+    /// Collects and writes in the background, until `total_frames` are collected or there is a
+    /// [shutdown](Self::shutdown): the same batches that the iterator would have given are written to the
+    /// [replay buffer](CollectorBuilder::replay_buffer), in a thread of its own.
+    ///
+    /// Meanwhile weights can be updated, environments seeded and reset, statistics read and collection
+    /// [paused](Self::pause); batches cannot be asked for. What goes wrong in the background is the error of the next call that
+    /// returns one, and readers of the buffer that wait for frames are told too.
+    ///
+    /// ```
+    /// # use std::sync::{Arc, Condvar, Mutex};
+    /// # use tensordict::TensorDict;
+    /// # use windrow_slab::{Sink, SinkError, WriterId};
+    /// # #[derive(Debug, Default)]
+    /// # struct Buffer(Mutex<usize>, Condvar);
+    /// # impl Buffer {
+    /// #     fn wait_for(&self, frames: usize) {
+    /// #         let mut there = self.0.lock().unwrap();
+    /// #         while *there < frames { there = self.1.wait(there).unwrap(); }
+    /// #     }
+    /// # }
+    /// # impl Sink for Buffer {
+    /// #     fn attach(&self) -> WriterId { WriterId(0) }
+    /// #     fn extend(&self, _: WriterId, batch: &TensorDict) -> Result<(), SinkError> {
+    /// #         *self.0.lock().unwrap() += batch.numel();
+    /// #         self.1.notify_all();
+    /// #         Ok(())
+    /// #     }
+    /// #     fn detach(&self, _: WriterId, _: Option<SinkError>) {}
+    /// # }
+    /// use windrow_collect::MultiAsyncCollector;
+    ///
+    /// let buffer = Arc::new(Buffer::default());
+    /// let mut collector = MultiAsyncCollector::builder("CartPole-v1")
+    ///     .num_workers(2)
+    ///     .frames_per_batch(100)
+    ///     .replay_buffer(Arc::clone(&buffer))
+    ///     .build()?;
+    /// collector.start()?;
+    /// buffer.wait_for(1000); // or learn
+    /// collector.shutdown()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`CollectError::Policy`] naming a tensor that is missing, unknown or misshapen; the old weights then stay.
-    pub fn update_policy_weights(&mut self, weights: &Weights) -> Result<i64, CollectError> {
+    /// [`CollectError::NoReplayBuffer`] without one; [`CollectError::Started`] when the collector was started before;
+    /// [`CollectError::Start`] when there is no thread to be had; [`CollectError::ShutDown`] after a shutdown or an error.
+    pub fn start(&mut self) -> Result<(), CollectError> {
         self.check_running()?;
-        self.reference.check(weights)?;
-        Ok(self.consumer.updater.push(&self.shared.weights, weights)?)
-    }
-
-    /// As [`update_policy_weights`](Self::update_policy_weights), for worker `worker` alone.
-    ///
-    /// # Errors
-    /// As there, and [`CollectError::Workers`] when there is no such worker.
-    pub fn update_worker_weights(
-        &mut self,
-        worker: usize,
-        weights: &Weights,
-    ) -> Result<i64, CollectError> {
-        self.check_running()?;
-        self.reference.check(weights)?;
-        let published = self.shared.weights.publish_to(worker, weights);
-        published.ok_or_else(|| {
-            CollectError::Workers(format!(
-                "there is no worker {worker}: the collector has {}",
-                self.workers()
-            ))
-        })
-    }
-
-    /// As [`update_policy_weights`](Self::update_policy_weights), with weights from the
-    /// [source](CollectorBuilder::weight_source) that the collector was built with.
-    ///
-    /// # Errors
-    /// As there, and [`CollectError::Workers`] without a source.
-    pub fn update_policy_weights_from_source(&mut self) -> Result<i64, CollectError> {
-        let Some(source) = &mut self.consumer.weight_source else {
-            return Err(CollectError::Workers(
-                "no weights were given, and the collector was built without a weight_source"
-                    .to_owned(),
-            ));
+        if self.background.is_some() {
+            return Err(CollectError::Started);
+        }
+        let Some(outlet) = &self.core.outlet else {
+            return Err(CollectError::NoReplayBuffer);
         };
-        let weights = source();
-        self.update_policy_weights(&weights)
-    }
-
-    /// A copy of the weights that were published last.
-    #[must_use]
-    pub fn policy_weights(&self) -> Weights {
-        self.shared.weights.newest(0).map_or_else(
-            || self.reference.weights(),
-            |newest| newest.weights.detach(),
-        )
-    }
-
-    /// Seeds environment `i` with `seed + i` (or all with `seed`, when `static_seed`) and the policy's noise with `seed`;
-    /// each worker begins its episodes anew with its next part. Returns the seed of the last environment.
-    pub fn set_seed(&mut self, seed: u64, static_seed: bool) -> u64 {
-        self.seed = seed;
-        self.restart(Restart::Seeded {
-            seed,
-            same: static_seed,
-        });
-        if static_seed {
-            seed
-        } else {
-            seed.wrapping_add((self.workers() * self.num_envs) as u64 - 1)
-        }
-    }
-
-    /// Begins new episodes in all environments, with each worker's next part.
-    pub fn reset(&mut self) {
-        self.restart(Restart::Unseeded);
-    }
-
-    fn restart(&mut self, how: Restart) {
-        // Trajectories that are begun will not be ended.
-        self.dropped += self.consumer.drop_frames();
-        for worker in 0..self.workers() {
-            let mut mail = self.shared.mail(worker);
-            // New episodes are under way already, and their seed is not to be forgotten.
-            if how != Restart::Unseeded || mail.restart.is_none() {
-                mail.restart = Some(how);
-            }
-        }
-    }
-
-    /// What happened to workers that were lost and replaced, or are gone, since this was last asked; see
-    /// [`CollectorBuilder::on_loss`].
-    #[must_use]
-    pub fn take_losses(&self) -> Vec<WorkerError> {
-        self.shared.take_losses()
-    }
-
-    /// Lets workers finish the part that they are at and start no other, until what is returned is dropped. Nothing that was
-    /// collected is lost.
-    pub fn pause(&mut self) -> Paused<'_> {
-        self.ring.pause();
-        Paused { collector: self }
-    }
-
-    /// A way to stop collection from another thread.
-    #[must_use]
-    pub fn handle(&self) -> Handle {
-        Handle::new(Arc::clone(&self.ring))
-    }
-
-    /// What it takes to go on later: `frames`, `iter`, `seed`, `policy_version`, `("traj_pool", "traj_id")` and
-    /// `policy_state_dict`.
-    ///
-    /// Simulators are not saved: after [`load_state_dict`](Self::load_state_dict) every environment begins a new
-    /// episode, with seeds and trajectory ids that were not used before. Batches that workers have collected ahead are not
-    /// counted and will be collected again.
-    ///
-    /// # Errors
-    /// None that a well-made policy can cause; passed on from [`TensorDict::set`].
-    pub fn state_dict(&self) -> Result<TensorDict, CollectError> {
-        let mut state = TensorDict::new([]);
-        let next_traj_id = self.shared.next_traj_id.load(Ordering::Relaxed);
-        state.set("policy_state_dict", self.policy_weights())?;
-        state.set("env_state_dict", TensorDict::new([]))?;
-        state.set("frames", Tensor::scalar(self.frames as i64))?;
-        state.set("iter", Tensor::scalar(self.batches as i64))?;
-        state.set("seed", Tensor::scalar(self.seed as i64))?;
-        state.set(
-            "policy_version",
-            Tensor::scalar(self.shared.weights.version()),
-        )?;
-        state.set(("traj_pool", "traj_id"), Tensor::scalar(next_traj_id))?;
-        Ok(state)
-    }
-
-    /// Goes on from a [saved state](Self::state_dict). Nothing is changed when that fails.
-    ///
-    /// # Errors
-    /// [`CollectError::State`] or [`CollectError::Tensor`] when an entry is missing or makes no sense,
-    /// [`CollectError::Policy`] when the weights are another policy's.
-    pub fn load_state_dict(&mut self, state: &TensorDict) -> Result<(), CollectError> {
-        self.check_running()?;
-        let frames = count(state, "frames")?;
-        let batches = count(state, "iter")?;
-        let seed = scalar::<i64>(state, "seed")? as u64;
-        let version = scalar::<i64>(state, "policy_version")?;
-        let traj_id = state.get(("traj_pool", "traj_id"))?.item::<i64>()?;
-        let weights = state.get_dict("policy_state_dict")?;
-        self.reference.check(weights)?;
-        self.ring.pause();
-        // What was collected ahead belongs to the state before.
-        while self.ring.try_next().is_some() {}
-        self.gathered.clear();
-        self.last = None;
-        self.shared.weights.restore(version, weights);
-        self.shared.next_traj_id.store(traj_id, Ordering::Relaxed);
-        self.dropped += self.consumer.drop_frames();
-        (self.frames, self.batches, self.seed) = (frames, batches, seed);
-        let envs = (self.workers() * self.num_envs) as u64;
-        for worker in 0..self.workers() {
-            let mut mail = self.shared.mail(worker);
-            mail.restart = None;
-            mail.resume = Some(Resume {
-                frame: frames.div_ceil(envs),
-                traj_id,
-                seed,
-            });
-        }
-        self.count_on(self.ring.begun());
-        self.ring.resume();
+        // Before the thread runs, so that who reads from now on waits for it.
+        outlet.attach()?;
+        let Some(driver) = self.driver.take() else {
+            return Err(CollectError::ShutDown);
+        };
+        self.background = Some(Background::start(driver)?);
         Ok(())
     }
 
-    /// Ends collection and waits for the workers, five seconds at most. Batches that are held stay valid; the next call says
-    /// that the collector was shut down. Shutting down again does nothing.
+    /// Whether the collector was [started](Self::start) and has not come to its end yet.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.background.as_ref().is_some_and(Background::is_running)
+    }
+
+    /// As [`shutdown`](Self::shutdown), under the name that goes with [`start`](Self::start).
     ///
     /// # Errors
-    /// [`CollectError::Stuck`] when some workers did not come back from their environment or policy in time. A worker that
-    /// had failed is reported as the error that it failed with, unless that was delivered before.
+    /// As there.
+    pub fn async_shutdown(&mut self) -> Result<(), CollectError> {
+        self.shutdown()
+    }
+
+    /// Ends collection, in the background too, and waits for the workers, five seconds at most. Batches that are held stay
+    /// valid; the next call says that the collector was shut down. Shutting down again does nothing.
+    ///
+    /// # Errors
+    /// [`CollectError::Stuck`] when some threads did not come back from their environment, policy or hook in time. What the
+    /// background or workers failed with, unless that was delivered before: [`CollectError::Worker`] for one,
+    /// [`CollectError::SeveralWorkers`] for several.
     pub fn shutdown(&mut self) -> Result<(), CollectError> {
         if self.life == Life::Running {
             self.life = Life::ShutDown;
         }
-        self.ring.stop();
-        let stuck = self.crew.join(PATIENCE);
-        self.shared.profile.end();
+        let deadline = Instant::now() + PATIENCE;
+        self.core.ring.stop();
+        if let Some(outlet) = &self.core.outlet {
+            outlet.shut();
+        }
+        let stuck = self.join(deadline);
+        self.core.shared.profile.end();
         if stuck > 0 {
             return Err(CollectError::Stuck {
                 stuck,
-                workers: self.workers(),
+                threads: self.core.workers() + usize::from(self.background.is_some()),
                 seconds: PATIENCE.as_secs_f64(),
             });
         }
-        match self.shared.take_failure() {
-            Some(error) => Err(error.into()),
-            None => self.shared.profile.check(),
+        self.failures()?;
+        self.core.shared.profile.check()
+    }
+
+    /// Waits until no thread runs any more, `deadline` at most; how many still did then.
+    fn join(&mut self, deadline: Instant) -> usize {
+        if let Some(background) = &mut self.background {
+            background.release();
+            if let Some(driver) = background.join(deadline) {
+                self.driver = Some(driver);
+            }
+            if background.is_running() {
+                return 1;
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.driver
+            .as_mut()
+            .map_or(0, |driver| driver.crew.join(left))
+    }
+
+    /// What went wrong and was not delivered yet, all of it.
+    fn failures(&mut self) -> Result<(), CollectError> {
+        let background = self.background.as_ref().and_then(Background::take_failure);
+        let mut workers: Vec<WorkerError> = match background {
+            Some(CollectError::Worker(first)) => vec![first],
+            Some(other) => return Err(other),
+            None => Vec::new(),
+        };
+        workers.extend(std::iter::from_fn(|| self.core.shared.take_failure()));
+        match (workers.pop(), workers.is_empty()) {
+            (None, _) => Ok(()),
+            (Some(only), true) => Err(only.into()),
+            (Some(last), false) => {
+                workers.push(last);
+                Err(CollectError::SeveralWorkers(workers))
+            }
         }
     }
 
-    fn workers(&self) -> usize {
-        self.shared.mail.len()
+    /// Where batches come from.
+    ///
+    /// # Errors
+    /// [`CollectError::Started`] while that is the background.
+    fn driver(&mut self) -> Result<&mut Driver, CollectError> {
+        if let Some(background) = &mut self.background {
+            if background.is_running() {
+                return Err(CollectError::Started);
+            }
+            if let Some(driver) = background.join(Instant::now()) {
+                self.driver = Some(driver);
+            }
+        }
+        self.driver.as_mut().ok_or(CollectError::ShutDown)
     }
 
     pub(crate) fn check_running(&self) -> Result<(), CollectError> {
+        self.background.as_ref().map_or(Ok(()), Background::check)?;
         match self.life {
             Life::Running => Ok(()),
             Life::ShutDown | Life::Over => Err(CollectError::ShutDown),
         }
     }
 
-    /// Counts the frames that are left from slab `seq` on.
-    fn count_on(&self, seq: u64) {
-        let mut schedule = self.shared.schedule();
-        schedule.count_from(self.frames, seq);
-        self.ring.end_at(schedule.end());
-    }
-
-    fn collect(&mut self) -> Result<Lease, CollectError> {
-        self.crew.next(&self.ring).map_err(|error| match error {
-            SlabError::Stopped => self
-                .shared
-                .take_failure()
-                .map_or(CollectError::ShutDown, CollectError::from),
-            other => other.into(),
-        })
-    }
-
-    /// Frames still to be collected; `u64::MAX` when endless.
-    fn frames_left(&self) -> u64 {
-        let total = self.shared.schedule().total_frames;
-        total.map_or(u64::MAX, |total| total.saturating_sub(self.frames))
-    }
-
-    /// The next batch; `None` when the frames that are left make none.
     fn next_batch(&mut self) -> Result<Option<TensorDict>, CollectError> {
-        loop {
-            if let Some(batcher) = &mut self.consumer.batcher
-                && let Some(batch) = batcher.pop()?
-            {
-                return self.deliver(batch).map(Some);
-            }
-            if self.frames_left() == 0 && self.last.is_none() {
-                self.dropped += self.consumer.drop_frames();
-                return Ok(None);
-            }
-            let leases = self.poll()?;
-            if self.consumer.batcher.is_some() {
-                let synchronous = self.plan.delivery == Delivery::Synchronous;
-                self.consumer.push(&leases, synchronous)?;
-            } else {
-                let batch = assemble(&leases, self.cat_results, self.preempting)?;
-                drop(leases);
-                return self.deliver(batch).map(Some);
-            }
+        if let Some(background) = &self.background {
+            background.check()?;
         }
+        let core = Arc::clone(&self.core);
+        let driver = self.driver()?;
+        let Some(outlet) = &core.outlet else {
+            return driver.next_batch();
+        };
+        let _attached = outlet.attached()?;
+        let written = driver.next_written();
+        if let Err(error) = &written
+            && !can_go_on(error)
+        {
+            outlet.detach(Some(error.to_string()));
+        }
+        written
     }
+}
 
-    /// The whole slabs of the next batch, counted.
-    fn poll(&mut self) -> Result<Vec<Lease>, CollectError> {
-        if self.consumer.update_at_each_batch {
-            self.update_policy_weights_from_source()?;
-        }
-        if let Some(hook) = &mut self.consumer.pre_collect_hook {
-            hook();
-        }
-        self.throughput.begin();
-        let slabs = self.plan.slabs_per_batch();
-        while self.gathered.len() < slabs && self.frames_left() > 0 {
-            self.gather()?;
-        }
-        if self.gathered.len() < slabs {
-            self.gathered.extend(self.last.take());
-        }
-        Ok(std::mem::take(&mut self.gathered))
-    }
-
-    /// One more whole slab towards the next batch, counted; none where it holds no frame.
-    fn gather(&mut self) -> Result<(), CollectError> {
-        if self.ring.is_at_end() {
-            if let Some(last) = self.last.take() {
-                self.gathered.push(last);
-                return Ok(());
-            }
-            // Parts that were cut short have left frames over.
-            self.count_on(self.ring.begun());
-        }
-        let lease = self.collect()?;
-        let frames = lease.frames() as u64;
-        self.frames += frames;
-        if self.plan.ahead(self.workers()) == 0 {
-            // Frames that were not collected, since a part was cut short or a worker is gone, are left to be.
-            self.count_on(lease.seq() + 1);
-        }
-        // A worker that is gone may have left a part without frames.
-        if frames > 0 {
-            self.lag.add(self.shared.weights.version(), lease.commits());
-            self.throughput.add(frames);
-            if self.frames_left() > 0 && lease.seq() + 1 == self.shared.schedule().end() {
-                // It may be short, and is ready before a slower one's that was started earlier.
-                self.last = Some(lease);
-            } else {
-                self.gathered.push(lease);
-            }
-        }
-        Ok(())
-    }
-
-    fn deliver(&mut self, batch: TensorDict) -> Result<TensorDict, CollectError> {
-        let batch = self.consumer.finish(batch, self.batches)?;
-        self.batches += 1;
-        Ok(batch)
-    }
+/// Batches that are kept alive can be dropped; a failed worker or post-processing cannot be taken back.
+fn can_go_on(error: &CollectError) -> bool {
+    matches!(
+        error,
+        CollectError::Slab(SlabError::Exhausted { .. }) | CollectError::Started
+    )
 }
 
 impl Iterator for Collector {
     type Item = Result<TensorDict, CollectError>;
 
     /// The next batch; `None` after the last one, and after an error was delivered.
+    ///
+    /// With a replay buffer it was written there: without padding, and where whole trajectories are written, those that were
+    /// completed by the frames collected in this call, one after the other; `[0]` when none was.
     fn next(&mut self) -> Option<Self::Item> {
         match self.life {
             Life::Over => return None,
@@ -524,29 +366,28 @@ impl Iterator for Collector {
             }
             Life::Running => {}
         }
-        if let Err(error) = self.shared.profile.check() {
+        if let Err(error) = self.core.shared.profile.check() {
             return Some(Err(error));
         }
         let batch = self.next_batch().transpose()?;
-        // Batches that are kept alive can be dropped; a failed worker or post-processing cannot be taken back.
-        if !matches!(
-            &batch,
-            Ok(_) | Err(CollectError::Slab(SlabError::Exhausted { .. }))
-        ) {
-            self.ring.stop();
+        if let Err(error) = &batch
+            && !can_go_on(error)
+        {
+            self.core.ring.stop();
             self.life = Life::Over;
         }
         Some(batch)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let schedule = self.shared.schedule();
+        let frames = self.core.tally().frames;
+        let schedule = self.core.shared.schedule();
         let left = schedule.total_frames.map(|total| {
             total
-                .saturating_sub(self.frames)
+                .saturating_sub(frames)
                 .div_ceil(schedule.frames_per_batch())
         });
-        let exact = !self.preempting && self.consumer.batcher.is_none();
+        let exact = !self.core.preempting && self.len.is_some();
         (0, left.filter(|_| exact).map(|left| left as usize))
     }
 }
@@ -561,41 +402,12 @@ impl Drop for Collector {
 impl std::fmt::Debug for Collector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Collector")
-            .field("plan", &self.plan)
-            .field("crew", &self.crew)
-            .field("frames", &self.frames)
-            .field("total_frames", &self.shared.schedule().total_frames)
+            .field("plan", &self.core.plan)
+            .field("workers", &self.core.workers())
+            .field("frames", &self.core.tally().frames)
+            .field("total_frames", &self.core.shared.schedule().total_frames)
+            .field("running", &self.is_running())
             .field("life", &self.life)
             .finish_non_exhaustive()
     }
-}
-
-/// Workers of the collector start no part while this is held.
-#[derive(Debug)]
-pub struct Paused<'a> {
-    collector: &'a mut Collector,
-}
-
-impl Paused<'_> {
-    /// The collector, to be looked at. Asking it for a batch would wait for workers that are paused.
-    #[must_use]
-    pub fn collector(&self) -> &Collector {
-        self.collector
-    }
-}
-
-impl Drop for Paused<'_> {
-    fn drop(&mut self) {
-        self.collector.ring.resume();
-    }
-}
-
-fn scalar<T: Element>(state: &TensorDict, key: &str) -> Result<T, CollectError> {
-    Ok(state.get(key)?.item::<T>()?)
-}
-
-fn count(state: &TensorDict, key: &str) -> Result<u64, CollectError> {
-    let got = scalar::<i64>(state, key)?;
-    u64::try_from(got)
-        .map_err(|_| CollectError::State(format!("{key} must not be negative, got {got}")))
 }

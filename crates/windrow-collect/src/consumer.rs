@@ -1,13 +1,12 @@
 //! What happens to a whole slab until it is delivered, in the thread of whoever asked for it.
 
 use tensordict::{Tensor, TensorDict, TensorError};
-use windrow_policy::{VanillaWeightUpdater, WeightUpdater, Weights};
 use windrow_slab::Lease;
 
 use crate::CollectError;
 use crate::plan::CatResults;
 use crate::postproc::split_trajectories;
-use crate::trajectories::TrajectoryBatcher;
+use crate::trajectories::{MASK, TrajectoryBatcher};
 
 /// Something done to every batch before it is delivered.
 pub(crate) type Postproc = Box<
@@ -18,46 +17,51 @@ pub(crate) type Postproc = Box<
 pub(crate) type BatchHook = Box<dyn FnMut(&TensorDict) + Send>;
 
 /// What the user has asked for at the receiving end.
+#[derive(Default)]
 pub(crate) struct Consumer {
     /// Puts whole trajectories together, where these are delivered.
     pub(crate) batcher: Option<TrajectoryBatcher>,
+    /// Trajectories of one write, where they are written; all that are complete, if nobody said.
+    pub(crate) trajs_per_write: Option<usize>,
     pub(crate) split_trajs: bool,
     pub(crate) postproc: Vec<Postproc>,
     pub(crate) pre_collect_hook: Option<Box<dyn FnMut() + Send>>,
     pub(crate) post_collect_hook: Option<BatchHook>,
-    pub(crate) weight_source: Option<Box<dyn FnMut() -> Weights + Send>>,
     pub(crate) update_at_each_batch: bool,
-    pub(crate) updater: Box<dyn WeightUpdater>,
-}
-
-impl Default for Consumer {
-    fn default() -> Self {
-        Self {
-            batcher: None,
-            split_trajs: false,
-            postproc: Vec::new(),
-            pre_collect_hook: None,
-            post_collect_hook: None,
-            weight_source: None,
-            update_at_each_batch: false,
-            updater: Box::new(VanillaWeightUpdater::new()),
-        }
-    }
 }
 
 impl Consumer {
-    /// Takes the frames of a slab in, where whole trajectories are delivered.
+    /// Takes the frames of a slab in, where whole trajectories are delivered; how many of them nobody wants any more.
     ///
     /// `side_by_side`: each part is another worker's, so that the order in which trajectories end is the same however
     /// environments are spread over workers. Otherwise parts can be one worker's, one after the other.
-    pub(crate) fn push(&mut self, leases: &[Lease], side_by_side: bool) -> Result<(), TensorError> {
+    pub(crate) fn push(
+        &mut self,
+        leases: &[Lease],
+        side_by_side: bool,
+    ) -> Result<u64, TensorError> {
         let Some(batcher) = &mut self.batcher else {
-            return Ok(());
+            return Ok(0);
         };
         for lease in leases {
             push_parts(batcher, lease, side_by_side)?;
         }
-        Ok(())
+        Ok(batcher.take_unwanted() as u64)
+    }
+
+    /// The next trajectories to be written, one after the other; `None` when none are complete.
+    pub(crate) fn pop_group(&mut self) -> Result<Option<TensorDict>, TensorError> {
+        let most = self.trajs_per_write.unwrap_or(usize::MAX);
+        self.batcher
+            .as_mut()
+            .map_or(Ok(None), |batcher| batcher.pop_up_to(most))
+    }
+
+    /// Forgets trajectories that are begun or complete, and leaves out what is still to come of them; how many frames.
+    pub(crate) fn sever(&mut self) -> u64 {
+        self.batcher
+            .as_mut()
+            .map_or(0, |batcher| batcher.sever() as u64)
     }
 
     /// Forgets frames that were not delivered yet; how many.
@@ -99,6 +103,16 @@ fn push_parts(
         return batcher.push(&stack(lease, false)?);
     }
     (0..parts).try_for_each(|part| batcher.push(&lease.part(part)?))
+}
+
+/// The frames of `batch` that are no padding: itself where there is no mask, otherwise `[frames]`.
+pub(crate) fn unpadded(batch: TensorDict) -> Result<TensorDict, TensorError> {
+    if !batch.contains_key(MASK) {
+        return Ok(batch);
+    }
+    let mut frames = batch.exclude(&[MASK]).masked_select(batch.get(MASK)?)?;
+    frames.set_names(&[Some("time")])?;
+    Ok(frames)
 }
 
 /// Puts the slabs of a batch, and their parts, together; a view of their memory wherever one can express it.

@@ -111,6 +111,14 @@ impl Cursor {
         self.restart = Some(Restart::Resumed);
     }
 
+    /// The smallest frame that no environment has been at yet.
+    pub(crate) fn next_frame(&self) -> u64 {
+        // Where an episode is to begin with the present frame, its seed is still to be drawn from it; or was, for a part
+        // that was lost.
+        let frame = self.envs.frames().iter().max().copied().unwrap_or(0);
+        frame + u64::from(self.restart == Some(Restart::Resumed))
+    }
+
     /// The smallest id that no frame carries yet, however episodes go on.
     pub(crate) fn next_traj_id(&self) -> i64 {
         let episode = self.episode.iter().max().map_or(0, |episode| episode + 1);

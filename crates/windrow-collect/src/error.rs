@@ -1,7 +1,7 @@
 use tensordict::TensorError;
 use windrow_env::{EnvError, VecEnvError};
 use windrow_policy::PolicyError;
-use windrow_slab::SlabError;
+use windrow_slab::{SinkError, SlabError};
 
 /// What can go wrong in building and running a collector.
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +55,14 @@ pub enum CollectError {
         /// The nearest legal number above.
         above: u64,
     },
-    /// The environment could not be made.
-    #[error("failed to make the environment: {0}")]
-    Env(#[from] EnvError),
+    /// The environments of a worker could not be made.
+    #[error("failed to make the environments of worker {worker}: {source}")]
+    Env {
+        /// Number of the worker.
+        worker: usize,
+        /// What the factory reported.
+        source: EnvError,
+    },
     /// The policy does not fit the environment, or refused new weights.
     #[error("policy: {0}")]
     Policy(#[from] PolicyError),
@@ -112,21 +117,59 @@ pub enum CollectError {
         /// What the file system said.
         source: std::io::Error,
     },
-    /// Some workers were still busy when the time for a shutdown was over; their threads end when they come back.
-    #[error(
-        "{stuck} of {workers} workers were still busy {seconds:.1} s after the collector was shut down"
-    )]
+    /// Some threads were still busy when the time for a shutdown was over; they end when they come back from the environment,
+    /// policy, hook or sink that they are at.
+    #[error("{stuck} of {threads} threads were still busy {seconds:.1} s after the shutdown")]
     Stuck {
-        /// Workers that did not end.
+        /// Threads that did not end: those of workers, and the one that `start` began.
         stuck: usize,
-        /// Workers that there were.
-        workers: usize,
+        /// Threads that there were.
+        threads: usize,
         /// Seconds that were waited.
         seconds: f64,
     },
     /// A worker failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
+    /// Several workers failed.
+    #[error("{} workers failed: {}", .0.len(), list(.0))]
+    SeveralWorkers(Vec<WorkerError>),
+    /// An evaluation was asked for while another is pending, and the busy policy says that this is an error.
+    #[error(
+        "the evaluator {}, and {queued} more are queued: wait for its result, or choose BusyPolicy::Skip or BusyPolicy::Queue",
+        running.map_or_else(|| "is about to start one".to_owned(), |step| format!("runs the evaluation of step {step}"))
+    )]
+    Busy {
+        /// Step of the evaluation that is running.
+        running: Option<u64>,
+        /// Evaluations that wait for it.
+        queued: usize,
+    },
+    /// A collector is to be started, and has no replay buffer.
+    #[error("start needs something that the collector writes to: give its builder a replay_buffer")]
+    NoReplayBuffer,
+    /// The collector was started, and runs by itself.
+    #[error(
+        "the collector was started and writes to its replay buffer by itself: batches cannot be asked for, nor states loaded, and it cannot be started again"
+    )]
+    Started,
+    /// The thread of a started collector could not be had.
+    #[error("failed to start the thread of the collector: {0}")]
+    Start(#[source] std::io::Error),
+    /// The replay buffer did not take a batch.
+    #[error("failed to write to the replay buffer: {0}")]
+    Sink(#[from] SinkError),
+    /// The replay buffer has kept a write waiting for too long.
+    #[error(
+        "the replay buffer has kept a write waiting for {seconds:.1} s: its limiter waits for samples to be drawn"
+    )]
+    SinkWaits {
+        /// Seconds that were waited.
+        seconds: f64,
+    },
+    /// A hook, the postprocessing or the replay buffer panicked in the thread of a started collector.
+    #[error("panicked in the thread of the collector: {0}")]
+    Panic(String),
     /// A batch or a state could not be put together.
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -141,8 +184,8 @@ pub enum CollectError {
     /// A saved state does not belong to such a collector.
     #[error("failed to load the state: {0}")]
     State(String),
-    /// The collector was shut down.
-    #[error("the collector was shut down; build a new one to collect more")]
+    /// The collector or evaluator was shut down.
+    #[error("this was shut down; build a new one to go on")]
     ShutDown,
 }
 
@@ -245,14 +288,24 @@ impl WorkerFault {
         }
     }
 
-    /// What a panic said.
+    /// The fault behind a panic.
     pub(crate) fn panic(payload: &(dyn std::any::Any + Send)) -> Self {
-        let said = payload
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string));
-        Self::Panic(said.unwrap_or_else(|| "with something that is no text".to_owned()))
+        Self::Panic(said(payload))
     }
+}
+
+/// What a panic said.
+pub(crate) fn said(payload: &(dyn std::any::Any + Send)) -> String {
+    payload
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string))
+        .unwrap_or_else(|| "with something that is no text".to_owned())
+}
+
+fn list(errors: &[WorkerError]) -> String {
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    texts.join("; ")
 }
 
 impl From<SlabError> for WorkerFault {

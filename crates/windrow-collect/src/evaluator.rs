@@ -127,7 +127,7 @@ impl Evaluator {
     /// is not accepted copies nothing and counts for nothing.
     ///
     /// # Errors
-    /// [`CollectError::ShutDown`] after a shutdown; [`CollectError::Workers`] while busy, with [`BusyPolicy::Error`]. What
+    /// [`CollectError::ShutDown`] after a shutdown; [`CollectError::Busy`] while busy, with [`BusyPolicy::Error`]. What
     /// goes wrong later is the result of the request.
     ///
     /// ```
@@ -244,7 +244,7 @@ impl Evaluator {
         if !self.shared.ended_by(deadline) {
             return Err(CollectError::Stuck {
                 stuck: 1,
-                workers: 1,
+                threads: 1,
                 seconds: self.patience.as_secs_f64(),
             });
         }

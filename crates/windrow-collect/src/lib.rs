@@ -2,15 +2,19 @@
 #![forbid(unsafe_code)]
 
 mod actor;
+mod background;
 mod build;
 mod builder;
 mod collector;
 mod collectors;
 mod consumer;
+mod core;
 mod cursor;
+mod driver;
 mod error;
 mod evaluator;
 mod handle;
+mod outlet;
 mod placement;
 mod plan;
 pub mod postproc;

@@ -40,11 +40,14 @@ impl Collector {
     /// [`CollectError::ProfileMemory`] when so many spans do not fit.
     pub fn enable_profile(&mut self, config: &ProfileConfig) -> Result<(), CollectError> {
         self.check_running()?;
-        if self.throughput.has_begun() {
+        if self.core.tally().throughput.has_begun() {
             return Err(CollectError::ProfileTooLate);
         }
-        let longest = self.shared.schedule().steps.iter().copied().max();
-        self.shared.profile.enable(config, longest.unwrap_or(0))
+        let longest = self.core.shared.schedule().steps.iter().copied().max();
+        self.core
+            .shared
+            .profile
+            .enable(config, longest.unwrap_or(0))
     }
 
     /// Stops recording, and writes down what there is: at once for workers between two parts, as soon as they are through for
@@ -53,13 +56,13 @@ impl Collector {
     /// # Errors
     /// [`CollectError::ProfileFile`] when a trace could not be written.
     pub fn disable_profile(&mut self) -> Result<(), CollectError> {
-        self.shared.profile.end();
-        self.shared.profile.check()
+        self.core.shared.profile.end();
+        self.core.shared.profile.check()
     }
 
     /// How long each phase took, in the rollouts that were recorded so far. Stays when the recording is over.
     #[must_use]
     pub fn profile_summary(&self) -> ProfileSummary {
-        self.shared.profile.summary()
+        self.core.shared.profile.summary()
     }
 }

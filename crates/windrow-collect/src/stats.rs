@@ -7,9 +7,9 @@ use windrow_slab::Commit;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Frames delivered; where whole trajectories are, frames collected.
+    /// Frames delivered; where whole trajectories are, or a replay buffer is filled, frames collected.
     pub frames: u64,
-    /// Batches delivered.
+    /// Batches delivered; where a replay buffer is filled with whole trajectories, how often they were looked for.
     pub batches: u64,
     /// Frames that were collected and belong to no trajectory that was or will be delivered.
     pub dropped_frames: u64,
@@ -52,6 +52,28 @@ pub struct PolicyLag {
     pub mean: f64,
     /// The stalest part's.
     pub max: i64,
+}
+
+/// What was delivered so far.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) frames: u64,
+    pub(crate) batches: u64,
+    pub(crate) dropped: u64,
+    pub(crate) throughput: Throughput,
+    pub(crate) lag: Lag,
+}
+
+impl Tally {
+    pub(crate) fn go_on_from(&mut self, frames: u64, batches: u64) {
+        (self.frames, self.batches) = (frames, batches);
+    }
+
+    /// `frames` frames of these parts have come while `newest` was the newest version.
+    pub(crate) fn collected(&mut self, frames: u64, newest: i64, parts: &[Commit]) {
+        self.lag.add(newest, parts);
+        self.throughput.add(frames);
+    }
 }
 
 /// Collects the lag of each part.

@@ -6,7 +6,7 @@ mod frames;
 mod gather;
 mod runs;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 pub(crate) use column::rearranged;
@@ -73,6 +73,10 @@ pub struct TrajectoryBatcher {
     pending: usize,
     /// Batches pushed so far.
     pushed: usize,
+    /// Trajectories whose beginning was forgotten: what comes of them is left out.
+    severed: HashSet<i64, BuildHasherDefault<IdHasher>>,
+    /// Frames that were left out.
+    unwanted: usize,
 }
 
 /// Which of the stored frames make up a trajectory, in the order of time.
@@ -150,6 +154,8 @@ impl TrajectoryBatcher {
             queue: VecDeque::new(),
             pending: 0,
             pushed: 0,
+            severed: HashSet::default(),
+            unwanted: 0,
         })
     }
 
@@ -190,6 +196,13 @@ impl TrajectoryBatcher {
             start: start + run.start,
             len: run.len,
         };
+        if self.severed.contains(&run.id) {
+            self.unwanted += run.len;
+            if run.done {
+                self.severed.remove(&run.id);
+            }
+            return;
+        }
         self.pending += run.len;
         if !run.done {
             self.open
@@ -216,22 +229,38 @@ impl TrajectoryBatcher {
         if self.queue.len() < self.trajs_per_batch {
             return Ok(None);
         }
-        let next = self.queue.iter().take(self.trajs_per_batch);
+        self.pop_first(self.trajs_per_batch, self.format)
+    }
+
+    /// At most `most` complete trajectories, one after another as in [`TrajFormat::Cat`]; `None` when there is none.
+    pub(crate) fn pop_up_to(&mut self, most: usize) -> Result<Option<TensorDict>, TensorError> {
+        match self.queue.len().min(most) {
+            0 => Ok(None),
+            count => self.pop_first(count, TrajFormat::Cat),
+        }
+    }
+
+    fn pop_first(
+        &mut self,
+        count: usize,
+        format: TrajFormat,
+    ) -> Result<Option<TensorDict>, TensorError> {
+        let next = self.queue.iter().take(count);
         let lens: Vec<usize> = next.map(|trajectory| trajectory.len).collect();
         let taken: usize = lens.iter().sum();
         let longest = lens.iter().copied().max().unwrap_or(0);
-        let (size, (moves, spans)) = match self.format {
-            TrajFormat::Cat => (vec![taken], self.places(|span| span.to + span.len)),
+        let (size, (moves, spans)) = match format {
+            TrajFormat::Cat => (vec![taken], self.places(count, |span| span.to + span.len)),
             TrajFormat::Padded => (
                 vec![lens.len(), longest],
-                self.places(|span| span.to + longest),
+                self.places(count, |span| span.to + longest),
             ),
         };
         let Some(frames) = &mut self.frames else {
             return Ok(None);
         };
         let mut batch = frames.build(&size, &moves, &spans)?;
-        match self.format {
+        match format {
             TrajFormat::Cat => batch.set_names(&[Some("time")])?,
             TrajFormat::Padded => batch
                 .set(MASK, padding_mask(&lens, longest)?)?
@@ -242,10 +271,9 @@ impl TrajectoryBatcher {
         Ok(Some(batch))
     }
 
-    /// Where the frames of the next trajectories go: the first to the beginning, and each other one to what `after` says
-    /// of the one before it.
-    fn places(&self, after: impl Fn(&Span) -> usize) -> (Vec<Move>, Vec<Span>) {
-        let count = self.trajs_per_batch;
+    /// Where the frames of the next `count` trajectories go: the first to the beginning, and each other one to what `after`
+    /// says of the one before it.
+    fn places(&self, count: usize, after: impl Fn(&Span) -> usize) -> (Vec<Move>, Vec<Span>) {
         let (mut moves, mut spans) = (Vec::with_capacity(2 * count), Vec::with_capacity(count));
         for trajectory in self.queue.iter().take(count) {
             let span = Span {
@@ -280,8 +308,22 @@ impl TrajectoryBatcher {
         self.frames = None;
         self.open.clear();
         self.queue.clear();
+        self.severed.clear();
         self.pushed = 0;
         std::mem::take(&mut self.pending)
+    }
+
+    /// Forgets all frames, and returns how many there were. What is still to come of the trajectories without an end is left
+    /// out, so that they are not taken for whole ones.
+    pub(crate) fn sever(&mut self) -> usize {
+        self.severed.extend(self.open.drain().map(|(id, _)| id));
+        self.queue.clear();
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Frames that were left out since this was last asked.
+    pub(crate) fn take_unwanted(&mut self) -> usize {
+        std::mem::take(&mut self.unwanted)
     }
 
     /// Gives the memory of frames that are gone to those to come, once it is most of all.

@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) restarts: AtomicU64,
     /// The smallest trajectory id that no frame carries yet.
     pub(crate) next_traj_id: AtomicI64,
+    /// The smallest frame from which no environment's noise and seeds were drawn yet.
+    pub(crate) next_frame: AtomicU64,
     /// Nanoseconds that workers have waited for a part, over all of them.
     pub(crate) waited: AtomicU64,
     /// Where the time of profiled workers is recorded.
@@ -66,7 +68,7 @@ pub(crate) struct Mail {
 /// A saved state, as far as it concerns a worker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resume {
-    /// Frames of each environment.
+    /// Where all environments go on: no noise or seed of this frame or a later one was drawn before.
     pub(crate) frame: u64,
     pub(crate) traj_id: i64,
     pub(crate) seed: u64,
@@ -84,6 +86,7 @@ impl Shared {
             alive: AtomicUsize::new(workers),
             restarts: AtomicU64::new(0),
             next_traj_id: AtomicI64::new(0),
+            next_frame: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             profile: Profile::new(workers),
         }
@@ -125,7 +128,7 @@ impl Shared {
 }
 
 /// Nothing that is locked here is left half changed by a panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -157,8 +160,7 @@ impl Worker {
         }));
         let fault = match filled {
             Ok(Ok(())) => {
-                let next = self.cursor.next_traj_id();
-                self.shared.next_traj_id.fetch_max(next, Ordering::Relaxed);
+                self.note_progress();
                 part.commit_version(self.actor.version());
                 if let Some(recorder) = recorder {
                     self.shared.profile.give_back(recorder, true);
@@ -246,7 +248,16 @@ impl Worker {
             Err(panic) => return Err(WorkerFault::panic(panic.as_ref())),
         };
         self.cursor.start_over();
+        self.note_progress();
         Ok(())
+    }
+
+    /// Tells what a state that is saved later has to begin behind.
+    fn note_progress(&self) {
+        let (shared, cursor) = (&self.shared, &self.cursor);
+        let (id, frame) = (cursor.next_traj_id(), cursor.next_frame());
+        shared.next_traj_id.fetch_max(id, Ordering::Relaxed);
+        shared.next_frame.fetch_max(frame, Ordering::Relaxed);
     }
 }
 

@@ -91,7 +91,7 @@ fn nothing_steps_while_a_pause_is_held_and_nothing_is_lost_by_it() {
             .unwrap();
         let mut batches = take(&mut collector, 5);
         for _ in 0..3 {
-            let paused = collector.pause();
+            let paused = collector.pause().unwrap();
             let before = steps.load(Ordering::SeqCst);
             thread::sleep(Duration::from_millis(10));
             assert_eq!(steps.load(Ordering::SeqCst), before, "{crew:?}");

@@ -362,7 +362,10 @@ fn an_environment_that_cannot_be_made_fails_the_build() {
         .frames_per_batch(6)
         .build()
         .unwrap_err();
-        assert!(matches!(error, CollectError::Env(_)), "{error}");
+        assert!(
+            matches!(error, CollectError::Env { worker: 0, .. }),
+            "{error}"
+        );
         assert!(error.to_string().contains("no such world"), "{error}");
     }
 }

@@ -214,7 +214,7 @@ fn a_shutdown_gives_up_on_a_stuck_worker_and_says_so() {
             error,
             CollectError::Stuck {
                 stuck: 1,
-                workers: 2,
+                threads: 2,
                 ..
             }
         ),
@@ -284,7 +284,7 @@ fn a_pause_waits_for_a_worker_that_stands_still_and_loses_nothing() {
         while !gate.has_somebody() {
             batches.push(collector.next().unwrap().unwrap().detach());
         }
-        drop(collector.pause());
+        drop(collector.pause().unwrap());
         opener.join().unwrap();
         batches.extend(collector.by_ref().take(12).map(Result::unwrap));
         check_all(&batches);

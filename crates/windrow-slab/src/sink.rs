@@ -63,6 +63,20 @@ pub trait Sink: Send + Sync + Debug {
     fn detach(&self, writer: WriterId, error: Option<SinkError>);
 }
 
+impl<S: Sink + ?Sized> Sink for Arc<S> {
+    fn attach(&self) -> WriterId {
+        (**self).attach()
+    }
+
+    fn extend(&self, writer: WriterId, batch: &TensorDict) -> Result<(), SinkError> {
+        (**self).extend(writer, batch)
+    }
+
+    fn detach(&self, writer: WriterId, error: Option<SinkError>) {
+        (**self).detach(writer, error);
+    }
+}
+
 /// One writer of a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WriterId(pub u64);

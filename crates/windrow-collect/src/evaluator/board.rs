@@ -79,14 +79,10 @@ impl Board {
     }
 
     fn busy(&self) -> CollectError {
-        let queued = self.queue.len();
-        let running = match &self.running {
-            Some((step, _)) => format!("runs the evaluation of step {step}"),
-            None => "is about to start one".to_owned(),
-        };
-        CollectError::Workers(format!(
-            "the evaluator {running}, and {queued} more are queued: wait for its result, or choose BusyPolicy::Skip or BusyPolicy::Queue"
-        ))
+        CollectError::Busy {
+            running: self.running.as_ref().map(|(step, _)| *step),
+            queued: self.queue.len(),
+        }
     }
 }
 

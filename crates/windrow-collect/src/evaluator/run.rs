@@ -32,7 +32,9 @@ pub(super) struct Recipe {
 impl Recipe {
     fn collector(&mut self) -> Result<(Collector, usize), CollectError> {
         let (maker, asked) = (Arc::clone(&self.env), self.num_envs);
-        let env = maker.build(asked)?;
+        let env = maker
+            .build(asked)
+            .map_err(|source| CollectError::Env { worker: 0, source })?;
         // How many there are is known once they are made, and what a batch holds depends on it.
         let num_envs = env.num_envs();
         let made = Mutex::new(Some(env));

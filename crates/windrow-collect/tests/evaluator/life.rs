@@ -129,7 +129,7 @@ fn a_stuck_evaluation_holds_a_shutdown_up_once() {
             error,
             CollectError::Stuck {
                 stuck: 1,
-                workers: 1,
+                threads: 1,
                 ..
             }
         ),

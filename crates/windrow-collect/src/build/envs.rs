@@ -1,0 +1,128 @@
+//! The environments of all workers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use windrow_env::{EnvError, EnvSpec, StepCounter, VecEnv};
+
+use super::not_positive;
+use crate::CollectError;
+use crate::builder::{CollectorBuilder, EnvMaker};
+use crate::error::{WorkerError, WorkerFault};
+
+/// One factory for each worker.
+pub(super) fn env_makers(chosen: &CollectorBuilder) -> Result<Vec<EnvMaker>, CollectError> {
+    let workers = match (chosen.num_workers, chosen.envs.len()) {
+        (Some(0), _) | (_, 0) => return Err(not_positive("num_workers", 0)),
+        (Some(workers), 1) => workers,
+        (Some(workers), envs) if workers != envs => {
+            return Err(CollectError::Workers(format!(
+                "num_workers={workers}, but there are {envs} environment factories: give one for each worker, or one for all"
+            )));
+        }
+        (_, envs) => envs,
+    };
+    Ok((0..workers)
+        .map(|worker| Arc::clone(&chosen.envs[worker.min(chosen.envs.len() - 1)]))
+        .collect())
+}
+
+/// The environments of all workers, made at the same time: some take long.
+pub(super) fn make_all(
+    makers: &[EnvMaker],
+    chosen: &CollectorBuilder,
+) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
+    if chosen.num_envs == Some(0) {
+        return Err(not_positive("num_envs", 0));
+    }
+    let options = EnvOptions::of(chosen);
+    let make = |worker: usize, maker: &EnvMaker| guarded(worker, || options.make(worker, maker));
+    let envs = if let [maker] = makers {
+        vec![make(0, maker)?]
+    } else {
+        std::thread::scope(|scope| {
+            let started: Vec<_> = makers
+                .iter()
+                .enumerate()
+                .map(|(worker, maker)| scope.spawn(move || make(worker, maker)))
+                .collect();
+            started
+                .into_iter()
+                .enumerate()
+                .map(|(worker, thread)| {
+                    let joined = thread.join();
+                    joined.unwrap_or_else(|panic| Err(panicked(worker, panic.as_ref())))
+                })
+                .collect::<Result<Vec<_>, _>>()
+        })?
+    };
+    let first = (envs[0].spec(), envs[0].num_envs());
+    for (worker, env) in envs.iter().enumerate() {
+        if (env.spec(), env.num_envs()) != first {
+            return Err(CollectError::Workers(format!(
+                "environments of one collector are alike: expected {} of {} as worker 0, got {} of {} from worker {worker}",
+                first.1,
+                describe(first.0),
+                env.num_envs(),
+                describe(env.spec())
+            )));
+        }
+    }
+    Ok(envs)
+}
+
+/// What `make` makes for worker `worker`; a panic is an error like any other.
+pub(super) fn guarded<T>(
+    worker: usize,
+    make: impl FnOnce() -> Result<T, CollectError>,
+) -> Result<T, CollectError> {
+    catch_unwind(AssertUnwindSafe(make))
+        .unwrap_or_else(|panic| Err(panicked(worker, panic.as_ref())))
+}
+
+fn panicked(worker: usize, panic: &(dyn std::any::Any + Send)) -> CollectError {
+    WorkerError::new(worker, None, WorkerFault::panic(panic)).into()
+}
+
+fn describe(spec: &EnvSpec) -> String {
+    format!(
+        "{} (observation {:?}, action {:?})",
+        spec.id, spec.observation, spec.action
+    )
+}
+
+/// What is done to each worker's environments.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EnvOptions {
+    num_envs: usize,
+    max_frames_per_traj: Option<usize>,
+}
+
+impl EnvOptions {
+    pub(super) fn of(chosen: &CollectorBuilder) -> Self {
+        Self {
+            num_envs: chosen.num_envs.unwrap_or(1),
+            max_frames_per_traj: chosen.max_frames_per_traj,
+        }
+    }
+
+    pub(super) fn make(
+        self,
+        worker: usize,
+        maker: &EnvMaker,
+    ) -> Result<Box<dyn VecEnv>, CollectError> {
+        if self.max_frames_per_traj == Some(0) {
+            return Err(not_positive("max_frames_per_traj", 0));
+        }
+        self.try_make(maker)
+            .map_err(|source| CollectError::Env { worker, source })
+    }
+
+    fn try_make(self, maker: &EnvMaker) -> Result<Box<dyn VecEnv>, EnvError> {
+        let env = maker.build(self.num_envs)?;
+        Ok(match self.max_frames_per_traj {
+            None => env,
+            Some(frames) => Box::new(StepCounter::new(env)?.with_max_steps(frames)?),
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! How many frames each worker has in a batch.
+
+use super::not_positive;
+use crate::CollectError;
+use crate::builder::{CollectorBuilder, Frames};
+use crate::plan::{Delivery, Plan};
+use crate::schedule::{Schedule, even_shares};
+
+/// Checks the frame counts against each other, and shares a batch out.
+pub(super) fn schedule(
+    chosen: &CollectorBuilder,
+    workers: usize,
+    num_envs: usize,
+) -> Result<Schedule, CollectError> {
+    let steps = shares(chosen, chosen.plan, workers, num_envs)?;
+    let slabs_per_batch = chosen.plan.slabs_per_batch();
+    let per_slab = steps.iter().sum::<usize>() * num_envs;
+    let per_batch = per_slab * slabs_per_batch;
+    let mut total_frames = chosen.total_frames;
+    if chosen.trajs_per_batch.is_some() {
+        // Frames are not what is delivered, so nobody minds the few that a whole step of all environments would exceed.
+        total_frames = total_frames.map(|total| total - total % num_envs as u64);
+    } else if let Some(total) = total_frames {
+        let batch = per_batch as u64;
+        if !total.is_multiple_of(batch) && !chosen.partial_last_batch {
+            return Err(CollectError::IndivisibleTotal {
+                total,
+                per_batch,
+                below: (total / batch).max(1) * batch,
+                above: total.div_ceil(batch) * batch,
+            });
+        }
+        lockstep("total_frames", total, num_envs)?;
+    }
+    Ok(Schedule {
+        envs: num_envs,
+        alive: vec![true; steps.len()],
+        steps,
+        frames_per_slab: per_slab as u64,
+        slabs_per_batch: slabs_per_batch as u64,
+        total_frames,
+        init_random_frames: chosen.init_random_frames,
+        start: 0,
+        first_seq: 0,
+        counting: true,
+    })
+}
+
+/// Steps of each part of a batch.
+fn shares(
+    chosen: &CollectorBuilder,
+    plan: Plan,
+    workers: usize,
+    num_envs: usize,
+) -> Result<Vec<usize>, CollectError> {
+    let parts = plan.parts(workers);
+    match &chosen.frames_per_batch {
+        Frames::Missing => Err(CollectError::NotPositive {
+            name: "frames_per_batch",
+            got: "nothing".to_owned(),
+        }),
+        Frames::Batch(0) => Err(not_positive("frames_per_batch", 0)),
+        Frames::Batch(frames) => {
+            let slabs = plan.slabs_per_batch();
+            lockstep("frames_per_batch", *frames as u64, num_envs * slabs)?;
+            let steps = frames / (num_envs * slabs);
+            if steps < parts {
+                return Err(CollectError::Workers(format!(
+                    "frames_per_batch={frames} leaves workers without a frame: {parts} workers of {num_envs} environments need {} or more",
+                    parts * num_envs
+                )));
+            }
+            Ok(even_shares(steps, parts))
+        }
+        Frames::Workers(frames) => {
+            if frames.len() != workers {
+                return Err(CollectError::Workers(format!(
+                    "frames_per_worker has {} entries for {workers} workers",
+                    frames.len()
+                )));
+            }
+            if plan.delivery != Delivery::Synchronous && frames.iter().any(|f| *f != frames[0]) {
+                return Err(CollectError::Workers(format!(
+                    "where batches do not wait for all workers, any of them may fill any part: expected equal entries in frames_per_worker, got {frames:?}"
+                )));
+            }
+            for &frames in frames {
+                if frames == 0 {
+                    return Err(not_positive("frames_per_worker", 0));
+                }
+                lockstep("frames_per_worker", frames as u64, num_envs)?;
+            }
+            Ok(frames[..parts]
+                .iter()
+                .map(|frames| frames / num_envs)
+                .collect())
+        }
+    }
+}
+
+/// Environments that step together deliver the same number of frames each.
+fn lockstep(name: &'static str, frames: u64, num_envs: usize) -> Result<(), CollectError> {
+    let envs = num_envs as u64;
+    if frames.is_multiple_of(envs) {
+        return Ok(());
+    }
+    Err(CollectError::IndivisibleBatch {
+        name,
+        frames,
+        num_envs,
+        below: (frames / envs).max(1) * envs,
+        above: frames.div_ceil(envs) * envs,
+    })
+}

@@ -1,0 +1,146 @@
+//! What can be done to a collector between two batches, or while it runs in the background.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use windrow_policy::Weights;
+
+use super::{Collector, PATIENCE};
+use crate::cursor::Restart;
+use crate::handle::Handle;
+use crate::{CollectError, WorkerError};
+
+impl Collector {
+    /// Publishes new weights and returns their version. Each worker takes them up with the next part that it begins: with the
+    /// next batch where batches are collected after they were asked for. The tensors are copied.
+    ///
+    /// # Errors
+    /// [`CollectError::Policy`] naming a tensor that is missing, unknown or misshapen; the old weights then stay.
+    pub fn update_policy_weights(&mut self, weights: &Weights) -> Result<i64, CollectError> {
+        self.check_running()?;
+        self.core.push_weights(weights)
+    }
+
+    /// As [`update_policy_weights`](Self::update_policy_weights), for worker `worker` alone.
+    ///
+    /// # Errors
+    /// As there, and [`CollectError::Workers`] when there is no such worker.
+    pub fn update_worker_weights(
+        &mut self,
+        worker: usize,
+        weights: &Weights,
+    ) -> Result<i64, CollectError> {
+        self.check_running()?;
+        self.core.check_weights(weights)?;
+        let published = self.core.shared.weights.publish_to(worker, weights);
+        published.ok_or_else(|| {
+            CollectError::Workers(format!(
+                "there is no worker {worker}: the collector has {}",
+                self.core.workers()
+            ))
+        })
+    }
+
+    /// As [`update_policy_weights`](Self::update_policy_weights), with weights from the
+    /// [source](CollectorBuilder::weight_source) that the collector was built with.
+    ///
+    /// # Errors
+    /// As there, and [`CollectError::Workers`] without a source.
+    pub fn update_policy_weights_from_source(&mut self) -> Result<i64, CollectError> {
+        self.check_running()?;
+        self.core.push_from_source()
+    }
+
+    /// A copy of the weights that were published last.
+    #[must_use]
+    pub fn policy_weights(&self) -> Weights {
+        self.core.weights()
+    }
+
+    /// Seeds environment `i` with `seed + i` (or all with `seed`, when `static_seed`) and the policy's noise with `seed`;
+    /// each worker begins its episodes anew with its next part. Returns the seed of the last environment.
+    pub fn set_seed(&mut self, seed: u64, static_seed: bool) -> u64 {
+        self.seed = seed;
+        self.restart(Restart::Seeded {
+            seed,
+            same: static_seed,
+        });
+        if static_seed {
+            seed
+        } else {
+            seed.wrapping_add((self.core.workers() * self.core.num_envs) as u64 - 1)
+        }
+    }
+
+    /// Begins new episodes in all environments, with each worker's next part.
+    pub fn reset(&mut self) {
+        self.restart(Restart::Unseeded);
+    }
+
+    fn restart(&mut self, how: Restart) {
+        // Trajectories that are begun will not be ended.
+        match &mut self.driver {
+            Some(driver) => driver.drop_trajectories(),
+            None => self.core.forget.store(true, Ordering::Relaxed),
+        }
+        for worker in 0..self.core.workers() {
+            let mut mail = self.core.shared.mail(worker);
+            // New episodes are under way already, and their seed is not to be forgotten.
+            if how != Restart::Unseeded || mail.restart.is_none() {
+                mail.restart = Some(how);
+            }
+        }
+    }
+
+    /// What happened to workers that were lost and replaced, or are gone, since this was last asked; see
+    /// [`CollectorBuilder::on_loss`].
+    #[must_use]
+    pub fn take_losses(&self) -> Vec<WorkerError> {
+        self.core.shared.take_losses()
+    }
+
+    /// Lets workers finish the part that they are at and start no other, until what is returned is dropped. Nothing that was
+    /// collected is lost. Where the collector was [started](Self::start), the batch that it is at is finished and written
+    /// before, and nothing is written while the pause lasts.
+    ///
+    /// # Errors
+    /// What went wrong in the background; [`CollectError::SinkWaits`] when the replay buffer keeps a write waiting for longer
+    /// than five seconds.
+    pub fn pause(&mut self) -> Result<Paused<'_>, CollectError> {
+        if let Some(background) = &self.background {
+            background.check()?;
+            background.hold(PATIENCE)?;
+        }
+        self.core.ring.pause();
+        Ok(Paused { collector: self })
+    }
+
+    /// A way to stop collection from another thread.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle::new(Arc::clone(&self.core.ring), self.core.outlet.clone())
+    }
+}
+
+/// Workers of the collector start no part while this is held, and nothing is written.
+#[derive(Debug)]
+pub struct Paused<'a> {
+    collector: &'a mut Collector,
+}
+
+impl Paused<'_> {
+    /// The collector, to be looked at. Asking it for a batch would wait for workers that are paused.
+    #[must_use]
+    pub fn collector(&self) -> &Collector {
+        self.collector
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.collector.core.ring.resume();
+        if let Some(background) = &self.collector.background {
+            background.release();
+        }
+    }
+}

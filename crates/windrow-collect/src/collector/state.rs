@@ -1,0 +1,97 @@
+//! Saving a collector, and going on from what was saved.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tensordict::{Element, Tensor, TensorDict};
+
+use super::Collector;
+use crate::CollectError;
+use crate::worker::Resume;
+
+impl Collector {
+    /// What it takes to go on later: `frames`, `iter`, `seed`, `next_frame`, `policy_version`, `("traj_pool", "traj_id")` and
+    /// `policy_state_dict`. Of a [started](Self::start) collector it is to be taken during a [pause](Self::pause), so that what
+    /// is counted is also written.
+    ///
+    /// Simulators are not saved: after [`load_state_dict`](Self::load_state_dict) every environment begins a new
+    /// episode, with seeds and trajectory ids that were not used before. Batches that workers have collected ahead are not
+    /// counted and will be collected again.
+    ///
+    /// # Errors
+    /// What went wrong in the background; otherwise none that a well-made policy can cause.
+    pub fn state_dict(&self) -> Result<TensorDict, CollectError> {
+        let mut state = TensorDict::new([]);
+        if let Some(background) = &self.background {
+            background.check()?;
+        }
+        let shared = &self.core.shared;
+        let (frames, batches) = {
+            let tally = self.core.tally();
+            (tally.frames as i64, tally.batches as i64)
+        };
+        let next_traj_id = shared.next_traj_id.load(Ordering::Relaxed);
+        let next_frame = shared.next_frame.load(Ordering::Relaxed) as i64;
+        state.set("policy_state_dict", self.policy_weights())?;
+        state.set("env_state_dict", TensorDict::new([]))?;
+        state.set("frames", Tensor::scalar(frames))?;
+        state.set("iter", Tensor::scalar(batches))?;
+        state.set("seed", Tensor::scalar(self.seed as i64))?;
+        state.set("next_frame", Tensor::scalar(next_frame))?;
+        state.set("policy_version", Tensor::scalar(shared.weights.version()))?;
+        state.set(("traj_pool", "traj_id"), Tensor::scalar(next_traj_id))?;
+        Ok(state)
+    }
+
+    /// Goes on from a [saved state](Self::state_dict). Nothing is changed when that fails.
+    ///
+    /// # Errors
+    /// [`CollectError::State`] or [`CollectError::Tensor`] when an entry is missing or makes no sense,
+    /// [`CollectError::Policy`] when the weights are another policy's; [`CollectError::Started`] while the collector runs in the
+    /// background.
+    pub fn load_state_dict(&mut self, state: &TensorDict) -> Result<(), CollectError> {
+        self.check_running()?;
+        self.driver()?;
+        let frames = count(state, "frames")?;
+        let batches = count(state, "iter")?;
+        let seed = scalar::<i64>(state, "seed")? as u64;
+        let next_frame = count(state, "next_frame")?;
+        let version = scalar::<i64>(state, "policy_version")?;
+        let traj_id = state.get(("traj_pool", "traj_id"))?.item::<i64>()?;
+        let weights = state.get_dict("policy_state_dict")?;
+        let core = Arc::clone(&self.core);
+        core.check_weights(weights)?;
+        core.ring.pause();
+        // What was collected ahead belongs to the state before.
+        while core.ring.try_next().is_some() {}
+        self.driver()?.clear();
+        let shared = &core.shared;
+        shared.weights.restore(version, weights);
+        shared.next_traj_id.store(traj_id, Ordering::Relaxed);
+        shared.next_frame.store(next_frame, Ordering::Relaxed);
+        core.tally().go_on_from(frames, batches);
+        self.seed = seed;
+        for worker in 0..core.workers() {
+            let mut mail = shared.mail(worker);
+            mail.restart = None;
+            mail.resume = Some(Resume {
+                frame: next_frame,
+                traj_id,
+                seed,
+            });
+        }
+        core.count_on(core.ring.begun());
+        core.ring.resume();
+        Ok(())
+    }
+}
+
+fn scalar<T: Element>(state: &TensorDict, key: &str) -> Result<T, CollectError> {
+    Ok(state.get(key)?.item::<T>()?)
+}
+
+fn count(state: &TensorDict, key: &str) -> Result<u64, CollectError> {
+    let got = scalar::<i64>(state, key)?;
+    u64::try_from(got)
+        .map_err(|_| CollectError::State(format!("{key} must not be negative, got {got}")))
+}
