@@ -7,7 +7,7 @@ mod crew;
 mod faulty;
 #[path = "conformance/frames.rs"]
 mod frames;
-#[path = "sink/recorder.rs"]
+#[path = "conformance/recorder.rs"]
 mod recorder;
 #[path = "conformance/stamp.rs"]
 mod stamp;

@@ -7,6 +7,7 @@ use windrow_collect::{CatResults, Collector, CollectorBuilder, Delivery, Placeme
 use windrow_env::testing::LedgerEnv;
 
 use super::frames::MAX_LENGTH;
+use super::recorder::Recorder;
 use super::stamp::Stamp;
 
 /// Steps of a whole batch, over all of its parts: three workers cannot share them evenly.
@@ -24,6 +25,10 @@ pub(crate) const TRAJECTORIES: usize = 3;
 pub(crate) enum Kind {
     Frames(CatResults),
     Trajectories(TrajFormat),
+    /// Written to a sink instead: all frames side by side, or whole episodes only.
+    Written {
+        whole: bool,
+    },
 }
 
 /// How many workers a batch waits for.
@@ -46,12 +51,14 @@ pub(crate) struct Cell {
 
 const PLACEMENTS: [Placement; 2] = [Placement::Inline, Placement::Threads];
 const WAITS: [Wait; 3] = [Wait::All, Wait::First, Wait::Some];
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 7] = [
     Kind::Frames(CatResults::Flat),
     Kind::Frames(CatResults::Time),
     Kind::Frames(CatResults::Stack),
     Kind::Trajectories(TrajFormat::Padded),
     Kind::Trajectories(TrajFormat::Cat),
+    Kind::Written { whole: false },
+    Kind::Written { whole: true },
 ];
 const WORKERS: [usize; 3] = [1, 2, 3];
 const ENVS: [Option<usize>; 2] = [None, Some(2)];
@@ -96,6 +103,8 @@ impl Cell {
         match self.kind {
             Kind::Frames(how) => how,
             Kind::Trajectories(_) => CatResults::Flat,
+            // Uneven shares are padded then, which is not to be written.
+            Kind::Written { .. } => CatResults::Stack,
         }
     }
 
@@ -151,6 +160,10 @@ impl Cell {
         match self.kind {
             Kind::Frames(_) => builder,
             Kind::Trajectories(format) => builder.trajs_per_batch(TRAJECTORIES).traj_format(format),
+            Kind::Written { whole: false } => builder.replay_buffer(Recorder::new()),
+            Kind::Written { whole: true } => builder
+                .trajs_per_batch(TRAJECTORIES)
+                .replay_buffer(Recorder::new()),
         }
     }
 

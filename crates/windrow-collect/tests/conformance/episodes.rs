@@ -68,7 +68,7 @@ fn check_episode(frames: &[Frame]) {
 }
 
 /// Whether each is one whole episode, and those of an environment are its first ones.
-fn check_whole(episodes: &[Vec<Frame>]) {
+pub(crate) fn check_whole(episodes: &[Vec<Frame>]) {
     let mut numbers: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
     for frames in episodes {
         check_episode(frames);

@@ -5,8 +5,10 @@ mod cell;
 mod ends;
 mod episodes;
 mod frames;
+mod recorder;
 mod run;
 mod stamp;
+mod written;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -31,6 +33,7 @@ fn every_collector_delivers_each_frame_once_as_the_ledger_says() {
     let ran = each(|cell| match cell.kind {
         Kind::Frames(_) => run::check(cell),
         Kind::Trajectories(format) => episodes::check(cell, format),
+        Kind::Written { whole } => written::check(cell, whole),
     });
     assert_eq!(ran, cell::CELLS);
     println!("conformance: {ran} cells ran, none skipped");

@@ -37,16 +37,16 @@ pub(crate) fn check(cell: Cell) {
     check_versions(cell, &batches);
     check_rows(cell, &batches);
     let all: Vec<Frame> = batches.into_iter().flatten().collect();
-    assert_eq!(all.len(), total);
-    check_ids(&all);
-    check_each_once(cell, &all);
+    check_all(cell, &all);
     drop(collector);
     held.iter()
         .for_each(|(copy, batch)| assert_eq!(copy, batch));
 }
 
 /// Every frame of every environment, none missing and none twice.
-fn check_each_once(cell: Cell, all: &[Frame]) {
+pub(crate) fn check_all(cell: Cell, all: &[Frame]) {
+    assert_eq!(all.len(), cell.total_frames());
+    check_ids(all);
     let envs = by_env(all.iter().cloned());
     let last = (cell.workers * cell.envs_per_worker()) as i64;
     assert!(

@@ -1,4 +1,5 @@
 //! A sink that keeps what it is given, and can wait or fail.
+#![allow(dead_code, reason = "each test target uses some of it")]
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
