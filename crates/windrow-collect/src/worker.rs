@@ -158,7 +158,7 @@ impl Worker {
             None => self.collect(&mut part, share.random, &mut NoProbe),
             Some(recorder) => self.collect(&mut part, share.random, recorder),
         }));
-        let fault = match filled {
+        let (fault, env) = match filled {
             Ok(Ok(())) => {
                 self.note_progress();
                 part.commit_version(self.actor.version());
@@ -167,14 +167,17 @@ impl Worker {
                 }
                 return;
             }
-            Ok(Err(fault)) => fault,
-            Err(panic) => WorkerFault::panic(panic.as_ref()),
+            Ok(Err(fault)) => {
+                let env = fault.env();
+                (fault, env)
+            }
+            Err(panic) => (WorkerFault::panic(panic.as_ref()), self.env.panicked_at()),
         };
         drop(part);
         if let Some(recorder) = recorder {
             self.shared.profile.give_back(recorder, false);
         }
-        self.lose(fault);
+        self.lose(fault, env);
     }
 
     /// Brings itself up to date, and fills a part.
@@ -208,9 +211,9 @@ impl Worker {
         }
     }
 
-    /// Follows what the user chose for the loss of a worker.
-    fn lose(&mut self, fault: WorkerFault) {
-        let place = fault.env().map(|env| self.cursor.locate(env));
+    /// Follows what the user chose for the loss of a worker, in whose environment `env` there was a fault.
+    fn lose(&mut self, fault: WorkerFault, env: Option<usize>) {
+        let place = env.map(|env| self.cursor.locate(env));
         let error = WorkerError::new(self.id, place, fault);
         match self.shared.on_loss {
             OnLoss::Restart { budget } if self.losses < budget => {

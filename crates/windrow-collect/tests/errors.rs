@@ -178,7 +178,9 @@ fn a_panic_reaches_the_caller_and_the_collector_can_be_dropped() {
     };
     assert!(matches!(error.fault(), WorkerFault::Panic(_)));
     assert!(
-        error.to_string().starts_with("worker 0: panicked: "),
+        error
+            .to_string()
+            .starts_with("worker 0, environment 0, episode 0, step 2: panicked: "),
         "{error}"
     );
     collector.shutdown().unwrap();

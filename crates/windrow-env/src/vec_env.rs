@@ -27,6 +27,12 @@ pub trait VecEnv: Send {
         obs: RowsMut<'_>,
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError>;
+
+    /// The environment whose [`reset`](Self::reset) or [`step`](Self::step) panicked, if that is known: so that the error
+    /// can name it. Nothing else is called after a panic.
+    fn panicked_at(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// One environment to be reset.
@@ -66,6 +72,30 @@ impl Outcomes<'_> {
 #[derive(Debug, Clone)]
 pub struct Serial<E> {
     envs: Vec<E>,
+    panicked_at: Option<usize>,
+}
+
+/// Notes the environment that is being called, if its panic drops this. Nothing is stored before, so that it costs nothing.
+struct Calling<'a> {
+    env: usize,
+    panicked_at: &'a mut Option<usize>,
+}
+
+impl Calling<'_> {
+    /// All calls came back.
+    #[inline(always)]
+    fn end(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Calling<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            *self.panicked_at = Some(self.env);
+        }
+    }
 }
 
 impl<E: Env> Serial<E> {
@@ -87,7 +117,10 @@ impl<E: Env> Serial<E> {
                 others[i].spec()
             )));
         }
-        Ok(Self { envs })
+        Ok(Self {
+            envs,
+            panicked_at: None,
+        })
     }
 
     /// `num_envs` environments made by `make`.
@@ -109,7 +142,12 @@ impl<E: Env> VecEnv for Serial<E> {
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        let mut calling = Calling {
+            env: 0,
+            panicked_at: &mut self.panicked_at,
+        };
         for &Reset { env, seed } in resets {
+            calling.env = env;
             let (total, rows) = (self.envs.len(), obs.envs());
             let (Some(world), Some(row)) = (self.envs.get_mut(env), obs.env_mut(env)) else {
                 return Err(out_of_range(env, total, rows));
@@ -118,6 +156,7 @@ impl<E: Env> VecEnv for Serial<E> {
                 .reset(seed, row)
                 .map_err(|source| VecEnvError { env, source })?;
         }
+        calling.end();
         Ok(())
     }
 
@@ -144,7 +183,12 @@ impl<E: Env> VecEnv for Serial<E> {
         if let Some(&rows) = rows.iter().find(|&&rows| rows != total) {
             return Err(out_of_range(total.min(rows), total, rows));
         }
+        let mut calling = Calling {
+            env: 0,
+            panicked_at: &mut self.panicked_at,
+        };
         for (env, world) in self.envs.iter_mut().enumerate() {
+            calling.env = env;
             let (Some(action), Some(row)) = (actions.env(env), obs.env_mut(env)) else {
                 return Err(out_of_range(env, total, env));
             };
@@ -156,7 +200,12 @@ impl<E: Env> VecEnv for Serial<E> {
             terminated[env] = outcome.terminated;
             truncated[env] = outcome.truncated;
         }
+        calling.end();
         Ok(())
+    }
+
+    fn panicked_at(&self) -> Option<usize> {
+        self.panicked_at
     }
 }
 
@@ -191,15 +240,21 @@ impl<V: VecEnv + ?Sized> VecEnv for Box<V> {
     ) -> Result<(), VecEnvError> {
         (**self).step(actions, obs, outcomes)
     }
+
+    fn panicked_at(&self) -> Option<usize> {
+        (**self).panicked_at()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use windrow_slab::{Key, RowBlock};
 
     use super::*;
-    use crate::testing::LedgerEnv;
-    use crate::{CartPole, TimeLimit};
+    use crate::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
+    use crate::{CartPole, RewardSum, TimeLimit};
 
     fn ledgers(n: i64) -> Serial<LedgerEnv> {
         Serial::new((0..n).map(LedgerEnv::new).collect()).unwrap()
@@ -263,6 +318,30 @@ mod tests {
             error.to_string(),
             "environment 2: environment 2 was addressed, but there are 2 environments and rows for 2"
         );
+    }
+
+    #[test]
+    fn the_environment_that_panics_is_known() {
+        for (call, expected) in [(FailAt::Step(2), 2), (FailAt::Reset(1), 0)] {
+            let made = |env| {
+                let at = if env == expected as i64 {
+                    call
+                } else {
+                    FailAt::Step(9)
+                };
+                FailingEnv::new(LedgerEnv::new(env), at, Failure::Panic)
+            };
+            let envs = Serial::new((0..3).map(made).collect()).unwrap();
+            let mut envs = RewardSum::new(Box::new(envs)).unwrap();
+            let (actions, mut obs) = blocks(&envs, 3);
+            let run = AssertUnwindSafe(|| {
+                envs.reset(&resets([0, 1, 2]), obs.rows_mut()).unwrap();
+                step(&mut envs, &actions, &mut obs, 3).unwrap();
+                step(&mut envs, &actions, &mut obs, 3)
+            });
+            assert!(catch_unwind(run).is_err());
+            assert_eq!(envs.panicked_at(), Some(expected), "{call:?}");
+        }
     }
 
     #[test]

@@ -50,6 +50,10 @@ impl<V: VecEnv, T: Element> Appended<V, T> {
         self.envs.num_envs()
     }
 
+    pub(super) fn panicked_at(&self) -> Option<usize> {
+        self.envs.panicked_at()
+    }
+
     pub(super) fn into_inner(self) -> V {
         self.envs
     }

@@ -193,6 +193,10 @@ impl<V: VecEnv> VecEnv for FiniteCheck<V> {
         self.envs.num_envs()
     }
 
+    fn panicked_at(&self) -> Option<usize> {
+        self.envs.panicked_at()
+    }
+
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
         self.envs.reset(resets, obs.reborrow())?;
         for &Reset { env, .. } in resets {

@@ -50,6 +50,10 @@ impl<V: VecEnv> VecEnv for InitTracker<V> {
         self.flags.num_envs()
     }
 
+    fn panicked_at(&self) -> Option<usize> {
+        self.flags.panicked_at()
+    }
+
     fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
         self.flags.reset(resets, obs)
     }

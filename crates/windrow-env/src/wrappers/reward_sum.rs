@@ -58,6 +58,10 @@ impl<V: VecEnv> VecEnv for RewardSum<V> {
         self.sums.num_envs()
     }
 
+    fn panicked_at(&self) -> Option<usize> {
+        self.sums.panicked_at()
+    }
+
     fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
         self.sums.reset(resets, obs)
     }

@@ -69,6 +69,10 @@ impl<V: VecEnv> VecEnv for StepCounter<V> {
         self.counts.num_envs()
     }
 
+    fn panicked_at(&self) -> Option<usize> {
+        self.counts.panicked_at()
+    }
+
     fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
         self.counts.reset(resets, obs)
     }
