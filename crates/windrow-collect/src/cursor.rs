@@ -113,10 +113,7 @@ impl Cursor {
 
     /// The smallest frame that no environment has been at yet.
     pub(crate) fn next_frame(&self) -> u64 {
-        // Where an episode is to begin with the present frame, its seed is still to be drawn from it; or was, for a part
-        // that was lost.
-        let frame = self.envs.frames().iter().max().copied().unwrap_or(0);
-        frame + u64::from(self.restart == Some(Restart::Resumed))
+        self.envs.frames().iter().max().copied().unwrap_or(0)
     }
 
     /// The smallest id that no frame carries yet, however episodes go on.

@@ -160,7 +160,7 @@ impl Worker {
         }));
         let (fault, env) = match filled {
             Ok(Ok(())) => {
-                self.note_progress();
+                self.note_progress(self.cursor.next_frame());
                 part.commit_version(self.actor.version());
                 if let Some(recorder) = recorder {
                     self.shared.profile.give_back(recorder, true);
@@ -173,6 +173,8 @@ impl Worker {
             }
             Err(panic) => (WorkerFault::panic(panic.as_ref()), self.env.panicked_at()),
         };
+        // Noise was drawn for the frame that was lost. Noted before others learn that the part is not being written any more.
+        self.note_progress(self.cursor.next_frame() + 1);
         drop(part);
         if let Some(recorder) = recorder {
             self.shared.profile.give_back(recorder, false);
@@ -251,16 +253,14 @@ impl Worker {
             Err(panic) => return Err(WorkerFault::panic(panic.as_ref())),
         };
         self.cursor.start_over();
-        self.note_progress();
         Ok(())
     }
 
     /// Tells what a state that is saved later has to begin behind.
-    fn note_progress(&self) {
-        let (shared, cursor) = (&self.shared, &self.cursor);
-        let (id, frame) = (cursor.next_traj_id(), cursor.next_frame());
-        shared.next_traj_id.fetch_max(id, Ordering::Relaxed);
-        shared.next_frame.fetch_max(frame, Ordering::Relaxed);
+    fn note_progress(&self, next_frame: u64) {
+        let (shared, next_id) = (&self.shared, self.cursor.next_traj_id());
+        shared.next_traj_id.fetch_max(next_id, Ordering::Relaxed);
+        shared.next_frame.fetch_max(next_frame, Ordering::Relaxed);
     }
 }
 

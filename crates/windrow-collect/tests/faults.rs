@@ -314,9 +314,15 @@ fn each_of_several_errors_is_told_once() {
         let mut collector = crew.builder(faults.clone().map(Some)).build().unwrap();
         let (_, error) = until_error(&mut collector);
         let mut told = vec![error.worker()];
-        while let Err(error) = collector.shutdown() {
-            told.push(worker_error(error).worker());
+        // All that is left at once.
+        match collector.shutdown() {
+            Ok(()) => {}
+            Err(CollectError::SeveralWorkers(errors)) => {
+                told.extend(errors.iter().map(WorkerError::worker));
+            }
+            Err(error) => told.push(worker_error(error).worker()),
         }
+        collector.shutdown().unwrap();
         told.sort_unstable();
         let struck: Vec<usize> = (0..WORKERS)
             .filter(|worker| faults[*worker].left() == 0)
