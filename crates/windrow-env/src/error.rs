@@ -1,5 +1,7 @@
 use windrow_slab::SlabError;
 
+use crate::NotFinite;
+
 /// What an environment can report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -21,6 +23,9 @@ pub enum EnvError {
     /// A row was accessed as something that the spec does not say.
     #[error("environment broke its spec: {0}")]
     Row(#[from] SlabError),
+    /// A [`FiniteCheck`](crate::FiniteCheck) found a number that is infinite or none.
+    #[error(transparent)]
+    NotFinite(#[from] NotFinite),
     /// No environment is registered under this id.
     #[error("no environment is called {id:?}{}", near_names(near))]
     UnknownId {

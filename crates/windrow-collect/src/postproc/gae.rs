@@ -1,12 +1,16 @@
 use tensordict::{Tensor, TensorDict, TensorError};
 
 use crate::CollectError;
+use crate::trajectories::{IDS, MASK};
 
 /// Generalised advantage estimation: λ-weighted returns along time.
 ///
 /// With `v` and `v'` the values of an observation and of the one that followed,
 /// `δ_t = r_t + γ v'_t (1 - terminated_t) - v_t` and `A_t = δ_t + γ λ (1 - done_t) A_{t+1}`; the value target is
 /// `A_t + v_t`. A truncated episode is cut, yet its last value counts; so does the value after the batch's last step.
+/// Where `("collector", "traj_ids")` change without an end, as between the shares of two workers in one row, it is as at
+/// the end of a batch. What `("collector", "mask")` excludes counts for nothing, and has an
+/// advantage of 0.
 ///
 /// ```
 /// use windrow_collect::{Collector, postproc::Gae};
@@ -56,10 +60,11 @@ impl Gae {
 
     /// Adds `"advantage"` and `"value_target"`, `float32` `[…, time, 1]`, to a batch whose last dimension is time.
     ///
-    /// Reads `"state_value"` and, under `"next"`, `state_value`, `reward`, `done` and `terminated`, all `[…, time, 1]`.
+    /// Reads `"state_value"` and, under `"next"`, `state_value`, `reward`, `done` and `terminated`, all `[…, time, 1]`, and,
+    /// where they are there, `("collector", "traj_ids")` and `("collector", "mask")`, `[…, time]`.
     ///
     /// # Errors
-    /// [`TensorError`] when one of these is missing, of another element type or of another shape than the reward.
+    /// [`TensorError`] when one of those is missing, or any of another element type or of another shape than the reward.
     pub fn estimate(&self, batch: &mut TensorDict) -> Result<(), TensorError> {
         let reward = batch.get(("next", "reward"))?;
         let shape = reward.shape().to_vec();
@@ -71,12 +76,23 @@ impl Gae {
         let flags = |name: &str| -> Result<Vec<bool>, TensorError> {
             batch.get(("next", name))?.expand(&shape)?.to_vec::<bool>()
         };
+        let last = batch.ndim();
+        let ids = match batch.get(IDS) {
+            Ok(ids) => Some(ids.unsqueeze(last)?.expand(&shape)?.to_vec::<i64>()?),
+            Err(_) => None,
+        };
+        let mask = match batch.get(MASK) {
+            Ok(mask) => Some(mask.unsqueeze(last)?.expand(&shape)?.to_vec::<bool>()?),
+            Err(_) => None,
+        };
         let frames = Frames {
             reward: column(&["next", "reward"])?,
             value: column(&["state_value"])?,
             next_value: column(&["next", "state_value"])?,
             done: flags("done")?,
             terminated: flags("terminated")?,
+            ids,
+            mask,
         };
         let advantage = self.advantages(&frames, steps);
         let target = advantage
@@ -95,13 +111,18 @@ impl Gae {
         for row in (0..out.len()).step_by(steps.max(1)) {
             let mut following = 0.0;
             for i in (row..row + steps).rev() {
+                if !frames.is_one(i) {
+                    following = 0.0;
+                    continue;
+                }
                 let bootstrap = if frames.terminated[i] {
                     0.0
                 } else {
                     frames.next_value[i]
                 };
                 let delta = frames.reward[i] + self.gamma * bootstrap - frames.value[i];
-                let onward = if frames.done[i] { 0.0 } else { following };
+                let ends = frames.done[i] || (i + 1 < row + steps && frames.is_cut(i));
+                let onward = if ends { 0.0 } else { following };
                 following = delta + self.gamma * self.lmbda * onward;
                 out[i] = following;
             }
@@ -117,6 +138,20 @@ struct Frames {
     next_value: Vec<f32>,
     done: Vec<bool>,
     terminated: Vec<bool>,
+    ids: Option<Vec<i64>>,
+    mask: Option<Vec<bool>>,
+}
+
+impl Frames {
+    /// Whether place `i` holds a frame, not padding.
+    fn is_one(&self, i: usize) -> bool {
+        self.mask.as_ref().is_none_or(|mask| mask[i])
+    }
+
+    /// Whether the frame behind place `i` is another trajectory's.
+    fn is_cut(&self, i: usize) -> bool {
+        self.ids.as_ref().is_some_and(|ids| ids[i] != ids[i + 1])
+    }
 }
 
 #[cfg(test)]
@@ -183,6 +218,42 @@ mod tests {
                 alone
             );
         }
+    }
+
+    #[test]
+    fn trajectories_of_one_row_do_not_run_into_each_other() {
+        let one = || batch(&[0.5, 0.0], &[1.0, 2.0], &[false; 2], &[false; 2]);
+        let gae = Gae::new(0.9, 0.8).unwrap();
+        let mut flat = TensorDict::cat(&[one(), one()], 0).unwrap();
+        let ids = Tensor::from_vec(vec![7i64, 7, 9, 9], [4]).unwrap();
+        flat.set(IDS, ids).unwrap();
+        gae.estimate(&mut flat).unwrap();
+        let mut alone = one();
+        gae.estimate(&mut alone).unwrap();
+        let alone = alone.get("advantage").unwrap();
+        for half in flat.get("advantage").unwrap().chunk(0, 2).unwrap() {
+            assert_eq!(&half, alone);
+        }
+    }
+
+    #[test]
+    fn padding_counts_for_nothing() {
+        let gae = Gae::new(0.9, 0.8).unwrap();
+        let mut alone = batch(&[0.5, 0.25], &[1.0, 2.0], &[false; 2], &[false; 2]);
+        let mut padded = batch(
+            &[0.5, 0.25, 3.0],
+            &[1.0, 2.0, 4.0],
+            &[false; 3],
+            &[false; 3],
+        );
+        let mask = Tensor::from_vec(vec![true, true, false], [3]).unwrap();
+        padded.set(MASK, mask).unwrap();
+        for batch in [&mut alone, &mut padded] {
+            gae.estimate(batch).unwrap();
+        }
+        let values = |batch: &TensorDict| batch.get("advantage").unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(values(&padded)[..2], values(&alone));
+        assert_eq!(values(&padded)[2], 0.0);
     }
 
     #[test]

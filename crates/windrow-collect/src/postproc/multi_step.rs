@@ -7,6 +7,7 @@ use crate::trajectories::{IDS, MASK, Marks, Move, Rows, done_of, mask_of, one_ea
 
 const REWARD: &[&str] = &["next", "reward"];
 const ORIGINAL: &str = "original_reward";
+const TERMINATED: &[&str] = &["next", "terminated"];
 
 /// Rewards of several steps as one: the target of a step is what follows `n` steps later.
 ///
@@ -16,9 +17,15 @@ const ORIGINAL: &str = "original_reward";
 /// - `("next", "reward")`: `r_t + γ r_{t+1} + … + γ^k r_{t+k}`, and what it was as `("next", "original_reward")`;
 /// - all else under `"next"` as it is at `t + k`, except for what is named `done`, `terminated` or `truncated`;
 /// - `"steps_to_next_obs"`, `int64`: `k + 1`; `"gamma"`, `float32`: `γ^(k + 1)`;
-/// - `"nonterminal"`, `bool`: whether `k` is not 0, and false where `("collector", "mask")` is.
+/// - `"nonterminal"`, `bool`: whether `k` is not 0, and false where `("collector", "mask")` is;
+/// - `"next_obs_terminated"`, `bool`: `("next", "terminated")` as it is at `t + k`, where there is such an entry.
 ///
-/// The last three are `[…, time, 1]`. An episode goes on as long as `("next", "done")` is false and
+/// The others but the last are `[…, time, 1]`. `("next", "terminated")` itself says whether the episode terminated in step
+/// `t`, not whether it did on the way to the observation that is looked ahead to: with a value `v` of observations,
+/// the target of step `t` is `("next", "reward") + gamma · (1 - next_obs_terminated) · v(("next", "observation"))`.
+/// `"nonterminal"` is no substitute: it is false wherever nothing could be looked ahead to, also where an episode goes on.
+///
+/// An episode goes on as long as `("next", "done")` is false and
 /// `("collector", "traj_ids")`, where there are any, stay the same. Frames that the mask excludes stay as they are, with
 /// `k` = 0.
 ///
@@ -86,6 +93,10 @@ impl MultiStep {
         next.set("reward", reward)?;
         next.set(ORIGINAL, original)?;
 
+        let terminated = match batch.get(TERMINATED) {
+            Ok(terminated) => Some(rearranged(terminated, dims, &moves, &size)?),
+            Err(_) => None,
+        };
         let one = [&size[..], &[1]].concat();
         let steps: Vec<i64> = ahead.iter().map(|&k| k as i64 + 1).collect();
         let discounts: Vec<f32> = ahead.iter().map(|&k| self.discount(k + 1)).collect();
@@ -97,6 +108,9 @@ impl MultiStep {
         batch.set("steps_to_next_obs", steps)?;
         batch.set("gamma", discounts)?;
         batch.set("nonterminal", nonterminal)?;
+        if let Some(terminated) = terminated {
+            batch.set("next_obs_terminated", terminated)?;
+        }
         Ok(())
     }
 
@@ -216,6 +230,8 @@ mod tests {
             [0.125, 0.125, 0.25, 0.5, 0.25, 0.5]
         );
         assert_eq!(flags(&out, &["nonterminal"]), [x, x, x, o, x, o]);
+        let terminated = flags(&out, &["next_obs_terminated"]);
+        assert_eq!(terminated, [o, x, x, x, o, o]);
         assert_eq!(out.get("gamma").unwrap().shape(), [6, 1]);
         // These say what they said.
         for key in [
@@ -227,6 +243,35 @@ mod tests {
         }
         let original = out.get(("next", ORIGINAL)).unwrap();
         assert_eq!(original, batch.get(REWARD).unwrap());
+    }
+
+    #[test]
+    fn one_can_bootstrap_from_the_new_columns() {
+        // Terminated after frame 2, truncated after frame 4, cut by the end of the batch after frame 6.
+        let mut batch = row(&[false, false, true, false, true, false, false]);
+        let terminated = Tensor::from_vec((0..7).map(|t| t == 2).collect(), [7, 1]).unwrap();
+        batch.set(TERMINATED, terminated).unwrap();
+        let out = applied(batch, 0.5, 2);
+        let (rewards, gammas) = (floats(&out, REWARD), floats(&out, &["gamma"]));
+        let terminated = flags(&out, &["next_obs_terminated"]);
+        let values = ints(&out, &["next", "observation"]);
+        let targets: Vec<f32> = (0..7)
+            .map(|t| match terminated[t] {
+                true => rewards[t],
+                false => rewards[t] + gammas[t] * values[t] as f32,
+            })
+            .collect();
+        // Rewards and values of frame `t` are `t`.
+        let expected = [
+            0.0 + 0.5 * (1.0 + 0.5 * 1.0),
+            1.0 + 0.5 * 2.0,
+            2.0,
+            3.0 + 0.5 * (4.0 + 0.5 * 4.0),
+            4.0 + 0.5 * 4.0,
+            5.0 + 0.5 * (6.0 + 0.5 * 6.0),
+            6.0 + 0.5 * 6.0,
+        ];
+        assert_eq!(targets, expected);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 /// a step, those of all environments and their rewards. The spec stays as it is. Observations that other wrappers
 /// append are checked when this one is around them.
 ///
-/// The error is an [`EnvError::Failed`] that holds a [`NotFinite`], about the first environment concerned.
+/// The error is [`EnvError::NotFinite`], about the first environment concerned.
 ///
 /// ```
 /// use windrow_env::testing::{FailAt, FailingEnv, Failure};
@@ -27,8 +27,7 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 ///     error.to_string(),
 ///     "environment 3: element 0 of observation \"observation\" is NaN, expected a finite number"
 /// );
-/// let EnvError::Failed(source) = error.source else { unreachable!() };
-/// assert!(matches!(source.downcast_ref(), Some(NotFinite::Observation { element: 0, .. })));
+/// assert!(matches!(error.source, EnvError::NotFinite(NotFinite::Observation { element: 0, .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -179,7 +178,7 @@ impl NotFinite {
     fn of(self, env: usize) -> VecEnvError {
         VecEnvError {
             env,
-            source: EnvError::failed(self),
+            source: self.into(),
         }
     }
 }
@@ -327,7 +326,7 @@ mod tests {
 
     #[test]
     fn errors_can_be_told_apart_by_type() {
-        let EnvError::Failed(source) = verdict(&Told::new([0.0; 2], f64::INFINITY, 0.0)).source
+        let EnvError::NotFinite(found) = verdict(&Told::new([0.0; 2], f64::INFINITY, 0.0)).source
         else {
             panic!("not an error of the check");
         };
@@ -336,7 +335,7 @@ mod tests {
             element: 0,
             value: f64::INFINITY,
         };
-        assert_eq!(source.downcast_ref(), Some(&expected));
+        assert_eq!(found, expected);
     }
 
     #[test]
