@@ -87,6 +87,44 @@ fn by_arrival_whoever_asks_gets_the_next_part_and_the_first_whole_slab_comes_fir
 }
 
 #[test]
+fn by_arrival_a_quick_worker_leaves_room_for_the_others() {
+    let ring = ring(Order::ByArrival, 3, 1, 4, 8);
+    ring.request().unwrap();
+    // Five slabs may be started.
+    fill(ring.claim(0).unwrap(), 0);
+    let second = ring.claim(0).unwrap();
+    assert!(ring.try_claim(0).unwrap().is_none(), "two are undelivered");
+    fill(ring.claim(1).unwrap(), 1);
+    fill(second, 0);
+    assert!(ring.try_claim(0).unwrap().is_none());
+    fill(ring.claim(2).unwrap(), 2);
+    // That the first is held does not matter, once it was delivered.
+    let _held = ring.try_next().unwrap();
+    fill(ring.claim(0).unwrap(), 0);
+    assert!(ring.try_claim(0).unwrap().is_none());
+}
+
+#[test]
+fn by_arrival_the_slower_of_two_workers_is_not_starved() {
+    let ring = ring(Order::ByArrival, 2, 1, 2, 16);
+    let mut delivered = Vec::new();
+    for _ in 0..200 {
+        ring.request().unwrap();
+        // The first fills whatever it gets before the other is awake.
+        for worker in 0..2 {
+            while let Some(part) = ring.try_claim(worker).unwrap() {
+                fill(part, worker as i64);
+            }
+        }
+        let batch = ring.try_next().unwrap().part(0).unwrap();
+        delivered.push(actions(&batch)[0]);
+    }
+    for window in delivered.windows(4) {
+        assert!(window.contains(&0) && window.contains(&1), "{window:?}");
+    }
+}
+
+#[test]
 fn by_arrival_several_workers_share_a_slab() {
     let ring = ring(Order::ByArrival, 3, 2, 3, 8);
     let parts: Vec<Part> = [2, 0, 1]
