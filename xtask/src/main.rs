@@ -1,4 +1,4 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `loom`, `sanitize`, `tidy`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `models`, `sanitize`, `tidy`.
 //!
 //! What continuous integration runs is what a developer runs: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -6,7 +6,7 @@
 mod bench;
 mod cargo;
 mod counts;
-mod loom;
+mod models;
 mod process;
 mod python;
 mod report;
@@ -40,7 +40,7 @@ enum Task {
     /// Runs every check and every test, and ends with one line that counts them
     ///
     /// Formatting, clippy, the tree's own rules (tidy), unit and integration tests, doctests, the comparisons with
-    /// Gymnasium and PyTorch, and the loom models. All of them run even when one fails. Needs Rust, a C compiler and
+    /// Gymnasium and PyTorch, and the models of loom and shuttle. All of them run even when one fails. Needs Rust, a C compiler and
     /// Python 3.11 or newer; the Python packages go into `target/venv`, once. Uses cargo-nextest where it is installed.
     Test {
         /// Let clippy read the package `windrow-examples` too (builds a learning framework)
@@ -68,10 +68,10 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Explores the interleavings of the ring and of the weight store with loom
+    /// Explores the interleavings of the ring and of the weight store with loom, and those of collectors with shuttle
     ///
     /// `LOOM_MAX_PREEMPTIONS` bounds the search; it is 3 unless you set it.
-    Loom,
+    Models,
     /// Looks for undefined behaviour and leaks in the crates that contain `unsafe`
     ///
     /// A tool that is not installed is left out, and a line says so; it is an error when nothing could run.
@@ -118,7 +118,7 @@ fn perform(task: Task) -> Result<bool> {
             },
         ),
         Task::Demo { arguments } => cargo::demo(&root, &arguments),
-        Task::Loom => loom::run(&Workspace::load(&root)?),
+        Task::Models => models::run(&Workspace::load(&root)?),
         Task::Sanitize { tool } => sanitize::run(&Workspace::load(&root)?, tool),
         Task::Tidy => tidy::run(&Workspace::load(&root)?),
         Task::Python => {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::{
     cargo,
     counts::Counts,
-    loom,
+    models,
     process::{self, Show},
     report::{Report, Verdict},
     workspace::Workspace,
@@ -206,7 +206,7 @@ fn targets(workspace: &Workspace) -> Result<Vec<String>> {
         arguments.extend(["--package".to_owned(), name.to_owned()]);
         let tests = package
             .tests()
-            .filter(|test| !test.contains(COMPILER) && !loom::is_model(test));
+            .filter(|test| !test.contains(COMPILER) && !models::is_loom(test));
         arguments.extend(tests.flat_map(|test| ["--test".to_owned(), test.to_owned()]));
     }
     Ok(arguments)

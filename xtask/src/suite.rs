@@ -12,7 +12,7 @@ use anyhow::Result;
 use crate::{
     cargo,
     counts::Counts,
-    loom,
+    models,
     process::{self, Show},
     python,
     report::{Report, Verdict},
@@ -69,7 +69,7 @@ pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
         });
     }
     report.step("doctests", || doctests(root));
-    report.step("loom models", || loom::verdict(&workspace));
+    models::add_to(&mut report, &workspace);
     Ok(report.close())
 }
 
@@ -136,7 +136,7 @@ fn integration_tests(workspace: &Workspace) -> BTreeSet<&str> {
     let compares = |test: &str| COMPARISONS.iter().any(|comparison| comparison.test == test);
     packages
         .flat_map(|package| package.tests())
-        .filter(|test| !compares(test) && !loom::is_model(test))
+        .filter(|test| !compares(test) && !models::is_loom(test))
         .collect()
 }
 

@@ -1,13 +1,13 @@
 //! A collector that was started: its driver in a thread of its own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::CollectError;
 use crate::driver::Driver;
 use crate::error::said;
+use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard};
 
 /// The thread, and what is known of it.
 #[derive(Debug)]

@@ -3,8 +3,7 @@
 mod envs;
 mod frames;
 
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use windrow_env::EnvSpec;
 use windrow_slab::{Layout, LeafSpec, RecordSpec, Ring, RingSpec, Shares};
@@ -21,6 +20,7 @@ use crate::outlet::Outlet;
 use crate::placement::Crew;
 use crate::plan::Delivery;
 use crate::stats::Tally;
+use crate::sync::{AtomicBool, Mutex};
 use crate::trajectories::TrajectoryBatcher;
 use crate::worker::{Maker, Shared, Worker};
 use envs::{EnvOptions, env_makers, guarded, make_all};

@@ -4,7 +4,6 @@ mod control;
 mod state;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
@@ -16,6 +15,7 @@ use crate::core::Core;
 use crate::driver::Driver;
 use crate::plan::Plan;
 use crate::stats::Stats;
+use crate::sync::Ordering;
 use crate::{CollectError, CollectorBuilder, WorkerError};
 
 pub use control::Paused;

@@ -1,7 +1,6 @@
 //! What a collector's methods and its driver both look at.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use windrow_policy::{Policy, WeightUpdater, Weights};
 use windrow_slab::Ring;
@@ -10,6 +9,7 @@ use crate::CollectError;
 use crate::outlet::Outlet;
 use crate::plan::{CatResults, Plan};
 use crate::stats::Tally;
+use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use crate::worker::{Shared, lock};
 
 /// Where weights come from when none are given.

@@ -1,7 +1,6 @@
 //! What asks the workers for batches, in the consumer's thread or in one of its own.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tensordict::{TensorDict, TensorError};
 use windrow_slab::{Lease, SlabError};
@@ -11,6 +10,7 @@ use crate::consumer::{Consumer, assemble, unpadded};
 use crate::core::Core;
 use crate::placement::Crew;
 use crate::plan::Delivery;
+use crate::sync::Ordering;
 
 pub(crate) struct Driver {
     pub(crate) crew: Crew,
@@ -217,5 +217,13 @@ impl Driver {
                     .map_or(CollectError::ShutDown, CollectError::from),
                 other => other.into(),
             })
+    }
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver")
+            .field("crew", &self.crew)
+            .finish_non_exhaustive()
     }
 }

@@ -23,6 +23,7 @@ mod profiling;
 mod rollout;
 mod schedule;
 mod stats;
+mod sync;
 mod trajectories;
 mod worker;
 

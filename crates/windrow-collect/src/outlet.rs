@@ -1,11 +1,12 @@
 //! Where a collector writes, and as which writer.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use tensordict::TensorDict;
 use windrow_slab::{Sink, SinkError, WriterId};
 
 use crate::CollectError;
+use crate::sync::{Mutex, MutexGuard};
 
 /// A sink, to which the collector is attached while it collects for it.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use windrow_env::VecEnv;
@@ -14,6 +13,7 @@ use crate::plan::OnLoss;
 use crate::probe::{NoProbe, Phase, Probe, Profile, Recorder};
 use crate::rollout::rollout;
 use crate::schedule::Schedule;
+use crate::sync::{AtomicI64, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// Environments, the policy that acts in them, and where they stand.
 pub(crate) struct Worker {

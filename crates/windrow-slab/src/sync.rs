@@ -1,16 +1,21 @@
-//! The locks and counters of the ring, or loom's models of them.
+//! The locks and counters of the ring, or loom's and shuttle's models of them.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Condvar, Mutex, MutexGuard,
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
-#[cfg(not(loom))]
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard,
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 use std::time::{Duration, Instant};
 
 /// Looks for `changed` a short while before the caller goes to sleep.
@@ -18,7 +23,7 @@ use std::time::{Duration, Instant};
 /// A thread that sleeps costs a futex round trip (about 15 µs) to wake, one that is still looking well under one.
 /// Looks for some microseconds, however long the processor takes for one, and then a few yields: where workers
 /// outnumber cores, long spinning keeps the very thread from running that one waits for.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) fn spin_until(mut changed: impl FnMut() -> bool) -> bool {
     const LOOKING: Duration = Duration::from_micros(5);
     let start = Instant::now();
@@ -40,7 +45,7 @@ pub(crate) fn spin_until(mut changed: impl FnMut() -> bool) -> bool {
 }
 
 /// Spinning adds states to the model and nothing that it could find.
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub(crate) fn spin_until(_: impl FnMut() -> bool) -> bool {
     false
 }
@@ -49,18 +54,18 @@ pub(crate) fn spin_until(_: impl FnMut() -> bool) -> bool {
 /// those that it waits for.
 #[derive(Debug)]
 pub(crate) struct Habit {
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     last_micros: AtomicU32,
 }
 
 /// A wait that has begun.
 pub(crate) struct Waiting {
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     since: Instant,
     is_short: bool,
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 impl Habit {
     /// Some futex round trips: that one had to be woken makes no wait a long one.
     const LONG_MICROS: u32 = 100;
@@ -85,7 +90,7 @@ impl Habit {
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 impl Habit {
     pub(crate) fn new() -> Self {
         Self {}

@@ -1,13 +1,13 @@
 //! What can be done to a collector between two batches, or while it runs in the background.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use windrow_policy::Weights;
 
 use super::{Collector, PATIENCE};
 use crate::cursor::Restart;
 use crate::handle::Handle;
+use crate::sync::Ordering;
 use crate::{CollectError, WorkerError};
 
 impl Collector {

@@ -1,12 +1,12 @@
 //! Saving a collector, and going on from what was saved.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tensordict::{Element, Tensor, TensorDict};
 
 use super::Collector;
 use crate::CollectError;
+use crate::sync::Ordering;
 use crate::worker::Resume;
 
 impl Collector {

@@ -1,12 +1,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use windrow_slab::{Lease, Ring, SlabError};
 
 use crate::error::{WorkerError, WorkerFault};
+use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use crate::sync::{Builder, JoinHandle};
 use crate::worker::Worker;
 
 /// Workers in threads of their own, which start with the first batch that is asked for.
@@ -14,8 +14,10 @@ use crate::worker::Worker;
 pub(crate) struct Threads {
     waiting: Vec<Worker>,
     running: Vec<JoinHandle<()>>,
-    /// Disconnected once every thread has dropped its end.
+    /// A word from each thread that has ended.
     ended: Option<Receiver<()>>,
+    /// Threads that are known to have ended.
+    gone: usize,
 }
 
 impl Threads {
@@ -24,6 +26,7 @@ impl Threads {
             waiting: workers,
             running: Vec::new(),
             ended: None,
+            gone: 0,
         }
     }
 
@@ -49,7 +52,8 @@ impl Threads {
                     let fault = WorkerFault::panic(panic.as_ref());
                     to_tell.fail(&its_ring, WorkerError::new(id, None, fault));
                 }
-                drop(end);
+                // Whoever shuts down may be gone already.
+                let _ = end.send(());
             };
             match Builder::new().name(name).spawn(run) {
                 Ok(thread) => self.running.push(thread),
@@ -61,23 +65,26 @@ impl Threads {
         }
     }
 
+    /// Waits until every thread has ended, `timeout` at most: how many have not.
     pub(crate) fn join(&mut self, timeout: Duration) -> usize {
         self.waiting.clear();
         let Some(ended) = &self.ended else {
             return 0;
         };
-        match ended.recv_timeout(timeout) {
-            Err(RecvTimeoutError::Timeout) => {
-                self.running.retain(|thread| !thread.is_finished());
-                self.running.len()
-            }
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-                for thread in self.running.drain(..) {
-                    // Panics of users' code were caught; the thread had nothing else to say.
-                    let _ = thread.join();
-                }
-                0
+        let deadline = Instant::now() + timeout;
+        while self.gone < self.running.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match ended.recv_timeout(left) {
+                Ok(()) => self.gone += 1,
+                Err(RecvTimeoutError::Timeout) => return self.running.len() - self.gone,
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
+        self.gone = 0;
+        for thread in self.running.drain(..) {
+            // Panics of users' code were caught; the thread had nothing else to say.
+            let _ = thread.join();
+        }
+        0
     }
 }

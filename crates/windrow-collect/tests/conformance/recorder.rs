@@ -2,9 +2,13 @@
 #![allow(dead_code, reason = "each test target uses some of it")]
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+#[cfg(not(shuttle))]
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+#[cfg(shuttle)]
+use shuttle::sync::{Condvar, Mutex, MutexGuard};
 use tensordict::TensorDict;
 use windrow_slab::{Sink, SinkError, WriterId};
 

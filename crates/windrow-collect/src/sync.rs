@@ -1,0 +1,20 @@
+//! The locks, counters, channels and threads between a collector and its workers, or shuttle's models of them.
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::{
+    sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread::{Builder, JoinHandle},
+};
+#[cfg(not(shuttle))]
+pub(crate) use std::{
+    sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread::{Builder, JoinHandle},
+};

@@ -1,0 +1,35 @@
+//! The checks of the matrix under schedules that shuttle chooses: who runs next is decided at every lock, counter and
+//! channel between a collector and its workers, instead of by how fast each of them is.
+
+use windrow_collect::Placement;
+
+use super::cell::{self, Cell};
+use super::{check, ends};
+
+/// Schedules for each cell, and as many again that prefer one thread and interrupt it at few places.
+const SCHEDULES: usize = 200;
+const INTERRUPTIONS: usize = 3;
+
+fn explore(check: fn(Cell)) {
+    let mut ran = 0;
+    let cells = cell::all().filter(|cell| {
+        cell.placement == Placement::Threads && cell.workers == 2 && cell.envs.is_none()
+    });
+    for cell in cells {
+        shuttle::check_random(move || check(cell), SCHEDULES);
+        shuttle::check_pct(move || check(cell), SCHEDULES, INTERRUPTIONS);
+        ran += 1;
+    }
+    assert_eq!(ran, 21);
+    println!("shuttle: {} schedules of {ran} cells", 2 * SCHEDULES * ran);
+}
+
+#[test]
+fn in_any_schedule_each_frame_is_delivered_once_as_the_ledger_says() {
+    explore(check);
+}
+
+#[test]
+fn in_any_schedule_every_collector_ends_in_any_order() {
+    explore(ends::check);
+}
