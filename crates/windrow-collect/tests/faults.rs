@@ -11,13 +11,15 @@ mod frames;
 mod stamp;
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Barrier};
 
 use tensordict::TensorDict;
 use windrow_collect::{
     CollectError, Collector, MultiSyncCollector, OnLoss, Placement, WorkerError, WorkerFault,
 };
-use windrow_env::EnvError;
 use windrow_env::testing::LedgerEnv;
+use windrow_env::{Env, EnvError, EnvSpec, Outcome};
+use windrow_slab::{Row, RowMut};
 
 use crew::{ENVS, WORKERS, all};
 use faulty::{At, Fault, FaultyPolicy, How};
@@ -329,6 +331,46 @@ fn each_of_several_errors_is_told_once() {
             .collect();
         assert_eq!(told, struck, "{crew:?}");
     }
+}
+
+/// A ledger whose first step fails, once all of its kind are in theirs.
+struct Together(LedgerEnv, Arc<Barrier>);
+
+impl Env for Together {
+    fn spec(&self) -> &EnvSpec {
+        self.0.spec()
+    }
+
+    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
+        self.0.reset(seed, obs)
+    }
+
+    fn step(&mut self, _: Row<'_>, _: RowMut<'_>) -> Result<Outcome, EnvError> {
+        self.1.wait();
+        Err(EnvError::failed("all at once"))
+    }
+}
+
+#[test]
+fn a_shutdown_tells_of_all_workers_that_failed_at_once() {
+    let barrier = Arc::new(Barrier::new(3));
+    let env = move || Together(LedgerEnv::from_seed(), Arc::clone(&barrier));
+    let mut collector = MultiSyncCollector::builder(env)
+        .num_workers(3)
+        .frames_per_batch(6)
+        .build()
+        .unwrap();
+    let first = worker_error(collector.next().unwrap().unwrap_err());
+    let rest = collector.shutdown().unwrap_err();
+    let text = rest.to_string();
+    assert!(text.starts_with("2 workers failed: worker "), "{text}");
+    let CollectError::SeveralWorkers(rest) = rest else {
+        panic!("{text}")
+    };
+    let mut told = vec![first.worker(), rest[0].worker(), rest[1].worker()];
+    told.sort_unstable();
+    assert_eq!(told, [0, 1, 2]);
+    collector.shutdown().unwrap();
 }
 
 #[test]
