@@ -148,7 +148,7 @@ impl State {
         if self.stopped || self.retired[worker] {
             return Err(Refusal::Over);
         }
-        if self.paused || self.is_far_ahead(worker, fixed.spec.order) {
+        if self.paused {
             return Err(Refusal::NotNow);
         }
         let ticket = match self.orphan_of(worker) {
@@ -169,6 +169,9 @@ impl State {
             Order::ByWorker => (self.laps[worker], worker),
             Order::ByArrival => (self.tickets / parts, (self.tickets % parts) as usize),
         };
+        if self.is_far_ahead(fixed, worker) {
+            return Err(Refusal::NotNow);
+        }
         let slot = self.open(fixed, seq)?;
         match fixed.spec.order {
             Order::ByWorker => self.laps[worker] += 1,
@@ -177,14 +180,26 @@ impl State {
         Ok(Ticket { slot, part, seq })
     }
 
-    /// Whether, by arrival, two slabs with parts of `worker` are still to be delivered. A quick worker could have all that may
-    /// be started ahead to itself otherwise, since it asks again before others are awake.
-    fn is_far_ahead(&self, worker: usize, order: Order) -> bool {
-        let undelivered = |slot: &&Slot| {
+    /// Whether, by arrival, `worker` is to leave what may still be started to others: to those of whom no slab is under way. A
+    /// quick worker could have it all to itself otherwise, since it asks again before others are awake.
+    fn is_far_ahead(&self, fixed: &Fixed, worker: usize) -> bool {
+        if fixed.spec.order == Order::ByWorker || !self.is_under_way(worker) {
+            return false;
+        }
+        let slabs = (self.requested + fixed.spec.ahead as u64).min(self.end);
+        let left = (slabs * fixed.parts() as u64).saturating_sub(self.tickets);
+        let waiting = (0..self.retired.len())
+            .filter(|&other| !self.retired[other] && !self.is_under_way(other))
+            .count();
+        left <= waiting as u64
+    }
+
+    /// Whether a slab with a part of `worker` is still to be delivered.
+    fn is_under_way(&self, worker: usize) -> bool {
+        self.slots.iter().any(|slot| {
             matches!(slot.phase, Phase::Filling { .. } | Phase::Ready { .. })
                 && slot.workers.contains(&worker)
-        };
-        order == Order::ByArrival && self.slots.iter().filter(undelivered).count() >= 2
+        })
     }
 
     /// A part that `worker` has given back unwritten. Nobody else fills it: their frames would then lie before ones that
