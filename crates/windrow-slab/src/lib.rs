@@ -10,6 +10,7 @@ mod ring;
 mod row_block;
 mod rows;
 mod sink;
+mod store;
 mod sync;
 
 pub use error::SlabError;
@@ -20,3 +21,4 @@ pub use ring::{Commit, Order, Ring, RingSpec};
 pub use row_block::RowBlock;
 pub use rows::{Key, LeafSpec, Row, RowMut, Rows, RowsMut};
 pub use sink::{Sink, SinkError, WriterId};
+pub use store::{Store, StoreError, StoreRead};

@@ -1,19 +1,19 @@
-//! The locks and counters of the ring, or loom's and shuttle's models of them.
+//! The locks and counters of rings and stores, or loom's and shuttle's models of them.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(not(any(loom, shuttle)))]
 use std::time::{Duration, Instant};

@@ -100,6 +100,21 @@ impl Tensor {
         Ok(unsafe { Self::from_buffer(buffer, dtype, Shape::from_slice(shape)) })
     }
 
+    /// Row-major tensor of unspecified content, to be filled through [`data_ptr`](Tensor::data_ptr).
+    ///
+    /// # Errors
+    /// [`TensorError::TooLarge`].
+    ///
+    /// # Safety
+    /// Every element is written, bools with 0 or 1, before anything reads or views the tensor.
+    pub unsafe fn uninit(dtype: DType, shape: impl AsRef<[usize]>) -> Result<Tensor> {
+        let shape = shape.as_ref();
+        let count = checked_numel(shape, dtype)?;
+        let buffer = HeapBuffer::uninit(count * dtype.size());
+        // SAFETY: the caller initialises the elements before they are read.
+        Ok(unsafe { Self::from_buffer(buffer, dtype, Shape::from_slice(shape)) })
+    }
+
     /// Tensor of `value` everywhere; dtype of `T`.
     ///
     /// # Errors

@@ -165,7 +165,21 @@ impl TensorDict {
 
     /// Whether there is a tensor or dict `key`.
     pub fn contains_key(&self, key: impl AsKey) -> bool {
-        self.find(&key).is_ok()
+        // Not by way of an error, which takes long to say what may have been meant.
+        let Some(last) = key.depth().checked_sub(1) else {
+            return false;
+        };
+        let mut dict = self;
+        for level in 0..last {
+            match dict.place_of(key.part(level)) {
+                Some(at) => match &dict.entries[at].1 {
+                    Entry::Dict(inner) => dict = inner,
+                    Entry::Tensor(_) => return false,
+                },
+                None => return false,
+            }
+        }
+        dict.place_of(key.part(last)).is_some()
     }
 
     /// Takes the entry `key` out.

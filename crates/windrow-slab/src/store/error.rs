@@ -1,0 +1,108 @@
+use std::io;
+use std::path::PathBuf;
+
+use tensordict::{DType, NestedKey, TensorError};
+
+/// What can go wrong between a [`Store`](crate::Store), the frames given to it and its file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A store needs at least one row, and row numbers have 32 bits.
+    #[error("a store needs between 1 and {} rows, got {capacity}", u32::MAX)]
+    Capacity {
+        /// Rows that were asked for.
+        capacity: usize,
+    },
+    /// Frames have no entry at all.
+    #[error("a store needs frames with at least one entry, got none")]
+    NoEntries,
+    /// The store does not fit into memory.
+    #[error("a store of {capacity} rows like these does not fit into memory")]
+    TooLarge {
+        /// Rows that were asked for.
+        capacity: usize,
+    },
+    /// An entry that the store keeps is missing.
+    #[error("frames lack entry {key}, which the first frames had")]
+    Missing {
+        /// Name of the entry.
+        key: NestedKey,
+    },
+    /// An entry that the store has no room for.
+    #[error("frames have entry {key}, which the first frames did not have")]
+    Extra {
+        /// Name of the entry.
+        key: NestedKey,
+    },
+    /// An entry of another type or shape than the store keeps.
+    #[error("entry {key}: expected {expected_dtype} {expected:?} a frame, got {got_dtype} {got:?}")]
+    Entry {
+        /// Name of the entry.
+        key: NestedKey,
+        /// Element type that the store keeps.
+        expected_dtype: DType,
+        /// Shape of one frame that the store keeps.
+        expected: Box<[usize]>,
+        /// Element type that came.
+        got_dtype: DType,
+        /// Shape of one frame that came.
+        got: Box<[usize]>,
+    },
+    /// Frames with another number of batch dimensions than one.
+    #[error("expected frames of batch size [n], got {batch_size:?}")]
+    NotFlat {
+        /// Batch size that came.
+        batch_size: Vec<usize>,
+    },
+    /// More frames than rows.
+    #[error("{frames} frames do not fit into {capacity} rows")]
+    TooMany {
+        /// Frames that came.
+        frames: usize,
+        /// Rows of the store.
+        capacity: usize,
+    },
+    /// No such row.
+    #[error("row {row} does not exist: there are {capacity} rows")]
+    NoSuchRow {
+        /// Row that was asked for.
+        row: usize,
+        /// Rows of the store.
+        capacity: usize,
+    },
+    /// The row holds no frame, or was being written when the reader was registered.
+    #[error("row {row} holds no frame")]
+    NotFilled {
+        /// Row that was asked for.
+        row: u32,
+    },
+    /// A tensor operation failed.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// The file is not one of a store like this.
+    #[error("{}: expected {expected}, got {got}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What a file of this store has.
+        expected: String,
+        /// What was found.
+        got: String,
+    },
+    /// Another process, or another store, has the file open.
+    #[error("{} is in use by another storage", .path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The operating system refused.
+    #[error("failed to {op} {}: {error}", .path.display())]
+    Io {
+        /// The operation.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        error: io::Error,
+    },
+}

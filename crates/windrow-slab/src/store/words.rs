@@ -1,0 +1,275 @@
+//! The words in front of the rows: which rows are filled, and what is being written.
+
+use std::ops::Range;
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Words of the head; one bit a row follows them.
+const HEAD: usize = 16;
+#[cfg(not(loom))]
+const MAGIC: usize = 0;
+#[cfg(not(loom))]
+const FINGERPRINT: usize = 1;
+#[cfg(not(loom))]
+const CAPACITY: usize = 2;
+/// Twice the number of finished writes, and one more while another is under way.
+const SEQUENCE: usize = 3;
+/// Two entries of [`Entry::WORDS`] each: write `n` uses entry `n % 2`, so that the last finished one stays.
+const ENTRIES: usize = 4;
+
+/// What the first word of a mapped file says, the version of its format included.
+#[cfg(not(loom))]
+const OF_WINDROW: u64 = u64::from_le_bytes(*b"windrow1");
+
+/// The head of a store and its bits, shared by the one writer and any number of readers.
+///
+/// A write notes what it is about to do, sets the sequence to odd, clears its rows' bits, copies, sets the bits, and
+/// sets the sequence to even. All of it lies in the store's memory, so that a mapped file can be read after its process
+/// died at any instruction: an odd sequence means that the rows of the entry are torn.
+#[derive(Debug)]
+pub(super) struct Words {
+    /// The start of the store's memory, `len(capacity)` words of it.
+    #[cfg(not(loom))]
+    start: std::ptr::NonNull<u64>,
+    #[cfg(loom)]
+    words: Box<[AtomicU64]>,
+    capacity: usize,
+}
+
+// SAFETY: an address of words that are only accessed as atomics; the store keeps them alive.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+/// What one write does, as it stands in the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Entry {
+    /// First row.
+    pub(super) first: usize,
+    /// Rows from there on, modulo the capacity.
+    pub(super) len: usize,
+    /// Rows written over the life of the store, before this write.
+    pub(super) before: u64,
+    /// The same, after it.
+    pub(super) after: u64,
+}
+
+impl Entry {
+    const WORDS: usize = 4;
+}
+
+impl Words {
+    /// Words that a store of `capacity` rows needs.
+    pub(super) fn len(capacity: usize) -> usize {
+        HEAD + capacity.div_ceil(64)
+    }
+
+    /// # Safety
+    /// `start` is the start of `len(capacity)` aligned words that live as long as the result and are accessed through
+    /// it alone.
+    #[cfg(not(loom))]
+    pub(super) unsafe fn new(start: std::ptr::NonNull<u8>, capacity: usize) -> Self {
+        Self {
+            start: start.cast(),
+            capacity,
+        }
+    }
+
+    #[cfg(loom)]
+    pub(super) unsafe fn new(_: std::ptr::NonNull<u8>, capacity: usize) -> Self {
+        Self {
+            words: (0..Self::len(capacity))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+            capacity,
+        }
+    }
+
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at < Self::len(self.capacity), "word {at} is in the head");
+        // SAFETY: `at` is below `len(capacity)`: a place in the head, or the word of a row below the capacity; `new`
+        // promises these words.
+        unsafe { AtomicU64::from_ptr(self.start.add(at).as_ptr()) }
+    }
+
+    #[cfg(loom)]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.words[at]
+    }
+
+    /// Whether `row`, which must be below the capacity, holds a frame.
+    #[inline(always)]
+    pub(super) fn is_filled(&self, row: u32) -> bool {
+        let word = self.word(HEAD + row as usize / 64).load(Ordering::Relaxed);
+        word >> (row % 64) & 1 == 1
+    }
+
+    /// Notes that a write begins, and clears its rows' bits. By the one writer only, as are the others that change words.
+    pub(super) fn begin(&self, first: usize, len: usize, after: u64) {
+        let sequence = self.load(SEQUENCE);
+        let entry = Entry {
+            first,
+            len,
+            before: self.last().after,
+            after,
+        };
+        self.put((sequence / 2 % 2) as usize, entry);
+        self.word(SEQUENCE).store(sequence + 1, Ordering::Release);
+        // Not a byte of the rows may change before the words say so, or a file could hold torn rows that look whole.
+        fence(Ordering::SeqCst);
+        self.set(first, len, false);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Notes that the write is whole: its rows are filled from now on.
+    pub(super) fn commit(&self, first: usize, len: usize) {
+        fence(Ordering::SeqCst);
+        self.set(first, len, true);
+        self.finish();
+    }
+
+    /// Notes the end of a write that leaves its rows empty.
+    pub(super) fn finish(&self) {
+        self.word(SEQUENCE)
+            .store(self.load(SEQUENCE) + 1, Ordering::Release);
+    }
+
+    /// The last finished write.
+    pub(super) fn last(&self) -> Entry {
+        let finished = self.load(SEQUENCE) / 2;
+        // Both entries of an empty store are zero, so that the one before the first is as well.
+        self.entry((finished.wrapping_sub(1) % 2) as usize)
+    }
+
+    fn entry(&self, which: usize) -> Entry {
+        let at = ENTRIES + which * Entry::WORDS;
+        Entry {
+            first: self.load(at) as usize,
+            len: self.load(at + 1) as usize,
+            before: self.load(at + 2),
+            after: self.load(at + 3),
+        }
+    }
+
+    fn put(&self, which: usize, entry: Entry) {
+        let at = ENTRIES + which * Entry::WORDS;
+        let words = [
+            entry.first as u64,
+            entry.len as u64,
+            entry.before,
+            entry.after,
+        ];
+        for (place, value) in words.into_iter().enumerate() {
+            self.word(at + place).store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        self.word(at).load(Ordering::Relaxed)
+    }
+
+    /// Sets or clears the bits of `len` rows from `first` on, modulo the capacity.
+    fn set(&self, first: usize, len: usize, filled: bool) {
+        let before_seam = len.min(self.capacity - first);
+        self.set_range(first..first + before_seam, filled);
+        self.set_range(0..len - before_seam, filled);
+    }
+
+    fn set_range(&self, rows: Range<usize>, filled: bool) {
+        let mut row = rows.start;
+        while row < rows.end {
+            let end = rows.end.min((row / 64 + 1) * 64);
+            let mask = (u64::MAX >> (64 - (end - row))) << (row % 64);
+            let word = self.word(HEAD + row / 64);
+            // Readers look at other bits of the word meanwhile; there is no second writer.
+            let old = word.load(Ordering::Relaxed);
+            let new = if filled { old | mask } else { old & !mask };
+            word.store(new, Ordering::Relaxed);
+            row = end;
+        }
+    }
+
+    /// Runs of filled rows, in order.
+    pub(super) fn filled(&self) -> Vec<Range<u32>> {
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for at in 0..self.capacity.div_ceil(64) {
+            let mut word = self.load(HEAD + at);
+            let base = (at * 64) as u32;
+            let mut from = 0;
+            while word != 0 {
+                let skip = word.trailing_zeros();
+                let run = (word >> skip).trailing_ones();
+                let start = base + from + skip;
+                match runs.last_mut() {
+                    Some(last) if last.end == start => last.end = start + run,
+                    _ => runs.push(start..start + run),
+                }
+                from += skip + run;
+                word = word.checked_shr(skip + run).unwrap_or(0);
+            }
+        }
+        runs
+    }
+
+    /// Marks fresh memory as a store whose layout has this fingerprint.
+    #[cfg(not(loom))]
+    pub(super) fn found(&self, fingerprint: u64) {
+        self.word(FINGERPRINT).store(fingerprint, Ordering::Relaxed);
+        self.word(CAPACITY)
+            .store(self.capacity as u64, Ordering::Relaxed);
+        self.word(MAGIC).store(OF_WINDROW, Ordering::Release);
+    }
+
+    /// Whether nobody has written to this memory yet.
+    #[cfg(not(loom))]
+    pub(super) fn is_fresh(&self) -> bool {
+        self.load(MAGIC) == 0
+    }
+
+    /// What another process left, made whole again: the rows of a write that was under way are empty.
+    ///
+    /// # Errors
+    /// What was expected and what was found, when the words are not those of a store like this.
+    #[cfg(not(loom))]
+    pub(super) fn recover(&self, fingerprint: u64) -> Result<(), (String, String)> {
+        let capacity = self.capacity as u64;
+        if self.load(MAGIC) != OF_WINDROW {
+            let expected = "the mark of a windrow storage".to_owned();
+            return Err((expected, "another".to_owned()));
+        }
+        if self.load(CAPACITY) != capacity {
+            let got = format!("{} rows", self.load(CAPACITY));
+            return Err((format!("{capacity} rows"), got));
+        }
+        if self.load(FINGERPRINT) != fingerprint {
+            let expected = "frames of the names, types and shapes of these".to_owned();
+            return Err((expected, "others".to_owned()));
+        }
+        let sequence = self.load(SEQUENCE);
+        let torn = self.entry((sequence / 2 % 2) as usize);
+        if sequence % 2 == 1 {
+            if torn.first >= self.capacity || torn.len > self.capacity {
+                let expected = format!("a write within {capacity} rows");
+                return Err((expected, format!("{} from {} on", torn.len, torn.first)));
+            }
+            self.set(torn.first, torn.len, false);
+            fence(Ordering::SeqCst);
+            let undone = Entry {
+                len: 0,
+                after: torn.before,
+                ..torn
+            };
+            self.put((sequence / 2 % 2) as usize, undone);
+            self.word(SEQUENCE).store(sequence + 1, Ordering::Release);
+        }
+        // Bits behind the last row would be runs of rows that do not exist.
+        let spare = self.capacity % 64;
+        if spare > 0 {
+            let word = self.word(HEAD + self.capacity / 64);
+            word.fetch_and(u64::MAX >> (64 - spare), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,385 @@
+//! A store from outside: what is written is what is read, in memory and in a file, whatever the order of things.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+use tensordict::{DType, Tensor, TensorDict};
+use windrow_slab::{Store, StoreError};
+
+/// Frames of many widths, all of whose elements follow from a number each.
+fn frames(numbers: &[i64]) -> TensorDict {
+    let n = numbers.len();
+    let base = Tensor::from_slice(numbers, [n]).unwrap();
+    let wide = |width: usize, dtype: DType| {
+        let values: Vec<i64> = numbers
+            .iter()
+            .flat_map(|number| (0..width as i64).map(move |at| number * 31 + at))
+            .collect();
+        let tensor = Tensor::from_vec(values, [n, width]).unwrap();
+        tensor.cast(dtype).unwrap()
+    };
+    let bit = |width: usize| {
+        let bits = wide(width, DType::I64).to_vec::<i64>().unwrap();
+        Tensor::from_vec(bits.iter().map(|bit| bit % 3 == 0).collect(), [n, width]).unwrap()
+    };
+    let mut dict = TensorDict::new([n]);
+    dict.set("action", base).unwrap();
+    dict.set("done", bit(1)).unwrap();
+    dict.set("mask", bit(5)).unwrap();
+    dict.set("observation", wide(4, DType::F32)).unwrap();
+    dict.set(("next", "observation"), wide(4, DType::F32))
+        .unwrap();
+    dict.set(("next", "reward"), wide(1, DType::F64)).unwrap();
+    dict.set(("next", "deep", "state"), wide(7, DType::I16))
+        .unwrap();
+    dict.set("pixels", wide(4100, DType::U8)).unwrap();
+    dict.set("nothing", Tensor::zeros(DType::F32, [n, 0]).unwrap())
+        .unwrap();
+    dict
+}
+
+fn store(capacity: usize) -> Store {
+    Store::new(Store::leaves(&frames(&[0])).unwrap(), capacity).unwrap()
+}
+
+fn open(path: &Path, capacity: usize) -> Result<Store, StoreError> {
+    Store::open(path, Store::leaves(&frames(&[0])).unwrap(), capacity)
+}
+
+#[test]
+fn rows_go_on_at_the_first_behind_the_last() {
+    let store = store(5);
+    store.write(3, &frames(&[10, 11, 12])).unwrap();
+    assert_eq!((store.cursor(), store.written()), (1, 3));
+    let reader = store.read();
+    assert_eq!(reader.filled(), [0..1, 3..5]);
+    assert_eq!(
+        reader.gather(&[0, 4, 3, 4]).unwrap(),
+        frames(&[12, 11, 10, 11])
+    );
+    assert_eq!(reader.gather(&[]).unwrap(), frames(&[]));
+}
+
+#[test]
+fn a_store_of_many_megabytes_is_like_a_small_one() {
+    let store = store(1500);
+    assert!(store.bytes() > 6_000_000);
+    let numbers: Vec<i64> = (0..1000).collect();
+    store.write(1000, &frames(&numbers)).unwrap();
+    let rows: Vec<u32> = (1000..1500).chain(0..500).collect();
+    assert_eq!(store.read().gather(&rows).unwrap(), frames(&numbers));
+}
+
+#[test]
+fn chosen_entries_come_alone() {
+    let store = store(3);
+    store.write(0, &frames(&[1, 2, 3])).unwrap();
+    let keys = [("next", "reward").into(), "action".into()];
+    let picked = store.read().gather_keys(&[2, 0], &keys).unwrap();
+    assert_eq!(picked, frames(&[3, 1]).select(&keys).unwrap());
+    let error = store.read().gather_keys(&[0], &["acton".into()]);
+    assert!(matches!(error, Err(StoreError::Missing { .. })));
+}
+
+#[test]
+fn sources_may_have_any_strides() {
+    let store = store(8);
+    let wide = frames(&[0, 1, 2, 3, 4, 5]);
+    let every_other = wide.reshape([3, 2]).unwrap().select_index(1, 0).unwrap();
+    store.write(6, &every_other).unwrap();
+    assert_eq!(store.read().gather(&[6, 7, 0]).unwrap(), frames(&[0, 2, 4]));
+
+    let turned = Tensor::arange(0..12).unwrap().view([2, 3, 2]).unwrap();
+    let turned = turned.permute([1, 2, 0]).unwrap().flip(0).unwrap();
+    let mut dict = TensorDict::new([3]);
+    dict.set("x", &turned).unwrap();
+    let store = Store::new(Store::leaves(&dict).unwrap(), 3).unwrap();
+    store.write(0, &dict).unwrap();
+    let read = store.read().gather(&[0, 1, 2]).unwrap();
+    assert_eq!(read.get("x").unwrap(), &turned);
+}
+
+#[test]
+fn gathered_tensors_belong_to_whoever_asked() {
+    let store = store(2);
+    store.write(0, &frames(&[1, 2])).unwrap();
+    let mut picked = store.read().gather(&[0, 1]).unwrap();
+    store.write(0, &frames(&[3, 4])).unwrap();
+    assert_eq!(picked, frames(&[1, 2]));
+    let action = picked.get_mut("action").unwrap();
+    action.as_mut_slice::<i64>().unwrap()[0] = 9;
+}
+
+#[test]
+fn what_does_not_fit_is_named_and_changes_nothing() {
+    let store = store(4);
+    store.write(0, &frames(&[1])).unwrap();
+    let told = |frames: &TensorDict| store.write(0, frames).unwrap_err().to_string();
+
+    assert_eq!(
+        told(&frames(&[5]).exclude(&[("next", "reward")])),
+        r#"frames lack entry ("next", "reward"), which the first frames had"#
+    );
+    let mut other = frames(&[5]);
+    other
+        .set("extra", Tensor::zeros(DType::F32, [1]).unwrap())
+        .unwrap();
+    assert_eq!(
+        told(&other),
+        r#"frames have entry "extra", which the first frames did not have"#
+    );
+    let mut other = frames(&[5]);
+    other
+        .set("observation", Tensor::zeros(DType::F32, [1, 5]).unwrap())
+        .unwrap();
+    assert_eq!(
+        told(&other),
+        r#"entry "observation": expected float32 [4] a frame, got float32 [5]"#
+    );
+    let moved = frames(&[5]).exclude(&["next"]);
+    let mut moved = moved;
+    moved
+        .set("zext", frames(&[5]).get_dict("next").unwrap().clone())
+        .unwrap();
+    assert!(told(&moved).contains("lack entry (\"next\""));
+    assert_eq!(
+        told(&TensorDict::new([1, 1])),
+        "expected frames of batch size [n], got [1, 1]"
+    );
+    assert_eq!(told(&frames(&[0; 5])), "5 frames do not fit into 4 rows");
+    let error = store.write(4, &frames(&[5])).unwrap_err();
+    assert_eq!(error.to_string(), "row 4 does not exist: there are 4 rows");
+
+    let reader = store.read();
+    assert!(matches!(
+        reader.gather(&[0, 1]),
+        Err(StoreError::NotFilled { row: 1 })
+    ));
+    assert!(matches!(
+        reader.gather(&[4]),
+        Err(StoreError::NoSuchRow { row: 4, .. })
+    ));
+    assert_eq!(reader.gather(&[0]).unwrap(), frames(&[1]));
+}
+
+#[test]
+fn a_file_is_found_as_it_was_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rows");
+    let store = open(&path, 70).unwrap();
+    store.write(68, &frames(&[1, 2, 3])).unwrap();
+    assert!(matches!(open(&path, 70), Err(StoreError::InUse { .. })));
+    drop(store);
+
+    let store = open(&path, 70).unwrap();
+    assert_eq!((store.cursor(), store.written()), (1, 3));
+    assert_eq!(store.read().filled(), [0..1, 68..70]);
+    assert_eq!(
+        store.read().gather(&[68, 69, 0]).unwrap(),
+        frames(&[1, 2, 3])
+    );
+    store.clear();
+    drop(store);
+
+    let store = open(&path, 70).unwrap();
+    assert!(store.read().filled().is_empty());
+    assert_eq!((store.cursor(), store.written()), (0, 3));
+    drop(store);
+
+    assert!(matches!(open(&path, 71), Err(StoreError::File { .. })));
+    let mut leaves = Store::leaves(&frames(&[0])).unwrap();
+    leaves[0].key = "deed".into();
+    let error = Store::open(&path, leaves, 70).unwrap_err();
+    assert!(
+        error.to_string().contains("names, types and shapes"),
+        "{error}"
+    );
+}
+
+#[test]
+fn files_of_others_are_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rows");
+    let bytes = store(3).bytes();
+    std::fs::write(&path, vec![7; bytes]).unwrap();
+    let error = open(&path, 3).unwrap_err();
+    assert!(
+        error.to_string().contains("mark of a windrow storage"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), vec![7; bytes]);
+    // Room that was made but not marked: the maker died.
+    std::fs::write(&path, vec![0; bytes / 2]).unwrap();
+    assert!(open(&path, 3).unwrap().read().filled().is_empty());
+}
+
+#[test]
+fn bools_are_bools_whatever_the_file_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rows");
+    let mut dict = TensorDict::new([1]);
+    dict.set("one", Tensor::full([1, 1], true).unwrap())
+        .unwrap();
+    dict.set("two", Tensor::full([1, 2], true).unwrap())
+        .unwrap();
+    let leaves = Store::leaves(&dict).unwrap();
+    let store = Store::open(&path, leaves.clone(), 1).unwrap();
+    store.write(0, &dict).unwrap();
+    drop(store);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let records = bytes.len() - 8;
+    bytes[records..].fill(0xA5);
+    std::fs::write(&path, bytes).unwrap();
+    let store = Store::open(&path, leaves, 1).unwrap();
+    assert_eq!(store.read().gather(&[0]).unwrap(), dict);
+}
+
+#[test]
+fn readers_and_writers_in_many_threads_see_whole_frames_only() {
+    let rounds = if cfg!(miri) { 20 } else { 400 };
+    let store = store(16);
+    store
+        .write(0, &frames(&(0..16).collect::<Vec<_>>()))
+        .unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..2)
+            .map(|writer| {
+                let store = &store;
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        let number = (writer * rounds + round) as i64;
+                        let n = 1 + round % 7;
+                        let numbers: Vec<i64> = (number..number + n as i64).collect();
+                        store.write(round * 5 % 16, &frames(&numbers)).unwrap();
+                    }
+                })
+            })
+            .collect();
+        let reader = || {
+            let mut seen = 0;
+            while !done.load(Ordering::Acquire) || seen == 0 {
+                let reader = store.read();
+                let rows: Vec<u32> = reader.filled().into_iter().flatten().collect();
+                let read = reader.gather(&rows).unwrap();
+                let numbers = read.as_slice::<i64>("action").unwrap();
+                assert_eq!(read, frames(numbers));
+                assert_eq!(reader.gather(&rows).unwrap(), read);
+                seen += rows.len();
+            }
+        };
+        let readers = [scope.spawn(reader), scope.spawn(reader)];
+        writers
+            .into_iter()
+            .for_each(|writer| writer.join().unwrap());
+        done.store(true, Ordering::Release);
+        readers
+            .into_iter()
+            .for_each(|reader| reader.join().unwrap());
+    });
+}
+
+/// What a store is compared with.
+#[derive(Debug, Clone)]
+struct Model {
+    rows: Vec<Option<i64>>,
+    cursor: usize,
+    written: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write { first: usize, n: usize },
+    Gather(Vec<usize>),
+    Clear,
+    Reopen,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0usize..200, 0usize..200).prop_map(|(first, n)| Step::Write { first, n }),
+        4 => prop::collection::vec(0usize..200, 0..20).prop_map(Step::Gather),
+        1 => Just(Step::Clear),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+fn runs(model: &Model) -> Vec<Range<u32>> {
+    let mut runs: Vec<Range<u32>> = Vec::new();
+    for (row, _) in (0u32..)
+        .zip(&model.rows)
+        .filter(|(_, value)| value.is_some())
+    {
+        match runs.last_mut() {
+            Some(last) if last.end == row => last.end += 1,
+            _ => runs.push(row..row + 1),
+        }
+    }
+    runs
+}
+
+fn compare(store: &Store, model: &Model) {
+    let reader = store.read();
+    assert_eq!(reader.filled(), runs(model));
+    assert_eq!(
+        (store.cursor(), store.written()),
+        (model.cursor, model.written)
+    );
+    let rows: Vec<u32> = runs(model).into_iter().flatten().collect();
+    let values: Vec<i64> = model.rows.iter().flatten().copied().collect();
+    assert_eq!(reader.gather(&rows).unwrap(), frames(&values));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_store_is_a_list(capacity in 1usize..140, steps in prop::collection::vec(step(), 1..20), mapped in any::<bool>()) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rows");
+        let make = || if mapped { open(&path, capacity).unwrap() } else { store(capacity) };
+        let mut store = make();
+        let mut model = Model { rows: vec![None; capacity], cursor: 0, written: 0 };
+        let mut number = 0;
+        for step in steps {
+            match step {
+                Step::Write { first, n } => {
+                    let (first, n) = (first % capacity, n % (capacity + 1));
+                    let numbers: Vec<i64> = (number..number + n as i64).collect();
+                    store.write(first, &frames(&numbers)).unwrap();
+                    for (place, value) in numbers.into_iter().enumerate() {
+                        model.rows[(first + place) % capacity] = Some(value);
+                    }
+                    if n > 0 {
+                        model.cursor = (first + n) % capacity;
+                    }
+                    model.written += n as u64;
+                    number += n as i64;
+                }
+                Step::Gather(rows) => {
+                    let rows: Vec<u32> = rows.into_iter().map(|row| (row % capacity) as u32).collect();
+                    let values: Option<Vec<i64>> = rows.iter().map(|&row| model.rows[row as usize]).collect();
+                    match (store.read().gather(&rows), values) {
+                        (Ok(read), Some(values)) => prop_assert_eq!(read, frames(&values)),
+                        (Err(StoreError::NotFilled { row }), None) => prop_assert!(model.rows[row as usize].is_none()),
+                        (read, values) => prop_assert!(false, "{:?} {:?}", read, values),
+                    }
+                }
+                Step::Clear => {
+                    store.clear();
+                    model.rows.fill(None);
+                    model.cursor = 0;
+                }
+                Step::Reopen if mapped => {
+                    drop(store);
+                    store = make();
+                }
+                Step::Reopen => {}
+            }
+        }
+        compare(&store, &model);
+    }
+}
