@@ -7,9 +7,13 @@ use anyhow::{Context, Result, bail};
 use crate::{
     cargo,
     process::{self, Show},
+    python,
 };
 
 const FOLDER: &str = "crates/windrow/benches";
+
+/// Those that time a Python library beside windrow.
+const WITH_PYTHON: [&str; 1] = ["replay"];
 
 /// What to run and how often.
 #[derive(Debug)]
@@ -50,6 +54,10 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
             request.name
         );
     }
+    let mut python = None;
+    if WITH_PYTHON.contains(&request.name.as_str()) {
+        python = Some(python::environment(root)?);
+    }
     let mut figures = Vec::new();
     for run in 1..=request.runs {
         if request.runs > 1 {
@@ -64,6 +72,9 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
             "--bench",
             &request.name,
         ]);
+        if let Some(python) = &python {
+            command.env(python::VARIABLE, python);
+        }
         if !request.arguments.is_empty() {
             command.arg("--").args(&request.arguments);
         }

@@ -1,4 +1,4 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `models`, `sanitize`, `tidy`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `faults`, `models`, `sanitize`, `tidy`.
 //!
 //! What continuous integration runs is what a developer runs: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -6,6 +6,7 @@
 mod bench;
 mod cargo;
 mod counts;
+mod faults;
 mod models;
 mod process;
 mod python;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use faults::Fault;
 use sanitize::Sanitizer;
 use workspace::Workspace;
 
@@ -68,7 +70,16 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Explores the interleavings of the ring and of the weight store with loom, and those of collectors with shuttle
+    /// Makes things go wrong at random moments, many times over, and looks at what is left
+    Faults {
+        /// What goes wrong
+        #[arg(value_enum)]
+        fault: Fault,
+        /// How many times
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+        times: u32,
+    },
+    /// Explores the interleavings of the ring, of stores and buffers and of the weight store with loom, and those of collectors with shuttle
     ///
     /// `LOOM_MAX_PREEMPTIONS` bounds the search; it is 3 unless you set it.
     Models,
@@ -118,6 +129,7 @@ fn perform(task: Task) -> Result<bool> {
             },
         ),
         Task::Demo { arguments } => cargo::demo(&root, &arguments),
+        Task::Faults { fault, times } => faults::run(&root, fault, times),
         Task::Models => models::run(&Workspace::load(&root)?),
         Task::Sanitize { tool } => sanitize::run(&Workspace::load(&root)?, tool),
         Task::Tidy => tidy::run(&Workspace::load(&root)?),

@@ -13,7 +13,7 @@ use crate::{
     workspace::Workspace,
 };
 
-const LOOM_PACKAGES: [&str; 2] = ["windrow-slab", "windrow-policy"];
+const LOOM_PACKAGES: [&str; 3] = ["windrow-slab", "windrow-policy", "windrow-replay"];
 
 /// Where schedules are tried.
 const SHUTTLE_TEST: (&str, &str) = ("windrow-collect", "conformance");

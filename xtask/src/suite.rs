@@ -20,23 +20,33 @@ use crate::{
     workspace::Workspace,
 };
 
-/// A test target that compares windrow with a Python library, and says how much it compared.
+/// A test target that compares windrow with something else, and says how much it compared.
 struct Comparison {
     title: &'static str,
     package: &'static str,
     test: &'static str,
+    /// Whether the other side is a Python library.
+    python: bool,
 }
 
-const COMPARISONS: [Comparison; 2] = [
+const COMPARISONS: [Comparison; 3] = [
     Comparison {
         title: "comparison with Gymnasium",
         package: "windrow-env",
         test: "gymnasium",
+        python: true,
     },
     Comparison {
         title: "comparison with PyTorch",
         package: "windrow-policy",
         test: "torch",
+        python: true,
+    },
+    Comparison {
+        title: "comparison of replay with a list",
+        package: "windrow-replay",
+        test: "model",
+        python: false,
     },
 ];
 
@@ -146,9 +156,9 @@ fn compare(
     comparison: &Comparison,
     python: Option<&PathBuf>,
 ) -> Result<Verdict> {
-    let Some(python) = python else {
+    if comparison.python && python.is_none() {
         return Ok(Verdict::NotRun("there is no Python environment".to_owned()));
-    };
+    }
     workspace.package(comparison.package)?;
     let mut command = cargo::command(&workspace.root);
     command.args([
@@ -159,9 +169,10 @@ fn compare(
         "--test",
         comparison.test,
     ]);
-    command
-        .args(["--", "--nocapture"])
-        .env(python::VARIABLE, python);
+    command.args(["--", "--nocapture"]);
+    if let Some(python) = python {
+        command.env(python::VARIABLE, python);
+    }
     let finished = process::run(&mut command, Show::Only(|line| compared(line).is_some()))?;
     let amount: u64 = finished
         .lines

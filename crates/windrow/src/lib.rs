@@ -21,6 +21,7 @@
 //! * [`policy`]: who acts; random actions, functions, and small networks evaluated without a framework.
 //! * [`slab`]: the memory that workers fill.
 //! * [`Collector`]: the rollout loop, and batches as [`TensorDict`]s.
+//! * [`replay`]: what is kept of them, and how it is sampled.
 //! * [`postproc`]: what is done to a batch, such as [`Gae`].
 //! * [`tensordict`]: named, nested tensors; saving and loading as safetensors.
 #![forbid(unsafe_code)]
@@ -42,5 +43,10 @@ pub use windrow_env::{self as env, CartPole, Env, EnvError, EnvSpec, Spec, VecEn
 pub use windrow_policy::{
     self as policy, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, RandomPolicy,
     Weights, nn, policy_fn,
+};
+pub use windrow_replay::{
+    self as replay, LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter,
+    PrioritizedSampler, PrioritizedSliceSampler, RandomSampler, RateLimiter, ReplayBuffer,
+    ReplayBufferBuilder, ReplayError, SamplerWithoutReplacement, SliceSampler,
 };
 pub use windrow_slab::{self as slab, Key, SlabError};

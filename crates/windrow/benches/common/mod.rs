@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 /// Pairs of runs whose median ratio is told, and how long each run lasts at least.
-const PAIRS: usize = 15;
-const RUN: Duration = Duration::from_millis(150);
+pub const PAIRS: usize = 15;
+pub const RUN: Duration = Duration::from_millis(150);
 
 /// Something that does work and says how many frames it did.
 pub type Work<'a> = &'a mut dyn FnMut() -> u64;

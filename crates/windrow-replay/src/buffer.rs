@@ -1,0 +1,313 @@
+//! The replay buffer: storage, writer, sampler and limiter behind one handle.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tensordict::TensorDict;
+
+use crate::sampler::Sampler;
+use crate::state::State;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::{ListStorage, RandomSampler, RateLimiter, ReplayError, SampleRng, Storage, Writer};
+
+mod mark;
+mod put;
+mod recover;
+mod saved;
+mod sink;
+mod take;
+
+/// Keeps the frames that collectors make, and gives learners samples of them.
+///
+/// A handle: clones share one buffer, and all methods may be called from several threads at once. A frame is seen when all
+/// of the batch that it was written with is there, and no frame is sampled while it is overwritten: samples wait for nobody
+/// who writes, and writers only for samples that began before.
+///
+/// Frames lie in rows, one each, whatever the shape of the batch that they came in: `capacity` counts frames, and `[envs,
+/// time]` is written environment by environment, so that the frames of an episode follow each other. A buffer of another
+/// kind whose storage has `ndim=2` keeps rows of time instead; slices of this one are the same.
+///
+/// ```
+/// use tensordict::{Tensor, TensorDict};
+/// use windrow_replay::{ListStorage, ReplayBuffer, SliceSampler};
+///
+/// let buffer = ReplayBuffer::builder()
+///     .storage(ListStorage::new(100))
+///     .sampler(SliceSampler::slice_len(2))
+///     .batch_size(6)
+///     .seed(0)
+///     .build()?;
+///
+/// let mut frames = TensorDict::new([4]);
+/// frames.set("observation", Tensor::arange(0..4)?)?;
+/// frames.set(("next", "done"), Tensor::from_vec(vec![false, true, false, false], [4, 1])?)?;
+/// buffer.extend(&frames)?;
+///
+/// // Three slices of two frames each, from the two trajectories.
+/// let batch = buffer.sample(None)?;
+/// assert_eq!(batch.batch_size(), [6]);
+/// for slice in batch.as_slice::<i64>("observation")?.chunks(2) {
+///     assert!(slice == [0, 1] || slice == [2, 3]);
+/// }
+/// # Ok::<(), windrow_replay::ReplayError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ReplayBuffer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    storage: Box<dyn Storage>,
+    capacity: usize,
+    batch_size: Option<usize>,
+    timeout: Duration,
+    /// Held by whoever writes, from giving up the old rows to admitting the new.
+    turn: Mutex<()>,
+    state: Mutex<State>,
+    /// Told when there may be more to sample.
+    readable: Condvar,
+    /// Told when there may be room to write.
+    writable: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ReplayBuffer {
+    /// A buffer to be told what it consists of: a list of 1000 frames, round robin and random, when nothing is.
+    pub fn builder() -> ReplayBufferBuilder {
+        ReplayBufferBuilder {
+            storage: Box::new(ListStorage::new(1000)),
+            writer: Writer::default(),
+            sampler: Box::new(RandomSampler::new()),
+            limiter: None,
+            batch_size: None,
+            seed: None,
+            timeout: Duration::from_secs(60),
+        }
+    }
+
+    /// Number of frames that can be sampled.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shared.lock().live.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Frames that there is room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.shared.capacity
+    }
+
+    /// Frames written since the buffer was last empty, those included that were overwritten.
+    #[must_use]
+    pub fn write_count(&self) -> u64 {
+        self.shared.lock().write_count
+    }
+
+    /// Batch size of a sample that does not name one.
+    #[must_use]
+    pub fn batch_size(&self) -> Option<usize> {
+        self.shared.batch_size
+    }
+
+    /// What the buffer holds and has done.
+    #[must_use]
+    pub fn stats(&self) -> ReplayStats {
+        let state = self.shared.lock();
+        let held = state.held();
+        ReplayStats {
+            frames: held.frames,
+            capacity: self.shared.capacity,
+            write_count: state.write_count,
+            sampled: state.sampled,
+            trajectories: held.trajectories.map(|(all, _)| all),
+            complete_trajectories: held.trajectories.map(|(_, ended)| ended),
+            writers: state.writers.len(),
+        }
+    }
+
+    /// Gives up all frames, and counts from 0 again. Keys and shapes of frames stay as they are.
+    pub fn empty(&self) {
+        let turn = self.shared.turn();
+        self.shared.lock().clear();
+        self.shared.storage.clear();
+        drop(turn);
+        self.shared.readable.notify_all();
+        self.shared.writable.notify_all();
+    }
+
+    /// Takes priorities of rows over, as `"index"` of a sample names them; `priorities` has one for each, not negative.
+    /// Returns for how many: a row that holds no frame at this moment is passed over. One that was overwritten since it was
+    /// sampled gives its priority to the frame that it holds now.
+    ///
+    /// # Errors
+    /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Priorities`] when they are not as many as
+    /// rows, or one is negative or not finite; nothing is changed then.
+    pub fn update_priority(&self, rows: &[i64], priorities: &[f32]) -> Result<usize, ReplayError> {
+        let state = &mut *self.shared.lock();
+        let frames = crate::Frames::new(&state.live, state.runs.as_ref());
+        state.sampler.update_priority(rows, priorities, &frames)
+    }
+
+    /// Changes the exponent of importance weights, from the next sample on.
+    ///
+    /// # Errors
+    /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Argument`] when it is negative or not finite.
+    pub fn set_beta(&self, beta: f64) -> Result<(), ReplayError> {
+        self.shared.lock().sampler.set_beta(beta)
+    }
+}
+
+/// Counts of a [`ReplayBuffer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReplayStats {
+    /// Frames that can be sampled.
+    pub frames: usize,
+    /// Frames that there is room for.
+    pub capacity: usize,
+    /// Frames written since the buffer was last empty.
+    pub write_count: u64,
+    /// Frames sampled since then.
+    pub sampled: u64,
+    /// Trajectories that the frames are of, pieces included; none where the writer does not keep frames in order.
+    pub trajectories: Option<usize>,
+    /// Those of them that reach the end of their episode.
+    pub complete_trajectories: Option<usize>,
+    /// Collectors that are attached.
+    pub writers: usize,
+}
+
+/// What a [`ReplayBuffer`] will consist of.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until build() is called"]
+pub struct ReplayBufferBuilder {
+    storage: Box<dyn Storage>,
+    writer: Writer,
+    sampler: Box<dyn Sampler>,
+    limiter: Option<RateLimiter>,
+    batch_size: Option<usize>,
+    seed: Option<u64>,
+    timeout: Duration,
+}
+
+impl ReplayBufferBuilder {
+    /// Where frames are kept.
+    pub fn storage(mut self, storage: impl Storage + 'static) -> Self {
+        self.storage = Box::new(storage);
+        self
+    }
+
+    /// Which rows they are written to.
+    pub fn writer(mut self, writer: impl Into<Writer>) -> Self {
+        self.writer = writer.into();
+        self
+    }
+
+    /// How they are chosen.
+    pub fn sampler(mut self, sampler: impl Sampler + 'static) -> Self {
+        self.sampler = Box::new(sampler);
+        self
+    }
+
+    /// When samples and insertions wait for each other.
+    pub fn limiter(mut self, limiter: RateLimiter) -> Self {
+        self.limiter = Some(limiter);
+        self
+    }
+
+    /// Frames in a sample, where none are named.
+    pub fn batch_size(mut self, batch_size: usize) -> Self {
+        self.batch_size = Some(batch_size);
+        self
+    }
+
+    /// What all choices follow from; from the operating system when not given.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// How long a sample waits for writers that are attached, and an insertion for a limiter: 60 s when not given. A
+    /// collector's insertion waits until the collector is shut down.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Puts the buffer together, and goes on with the frames that a storage on disk holds already.
+    ///
+    /// # Errors
+    /// [`ReplayError::Argument`] when the parts make no sense alone or together; those of the storage.
+    pub fn build(mut self) -> Result<ReplayBuffer, ReplayError> {
+        let capacity = self.storage.capacity();
+        let argument = |name, expected: String, got: String| {
+            Err(ReplayError::Argument {
+                name,
+                expected,
+                got,
+            })
+        };
+        if capacity == 0 || u32::try_from(capacity).is_err() {
+            let expected = format!("a capacity of 1 to {} frames", u32::MAX);
+            return argument("storage", expected, capacity.to_string());
+        }
+        if self.batch_size == Some(0) {
+            return argument("batch_size", "at least 1".to_owned(), "0".to_owned());
+        }
+        if self.sampler.run_keys().is_some() && matches!(self.writer, Writer::MaxReward(_)) {
+            let expected = "one that keeps frames in order, which slices need".to_owned();
+            return argument("writer", expected, "MaxRewardWriter".to_owned());
+        }
+        self.sampler.begin(capacity)?;
+        let rng = self
+            .seed
+            .map_or_else(SampleRng::from_entropy, SampleRng::new);
+        let mut state = State::new(capacity, self.writer, self.sampler, self.limiter, rng);
+        recover::recover(&mut state, &*self.storage)?;
+        Ok(ReplayBuffer {
+            shared: Arc::new(Shared {
+                storage: self.storage,
+                capacity,
+                batch_size: self.batch_size,
+                timeout: self.timeout,
+                turn: Mutex::new(()),
+                state: Mutex::new(state),
+                readable: Condvar::new(),
+                writable: Condvar::new(),
+            }),
+        })
+    }
+}
+
+/// Frames one after another, and how many of them one row of `batch` has.
+fn flat(batch: &TensorDict) -> Result<(std::borrow::Cow<'_, TensorDict>, usize), ReplayError> {
+    let expected = "a batch size of [time] or [..., time], of at least one frame";
+    let Some(&row) = batch.batch_size().last().filter(|_| batch.numel() > 0) else {
+        return Err(ReplayError::Argument {
+            name: "batch",
+            expected: expected.to_owned(),
+            got: format!("{:?}", batch.batch_size()),
+        });
+    };
+    let frames = match batch.ndim() {
+        1 => std::borrow::Cow::Borrowed(batch),
+        _ => std::borrow::Cow::Owned(batch.flatten()?),
+    };
+    Ok((frames, row))
+}

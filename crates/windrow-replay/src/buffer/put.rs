@@ -1,0 +1,226 @@
+//! Writing frames.
+
+use std::borrow::Cow;
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use tensordict::TensorDict;
+use windrow_slab::WriterId;
+
+use super::{ReplayBuffer, Shared, flat};
+use crate::live::RowSpan;
+use crate::marks::Marks;
+use crate::state::State;
+use crate::sync::MutexGuard;
+use crate::{ReplayError, Writer};
+
+/// Why a batch was not taken in.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// Its writer was detached.
+    Detached,
+    Error(ReplayError),
+}
+
+impl<E: Into<ReplayError>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+/// Whose frames they are, and how they came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A batch of a user.
+    Batch,
+    /// A user's single frame, which may go on where the last did.
+    Single,
+    /// A batch of a collector.
+    Writer(WriterId),
+}
+
+impl ReplayBuffer {
+    /// Takes a copy of the frames of `batch` in, `[time]` or `[…, time]`; returns the rows of those that were kept, in their
+    /// order.
+    ///
+    /// All of them become visible together. Of more frames than the buffer has rows, the last are kept. The first batch
+    /// settles which keys, dtypes and shapes frames have, where the storage is not a list. A run of frames in a batch, up to the end of an
+    /// episode, another trajectory's id or the end of a row of the batch, goes on in the next batch only when that begins with
+    /// the same id.
+    ///
+    /// # Errors
+    /// [`ReplayError::Argument`] for a batch without frames, those of the storage when they do not fit,
+    /// [`ReplayError::NoRuns`] when the sampler needs to know where trajectories end and cannot,
+    /// [`ReplayError::NotTaken`] and [`ReplayError::NeverThrough`] when the limiter does not let them in. Nothing of the batch
+    /// is visible then.
+    pub fn extend(&self, batch: &TensorDict) -> Result<Vec<i64>, ReplayError> {
+        self.put_for_user(batch, Source::Batch)
+    }
+
+    /// Takes a copy of one frame in, a dict of batch size `[]`; returns its row, if it was kept. Frames without ids that are
+    /// added one after another are one trajectory up to the end of its episode.
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend), and [`ReplayError::Tensor`] when the batch size is another.
+    pub fn add(&self, frame: &TensorDict) -> Result<Option<i64>, ReplayError> {
+        let batch = frame.unsqueeze(0)?;
+        let rows = self.put_for_user(&batch, Source::Single)?;
+        Ok(rows.first().copied())
+    }
+
+    fn put_for_user(&self, batch: &TensorDict, source: Source) -> Result<Vec<i64>, ReplayError> {
+        self.put(batch, source).map_err(|refused| match refused {
+            Refused::Error(error) => error,
+            Refused::Detached => ReplayError::State("a user's batch has no writer".to_owned()),
+        })
+    }
+
+    pub(super) fn put(&self, batch: &TensorDict, source: Source) -> Result<Vec<i64>, Refused> {
+        let (frames, row) = flat(batch)?;
+        self.shared.storage.prepare(&frames)?;
+        let (keys, needed) = self.shared.lock().run_keys();
+        let marks = Marks::read(&frames, row, &keys, needed)?;
+        let marks = match source {
+            Source::Single => marks.singly(),
+            Source::Batch | Source::Writer(_) => marks,
+        };
+        let turn = self.shared.turn_for(frames.numel(), source)?;
+        let written = match self.shared.values(&frames)? {
+            None => self.shared.write_ring(&frames, marks),
+            Some(values) => self.shared.write_best(&frames, &values),
+        };
+        drop(turn);
+        self.shared.readable.notify_all();
+        Ok(written?)
+    }
+}
+
+impl Shared {
+    /// Waits until it is this writer's turn and the limiter lets `frames` frames in.
+    fn turn_for(&self, frames: usize, source: Source) -> Result<MutexGuard<'_, ()>, Refused> {
+        let begin = Instant::now();
+        loop {
+            let turn = self.turn();
+            let state = self.lock();
+            if let Source::Writer(WriterId(id)) = source
+                && !state.writers.is_attached(id)
+            {
+                return Err(Refused::Detached);
+            }
+            let Some(why) = state.blocks_insert(frames)? else {
+                return Ok(turn);
+            };
+            // Others may write while this waits: less, or after a reset of the buffer.
+            drop(turn);
+            let waited = begin.elapsed();
+            match self.timeout.checked_sub(waited) {
+                _ if matches!(source, Source::Writer(_)) => {
+                    drop(self.writable.wait(state));
+                }
+                Some(left) if !left.is_zero() => {
+                    drop(self.writable.wait_timeout(state, left));
+                }
+                _ => {
+                    return Err(Refused::Error(ReplayError::NotTaken {
+                        frames,
+                        why,
+                        waited,
+                    }));
+                }
+            }
+        }
+    }
+
+    /// What frames are compared by, where the writer compares them.
+    fn values(&self, frames: &TensorDict) -> Result<Option<Vec<f64>>, ReplayError> {
+        match &self.lock().writer {
+            Writer::RoundRobin => Ok(None),
+            Writer::MaxReward(writer) => writer.values(frames).map(Some),
+        }
+    }
+
+    /// Writes frames behind the newest, in the place of the oldest.
+    fn write_ring(&self, frames: &TensorDict, marks: Marks) -> Result<Vec<i64>, ReplayError> {
+        let count = frames.numel();
+        let skipped = count.saturating_sub(self.capacity);
+        let kept = count - skipped;
+        let marks = marks.skip(skipped)?;
+        let frames = match skipped {
+            0 => Cow::Borrowed(frames),
+            _ => Cow::Owned(frames.narrow(0, skipped, kept)?),
+        };
+        let mut state = self.lock();
+        let rows = RowSpan::new(
+            (state.cursor + skipped) % self.capacity,
+            kept,
+            self.capacity,
+        );
+        let room = self.capacity - state.live.len();
+        if kept > room {
+            let oldest = RowSpan::new(state.live.row(0), kept - room, self.capacity);
+            state.evict(oldest);
+        }
+        let first = rows.rows().next().unwrap_or(0);
+        self.write(state, |storage| storage.write(first, &frames))?;
+        let mut state = self.lock();
+        state.admit(rows, Some(&marks), skipped);
+        state.cursor = (state.cursor + count) % self.capacity;
+        state.count(count);
+        let mut written = Vec::with_capacity(rows.len());
+        for range in rows.ranges() {
+            written.extend(range.start as i64..range.end as i64);
+        }
+        Ok(written)
+    }
+
+    /// Writes those frames that are worth more than the least of those kept, in the place of these.
+    fn write_best(&self, frames: &TensorDict, values: &[f64]) -> Result<Vec<i64>, ReplayError> {
+        let mut state = self.lock();
+        let Writer::MaxReward(writer) = &mut state.writer else {
+            return Ok(Vec::new());
+        };
+        let placed = writer.place(values, self.capacity);
+        let one = |row: u32| RowSpan::new(row as usize, 1, self.capacity);
+        for &row in placed.keys() {
+            if state.live.contains(row as usize) {
+                state.evict(one(row));
+            }
+        }
+        let written = self.write(state, |storage| {
+            for (&row, &frame) in &placed {
+                storage.write(row as usize, &frames.narrow(0, frame, 1)?)?;
+            }
+            Ok(())
+        });
+        let mut state = self.lock();
+        if let Err(error) = written {
+            if let Writer::MaxReward(writer) = &mut state.writer {
+                writer.lose(placed.into_keys());
+            }
+            return Err(error);
+        }
+        for &row in placed.keys() {
+            state.admit(one(row), None, 0);
+        }
+        state.count(frames.numel());
+        let mut rows: Vec<(usize, u32)> = placed.into_iter().map(|(row, at)| (at, row)).collect();
+        rows.sort_unstable();
+        Ok(rows.into_iter().map(|(_, row)| i64::from(row)).collect())
+    }
+
+    /// Writes without the lock, so that samples go on meanwhile.
+    fn write(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        work: impl FnOnce(&dyn crate::Storage) -> Result<(), ReplayError>,
+    ) -> Result<(), ReplayError> {
+        state.writing = true;
+        drop(state);
+        let written = work(&*self.storage);
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .writing = false;
+        written
+    }
+}

@@ -1,0 +1,77 @@
+//! Going on with what a storage on disk held when it was opened.
+
+use tensordict::{NestedKey, TensorDict};
+
+use crate::live::{Live, RowSpan};
+use crate::marks::Marks;
+use crate::state::State;
+use crate::{Recovered, ReplayError, Storage, StorageRead, Writer};
+
+/// Takes the rows over that are whole. In a ring they are those that lead up to the last one written; others, if there are
+/// any, are given up.
+pub(super) fn recover(state: &mut State, storage: &dyn Storage) -> Result<(), ReplayError> {
+    let Some(recovered) = storage.recovered() else {
+        return Ok(());
+    };
+    let reader = storage.read();
+    let capacity = storage.capacity();
+    match &mut state.writer {
+        Writer::RoundRobin => {
+            let rows = leading_up(&recovered, capacity);
+            let (keys, needed) = state.run_keys();
+            let frames = reader.gather_keys(&rows, &keys.present(&first_of(&*reader, &rows)?))?;
+            let marks = Marks::read(&frames, rows.len(), &keys, needed)?;
+            state.cursor = recovered.cursor;
+            let first = (recovered.cursor + capacity - rows.len()) % capacity;
+            state.live = Live::ring(first, 0, capacity);
+            if let Some(runs) = &mut state.runs {
+                // Any number will do that leads to the same rows.
+                runs.skip(capacity + recovered.cursor - rows.len());
+            }
+            state.admit(RowSpan::new(first, rows.len(), capacity), Some(&marks), 0);
+        }
+        Writer::MaxReward(writer) => {
+            let rows: Vec<u32> = recovered.rows.iter().cloned().flatten().collect();
+            if !rows.is_empty() {
+                let frames = reader.gather_keys(&rows, std::slice::from_ref(writer.key()))?;
+                let values = writer.values(&frames)?;
+                writer.restore(&rows, &values);
+            }
+            for &row in &rows {
+                state.admit(RowSpan::new(row as usize, 1, capacity), None, 0);
+            }
+        }
+    }
+    state.write_count = recovered.written;
+    Ok(())
+}
+
+/// The rows that are whole without a gap up to the cursor, in order.
+fn leading_up(recovered: &Recovered, capacity: usize) -> Vec<u32> {
+    let mut whole = vec![false; capacity];
+    for range in &recovered.rows {
+        whole[range.start as usize..range.end as usize].fill(true);
+    }
+    let back = |age: usize| (recovered.cursor + capacity - 1 - age) % capacity;
+    let len = (0..capacity)
+        .position(|age| !whole[back(age)])
+        .unwrap_or(capacity);
+    (0..len).rev().map(|age| back(age) as u32).collect()
+}
+
+/// One frame, to see which keys there are.
+fn first_of(reader: &dyn StorageRead, rows: &[u32]) -> Result<TensorDict, ReplayError> {
+    match rows.first() {
+        Some(&row) => reader.gather(&[row]),
+        None => Ok(TensorDict::new([0])),
+    }
+}
+
+impl crate::RunKeys {
+    /// The keys among these, or their usual stand-ins, that `frames` have.
+    fn present(&self, frames: &TensorDict) -> Vec<NestedKey> {
+        let mut keys = self.candidates();
+        keys.retain(|key| frames.contains_key(key));
+        keys
+    }
+}

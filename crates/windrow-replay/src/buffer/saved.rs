@@ -1,0 +1,249 @@
+//! States of a buffer, in memory and on disk.
+
+use std::path::Path;
+
+use tensordict::{Tensor, TensorDict};
+
+use super::ReplayBuffer;
+use crate::live::{Live, RowSpan};
+use crate::state::State;
+use crate::{Checkpoint, CheckpointWriter, ReplayError, SampleRng, Storage, Writer};
+
+const FRAMES: &str = "frames";
+/// Name of the file of a checkpoint that holds everything but frames.
+const FILE: &str = "buffer";
+
+impl ReplayBuffer {
+    /// All that the next samples depend on, frames included, once nobody is writing. Collectors that are attached are not
+    /// part of it.
+    ///
+    /// # Errors
+    /// Those of the storage, when the frames cannot be put into one batch.
+    pub fn state_dict(&self) -> Result<TensorDict, ReplayError> {
+        let turn = self.shared.turn();
+        let state = self.shared.lock();
+        let mut saved = of_state(&state)?;
+        let rows = in_order(&state.live);
+        let reader = self.shared.storage.read();
+        drop(state);
+        drop(turn);
+        if !rows.is_empty() {
+            saved.set(FRAMES, reader.gather(&rows)?)?;
+        }
+        Ok(saved)
+    }
+
+    /// Goes on from a [state](Self::state_dict) of a buffer of the same parts: further samples are those that it would have
+    /// given.
+    ///
+    /// # Errors
+    /// [`ReplayError::State`] when it is of another buffer, or those of the storage when the frames are of another kind.
+    /// Nothing is changed when the state is refused.
+    pub fn load_state_dict(&self, saved: &TensorDict) -> Result<(), ReplayError> {
+        let rows = self.check(saved)?;
+        let frames = match rows.is_empty() {
+            true => None,
+            false => Some(saved.get_dict(FRAMES)?),
+        };
+        if let Some(frames) = frames {
+            if frames.batch_size() != [rows.len()] {
+                return Err(misfit("frames of size", rows.len(), &frames.batch_size()));
+            }
+            self.shared.storage.prepare(frames)?;
+        }
+        self.restore(saved, &rows, |storage| match frames {
+            Some(frames) => write(storage, &rows, frames),
+            None => Ok(()),
+        })
+    }
+
+    /// Writes a checkpoint into `directory`: the frames in files of their own, with checksums, and last a manifest that
+    /// names them. Killed anywhere, a process leaves the checkpoint before. Writers wait meanwhile, samples do not.
+    ///
+    /// # Errors
+    /// [`ReplayError::Io`] naming the file.
+    pub fn save(&self, directory: impl AsRef<Path>) -> Result<(), ReplayError> {
+        let mut checkpoint = CheckpointWriter::begin(directory)?;
+        let turn = self.shared.turn();
+        let state = self.shared.lock();
+        let saved = of_state(&state)?;
+        let reader = self.shared.storage.read();
+        drop(state);
+        checkpoint.dict(FILE, &saved)?;
+        checkpoint.rows(self.shared.capacity, &*reader)?;
+        drop(reader);
+        drop(turn);
+        checkpoint.finish()
+    }
+
+    /// Goes on from the last finished checkpoint in `directory`.
+    ///
+    /// # Errors
+    /// [`ReplayError::Damaged`], [`ReplayError::Misfit`] and [`ReplayError::Io`] naming the file, and those of
+    /// [`load_state_dict`](Self::load_state_dict). Nothing is changed when a checksum or the state is refused.
+    pub fn load(&self, directory: impl AsRef<Path>) -> Result<(), ReplayError> {
+        let checkpoint = Checkpoint::open(directory)?;
+        let saved = checkpoint.dict(FILE)?;
+        let rows = self.check(&saved)?;
+        self.restore(&saved, &rows, |storage| checkpoint.rows(storage))
+    }
+
+    /// The rows of a state, if it fits.
+    fn check(&self, saved: &TensorDict) -> Result<Vec<u32>, ReplayError> {
+        let capacity = self.shared.capacity;
+        let [saved_capacity, cursor, ..] = counts(saved)?;
+        if saved_capacity != capacity as i64 {
+            return Err(misfit("a capacity of", capacity, &saved_capacity));
+        }
+        if !(0..saved_capacity).contains(&cursor) {
+            return Err(misfit("a cursor below", capacity, &cursor));
+        }
+        let ring = matches!(self.shared.lock().writer, Writer::RoundRobin);
+        if ring != saved.contains_key("runs") {
+            return Err(ReplayError::State("it is of another writer".to_owned()));
+        }
+        let rows: Vec<u32> = saved
+            .as_slice::<i64>("rows")?
+            .iter()
+            .filter_map(|&row| u32::try_from(row).ok())
+            .filter(|&row| (row as usize) < capacity)
+            .collect();
+        let mut seen = vec![false; capacity];
+        let again = |&row: &u32| std::mem::replace(&mut seen[row as usize], true);
+        if rows.len() != saved.as_slice::<i64>("rows")?.len() || rows.iter().any(again) {
+            return Err(ReplayError::State(
+                "rows are beyond the capacity or named twice".to_owned(),
+            ));
+        }
+        Ok(rows)
+    }
+
+    /// Gives up what there is, lets `write` fill the rows, and takes the state over.
+    fn restore(
+        &self,
+        saved: &TensorDict,
+        rows: &[u32],
+        write: impl FnOnce(&dyn Storage) -> Result<(), ReplayError>,
+    ) -> Result<(), ReplayError> {
+        let turn = self.shared.turn();
+        self.shared.lock().clear();
+        self.shared.storage.clear();
+        write(&*self.shared.storage)?;
+        let mut state = self.shared.lock();
+        let loaded = take_over(&mut state, saved, rows, self.shared.capacity);
+        if loaded.is_err() {
+            state.clear();
+        }
+        drop(state);
+        drop(turn);
+        self.shared.readable.notify_all();
+        self.shared.writable.notify_all();
+        loaded
+    }
+}
+
+/// Writes frames into `rows`: those that follow each other together.
+fn write(storage: &dyn Storage, rows: &[u32], frames: &TensorDict) -> Result<(), ReplayError> {
+    let mut at = 0;
+    for run in rows.chunk_by(|a, b| a + 1 == *b) {
+        storage.write(run[0] as usize, &frames.narrow(0, at, run.len())?)?;
+        at += run.len();
+    }
+    Ok(())
+}
+
+fn misfit(what: &str, expected: usize, got: &impl std::fmt::Debug) -> ReplayError {
+    ReplayError::State(format!("expected {what} {expected}, got {got:?}"))
+}
+
+/// The rows in the buffer's own order.
+fn in_order(live: &Live) -> Vec<u32> {
+    (0..live.len()).map(|at| live.row(at) as u32).collect()
+}
+
+fn of_state(state: &State) -> Result<TensorDict, ReplayError> {
+    let numbers = |numbers: &[i64]| Tensor::from_slice(numbers, [numbers.len()]);
+    let rows: Vec<i64> = in_order(&state.live).into_iter().map(i64::from).collect();
+    let [inserted, sampled] = state.limiter.as_ref().map_or([0, 0], |it| it.counts());
+    let counts = [
+        state.live.capacity() as i64,
+        state.cursor as i64,
+        state.write_count as i64,
+        state.sampled as i64,
+        inserted as i64,
+        sampled as i64,
+    ];
+    let (seed, drawn) = state.rng.state();
+    let mut saved = TensorDict::new([]);
+    saved.set("rows", numbers(&rows)?)?;
+    saved.set("counts", numbers(&counts)?)?;
+    saved.set("rng", numbers(&[seed as i64, drawn as i64])?)?;
+    saved.set("sampler", state.sampler.state_dict()?)?;
+    if let Some(runs) = &state.runs {
+        let (firsts, lens, ended, next) = runs.state();
+        saved.set(("runs", "first"), numbers(&firsts)?)?;
+        saved.set(("runs", "len"), numbers(&lens)?)?;
+        saved.set(
+            ("runs", "ended"),
+            Tensor::from_slice(&ended, [ended.len()])?,
+        )?;
+        saved.set(("runs", "next"), numbers(&next)?)?;
+    }
+    if let Writer::MaxReward(writer) = &state.writer {
+        let values = writer.values_of(&rows);
+        saved.set("values", Tensor::from_slice(&values, [values.len()])?)?;
+    }
+    Ok(saved)
+}
+
+/// Capacity, cursor, frames written, frames sampled, and the two counts of the limiter.
+fn counts(saved: &TensorDict) -> Result<[i64; 6], ReplayError> {
+    let counts = saved.as_slice::<i64>("counts")?;
+    counts
+        .try_into()
+        .map_err(|_| misfit("counts:", 6, &counts.len()))
+}
+
+fn take_over(
+    state: &mut State,
+    saved: &TensorDict,
+    rows: &[u32],
+    capacity: usize,
+) -> Result<(), ReplayError> {
+    let [_, cursor, write_count, sampled, inserted, taken] = counts(saved)?;
+    let [seed, drawn] = saved.as_slice::<i64>("rng")?.try_into().unwrap_or([0, 0]);
+    state.cursor = cursor as usize;
+    if let Some(runs) = &mut state.runs {
+        let first = (state.cursor + capacity - rows.len()) % capacity;
+        let ring = Live::ring(first, rows.len(), capacity);
+        let [firsts, lens] = [("runs", "first"), ("runs", "len")].map(|key| saved.as_slice(key));
+        let ended = saved.as_slice(("runs", "ended"))?;
+        let next = saved.as_slice(("runs", "next"))?.try_into();
+        let next: [i64; 3] = next.map_err(|_| ReplayError::State("runs are damaged".to_owned()))?;
+        let fits = in_order(&ring) == rows
+            && next[0].rem_euclid(capacity as i64) == cursor
+            && runs.load((firsts?, lens?, ended), next, rows.len());
+        if !fits {
+            return Err(ReplayError::State(
+                "runs and rows do not make a ring".to_owned(),
+            ));
+        }
+        state.live = ring;
+        let span = RowSpan::new(first, rows.len(), capacity);
+        state.announce(span);
+    } else {
+        for &row in rows {
+            state.admit(RowSpan::new(row as usize, 1, capacity), None, 0);
+        }
+    }
+    if let Writer::MaxReward(writer) = &mut state.writer {
+        writer.restore(rows, saved.as_slice("values")?);
+    }
+    state.load_sampler(saved.get_dict("sampler")?)?;
+    (state.write_count, state.sampled) = (write_count as u64, sampled as u64);
+    if let Some(limiter) = &mut state.limiter {
+        limiter.set_counts([inserted as u64, taken as u64]);
+    }
+    state.rng = SampleRng::resume(seed as u64, drawn as u64);
+    Ok(())
+}

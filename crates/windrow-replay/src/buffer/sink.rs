@@ -1,0 +1,32 @@
+//! Collectors write to the buffer.
+
+use tensordict::TensorDict;
+use windrow_slab::{Sink, SinkError, WriterId};
+
+use super::ReplayBuffer;
+use super::put::{Refused, Source};
+
+impl Sink for ReplayBuffer {
+    fn attach(&self) -> WriterId {
+        WriterId(self.shared.lock().writers.attach())
+    }
+
+    /// As [`ReplayBuffer::extend`], but a limiter is waited for until the writer is detached.
+    fn extend(&self, writer: WriterId, batch: &TensorDict) -> Result<(), SinkError> {
+        match self.put(batch, Source::Writer(writer)) {
+            Ok(_) => Ok(()),
+            Err(Refused::Detached) => Err(SinkError::Detached),
+            Err(Refused::Error(error)) => Err(SinkError::failed(error)),
+        }
+    }
+
+    fn detach(&self, writer: WriterId, error: Option<SinkError>) {
+        let failure = match error {
+            Some(SinkError::Failed(failure)) => Some(failure),
+            _ => None,
+        };
+        self.shared.lock().writers.detach(writer.0, failure);
+        self.shared.readable.notify_all();
+        self.shared.writable.notify_all();
+    }
+}

@@ -1,0 +1,151 @@
+//! Reading frames.
+
+use std::time::{Duration, Instant};
+
+use tensordict::{Tensor, TensorDict};
+
+use super::{ReplayBuffer, Shared};
+use crate::error::Waited;
+use crate::sampler::{Draw, NoDraw};
+use crate::{ReplayError, StorageRead};
+
+impl ReplayBuffer {
+    /// A batch of `batch_size` frames, or as many as the builder was told: flat, in fresh memory.
+    ///
+    /// `"index"` holds the row of every frame, as `int64`. A prioritized sampler adds `"priority_weight"`, `float32`. Slices
+    /// have `("next", "truncated")` and `("next", "done")` set with their last frame, `"is_init"`, where it is recorded, with
+    /// their first, and where they are padded `("collector", "mask")`.
+    ///
+    /// Waits while collectors are attached that may bring what is missing, up to the builder's `timeout`.
+    ///
+    /// # Errors
+    /// [`ReplayError::NoBatchSize`]; [`ReplayError::BatchSize`] when it is no multiple of what slices need;
+    /// [`ReplayError::Writer`] once when a collector has failed; [`ReplayError::NotEnough`], at once when no collector is
+    /// attached.
+    pub fn sample(&self, batch_size: impl Into<Option<usize>>) -> Result<TensorDict, ReplayError> {
+        self.sample_within(batch_size, self.shared.timeout)
+    }
+
+    /// As [`sample`](Self::sample), waiting no longer than `timeout`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sample_within(
+        &self,
+        batch_size: impl Into<Option<usize>>,
+        timeout: Duration,
+    ) -> Result<TensorDict, ReplayError> {
+        let batch_size = batch_size.into().or(self.shared.batch_size);
+        let batch_size = batch_size.ok_or(ReplayError::NoBatchSize)?;
+        if batch_size == 0 {
+            return Err(ReplayError::Argument {
+                name: "batch_size",
+                expected: "at least 1".to_owned(),
+                got: "0".to_owned(),
+            });
+        }
+        let (draw, reader) = self.shared.draw(batch_size, timeout)?;
+        let batch = reader.gather(&draw.rows)?;
+        drop(reader);
+        finish(batch, draw)
+    }
+
+    /// Copies the frames in `rows`, in that order; rows may repeat. Result: `[rows.len()]`.
+    ///
+    /// # Errors
+    /// [`ReplayError::NoFrame`] for a row that holds none, or whose frame is being overwritten.
+    pub fn get(&self, rows: &[i64]) -> Result<TensorDict, ReplayError> {
+        let state = self.shared.lock();
+        let checked = rows
+            .iter()
+            .map(|&row| match u32::try_from(row) {
+                Ok(at) if state.live.contains(at as usize) => Ok(at),
+                _ => Err(ReplayError::NoFrame { row }),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let reader = self.shared.storage.read();
+        drop(state);
+        reader.gather(&checked)
+    }
+
+    /// Copies all frames in the order of their rows, once nobody is writing. Result: `[len()]`.
+    ///
+    /// # Errors
+    /// Those of the storage, when the frames cannot be put into one batch.
+    pub fn all(&self) -> Result<TensorDict, ReplayError> {
+        let turn = self.shared.turn();
+        let state = self.shared.lock();
+        let rows = state.live.sorted();
+        let reader = self.shared.storage.read();
+        drop(state);
+        drop(turn);
+        reader.gather(&rows)
+    }
+}
+
+impl Shared {
+    /// Chooses rows, and makes sure that they stay as they are until the reader is dropped. Waits for collectors.
+    fn draw(
+        &self,
+        batch_size: usize,
+        timeout: Duration,
+    ) -> Result<(Draw, Box<dyn StorageRead + '_>), ReplayError> {
+        let mut begin = None;
+        let mut state = self.lock();
+        loop {
+            if let Some(failure) = state.writers.news() {
+                return Err(failure);
+            }
+            let why = match state.draw(batch_size) {
+                Ok(draw) => {
+                    // Under the lock: whoever overwrites these rows has not begun, and will wait for this reader.
+                    let reader = self.storage.read();
+                    let limited = state.limiter.is_some();
+                    drop(state);
+                    if limited {
+                        self.writable.notify_all();
+                    }
+                    return Ok((draw, reader));
+                }
+                Err(NoDraw::Error(error)) => return Err(error),
+                Err(NoDraw::Shortage(why)) => why,
+            };
+            let writers = state.writers.len();
+            let time = begin.get_or_insert_with(Instant::now).elapsed();
+            let left = timeout.saturating_sub(time);
+            if (writers == 0 && !state.writing) || left.is_zero() {
+                let waited = match writers {
+                    0 => Waited::NoWriter,
+                    writers => Waited::For { writers, time },
+                };
+                let held = state.held();
+                return Err(state.writers.failure().filter(|_| writers == 0).unwrap_or(
+                    ReplayError::NotEnough {
+                        asked: batch_size,
+                        why,
+                        held,
+                        waited,
+                    },
+                ));
+            }
+            state = match self.readable.wait_timeout(state, left) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+}
+
+/// Adds to a batch what the sampler knows of its frames.
+fn finish(mut batch: TensorDict, draw: Draw) -> Result<TensorDict, ReplayError> {
+    let len = draw.rows.len();
+    let rows: Vec<i64> = draw.rows.iter().map(|&row| i64::from(row)).collect();
+    batch.set("index", Tensor::from_vec(rows, [len])?)?;
+    if let Some(weights) = draw.weights {
+        batch.set("priority_weight", Tensor::from_vec(weights, [len])?)?;
+    }
+    if let Some(slices) = draw.slices {
+        super::mark::slices(&mut batch, &slices)?;
+    }
+    Ok(batch)
+}

@@ -1,0 +1,79 @@
+//! Replay buffers: what is kept of the frames that collectors make, and how learners get at it.
+//!
+//! A [`ReplayBuffer`] is put together of a storage, a [`Writer`], a [`Sampler`] and, if samples and insertions are to wait
+//! for each other, a [`RateLimiter`]. It is a [`Sink`](windrow_slab::Sink): collectors write to it while learners sample.
+//! Which frames follow each other is kept in [`Runs`], which every write brings up to date, so that no sampler searches.
+//!
+//! ```
+//! use tensordict::{Tensor, TensorDict};
+//! use windrow_replay::{LazyTensorStorage, PrioritizedSampler, ReplayBuffer};
+//!
+//! let buffer = ReplayBuffer::builder()
+//!     .storage(LazyTensorStorage::new(10_000))
+//!     .sampler(PrioritizedSampler::new(0.6, 0.4))
+//!     .batch_size(32)
+//!     .seed(0)
+//!     .build()?;
+//! let mut frames = TensorDict::new([100]);
+//! frames.set("observation", Tensor::arange(0..100)?)?;
+//! buffer.extend(&frames)?;
+//!
+//! let batch = buffer.sample(None)?;
+//! assert_eq!(batch.as_slice::<f32>("priority_weight")?, [1.0; 32]);
+//! // What the learner found out about the frames it was given.
+//! let errors = [0.5; 32];
+//! buffer.update_priority(batch.as_slice("index")?, &errors)?;
+//! # Ok::<(), windrow_replay::ReplayError>(())
+//! ```
+//!
+//! A [`Storage`] keeps frames in rows: [`LazyTensorStorage`] in memory, [`LazyMemmapStorage`] on disk, where it outlives
+//! its process, [`ListStorage`] one by one, for small things of unequal shape. Everybody may read while one writes: a
+//! row that is being written is never seen.
+//!
+//! ```
+//! use tensordict::{Tensor, TensorDict};
+//! use windrow_replay::{LazyTensorStorage, Storage, StorageRead};
+//!
+//! let mut frames = TensorDict::new([3]);
+//! frames.set("observation", Tensor::arange(0..6)?.view([3, 2])?)?;
+//! frames.set(("next", "reward"), Tensor::full([3, 1], 1.0f32)?)?;
+//!
+//! let storage = LazyTensorStorage::new(100);
+//! storage.write(0, &frames)?;
+//! let sampled = storage.read().gather(&[2, 0, 2])?;
+//! assert_eq!(sampled.as_slice::<i64>("observation")?, [4, 5, 0, 1, 4, 5]);
+//! # Ok::<(), windrow_replay::ReplayError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod checkpoint;
+mod error;
+mod file;
+mod index;
+mod limiter;
+mod live;
+mod marks;
+mod rng;
+mod sampler;
+mod state;
+mod storage;
+mod sync;
+mod writer;
+
+pub use buffer::{ReplayBuffer, ReplayBufferBuilder, ReplayStats};
+pub use checkpoint::{Checkpoint, CheckpointWriter};
+pub use error::{Held, ReplayError, Waited};
+pub use index::{Run, Runs};
+pub use limiter::RateLimiter;
+pub use live::RowSpan;
+pub use marks::RunKeys;
+pub use rng::SampleRng;
+pub use sampler::{
+    Draw, Frames, NoDraw, PrioritizedSampler, PrioritizedSliceSampler, RandomSampler, Sampler,
+    SamplerWithoutReplacement, SliceSampler, Slices,
+};
+#[cfg(not(loom))]
+pub use storage::LazyMemmapStorage;
+pub use storage::{LazyTensorStorage, ListStorage, Recovered, Storage, StorageRead, frames_within};
+pub use writer::{MaxRewardWriter, Reduction, Writer};

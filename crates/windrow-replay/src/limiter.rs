@@ -1,0 +1,208 @@
+//! When to wait, so that what is drawn and what is written keep a ratio.
+
+use crate::ReplayError;
+
+/// Lets samples and insertions through, or makes them wait, counted in frames.
+///
+/// It watches the cursor `inserted * samples_per_insert - sampled`. A sample of `n` frames waits while the buffer holds
+/// fewer than `min_size_to_sample` frames, or the sample would take the cursor below `min_diff`; an insertion waits while
+/// it would take the cursor above `max_diff`, but never before the buffer holds `min_size_to_sample` frames. These are the
+/// rules of Reverb's rate limiters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RateLimiter {
+    samples_per_insert: f64,
+    min_size_to_sample: usize,
+    min_diff: f64,
+    max_diff: f64,
+    inserted: u64,
+    sampled: u64,
+}
+
+impl RateLimiter {
+    /// Samples wait until the buffer holds `min_size_to_sample` frames; insertions never wait.
+    #[must_use]
+    pub fn min_size(min_size_to_sample: usize) -> Self {
+        Self {
+            samples_per_insert: 1.0,
+            min_size_to_sample,
+            min_diff: f64::NEG_INFINITY,
+            max_diff: f64::INFINITY,
+            inserted: 0,
+            sampled: 0,
+        }
+    }
+
+    /// Every frame written is sampled `samples_per_insert` times on average; the cursor may be off by `error_buffer`, in
+    /// sampled frames, to either side of `samples_per_insert * min_size_to_sample`.
+    ///
+    /// Waiting on both sides is impossible when `2 * error_buffer` is at least what the largest insertion adds and the
+    /// largest sample takes away.
+    ///
+    /// # Errors
+    /// [`ReplayError::Argument`] when `samples_per_insert` is not positive, `min_size_to_sample` is 0, or `error_buffer`
+    /// is less than 1 or than `samples_per_insert`: not even one frame would then get through.
+    pub fn sample_to_insert_ratio(
+        samples_per_insert: f64,
+        min_size_to_sample: usize,
+        error_buffer: f64,
+    ) -> Result<Self, ReplayError> {
+        let argument = |name, expected: String, got: f64| {
+            Err(ReplayError::Argument {
+                name,
+                expected,
+                got: got.to_string(),
+            })
+        };
+        if !(samples_per_insert.is_finite() && samples_per_insert > 0.0) {
+            let expected = "a positive number".to_owned();
+            return argument("samples_per_insert", expected, samples_per_insert);
+        }
+        if min_size_to_sample == 0 {
+            return argument("min_size_to_sample", "at least 1".to_owned(), 0.0);
+        }
+        let least = samples_per_insert.max(1.0);
+        if error_buffer.is_nan() || error_buffer < least {
+            return argument("error_buffer", format!("at least {least}"), error_buffer);
+        }
+        let offset = samples_per_insert * min_size_to_sample as f64;
+        Ok(Self {
+            samples_per_insert,
+            min_size_to_sample,
+            min_diff: offset - error_buffer,
+            max_diff: offset + error_buffer,
+            inserted: 0,
+            sampled: 0,
+        })
+    }
+
+    fn cursor(&self, inserted: u64, sampled: u64) -> f64 {
+        inserted as f64 * self.samples_per_insert - sampled as f64
+    }
+
+    /// Why `frames` frames may not be sampled from a buffer that holds `size`, as what follows "cannot draw 256 frames: ".
+    pub(crate) fn blocks_sample(&self, frames: usize, size: usize) -> Option<String> {
+        if size < self.min_size_to_sample {
+            return Some(format!(
+                "the limiter waits for {} frames, the buffer holds {size}",
+                self.min_size_to_sample
+            ));
+        }
+        let cursor = self.cursor(self.inserted, self.sampled + frames as u64);
+        (cursor < self.min_diff).then(|| {
+            format!(
+                "the limiter waits for more to be written: {} frames inserted * {} - {} sampled - {frames} asked for = \
+                 {cursor} < {}",
+                self.inserted, self.samples_per_insert, self.sampled, self.min_diff
+            )
+        })
+    }
+
+    /// Why `frames` frames may not be written to a buffer that holds `size`, as what follows "cannot write 100 frames: ".
+    pub(crate) fn blocks_insert(&self, frames: usize, size: usize) -> Option<String> {
+        if size + frames <= self.min_size_to_sample {
+            return None;
+        }
+        let cursor = self.cursor(self.inserted + frames as u64, self.sampled);
+        (cursor > self.max_diff).then(|| {
+            format!(
+                "the limiter waits for more to be sampled: ({} frames inserted + {frames}) * {} - {} sampled = {cursor} \
+                 > {}",
+                self.inserted, self.samples_per_insert, self.sampled, self.max_diff
+            )
+        })
+    }
+
+    /// Why `frames` frames, which may not be `"sampled"` or `"written"` now, never may: they move the cursor further than it
+    /// may go.
+    pub(crate) fn forbids(&self, what: &'static str, frames: usize) -> Option<ReplayError> {
+        let moves = match what {
+            "written" => frames as f64 * self.samples_per_insert,
+            _ => frames as f64,
+        };
+        let room = self.max_diff - self.min_diff;
+        (moves > room).then_some(ReplayError::NeverThrough {
+            what,
+            frames,
+            error_buffer: room / 2.0,
+            needed: moves / 2.0,
+        })
+    }
+
+    pub(crate) fn inserted(&mut self, frames: usize) {
+        self.inserted += frames as u64;
+    }
+
+    pub(crate) fn sampled(&mut self, frames: usize) {
+        self.sampled += frames as u64;
+    }
+
+    pub(crate) fn counts(&self) -> [u64; 2] {
+        [self.inserted, self.sampled]
+    }
+
+    pub(crate) fn set_counts(&mut self, [inserted, sampled]: [u64; 2]) {
+        (self.inserted, self.sampled) = (inserted, sampled);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RateLimiter;
+
+    #[test]
+    fn a_minimum_size_is_waited_for() {
+        let limiter = RateLimiter::min_size(10);
+        assert_eq!(
+            limiter.blocks_sample(4, 9).unwrap(),
+            "the limiter waits for 10 frames, the buffer holds 9"
+        );
+        assert_eq!(limiter.blocks_sample(400, 10), None);
+        assert_eq!(limiter.blocks_insert(1 << 40, 1 << 40), None);
+    }
+
+    #[test]
+    fn a_ratio_lets_either_side_be_ahead_by_the_buffer() {
+        // The cursor may be within 20 +- 8.
+        let mut limiter = RateLimiter::sample_to_insert_ratio(2.0, 10, 8.0).unwrap();
+        assert_eq!(limiter.blocks_insert(10, 0), None);
+        limiter.inserted(10);
+        assert_eq!(limiter.blocks_insert(4, 10), None);
+        limiter.inserted(4);
+        assert_eq!(
+            limiter.blocks_insert(1, 14).unwrap(),
+            "the limiter waits for more to be sampled: (14 frames inserted + 1) * 2 - 0 sampled = 30 > 28"
+        );
+        assert_eq!(limiter.blocks_sample(16, 14), None);
+        limiter.sampled(16);
+        assert_eq!(
+            limiter.blocks_sample(1, 14).unwrap(),
+            "the limiter waits for more to be written: 14 frames inserted * 2 - 16 sampled - 1 asked for = 11 < 12"
+        );
+        assert_eq!(limiter.blocks_insert(8, 14), None);
+        assert!(limiter.blocks_insert(9, 14).is_some());
+    }
+
+    #[test]
+    fn what_would_wait_for_ever_is_an_error() {
+        let limiter = RateLimiter::sample_to_insert_ratio(2.0, 10, 8.0).unwrap();
+        assert!(limiter.forbids("sampled", 16).is_none());
+        assert_eq!(
+            limiter.forbids("sampled", 17).unwrap().to_string(),
+            "17 frames can never be sampled together: error_buffer=8 must be at least 8.5"
+        );
+        assert!(limiter.forbids("written", 8).is_none());
+        assert!(limiter.forbids("written", 9).is_some());
+        for (samples_per_insert, min_size, error_buffer) in [
+            (0.0, 1, 2.0),
+            (f64::NAN, 1, 2.0),
+            (1.0, 0, 2.0),
+            (3.0, 1, 2.9),
+            (0.1, 1, 0.9),
+        ] {
+            assert!(
+                RateLimiter::sample_to_insert_ratio(samples_per_insert, min_size, error_buffer)
+                    .is_err()
+            );
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What frames say of themselves: where episodes end, and which trajectory they belong to.
+
+use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
+
+use crate::ReplayError;
+
+/// Where the ends of episodes and the ids of trajectories are found.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunKeys {
+    /// A flag that is set with the last frame of an episode; `("next", "done")` when not given.
+    pub end_key: Option<NestedKey>,
+    /// An integer that is the same in all frames of a trajectory; `("collector", "traj_ids")` or `"episode"` when not
+    /// given.
+    pub traj_key: Option<NestedKey>,
+}
+
+const DONE: [&str; 2] = ["next", "done"];
+const IDS: [&[&str]; 2] = [&["collector", "traj_ids"], &["episode"]];
+
+impl RunKeys {
+    fn end(&self) -> NestedKey {
+        self.end_key.clone().unwrap_or_else(|| DONE.into())
+    }
+
+    /// The keys that an id is looked for under, in this order.
+    fn ids(&self) -> Vec<NestedKey> {
+        match &self.traj_key {
+            Some(key) => vec![key.clone()],
+            None => IDS.map(NestedKey::from).to_vec(),
+        }
+    }
+
+    /// All keys that are looked at.
+    pub(crate) fn candidates(&self) -> Vec<NestedKey> {
+        let mut keys = self.ids();
+        keys.push(self.end());
+        keys
+    }
+}
+
+/// Ends and ids of frames that are written together.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    frames: usize,
+    /// Frames after which the next belongs to another environment: those of one row of the batch.
+    row: usize,
+    /// One flag a frame; none when nothing says where episodes end.
+    ends: Option<Tensor>,
+    /// One id a frame.
+    ids: Option<Vec<i64>>,
+    single: bool,
+}
+
+impl Marks {
+    /// Reads them from `frames`: flat, rows of `row` frames one after another.
+    ///
+    /// # Errors
+    /// [`TensorError`] naming the key when an entry is not of the right dtype or shape, [`ReplayError::NoRuns`] when runs
+    /// are `needed` and neither is there.
+    pub(crate) fn read(
+        frames: &TensorDict,
+        row: usize,
+        keys: &RunKeys,
+        needed: bool,
+    ) -> Result<Self, ReplayError> {
+        let end_key = keys.end();
+        let ends = ends_of(frames, &end_key)?;
+        let mut ids = None;
+        let mut id_keys = keys.ids().into_iter();
+        while ids.is_none()
+            && let Some(key) = id_keys.next()
+        {
+            ids = ids_of(frames, &key)?;
+        }
+        if needed && ends.is_none() && ids.is_none() {
+            let traj_key = keys.ids().swap_remove(0);
+            return Err(ReplayError::NoRuns { end_key, traj_key });
+        }
+        Ok(Self {
+            frames: frames.numel(),
+            row: row.max(1),
+            ends,
+            ids,
+            single: false,
+        })
+    }
+
+    /// These marks, of a frame that was added singly: it may follow another such.
+    pub(crate) fn singly(self) -> Self {
+        Self {
+            single: true,
+            ..self
+        }
+    }
+
+    /// Ends and ids, one each a frame, of frames of one row.
+    #[cfg(test)]
+    pub(crate) fn of(ends: Option<&[bool]>, ids: Option<&[i64]>) -> Self {
+        let frames = ends
+            .map_or(0, <[bool]>::len)
+            .max(ids.map_or(0, <[i64]>::len));
+        Self {
+            frames,
+            row: frames.max(1),
+            ends: ends.map(|ends| Tensor::from_slice(ends, [frames]).unwrap()),
+            ids: ids.map(<[i64]>::to_vec),
+            single: false,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn rows_of(self, row: usize) -> Self {
+        Self { row, ..self }
+    }
+
+    /// Leaves the first `frames` out.
+    pub(crate) fn skip(mut self, frames: usize) -> Result<Self, TensorError> {
+        if frames == 0 {
+            return Ok(self);
+        }
+        self.frames -= frames;
+        if let Some(ids) = &mut self.ids {
+            ids.drain(..frames);
+        }
+        if let Some(ends) = &mut self.ends {
+            *ends = ends.narrow(0, frames, self.frames)?;
+        }
+        // Rows are counted from the end, so that the first, cut one is shorter.
+        Ok(self)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.frames
+    }
+
+    pub(crate) fn single(&self) -> bool {
+        self.single
+    }
+
+    pub(crate) fn id(&self, frame: usize) -> Option<i64> {
+        self.ids.as_ref().map(|ids| ids[frame])
+    }
+
+    /// Behind the run that begins with frame `start`, and whether its episode ends there.
+    pub(crate) fn run_end(&self, start: usize) -> (usize, bool) {
+        // Counted from the end: see `skip`.
+        let left = (self.frames - start - 1) % self.row + 1;
+        let limit = start + left;
+        let ids = self.ids.as_deref().map(|ids| &ids[start..limit]);
+        let same = ids.map_or(left, |ids| {
+            ids.iter().position(|id| *id != ids[0]).unwrap_or(left)
+        });
+        let ends = self.ends.as_ref().and_then(|ends| ends.as_slice().ok());
+        match ends.and_then(|ends: &[bool]| first_set(&ends[start..start + same])) {
+            Some(at) => (start + at + 1, true),
+            None => (start + same, false),
+        }
+    }
+}
+
+/// Place of the first flag that is set.
+fn first_set(flags: &[bool]) -> Option<usize> {
+    let (words, rest) = flags.as_chunks::<8>();
+    let word = |word: &[bool; 8]| u64::from_le_bytes(word.map(u8::from));
+    match words.iter().position(|flags| word(flags) != 0) {
+        Some(at) => Some(8 * at + word(&words[at]).trailing_zeros() as usize / 8),
+        None => Some(8 * words.len() + rest.iter().position(|&flag| flag)?),
+    }
+}
+
+/// One flag a frame: whether any of its flags under `key` is set. Nothing when there is no such entry.
+fn ends_of(frames: &TensorDict, key: &NestedKey) -> Result<Option<Tensor>, TensorError> {
+    let Some(flags) = found(frames, key, &[DType::Bool])? else {
+        return Ok(None);
+    };
+    let count = frames.numel();
+    let flags = flags.contiguous();
+    match flags.len().checked_div(count) {
+        None | Some(1) => flags.view([count]).map(Some),
+        Some(0) => Tensor::zeros(DType::Bool, [count]).map(Some),
+        Some(each) => {
+            let any = |flags: &[bool]| flags.contains(&true);
+            let ends: Vec<bool> = flags.as_slice()?.chunks(each).map(any).collect();
+            Tensor::from_vec(ends, [count]).map(Some)
+        }
+    }
+}
+
+/// One id a frame. Nothing when there is no such entry.
+fn ids_of(frames: &TensorDict, key: &NestedKey) -> Result<Option<Vec<i64>>, TensorError> {
+    let Some(ids) = found(frames, key, &[DType::I64, DType::I32])? else {
+        return Ok(None);
+    };
+    let count = frames.numel();
+    if ids.len() != count {
+        let error = TensorError::Shape {
+            op: "trajectory ids",
+            expected: vec![count],
+            got: ids.shape().to_vec(),
+        };
+        return Err(error.at(key));
+    }
+    ids.cast(DType::I64)?.to_vec().map(Some)
+}
+
+fn found<'a>(
+    frames: &'a TensorDict,
+    key: &NestedKey,
+    dtypes: &[DType],
+) -> Result<Option<&'a Tensor>, TensorError> {
+    if !frames.contains_key(key) {
+        return Ok(None);
+    }
+    let tensor = frames.get(key)?;
+    if !dtypes.contains(&tensor.dtype()) {
+        let (expected, got) = (dtypes[0], tensor.dtype());
+        return Err(TensorError::DType { expected, got }.at(key));
+    }
+    Ok(Some(tensor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(done: &[bool], ids: &[i64]) -> TensorDict {
+        let mut frames = TensorDict::new([done.len()]);
+        let done = Tensor::from_slice(done, [done.len(), 1]).unwrap();
+        frames.set(("next", "done"), done).unwrap();
+        let ids = Tensor::from_slice(ids, [ids.len()]).unwrap();
+        frames.set(("collector", "traj_ids"), ids).unwrap();
+        frames
+    }
+
+    fn ends(marks: &Marks) -> Vec<(usize, bool)> {
+        let mut found = vec![marks.run_end(0)];
+        while let Some(&(end, _)) = found.last().filter(|(end, _)| *end < marks.len()) {
+            found.push(marks.run_end(end));
+        }
+        found
+    }
+
+    #[test]
+    fn runs_end_at_flags_ids_and_rows() {
+        let mut done = [false; 20];
+        done[9] = true;
+        done[19] = true;
+        let mut ids = [1; 20];
+        ids[15..].fill(2);
+        let read = |row| Marks::read(&frames(&done, &ids), row, &RunKeys::default(), true).unwrap();
+        let whole = [(10, true), (15, false), (20, true)];
+        assert_eq!(ends(&read(20)), whole);
+        assert_eq!(
+            ends(&read(5)),
+            [(5, false), (10, true), (15, false), (20, true)]
+        );
+        assert_eq!(ends(&read(20).skip(12).unwrap()), [(3, false), (8, true)]);
+        assert_eq!(
+            ends(&read(10).skip(7).unwrap()),
+            [(3, true), (8, false), (13, true)]
+        );
+    }
+
+    #[test]
+    fn keys_may_be_named_and_flags_be_several() {
+        let mut frames = frames(&[true; 4], &[1; 4]);
+        let flags = [false, false, true, false, false, false, false, true];
+        let ends_of_agents = Tensor::from_slice(&flags, [4, 2]).unwrap();
+        frames.set("over", ends_of_agents).unwrap();
+        let ids = Tensor::from_slice(&[0i32, 0, 0, 1], [4, 1]).unwrap();
+        frames.set("run", ids).unwrap();
+        let keys = RunKeys {
+            end_key: Some("over".into()),
+            traj_key: Some("run".into()),
+        };
+        let marks = Marks::read(&frames, 4, &keys, true).unwrap();
+        assert_eq!(ends(&marks), [(2, true), (3, false), (4, true)]);
+    }
+
+    #[test]
+    fn frames_that_say_nothing_are_refused_where_runs_are_needed() {
+        let mut frames = TensorDict::new([2]);
+        frames.set("x", Tensor::arange(0..2).unwrap()).unwrap();
+        let read =
+            |frames: &TensorDict, needed| Marks::read(frames, 2, &RunKeys::default(), needed);
+        assert_eq!(
+            read(&frames, true).unwrap_err().to_string(),
+            r#"trajectories cannot be told apart: frames have neither ("next", "done") nor ("collector", "traj_ids")"#
+        );
+        assert_eq!(ends(&read(&frames, false).unwrap()), [(2, false)]);
+        let ids = Tensor::zeros(DType::F32, [2]).unwrap();
+        frames.set("episode", ids).unwrap();
+        assert_eq!(
+            read(&frames, false).unwrap_err().to_string(),
+            r#"entry "episode": expected dtype int64, got float32"#
+        );
+    }
+}

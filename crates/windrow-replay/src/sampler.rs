@@ -1,0 +1,207 @@
+//! How frames are chosen.
+
+use std::fmt::Debug;
+
+use tensordict::{NestedKey, TensorDict};
+
+use crate::index::Runs;
+use crate::live::{Live, RowSpan};
+use crate::marks::RunKeys;
+use crate::{ReplayError, SampleRng};
+
+mod prioritized;
+mod prioritized_slice;
+mod random;
+mod slice;
+mod sum_tree;
+mod without_replacement;
+
+pub use prioritized::PrioritizedSampler;
+pub use prioritized_slice::PrioritizedSliceSampler;
+pub use random::RandomSampler;
+pub use slice::SliceSampler;
+pub use without_replacement::SamplerWithoutReplacement;
+
+/// Chooses rows. Its methods are never called concurrently: the buffer holds its lock.
+///
+/// Every row is announced before it can be chosen ([`written`](Sampler::written)) and before it is overwritten
+/// ([`evicted`](Sampler::evicted)); in between, the row and its frame stay as they are.
+pub trait Sampler: Debug + Send {
+    /// Called once, before anything else.
+    ///
+    /// # Errors
+    /// [`ReplayError::Argument`] when what the sampler was built with makes no sense.
+    fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
+        let _ = capacity;
+        Ok(())
+    }
+
+    /// The keys that tell episodes apart, if the sampler needs to know: [`Frames::runs`] is then there.
+    fn run_keys(&self) -> Option<&RunKeys> {
+        None
+    }
+
+    /// These rows were filled; `frames` has them already.
+    fn written(&mut self, rows: RowSpan, frames: &Frames<'_>) {
+        let _ = (rows, frames);
+    }
+
+    /// These rows will be overwritten; `frames` no longer has them.
+    fn evicted(&mut self, rows: RowSpan, frames: &Frames<'_>) {
+        let _ = (rows, frames);
+    }
+
+    /// All rows were given up.
+    fn cleared(&mut self) {}
+
+    /// Chooses rows for a batch of `batch_size` frames. Draws nothing from `rng` when it fails.
+    ///
+    /// # Errors
+    /// [`NoDraw::Shortage`] when there are not the frames for it yet, [`NoDraw::Error`] when there never will be.
+    fn draw(
+        &mut self,
+        batch_size: usize,
+        frames: &Frames<'_>,
+        rng: &mut SampleRng,
+    ) -> Result<Draw, NoDraw>;
+
+    /// Takes priorities of rows over: `priorities` has one for each of `rows`. A row without frame is passed over. Returns
+    /// how many were not.
+    ///
+    /// # Errors
+    /// [`ReplayError::NoPriorities`] when the sampler has none.
+    fn update_priority(
+        &mut self,
+        rows: &[i64],
+        priorities: &[f32],
+        frames: &Frames<'_>,
+    ) -> Result<usize, ReplayError> {
+        let _ = (rows, priorities, frames);
+        Err(ReplayError::NoPriorities)
+    }
+
+    /// Changes the exponent of importance weights.
+    ///
+    /// # Errors
+    /// [`ReplayError::NoPriorities`] when the sampler has none.
+    fn set_beta(&mut self, beta: f64) -> Result<(), ReplayError> {
+        let _ = beta;
+        Err(ReplayError::NoPriorities)
+    }
+
+    /// What the sampler must be given to go on as it would: nothing that can be told from the frames.
+    ///
+    /// # Errors
+    /// When tensors cannot be made.
+    fn state_dict(&self) -> Result<TensorDict, ReplayError> {
+        Ok(TensorDict::new([]))
+    }
+
+    /// Goes on from a state; the frames have been announced by [`written`](Sampler::written) before.
+    ///
+    /// # Errors
+    /// When the state is of another sampler or another capacity.
+    fn load_state_dict(
+        &mut self,
+        state: &TensorDict,
+        frames: &Frames<'_>,
+    ) -> Result<(), ReplayError> {
+        let _ = (state, frames);
+        Ok(())
+    }
+}
+
+/// The frames that can be drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Frames<'a> {
+    live: &'a Live,
+    runs: Option<&'a Runs>,
+}
+
+impl<'a> Frames<'a> {
+    pub(crate) fn new(live: &'a Live, runs: Option<&'a Runs>) -> Self {
+        Self { live, runs }
+    }
+
+    /// Number of frames.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The row of frame `at` of `len()`, in an order of the buffer's own.
+    ///
+    /// # Panics
+    /// May panic when `at` is not below `len()`.
+    #[inline]
+    #[must_use]
+    pub fn row(&self, at: usize) -> usize {
+        self.live.row(at)
+    }
+
+    /// Whether `row` holds one of them.
+    #[must_use]
+    pub fn contains(&self, row: usize) -> bool {
+        self.live.contains(row)
+    }
+
+    /// Behind the last row that holds one of them.
+    pub(crate) fn end(&self) -> usize {
+        self.live.end()
+    }
+
+    /// Which of them follow each other; there when the writer keeps frames in order.
+    #[must_use]
+    pub fn runs(&self) -> Option<&'a Runs> {
+        self.runs
+    }
+}
+
+/// Rows chosen for one batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Draw {
+    /// The rows, in the order of the batch.
+    pub rows: Vec<u32>,
+    /// An importance weight for each of them.
+    pub weights: Option<Vec<f32>>,
+    /// What they are pieces of, when they are not single frames.
+    pub slices: Option<Slices>,
+}
+
+/// The slices that a batch consists of, end to end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slices {
+    /// Frames of each, without padding.
+    pub lens: Vec<usize>,
+    /// Frames of each with padding, when they are padded.
+    pub padded: Option<usize>,
+    /// The flag that marks the last frame of each, unless none is wanted.
+    pub truncated_key: Option<NestedKey>,
+}
+
+/// Why nothing was drawn.
+#[derive(Debug)]
+pub enum NoDraw {
+    /// More frames are needed; the text says which, as what follows "cannot draw 256 frames: ".
+    Shortage(String),
+    /// The request cannot be met.
+    Error(ReplayError),
+}
+
+impl From<ReplayError> for NoDraw {
+    fn from(error: ReplayError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl NoDraw {
+    pub(crate) fn empty() -> Self {
+        Self::Shortage("the buffer is empty".to_owned())
+    }
+}

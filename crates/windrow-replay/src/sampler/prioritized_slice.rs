@@ -1,0 +1,251 @@
+use tensordict::TensorDict;
+
+use super::prioritized::Priorities;
+use super::slice::{SliceRules, SliceSampler};
+use super::sum_tree::SumTree;
+use super::{Draw, Frames, NoDraw, Sampler};
+use crate::index::{Run, Runs};
+use crate::live::RowSpan;
+use crate::marks::RunKeys;
+use crate::{ReplayError, SampleRng};
+
+/// Slices that begin at frames drawn in proportion to their priorities, with replacement.
+///
+/// Slices are as [`SliceSampler`] makes them, priorities and weights as in
+/// [`PrioritizedSampler`](crate::PrioritizedSampler). Only frames that have the rest of a slice behind them can be drawn,
+/// and every frame of a slice has the weight of its first. With `strict_length(false)`, trajectories shorter than a slice
+/// are drawn at their first frame.
+#[derive(Debug)]
+pub struct PrioritizedSliceSampler {
+    rules: SliceRules,
+    priorities: Priorities,
+    /// `(p + eps)^alpha` of every row with a frame, 0 of others.
+    masses: Vec<f32>,
+    /// The same, of those rows only where slices can begin.
+    starts: SumTree,
+    /// Length of slices for which `starts` is; 0 when not known yet.
+    len: usize,
+    /// The first run that may still grow, and the first frame of which is not known whether a slice can begin there.
+    next: (u64, u64),
+}
+
+impl PrioritizedSliceSampler {
+    /// Slices as `slices` would make them; exponents of priorities (`alpha`) and of weights (`beta`). `eps` is 1e-8.
+    #[must_use]
+    pub fn new(slices: SliceSampler, alpha: f64, beta: f64) -> Self {
+        Self {
+            rules: slices.rules,
+            priorities: Priorities::new(alpha, beta),
+            masses: Vec::new(),
+            starts: SumTree::new(0),
+            len: 0,
+            next: (0, 0),
+        }
+    }
+
+    /// What is added to every priority, so that none is 0.
+    #[must_use]
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.priorities.eps = eps;
+        self
+    }
+
+    /// Behind the last frame of `run` where a slice can begin, if there is one.
+    fn starts_end(&self, run: &Run) -> Option<u64> {
+        if run.len < self.rules.least(self.len) {
+            return None;
+        }
+        let len = self.len.min(run.len);
+        let right = self.rules.reach(len)[1];
+        Some(run.first + (run.len - len + right + 1) as u64)
+    }
+
+    /// Lets slices begin where they can since more was written.
+    fn catch_up(&mut self, runs: &Runs) {
+        let present = runs.numbers();
+        self.next.0 = self.next.0.max(present.start);
+        while let Some(run) = runs.get(self.next.0) {
+            if let Some(end) = self.starts_end(run) {
+                let first = self.next.1.max(run.first);
+                self.enable(first..end, runs);
+                self.next.1 = end.max(first);
+            }
+            if self.next.0 + 1 == present.end {
+                break;
+            }
+            self.next.0 += 1;
+        }
+    }
+
+    fn enable(&mut self, frames: std::ops::Range<u64>, runs: &Runs) {
+        let masses = &self.masses;
+        self.starts.set(frames.map(|frame| {
+            let row = runs.row(frame);
+            (row, masses[row])
+        }));
+    }
+
+    /// Sets anew where slices can begin in the oldest run, which has lost frames.
+    fn shrink(&mut self, runs: &Runs) {
+        let oldest = runs.numbers().start;
+        let Some(run) = runs.get(oldest).filter(|run| run.len < self.len) else {
+            return;
+        };
+        let end = run.first + run.len as u64;
+        self.starts
+            .set((run.first..end).map(|frame| (runs.row(frame), 0.0)));
+        let valid = self.starts_end(run);
+        if let Some(valid) = valid {
+            self.enable(run.first..valid, runs);
+        }
+        if self.next.0 == oldest {
+            self.next.1 = valid.unwrap_or(run.first);
+        }
+    }
+
+    fn set_len(&mut self, len: usize, runs: Option<&Runs>) {
+        self.len = len;
+        self.starts.clear();
+        self.next = (0, 0);
+        if len > 0
+            && let Some(runs) = runs
+        {
+            self.catch_up(runs);
+        }
+    }
+}
+
+impl Sampler for PrioritizedSliceSampler {
+    fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
+        self.rules.check()?;
+        self.priorities.check()?;
+        if self.rules.spans_left() {
+            return Err(ReplayError::Argument {
+                name: "span",
+                expected: "0 steps to the left: a priority is that of a first frame".to_owned(),
+                got: "more".to_owned(),
+            });
+        }
+        self.masses = vec![0.0; capacity];
+        self.starts = SumTree::new(capacity);
+        Ok(())
+    }
+
+    fn run_keys(&self) -> Option<&RunKeys> {
+        Some(&self.rules.keys)
+    }
+
+    fn written(&mut self, rows: RowSpan, frames: &Frames<'_>) {
+        let mass = self.priorities.of_new();
+        for range in rows.ranges() {
+            self.masses[range].fill(mass);
+        }
+        if self.len > 0
+            && let Some(runs) = frames.runs()
+        {
+            self.catch_up(runs);
+        }
+    }
+
+    fn evicted(&mut self, rows: RowSpan, frames: &Frames<'_>) {
+        for range in rows.ranges() {
+            self.masses[range.clone()].fill(0.0);
+            self.starts.fill(range, 0.0);
+        }
+        if self.len > 0
+            && let Some(runs) = frames.runs()
+        {
+            self.shrink(runs);
+        }
+    }
+
+    fn cleared(&mut self) {
+        self.masses.fill(0.0);
+        self.priorities.max = None;
+        self.set_len(self.len, None);
+    }
+
+    fn draw(
+        &mut self,
+        batch_size: usize,
+        frames: &Frames<'_>,
+        rng: &mut SampleRng,
+    ) -> Result<Draw, NoDraw> {
+        let (num, len) = self.rules.of_batch(batch_size)?;
+        let Some(runs) = frames.runs() else {
+            return Err(NoDraw::empty());
+        };
+        if self.len != len {
+            self.set_len(len, Some(runs));
+        }
+        if self.starts.total() <= 0.0 {
+            return Err(self.rules.shortage(len, runs));
+        }
+        let starts = self.starts.draw(num, || rng.unit());
+        let pieces: Vec<(u64, usize)> = starts
+            .iter()
+            .filter_map(|&row| runs.at_row(row as usize))
+            .map(|(run, frame)| {
+                let left = run.first + run.len as u64 - frame;
+                (frame, len.min(left as usize))
+            })
+            .collect();
+        let mut draw = self.rules.draw(len, runs, &pieces);
+        let weights = self.priorities.weights(&self.starts, &starts);
+        draw.weights = Some(repeat(&weights, &draw));
+        Ok(draw)
+    }
+
+    fn update_priority(
+        &mut self,
+        rows: &[i64],
+        priorities: &[f32],
+        frames: &Frames<'_>,
+    ) -> Result<usize, ReplayError> {
+        let updated = self.priorities.masses(rows, priorities, frames)?;
+        for &(row, mass) in &updated {
+            self.masses[row] = mass;
+        }
+        let begins: Vec<bool> = updated
+            .iter()
+            .map(|&(row, _)| self.starts.values()[row] > 0.0)
+            .collect();
+        let count = updated.len();
+        let starts = updated.into_iter().zip(begins);
+        self.starts
+            .set(starts.filter_map(|(change, begins)| begins.then_some(change)));
+        Ok(count)
+    }
+
+    fn set_beta(&mut self, beta: f64) -> Result<(), ReplayError> {
+        self.priorities.set_beta(beta)
+    }
+
+    fn state_dict(&self) -> Result<TensorDict, ReplayError> {
+        self.priorities.state_dict(&self.masses)
+    }
+
+    fn load_state_dict(
+        &mut self,
+        state: &TensorDict,
+        frames: &Frames<'_>,
+    ) -> Result<(), ReplayError> {
+        let masses = self.priorities.load(state, self.masses.len())?;
+        for (row, (mine, &mass)) in self.masses.iter_mut().zip(masses).enumerate() {
+            *mine = if frames.contains(row) { mass } else { 0.0 };
+        }
+        self.set_len(self.len, frames.runs());
+        Ok(())
+    }
+}
+
+/// The weight of each slice for each of its frames.
+fn repeat(weights: &[f32], draw: &Draw) -> Vec<f32> {
+    let mut repeated = Vec::with_capacity(draw.rows.len());
+    if let Some(slices) = &draw.slices {
+        for (&weight, &len) in weights.iter().zip(&slices.lens) {
+            repeated.resize(repeated.len() + slices.padded.unwrap_or(len), weight);
+        }
+    }
+    repeated
+}

@@ -1,0 +1,364 @@
+use std::collections::VecDeque;
+
+use tensordict::NestedKey;
+
+use super::{Draw, Frames, NoDraw, Sampler, Slices};
+use crate::index::{Run, Runs};
+use crate::marks::RunKeys;
+use crate::{ReplayError, SampleRng};
+
+/// Pieces of trajectories: first a trajectory, all as likely, then where in it the slice begins; with replacement.
+///
+/// A batch is flat: `num_slices` slices of `slice_len` frames, end to end; with slices of equal length it can be seen as
+/// `[num_slices, slice_len]`. No slice crosses the end of an episode, a change of the trajectory's id, a writer's row, or
+/// the place where the ring is being overwritten. Which trajectories are long enough is kept up to date by the writes, so
+/// that a draw costs O(1).
+///
+/// ```
+/// use windrow_replay::SliceSampler;
+///
+/// let sampler = SliceSampler::slice_len(32)
+///     .end_key(("next", "done"))
+///     .strict_length(false)
+///     .pad_output(true);
+/// ```
+#[derive(Debug, Clone)]
+pub struct SliceSampler {
+    pub(super) rules: SliceRules,
+    eligible: Eligible,
+}
+
+/// What slices are like.
+#[derive(Debug, Clone)]
+pub(super) struct SliceRules {
+    cut: Cut,
+    pub(super) keys: RunKeys,
+    strict_length: bool,
+    pad_output: bool,
+    span: [usize; 2],
+    truncated_key: Option<NestedKey>,
+}
+
+/// How a batch is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Len(usize),
+    Num(usize),
+}
+
+impl SliceSampler {
+    /// As [`span`](Self::span): all frames of a slice but one.
+    pub const WHOLE: usize = usize::MAX;
+
+    /// Slices of `slice_len` frames each, as many as fill the batch.
+    #[must_use]
+    pub fn slice_len(slice_len: usize) -> Self {
+        Self::cut(Cut::Len(slice_len))
+    }
+
+    /// `num_slices` slices, as long as fills the batch.
+    #[must_use]
+    pub fn num_slices(num_slices: usize) -> Self {
+        Self::cut(Cut::Num(num_slices))
+    }
+
+    fn cut(cut: Cut) -> Self {
+        let rules = SliceRules {
+            cut,
+            keys: RunKeys::default(),
+            strict_length: true,
+            pad_output: false,
+            span: [0, 0],
+            truncated_key: Some(("next", "truncated").into()),
+        };
+        Self {
+            rules,
+            eligible: Eligible::default(),
+        }
+    }
+
+    /// The flag that is set with the last frame of an episode. When not given: `("next", "done")`.
+    #[must_use]
+    pub fn end_key(mut self, key: impl Into<NestedKey>) -> Self {
+        self.rules.keys.end_key = Some(key.into());
+        self
+    }
+
+    /// The id that is the same in all frames of a trajectory. When not given: `("collector", "traj_ids")` or, where that is
+    /// missing, `"episode"`. Ends and ids are both looked at where both are there.
+    #[must_use]
+    pub fn traj_key(mut self, key: impl Into<NestedKey>) -> Self {
+        self.rules.keys.traj_key = Some(key.into());
+        self
+    }
+
+    /// Whether only trajectories as long as a slice are drawn from; otherwise shorter ones come whole, and the batch is
+    /// shorter. `true` when not set.
+    #[must_use]
+    pub fn strict_length(mut self, strict_length: bool) -> Self {
+        self.rules.strict_length = strict_length;
+        self
+    }
+
+    /// Whether short slices are filled up by repeating their last frame; `("collector", "mask")` is then true where a frame
+    /// is none of these. Goes with `strict_length(false)` only.
+    #[must_use]
+    pub fn pad_output(mut self, pad_output: bool) -> Self {
+        self.rules.pad_output = pad_output;
+        self
+    }
+
+    /// How many steps a slice may begin before its trajectory, and end behind it: such slices are shorter by what lies
+    /// outside. Fewer than a slice has, or [`WHOLE`](Self::WHOLE).
+    #[must_use]
+    pub fn span(mut self, left: usize, right: usize) -> Self {
+        self.rules.span = [left, right];
+        self
+    }
+
+    /// The flag that is set with the last frame of every slice, `("next", "truncated")` when not given; its neighbour
+    /// `"done"` is set too. With `None`, flags stay as they are.
+    #[must_use]
+    pub fn truncated_key(mut self, key: Option<NestedKey>) -> Self {
+        self.rules.truncated_key = key;
+        self
+    }
+}
+
+impl SliceRules {
+    pub(super) fn check(&self) -> Result<(), ReplayError> {
+        let argument = |name, expected: &str, got: String| {
+            let expected = expected.to_owned();
+            Err(ReplayError::Argument {
+                name,
+                expected,
+                got,
+            })
+        };
+        if self.pad_output && self.strict_length {
+            let expected = "strict_length(false) with it: strict slices are never short";
+            return argument("pad_output", expected, "true".to_owned());
+        }
+        match self.cut {
+            Cut::Len(0) => argument("slice_len", "at least 1", "0".to_owned()),
+            Cut::Num(0) => argument("num_slices", "at least 1", "0".to_owned()),
+            Cut::Len(len) => self.check_span(len),
+            Cut::Num(_) => Ok(()),
+        }
+    }
+
+    fn check_span(&self, len: usize) -> Result<(), ReplayError> {
+        for side in self.span {
+            if side >= len && side != SliceSampler::WHOLE {
+                return Err(ReplayError::Argument {
+                    name: "span",
+                    expected: format!("fewer steps than the {len} of a slice"),
+                    got: side.to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Number and length of the slices of a batch.
+    pub(super) fn of_batch(&self, batch_size: usize) -> Result<(usize, usize), ReplayError> {
+        let (name, divisor) = match self.cut {
+            Cut::Len(len) => ("slice_len", len),
+            Cut::Num(num) => ("num_slices", num),
+        };
+        if batch_size == 0 || !batch_size.is_multiple_of(divisor) {
+            let below = (batch_size / divisor).max(1) * divisor;
+            return Err(ReplayError::BatchSize {
+                name,
+                divisor,
+                got: batch_size,
+                below,
+                above: (batch_size / divisor + 1) * divisor,
+            });
+        }
+        let other = batch_size / divisor;
+        match self.cut {
+            Cut::Len(len) => Ok((other, len)),
+            Cut::Num(num) => {
+                self.check_span(other)?;
+                Ok((num, other))
+            }
+        }
+    }
+
+    /// Frames that a trajectory must have to be drawn from, for slices of `len`.
+    pub(super) fn least(&self, len: usize) -> usize {
+        if self.strict_length { len } else { 1 }
+    }
+
+    /// Steps that a slice of `len` may begin before and end behind its trajectory.
+    pub(super) fn reach(&self, len: usize) -> [usize; 2] {
+        self.span.map(|side| side.min(len - 1))
+    }
+
+    pub(super) fn spans_left(&self) -> bool {
+        self.span[0] > 0
+    }
+
+    pub(super) fn shortage(&self, len: usize, runs: &Runs) -> NoDraw {
+        if runs.is_empty() {
+            return NoDraw::empty();
+        }
+        let least = self.least(len);
+        NoDraw::Shortage(format!(
+            "no trajectory has the {least} frames of a slice, the longest has {}",
+            runs.longest()
+        ))
+    }
+
+    /// The batch whose slices are `pieces`: number of the first frame, and frames.
+    pub(super) fn draw(&self, len: usize, runs: &Runs, pieces: &[(u64, usize)]) -> Draw {
+        let padded = self.pad_output.then_some(len);
+        let mut rows = Vec::with_capacity(pieces.len() * len);
+        for &(first, frames) in pieces {
+            let start = rows.len();
+            rows.extend((first..first + frames as u64).map(|frame| runs.row(frame) as u32));
+            if let Some(padded) = padded
+                && let Some(&last) = rows.last()
+            {
+                rows.resize(start + padded, last);
+            }
+        }
+        Draw {
+            rows,
+            weights: None,
+            slices: Some(Slices {
+                lens: pieces.iter().map(|&(_, frames)| frames).collect(),
+                padded,
+                truncated_key: self.truncated_key.clone(),
+            }),
+        }
+    }
+}
+
+impl Sampler for SliceSampler {
+    fn begin(&mut self, _: usize) -> Result<(), ReplayError> {
+        self.rules.check()
+    }
+
+    fn run_keys(&self) -> Option<&RunKeys> {
+        Some(&self.rules.keys)
+    }
+
+    fn draw(
+        &mut self,
+        batch_size: usize,
+        frames: &Frames<'_>,
+        rng: &mut SampleRng,
+    ) -> Result<Draw, NoDraw> {
+        let (num, len) = self.rules.of_batch(batch_size)?;
+        let Some(runs) = frames.runs() else {
+            return Err(NoDraw::empty());
+        };
+        self.eligible.update(self.rules.least(len), runs);
+        let count = self.eligible.numbers.len();
+        if count == 0 {
+            return Err(self.rules.shortage(len, runs));
+        }
+        let [left, right] = self.rules.reach(len);
+        let pieces: Vec<(u64, usize)> = (0..num)
+            .filter_map(|_| {
+                let run = runs.get(self.eligible.numbers[rng.below(count)])?;
+                Some(piece(run, len, [left, right], rng))
+            })
+            .collect();
+        Ok(self.rules.draw(len, runs, &pieces))
+    }
+}
+
+/// A slice of `run`: number of its first frame, and its frames.
+fn piece(run: &Run, len: usize, [left, right]: [usize; 2], rng: &mut SampleRng) -> (u64, usize) {
+    let len = len.min(run.len);
+    let (left, right) = (left.min(len - 1), right.min(len - 1));
+    // Counted from the first possible start, which lies `left` steps before the trajectory.
+    let start = rng.below(left + run.len - len + right + 1);
+    let end = (start + len - left).min(run.len);
+    let start = start.saturating_sub(left);
+    (run.first + start as u64, end - start)
+}
+
+/// Numbers of the runs of at least `least` frames, in order.
+///
+/// Runs are looked at once: only the newest can still grow, and only the oldest can shrink.
+#[derive(Debug, Clone, Default)]
+struct Eligible {
+    least: usize,
+    numbers: VecDeque<u64>,
+    /// The first run that may still become long enough.
+    next: u64,
+}
+
+impl Eligible {
+    fn update(&mut self, least: usize, runs: &Runs) {
+        let present = runs.numbers();
+        if self.least != least {
+            *self = Self {
+                least,
+                numbers: VecDeque::new(),
+                next: present.start,
+            };
+        }
+        while let Some(&oldest) = self.numbers.front()
+            && runs.get(oldest).is_none_or(|run| run.len < least)
+        {
+            self.numbers.pop_front();
+            // The only run there is can shrink and grow again.
+            if oldest + 1 == present.end {
+                self.next = oldest;
+            }
+        }
+        self.next = self.next.max(present.start);
+        while let Some(run) = runs.get(self.next) {
+            if run.len >= least {
+                self.numbers.push_back(self.next);
+            } else if self.next + 1 == present.end {
+                break;
+            }
+            self.next += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Eligible;
+    use crate::index::Runs;
+    use crate::marks::Marks;
+
+    #[test]
+    fn the_only_run_can_shrink_and_grow_again() {
+        let frames = |count: usize| Marks::of(Some(&vec![false; count]), Some(&vec![1; count]));
+        let mut runs = Runs::new(10);
+        let mut eligible = Eligible::default();
+        runs.push(&frames(10));
+        eligible.update(8, &runs);
+        assert_eq!(eligible.numbers, [0]);
+        // Six frames are being overwritten, and somebody draws meanwhile.
+        runs.evict(6);
+        eligible.update(8, &runs);
+        assert!(eligible.numbers.is_empty());
+        runs.push(&frames(6));
+        eligible.update(8, &runs);
+        assert_eq!(eligible.numbers, [0]);
+    }
+
+    #[test]
+    fn another_length_is_looked_for_from_the_start() {
+        let mut runs = Runs::new(20);
+        runs.push(&Marks::of(None, Some(&[1, 1, 1, 2, 2, 3, 3, 3, 3])));
+        let mut eligible = Eligible::default();
+        for (least, expected) in [(3, vec![0, 2]), (1, vec![0, 1, 2]), (5, vec![])] {
+            eligible.update(least, &runs);
+            assert_eq!(eligible.numbers, expected);
+        }
+        runs.clear();
+        runs.push(&Marks::of(None, Some(&[7, 7, 7, 7, 7])));
+        eligible.update(5, &runs);
+        assert_eq!(eligible.numbers, [3]);
+    }
+}

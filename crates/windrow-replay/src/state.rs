@@ -1,0 +1,221 @@
+//! What a buffer knows of its rows, behind its lock.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::sync::Arc;
+
+use tensordict::TensorDict;
+
+use crate::error::Held;
+use crate::index::Runs;
+use crate::live::{Live, RowSpan};
+use crate::marks::{Marks, RunKeys};
+use crate::sampler::{Draw, Frames, NoDraw, Sampler};
+use crate::{RateLimiter, ReplayError, SampleRng, Writer};
+
+/// Everything but the frames themselves.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) live: Live,
+    /// There for a ring.
+    pub(crate) runs: Option<Runs>,
+    pub(crate) sampler: Box<dyn Sampler>,
+    pub(crate) writer: Writer,
+    pub(crate) limiter: Option<RateLimiter>,
+    pub(crate) rng: SampleRng,
+    /// Row that the next frame goes to, in a ring.
+    pub(crate) cursor: usize,
+    /// Frames written since the buffer was empty.
+    pub(crate) write_count: u64,
+    /// Frames sampled since then.
+    pub(crate) sampled: u64,
+    /// Whether somebody is writing frames at this moment.
+    pub(crate) writing: bool,
+    pub(crate) writers: Writers,
+}
+
+impl State {
+    pub(crate) fn new(
+        capacity: usize,
+        writer: Writer,
+        sampler: Box<dyn Sampler>,
+        limiter: Option<RateLimiter>,
+        rng: SampleRng,
+    ) -> Self {
+        let (live, runs) = match writer {
+            Writer::RoundRobin => (Live::ring(0, 0, capacity), Some(Runs::new(capacity))),
+            Writer::MaxReward(_) => (Live::list(capacity), None),
+        };
+        Self {
+            live,
+            runs,
+            sampler,
+            writer,
+            limiter,
+            rng,
+            cursor: 0,
+            write_count: 0,
+            sampled: 0,
+            writing: false,
+            writers: Writers::default(),
+        }
+    }
+
+    pub(crate) fn run_keys(&self) -> (RunKeys, bool) {
+        let keys = self.sampler.run_keys();
+        (keys.cloned().unwrap_or_default(), keys.is_some())
+    }
+
+    pub(crate) fn held(&self) -> Held {
+        Held {
+            frames: self.live.len(),
+            trajectories: self.runs.as_ref().map(|runs| (runs.len(), runs.ended())),
+        }
+    }
+
+    /// Gives up rows, so that nobody reads them while they are overwritten.
+    pub(crate) fn evict(&mut self, rows: RowSpan) {
+        if rows.is_empty() {
+            return;
+        }
+        self.live.remove(rows);
+        if let Some(runs) = &mut self.runs {
+            runs.evict(rows.len());
+        }
+        let frames = Frames::new(&self.live, self.runs.as_ref());
+        self.sampler.evicted(rows, &frames);
+    }
+
+    /// Lets rows be read that were written. `marks` are those of a ring's frames, `skipped` the frames before them that were
+    /// overwritten at once.
+    pub(crate) fn admit(&mut self, rows: RowSpan, marks: Option<&Marks>, skipped: usize) {
+        if rows.is_empty() {
+            return;
+        }
+        self.live.add(rows);
+        if let (Some(runs), Some(marks)) = (&mut self.runs, marks) {
+            runs.skip(skipped);
+            runs.push(marks);
+        }
+        self.announce(rows);
+    }
+
+    /// Tells the sampler of rows that are live already.
+    pub(crate) fn announce(&mut self, rows: RowSpan) {
+        if !rows.is_empty() {
+            let frames = Frames::new(&self.live, self.runs.as_ref());
+            self.sampler.written(rows, &frames);
+        }
+    }
+
+    pub(crate) fn load_sampler(&mut self, saved: &TensorDict) -> Result<(), ReplayError> {
+        let frames = Frames::new(&self.live, self.runs.as_ref());
+        self.sampler.load_state_dict(saved, &frames)
+    }
+
+    /// Counts frames that were offered and taken in.
+    pub(crate) fn count(&mut self, frames: usize) {
+        self.write_count += frames as u64;
+        if let Some(limiter) = &mut self.limiter {
+            limiter.inserted(frames);
+        }
+    }
+
+    /// Gives up all rows.
+    pub(crate) fn clear(&mut self) {
+        self.live = match &mut self.writer {
+            Writer::RoundRobin => Live::ring(0, 0, self.live.capacity()),
+            Writer::MaxReward(writer) => {
+                writer.clear();
+                Live::list(self.live.capacity())
+            }
+        };
+        if let Some(runs) = &mut self.runs {
+            runs.clear();
+        }
+        self.sampler.cleared();
+        if let Some(limiter) = &mut self.limiter {
+            limiter.set_counts([0, 0]);
+        }
+        (self.cursor, self.write_count, self.sampled) = (0, 0, 0);
+    }
+
+    /// Chooses rows for a batch.
+    pub(crate) fn draw(&mut self, batch_size: usize) -> Result<Draw, NoDraw> {
+        let limiter = self.limiter.as_ref();
+        if let Some(why) = limiter.and_then(|it| it.blocks_sample(batch_size, self.live.len())) {
+            return Err(
+                match limiter.and_then(|it| it.forbids("sampled", batch_size)) {
+                    Some(error) => NoDraw::Error(error),
+                    None => NoDraw::Shortage(why),
+                },
+            );
+        }
+        let frames = Frames::new(&self.live, self.runs.as_ref());
+        let draw = self.sampler.draw(batch_size, &frames, &mut self.rng)?;
+        self.sampled += draw.rows.len() as u64;
+        if let Some(limiter) = &mut self.limiter {
+            limiter.sampled(batch_size);
+        }
+        Ok(draw)
+    }
+
+    /// Why frames may not be written now.
+    pub(crate) fn blocks_insert(&self, frames: usize) -> Result<Option<String>, ReplayError> {
+        let Some(limiter) = &self.limiter else {
+            return Ok(None);
+        };
+        let blocked = limiter.blocks_insert(frames, self.live.len());
+        match limiter.forbids("written", frames) {
+            Some(error) if blocked.is_some() => Err(error),
+            _ => Ok(blocked),
+        }
+    }
+}
+
+/// Collectors that write to the buffer.
+#[derive(Debug, Default)]
+pub(crate) struct Writers {
+    attached: BTreeSet<u64>,
+    next: u64,
+    failure: Option<Arc<dyn Error + Send + Sync>>,
+    /// Whether somebody was told of the failure.
+    told: bool,
+}
+
+impl Writers {
+    pub(crate) fn attach(&mut self) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.attached.insert(id);
+        id
+    }
+
+    pub(crate) fn is_attached(&self, id: u64) -> bool {
+        self.attached.contains(&id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.attached.len()
+    }
+
+    pub(crate) fn detach(&mut self, id: u64, failure: Option<Arc<dyn Error + Send + Sync>>) {
+        if self.attached.remove(&id) && failure.is_some() {
+            (self.failure, self.told) = (failure, false);
+        }
+    }
+
+    /// The failure of a writer, if nobody was told of it yet.
+    pub(crate) fn news(&mut self) -> Option<ReplayError> {
+        if self.told {
+            return None;
+        }
+        self.told = true;
+        self.failure()
+    }
+
+    /// The last failure of a writer.
+    pub(crate) fn failure(&self) -> Option<ReplayError> {
+        self.failure.clone().map(ReplayError::Writer)
+    }
+}

@@ -1,0 +1,107 @@
+//! Where frames are kept.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use tensordict::{NestedKey, TensorDict};
+use windrow_slab::Store;
+
+use crate::ReplayError;
+
+mod lazy;
+mod list;
+#[cfg(not(loom))]
+mod memmap;
+mod tensor;
+
+pub use list::ListStorage;
+#[cfg(not(loom))]
+pub use memmap::LazyMemmapStorage;
+pub use tensor::LazyTensorStorage;
+
+/// Rows that keep one frame each.
+///
+/// A storage knows nothing of trajectories, order or priorities: which row a frame goes to, and which rows are read, is
+/// the buffer's affair. All methods may be called from any thread.
+pub trait Storage: Send + Sync + Debug {
+    /// Frames that there is room for.
+    fn capacity(&self) -> usize;
+
+    /// Lays memory out for frames like these, when that has not happened yet; afterwards checks that they fit.
+    ///
+    /// `frames`: flat, `[n]`.
+    ///
+    /// # Errors
+    /// [`ReplayError::Store`], naming the entry, when keys, dtypes or shapes differ from those of the first frames.
+    fn prepare(&self, frames: &TensorDict) -> Result<(), ReplayError>;
+
+    /// Writes frames `[n]` into the rows `first, first + 1, …`, which go on at row 0 behind the last.
+    ///
+    /// All of them become readable at once. Waits for another writer, and for readers that began before; a thread must
+    /// therefore drop its own reader before it writes. Prepares the storage when that has not happened yet.
+    ///
+    /// # Errors
+    /// As [`prepare`](Storage::prepare), and [`ReplayError::Store`] when `first` is not a row or there are more frames
+    /// than rows; nothing is written then.
+    fn write(&self, first: usize, frames: &TensorDict) -> Result<(), ReplayError>;
+
+    /// Registers a reader, for whom the rows that are filled now stay as they are until it is dropped.
+    fn read(&self) -> Box<dyn StorageRead + '_>;
+
+    /// Forgets all frames; the layout stays. Waits as [`write`](Storage::write) does.
+    fn clear(&self);
+
+    /// What was found when the storage was opened; none when it began empty.
+    fn recovered(&self) -> Option<Recovered> {
+        None
+    }
+}
+
+/// A registered reader of a [`Storage`].
+pub trait StorageRead {
+    /// Copies rows into fresh memory, in the order given; rows may repeat. Result: `[rows.len()]`.
+    ///
+    /// # Errors
+    /// [`ReplayError::Store`] when a row is not filled, or was being written when the reader was registered.
+    fn gather(&self, rows: &[u32]) -> Result<TensorDict, ReplayError>;
+
+    /// As [`gather`](StorageRead::gather), for these entries alone.
+    ///
+    /// # Errors
+    /// As there, and when there is no such entry.
+    fn gather_keys(&self, rows: &[u32], keys: &[NestedKey]) -> Result<TensorDict, ReplayError>;
+
+    /// The rows that can be read, in order.
+    fn filled(&self) -> Vec<Range<u32>>;
+}
+
+/// Most frames like `frames`, which are flat, that a storage in memory or on disk keeps in `bytes` bytes: a capacity for
+/// those who count in bytes. 0 when there is no room for one.
+///
+/// ```
+/// use tensordict::{DType, Tensor, TensorDict};
+/// use windrow_replay::{LazyTensorStorage, Storage, frames_within};
+///
+/// let mut frames = TensorDict::new([1]);
+/// frames.set("pixels", Tensor::zeros(DType::U8, [1, 84, 84, 4])?)?;
+/// let storage = LazyTensorStorage::new(frames_within(1 << 30, &frames)?);
+/// assert_eq!(storage.capacity(), 38_043);
+/// # Ok::<(), windrow_replay::ReplayError>(())
+/// ```
+///
+/// # Errors
+/// [`ReplayError::Store`] when the frames are not flat.
+pub fn frames_within(bytes: usize, frames: &TensorDict) -> Result<usize, ReplayError> {
+    Ok(Store::rows_within(&Store::leaves(frames)?, bytes))
+}
+
+/// What a storage held when it was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovered {
+    /// Rows that are whole, in order.
+    pub rows: Vec<Range<u32>>,
+    /// Row behind the last one written.
+    pub cursor: usize,
+    /// Rows written over the life of the storage.
+    pub written: u64,
+}

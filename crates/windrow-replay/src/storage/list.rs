@@ -1,0 +1,148 @@
+use std::ops::Range;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+use tensordict::{NestedKey, TensorDict};
+use windrow_slab::StoreError;
+
+use super::{Storage, StorageRead};
+use crate::ReplayError;
+
+/// Frames kept one by one, in memory of their own each: for small things whose keys or shapes may differ.
+///
+/// Sampling stacks the frames, so those that are sampled together must be alike. Writers wait until nobody reads.
+#[derive(Debug)]
+pub struct ListStorage {
+    rows: RwLock<Vec<Option<TensorDict>>>,
+}
+
+impl ListStorage {
+    /// Room for `capacity` frames.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            rows: RwLock::new(vec![None; capacity]),
+        }
+    }
+
+    fn rows(&self) -> RwLockReadGuard<'_, Vec<Option<TensorDict>>> {
+        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Storage for ListStorage {
+    fn capacity(&self) -> usize {
+        self.rows().len()
+    }
+
+    /// Checks that the frames are flat; everything else may differ.
+    fn prepare(&self, frames: &TensorDict) -> Result<(), ReplayError> {
+        match frames.batch_size() {
+            [_] => Ok(()),
+            other => Err(StoreError::NotFlat {
+                batch_size: other.to_vec(),
+            }
+            .into()),
+        }
+    }
+
+    fn write(&self, first: usize, frames: &TensorDict) -> Result<(), ReplayError> {
+        self.prepare(frames)?;
+        // Copied before the lock is taken: readers wait for moves only.
+        let split = (0..frames.numel())
+            .map(|frame| Ok(frames.index(frame)?.detach()))
+            .collect::<Result<Vec<_>, ReplayError>>()?;
+        let mut rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
+        let capacity = rows.len();
+        if first >= capacity {
+            return Err(StoreError::NoSuchRow {
+                row: first,
+                capacity,
+            }
+            .into());
+        }
+        if split.len() > capacity {
+            return Err(StoreError::TooMany {
+                frames: split.len(),
+                capacity,
+            }
+            .into());
+        }
+        for (place, frame) in split.into_iter().enumerate() {
+            rows[(first + place) % capacity] = Some(frame);
+        }
+        Ok(())
+    }
+
+    fn read(&self) -> Box<dyn StorageRead + '_> {
+        Box::new(ListRead { rows: self.rows() })
+    }
+
+    fn clear(&self) {
+        self.rows
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .fill(None);
+    }
+}
+
+/// A reader of the list: it holds the lock.
+struct ListRead<'a> {
+    rows: RwLockReadGuard<'a, Vec<Option<TensorDict>>>,
+}
+
+impl ListRead<'_> {
+    fn row(&self, row: u32) -> Result<&TensorDict, ReplayError> {
+        let capacity = self.rows.len();
+        let at = row as usize;
+        let found = self
+            .rows
+            .get(at)
+            .ok_or(StoreError::NoSuchRow { row: at, capacity })?;
+        Ok(found.as_ref().ok_or(StoreError::NotFilled { row })?)
+    }
+}
+
+impl StorageRead for ListRead<'_> {
+    fn gather(&self, rows: &[u32]) -> Result<TensorDict, ReplayError> {
+        let frames = rows
+            .iter()
+            .map(|&row| self.row(row))
+            .collect::<Result<Vec<_>, _>>()?;
+        stack(rows, &frames)
+    }
+
+    fn gather_keys(&self, rows: &[u32], keys: &[NestedKey]) -> Result<TensorDict, ReplayError> {
+        let frames = rows
+            .iter()
+            .map(|&row| Ok(self.row(row)?.select(keys)?))
+            .collect::<Result<Vec<_>, ReplayError>>()?;
+        stack(rows, &frames)
+    }
+
+    fn filled(&self) -> Vec<Range<u32>> {
+        let mut ranges: Vec<Range<u32>> = Vec::new();
+        for (row, frame) in (0u32..).zip(self.rows.iter()) {
+            if frame.is_none() {
+                continue;
+            }
+            match ranges.last_mut() {
+                Some(last) if last.end == row => last.end = row + 1,
+                _ => ranges.push(row..row + 1),
+            }
+        }
+        ranges
+    }
+}
+
+fn stack<D: std::borrow::Borrow<TensorDict>>(
+    rows: &[u32],
+    frames: &[D],
+) -> Result<TensorDict, ReplayError> {
+    if frames.is_empty() {
+        return Ok(TensorDict::new([0]));
+    }
+    TensorDict::stack(frames, 0).map_err(|error| ReplayError::Unlike {
+        rows: rows.to_vec(),
+        error: Box::new(error),
+    })
+}

@@ -1,0 +1,172 @@
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tensordict::{DType, NestedKey, TensorDict};
+use windrow_slab::{LeafSpec, Store};
+
+use super::lazy::Lazy;
+use super::{Recovered, Storage, StorageRead};
+use crate::ReplayError;
+use crate::file::{io_error, replace};
+
+/// Names, types and shapes of the frames, and how many rows there are.
+const LAYOUT: &str = "layout.json";
+/// The rows.
+const ROWS: &str = "rows.bin";
+/// What a layout says of itself.
+const FORMAT: &str = "windrow storage 1";
+
+/// Frames in a file that is mapped into memory, laid out when the first come; all frames have their keys, types and
+/// shapes.
+///
+/// With a directory of its own ([`at`](LazyMemmapStorage::at)) it outlives its process, and finds each row whole or
+/// empty, whichever way that ended. It is the operating system that writes changes to the disk, some time later: what
+/// must survive the machine as well belongs into a checkpoint.
+#[derive(Debug)]
+pub struct LazyMemmapStorage {
+    capacity: usize,
+    lazy: Lazy,
+    /// Where the files are to be; a scratch directory when nothing is said.
+    directory: Option<PathBuf>,
+    recovered: Option<Recovered>,
+    /// Removed at the end.
+    scratch: std::sync::OnceLock<TempDir>,
+}
+
+impl LazyMemmapStorage {
+    /// Room for `capacity` frames, between 1 and 2³² - 1, in a scratch directory that is removed with the storage.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            lazy: Lazy::default(),
+            directory: None,
+            recovered: None,
+            scratch: std::sync::OnceLock::new(),
+        }
+    }
+
+    /// Keeps the files in `directory`, and goes on with what is there already.
+    ///
+    /// # Errors
+    /// [`ReplayError::Misfit`] when another number of rows is there, [`ReplayError::Damaged`] and
+    /// [`ReplayError::Store`] when the files cannot be used or are in use elsewhere, [`ReplayError::Io`].
+    pub fn at(mut self, directory: impl AsRef<Path>) -> Result<Self, ReplayError> {
+        let directory = directory.as_ref();
+        std::fs::create_dir_all(directory).map_err(io_error("create", directory))?;
+        let layout = directory.join(LAYOUT);
+        if layout.exists() {
+            let leaves = read_layout(&layout, self.capacity)?;
+            let store = Store::open(&directory.join(ROWS), leaves, self.capacity)?;
+            if store.written() > 0 {
+                self.recovered = Some(Recovered {
+                    rows: store.read().filled(),
+                    cursor: store.cursor(),
+                    written: store.written(),
+                });
+            }
+            self.lazy = Lazy::of(store);
+        }
+        self.directory = Some(directory.to_path_buf());
+        Ok(self)
+    }
+
+    fn make(&self, leaves: Vec<LeafSpec>) -> Result<Store, ReplayError> {
+        let directory = match &self.directory {
+            Some(directory) => directory.as_path(),
+            None => self.scratch()?,
+        };
+        // The layout first: rows without one could not be opened again.
+        let text = layout(&leaves, self.capacity).to_string();
+        replace(&directory.join(LAYOUT), text.as_bytes())?;
+        Ok(Store::open(&directory.join(ROWS), leaves, self.capacity)?)
+    }
+
+    fn scratch(&self) -> Result<&Path, ReplayError> {
+        let made = tempfile::Builder::new().prefix("windrow-").tempdir();
+        let made = made.map_err(io_error("create a directory in", &std::env::temp_dir()))?;
+        Ok(self.scratch.get_or_init(|| made).path())
+    }
+}
+
+impl Storage for LazyMemmapStorage {
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn prepare(&self, frames: &TensorDict) -> Result<(), ReplayError> {
+        self.lazy.prepare(frames, |leaves| self.make(leaves))
+    }
+
+    fn write(&self, first: usize, frames: &TensorDict) -> Result<(), ReplayError> {
+        self.lazy.write(first, frames, |leaves| self.make(leaves))
+    }
+
+    fn read(&self) -> Box<dyn StorageRead + '_> {
+        self.lazy.read()
+    }
+
+    fn clear(&self) {
+        self.lazy.clear();
+    }
+
+    fn recovered(&self) -> Option<Recovered> {
+        self.recovered.clone()
+    }
+}
+
+fn layout(leaves: &[LeafSpec], capacity: usize) -> Value {
+    let leaf = |leaf: &LeafSpec| {
+        let key: Vec<&str> = leaf.key.components().iter().map(|name| &**name).collect();
+        json!({ "key": key, "dtype": leaf.dtype.name(), "shape": &leaf.shape[..] })
+    };
+    let leaves: Vec<Value> = leaves.iter().map(leaf).collect();
+    json!({ "format": FORMAT, "capacity": capacity, "leaves": leaves })
+}
+
+fn read_layout(path: &Path, capacity: usize) -> Result<Vec<LeafSpec>, ReplayError> {
+    let bytes = std::fs::read(path).map_err(io_error("read", path))?;
+    let damaged = |expected: &str, got: String| ReplayError::Damaged {
+        path: path.to_path_buf(),
+        expected: expected.to_owned(),
+        got,
+    };
+    let json: Value =
+        serde_json::from_slice(&bytes).map_err(|error| damaged("JSON", error.to_string()))?;
+    if json["format"] != FORMAT {
+        return Err(damaged(FORMAT, json["format"].to_string()));
+    }
+    if json["capacity"] != capacity {
+        return Err(ReplayError::Misfit {
+            path: path.to_path_buf(),
+            expected: format!("{capacity} rows"),
+            got: format!("{} rows", json["capacity"]),
+        });
+    }
+    let leaves = json["leaves"].as_array().map_or(&[][..], Vec::as_slice);
+    let leaves: Option<Vec<LeafSpec>> = leaves.iter().map(read_leaf).collect();
+    leaves.ok_or_else(|| {
+        damaged(
+            "leaves with a key, dtype and shape",
+            json["leaves"].to_string(),
+        )
+    })
+}
+
+fn read_leaf(json: &Value) -> Option<LeafSpec> {
+    let names = json["key"].as_array()?.iter().map(Value::as_str);
+    let names = names.collect::<Option<Vec<&str>>>()?;
+    let dtype = DType::ALL
+        .into_iter()
+        .find(|dtype| json["dtype"] == dtype.name())?;
+    let shape = json["shape"].as_array()?.iter();
+    let shape = shape
+        .map(|size| size.as_u64().and_then(|size| usize::try_from(size).ok()))
+        .collect::<Option<Vec<usize>>>()?;
+    Some(LeafSpec::new(
+        NestedKey::from(names.as_slice()),
+        dtype,
+        shape,
+    ))
+}

@@ -1,0 +1,204 @@
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use tensordict::{DType, NestedKey, Tensor, TensorDict};
+
+use crate::ReplayError;
+
+/// Which rows frames are written to.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub enum Writer {
+    /// One row after another, and the oldest frames are overwritten when all are full.
+    #[default]
+    RoundRobin,
+    /// The frames with the highest values of a key are kept.
+    MaxReward(MaxRewardWriter),
+}
+
+impl From<MaxRewardWriter> for Writer {
+    fn from(writer: MaxRewardWriter) -> Self {
+        Self::MaxReward(writer)
+    }
+}
+
+/// How several values of one row make the one that rows are compared by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Reduction {
+    /// Their sum.
+    #[default]
+    Sum,
+    /// Their mean.
+    Mean,
+    /// The greatest.
+    Max,
+    /// The least.
+    Min,
+}
+
+/// Keeps what has the highest value: a full buffer takes a frame in only in the place of one whose value is lower.
+///
+/// Compared is the entry `("next", "reward")` unless another is named. To keep whole trajectories, write one in each row: a
+/// batch of size `[N]` whose entries have time as their next dimension, `[N, T, …]`; their values are then added up.
+/// Frames lose their order, so there are no slices.
+///
+/// ```
+/// use tensordict::{Tensor, TensorDict};
+/// use windrow_replay::{ListStorage, MaxRewardWriter, ReplayBuffer};
+///
+/// let buffer = ReplayBuffer::builder()
+///     .storage(ListStorage::new(2))
+///     .writer(MaxRewardWriter::new("score"))
+///     .build()?;
+/// let mut frames = TensorDict::new([4]);
+/// frames.set("score", Tensor::from_vec(vec![3.0f32, 1.0, 4.0, 2.0], [4])?)?;
+/// buffer.extend(&frames)?;
+/// let mut kept = buffer.all()?.get("score")?.to_vec::<f32>()?;
+/// kept.sort_by(f32::total_cmp);
+/// assert_eq!(kept, [3.0, 4.0]);
+/// # Ok::<(), windrow_replay::ReplayError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct MaxRewardWriter {
+    key: NestedKey,
+    reduction: Reduction,
+    /// What is kept, the least first.
+    kept: BinaryHeap<Kept>,
+    /// Rows that lost their frames when they could not be written.
+    free: Vec<u32>,
+    /// Rows below this have had frames.
+    end: u32,
+}
+
+/// A value and its row; ordered so that the least value, and of several the lowest row, is the greatest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Kept {
+    value: f64,
+    row: u32,
+}
+
+impl Eq for Kept {}
+
+impl Ord for Kept {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other
+            .value
+            .total_cmp(&self.value)
+            .then(other.row.cmp(&self.row))
+    }
+}
+
+impl PartialOrd for Kept {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl MaxRewardWriter {
+    /// Compares the entry `key`, a number a row or several.
+    #[must_use]
+    pub fn new(key: impl Into<NestedKey>) -> Self {
+        Self {
+            key: key.into(),
+            reduction: Reduction::default(),
+            kept: BinaryHeap::new(),
+            free: Vec::new(),
+            end: 0,
+        }
+    }
+
+    /// What is made of several values in one row: their sum when not set.
+    #[must_use]
+    pub fn reduction(mut self, reduction: Reduction) -> Self {
+        self.reduction = reduction;
+        self
+    }
+
+    /// The entry that is compared.
+    pub(crate) fn key(&self) -> &NestedKey {
+        &self.key
+    }
+
+    /// The value of each of `rows`, all of which are kept.
+    pub(crate) fn values_of(&self, rows: &[i64]) -> Vec<f64> {
+        let mut values = vec![0.0; self.end as usize];
+        for kept in &self.kept {
+            values[kept.row as usize] = kept.value;
+        }
+        rows.iter().map(|&row| values[row as usize]).collect()
+    }
+
+    /// The value of every frame, NaN below all others.
+    ///
+    /// # Errors
+    /// When the entry is missing.
+    pub(crate) fn values(&self, frames: &TensorDict) -> Result<Vec<f64>, ReplayError> {
+        let values: Tensor = frames.get(&self.key)?.cast(DType::F64)?.contiguous();
+        let each = values.len() / frames.numel().max(1);
+        if each == 0 {
+            return Ok(vec![0.0; frames.numel()]);
+        }
+        let reduce = |values: &[f64]| {
+            let reduced = match self.reduction {
+                Reduction::Sum => values.iter().sum(),
+                Reduction::Mean => values.iter().sum::<f64>() / values.len() as f64,
+                Reduction::Max => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+                Reduction::Min => values.iter().copied().fold(f64::INFINITY, f64::min),
+            };
+            if reduced.is_nan() {
+                f64::NEG_INFINITY
+            } else {
+                reduced
+            }
+        };
+        Ok(values.as_slice()?.chunks(each).map(reduce).collect())
+    }
+
+    /// Takes in what is worth it of frames with these `values`; returns the rows to be written, each with its frame.
+    pub(crate) fn place(&mut self, values: &[f64], capacity: usize) -> BTreeMap<u32, usize> {
+        let mut placed = BTreeMap::new();
+        for (frame, &value) in values.iter().enumerate() {
+            let row = if let Some(row) = self.free.pop() {
+                row
+            } else if (self.end as usize) < capacity {
+                self.end += 1;
+                self.end - 1
+            } else if let Some(least) = self.kept.peek().filter(|least| value > least.value) {
+                let row = least.row;
+                self.kept.pop();
+                row
+            } else {
+                continue;
+            };
+            self.kept.push(Kept { value, row });
+            placed.insert(row, frame);
+        }
+        placed
+    }
+
+    /// Gives up rows that could not be written.
+    pub(crate) fn lose(&mut self, rows: impl Iterator<Item = u32>) {
+        self.free.extend(rows);
+        let free = &self.free;
+        self.kept.retain(|kept| !free.contains(&kept.row));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.kept.clear();
+        self.free.clear();
+        self.end = 0;
+    }
+
+    /// Puts values of rows in, which have frames.
+    pub(crate) fn restore(&mut self, rows: &[u32], values: &[f64]) {
+        self.clear();
+        self.end = rows.iter().map(|row| row + 1).max().unwrap_or(0);
+        let pairs = rows.iter().zip(values);
+        self.kept
+            .extend(pairs.map(|(&row, &value)| Kept { value, row }));
+        let mut full = vec![false; self.end as usize];
+        rows.iter().for_each(|&row| full[row as usize] = true);
+        self.free = (0..self.end).filter(|&row| !full[row as usize]).collect();
+    }
+}

@@ -1,0 +1,225 @@
+//! Checkpoints: what was saved is what is loaded, and what is damaged is told.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::single_range_in_vec_init)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tensordict::{Tensor, TensorDict};
+use windrow_replay::{
+    Checkpoint, CheckpointWriter, LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayError,
+    Storage,
+};
+
+const CAPACITY: usize = 12;
+
+fn frames(numbers: std::ops::Range<i64>) -> TensorDict {
+    let n = (numbers.end - numbers.start) as usize;
+    let action = Tensor::arange(numbers).unwrap();
+    let done: Vec<bool> = (0..n).map(|number| number % 3 == 0).collect();
+    let mut dict = TensorDict::new([n]);
+    dict.set("action", action).unwrap();
+    dict.set(("next", "done"), Tensor::from_vec(done, [n, 1]).unwrap())
+        .unwrap();
+    dict
+}
+
+fn save(storage: &dyn Storage, directory: &Path, number: u64) -> Result<(), ReplayError> {
+    let mut writer = CheckpointWriter::begin(directory)?;
+    writer.section("number", json!(number));
+    writer.dict("extra", &frames(0..2))?;
+    writer.rows(storage.capacity(), &*storage.read())?;
+    writer.finish()
+}
+
+fn load(storage: &dyn Storage, directory: &Path) -> Result<u64, ReplayError> {
+    let checkpoint = Checkpoint::open(directory)?;
+    checkpoint.rows(storage)?;
+    Ok(checkpoint.section("number").as_u64().unwrap())
+}
+
+fn contents(storage: &dyn Storage) -> (Vec<u32>, TensorDict) {
+    let reader = storage.read();
+    let rows: Vec<u32> = reader.filled().into_iter().flatten().collect();
+    let frames = reader.gather(&rows).unwrap();
+    (rows, frames)
+}
+
+/// All files of a checkpoint.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn rows_come_back_into_any_storage() {
+    let directory = tempfile::tempdir().unwrap();
+    let storages: [&dyn Storage; 3] = [
+        &LazyTensorStorage::new(CAPACITY),
+        &LazyMemmapStorage::new(CAPACITY),
+        &ListStorage::new(CAPACITY),
+    ];
+    for (number, from) in (0..).zip(storages) {
+        from.write(9, &frames(0..5)).unwrap();
+        from.write(5, &frames(20..22)).unwrap();
+        save(from, directory.path(), number).unwrap();
+        let into: [&dyn Storage; 3] = [
+            &LazyTensorStorage::new(CAPACITY),
+            &LazyMemmapStorage::new(CAPACITY),
+            &ListStorage::new(CAPACITY),
+        ];
+        for into in into {
+            // What was there before is gone.
+            into.write(0, &frames(90..102)).unwrap();
+            assert_eq!(load(into, directory.path()).unwrap(), number);
+            assert_eq!(contents(into), contents(from));
+        }
+    }
+    // The last one alone is left.
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn sections_and_dicts_come_back_and_missing_ones_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    save(&LazyTensorStorage::new(CAPACITY), directory.path(), 7).unwrap();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    assert_eq!(checkpoint.section("number"), &json!(7));
+    assert_eq!(checkpoint.section("other"), &Value::Null);
+    assert!(checkpoint.has_dict("extra") && !checkpoint.has_dict("other"));
+    assert_eq!(checkpoint.dict("extra").unwrap(), frames(0..2));
+    let error = checkpoint.dict("other").unwrap_err().to_string();
+    assert!(error.contains("other.safetensors"), "{error}");
+    // Nothing was stored, and nothing is there afterwards.
+    let storage = LazyTensorStorage::new(CAPACITY);
+    storage.write(0, &frames(0..2)).unwrap();
+    checkpoint.rows(&storage).unwrap();
+    assert!(storage.read().filled().is_empty());
+}
+
+#[test]
+fn a_list_of_unlike_frames_is_saved_in_as_many_files_as_it_takes() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = ListStorage::new(CAPACITY);
+    storage.write(0, &frames(0..3)).unwrap();
+    let mut other = TensorDict::new([1]);
+    other
+        .set("word", Tensor::arange(0..5).unwrap().view([1, 5]).unwrap())
+        .unwrap();
+    storage.write(3, &other).unwrap();
+    storage.write(4, &frames(8..9)).unwrap();
+    save(&storage, directory.path(), 0).unwrap();
+    let restored = ListStorage::new(CAPACITY);
+    load(&restored, directory.path()).unwrap();
+    let reader = restored.read();
+    assert_eq!(reader.filled(), [0..5]);
+    assert_eq!(reader.gather(&[0, 1, 2]).unwrap(), frames(0..3));
+    assert_eq!(reader.gather(&[3]).unwrap(), other);
+    assert_eq!(reader.gather(&[4]).unwrap(), frames(8..9));
+}
+
+#[test]
+fn one_changed_byte_or_a_missing_end_is_found_and_its_file_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = LazyTensorStorage::new(CAPACITY);
+    storage.write(0, &frames(0..9)).unwrap();
+    save(&storage, directory.path(), 3).unwrap();
+    let files = files(directory.path());
+    assert_eq!(files.len(), 3);
+    for file in files {
+        let bytes = fs::read(&file).unwrap();
+        let mut damages: Vec<Vec<u8>> = (0..bytes.len())
+            .map(|at| {
+                let mut changed = bytes.clone();
+                changed[at] ^= 0x10;
+                changed
+            })
+            .collect();
+        damages.push(bytes[..bytes.len() - 1].to_vec());
+        damages.push(Vec::new());
+        for damaged in damages {
+            fs::write(&file, damaged).unwrap();
+            let error = Checkpoint::open(directory.path()).unwrap_err();
+            assert!(
+                matches!(&error, ReplayError::Damaged { path, .. } if *path == file),
+                "{error}"
+            );
+        }
+        fs::remove_file(&file).unwrap();
+        let error = Checkpoint::open(directory.path()).unwrap_err();
+        assert!(
+            matches!(&error, ReplayError::Io { path, .. } if *path == file),
+            "{error}"
+        );
+        fs::write(&file, bytes).unwrap();
+    }
+    assert_eq!(
+        load(&LazyTensorStorage::new(CAPACITY), directory.path()).unwrap(),
+        3
+    );
+}
+
+#[test]
+fn a_checkpoint_that_is_not_finished_leaves_the_one_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = LazyTensorStorage::new(CAPACITY);
+    storage.write(0, &frames(0..4)).unwrap();
+    save(&storage, directory.path(), 1).unwrap();
+
+    let mut writer = CheckpointWriter::begin(directory.path()).unwrap();
+    writer.rows(CAPACITY, &*storage.read()).unwrap();
+    drop(writer);
+    assert_eq!(
+        load(&LazyTensorStorage::new(CAPACITY), directory.path()).unwrap(),
+        1
+    );
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+
+    // A process that dies has no time to tidy up; the next checkpoint does it.
+    let mut writer = CheckpointWriter::begin(directory.path()).unwrap();
+    writer.rows(CAPACITY, &*storage.read()).unwrap();
+    std::mem::forget(writer);
+    assert_eq!(
+        load(&LazyTensorStorage::new(CAPACITY), directory.path()).unwrap(),
+        1
+    );
+    save(&storage, directory.path(), 2).unwrap();
+    assert_eq!(
+        load(&LazyTensorStorage::new(CAPACITY), directory.path()).unwrap(),
+        2
+    );
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn a_storage_of_another_kind_is_refused_and_keeps_what_it_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = LazyTensorStorage::new(CAPACITY);
+    storage.write(0, &frames(0..4)).unwrap();
+    save(&storage, directory.path(), 1).unwrap();
+
+    let error = load(&LazyTensorStorage::new(5), directory.path()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("manifest.json holds 12 rows, expected 5 rows")
+    );
+    let other = LazyTensorStorage::new(CAPACITY);
+    let kept = frames(0..4).exclude(&["action"]);
+    other.write(0, &kept).unwrap();
+    let error = load(&other, directory.path()).unwrap_err();
+    assert!(matches!(error, ReplayError::Store(_)), "{error}");
+    assert_eq!(contents(&other).1, kept);
+    let error = Checkpoint::open(directory.path().join("nowhere")).unwrap_err();
+    assert!(error.to_string().starts_with("failed to read"), "{error}");
+}

@@ -1,0 +1,219 @@
+//! The buffer as a list of frames, searched from end to end at every question.
+
+use std::collections::BTreeSet;
+
+use crate::common::{Stamp, id_of, is_last};
+use crate::kinds::{ALPHA, BETA, Kind, Slice};
+
+/// One frame.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cell {
+    pub(crate) row: usize,
+    pub(crate) stamp: Stamp,
+    /// Frames with the same number follow each other.
+    run: usize,
+    pub(crate) priority: f32,
+}
+
+#[derive(Debug)]
+pub(crate) struct List {
+    kind: Kind,
+    capacity: usize,
+    with_ids: bool,
+    /// Oldest first.
+    pub(crate) cells: Vec<Cell>,
+    pub(crate) written: usize,
+    cursor: usize,
+    runs: usize,
+    /// The frame written last, and whether it was added singly.
+    last: Option<(Stamp, bool)>,
+    highest: Option<f32>,
+    /// Without replacement: rows still to be drawn, and the next row when in order.
+    pending: BTreeSet<usize>,
+    next: usize,
+}
+
+impl List {
+    pub(crate) fn new(kind: Kind, capacity: usize, with_ids: bool) -> Self {
+        Self {
+            kind,
+            capacity,
+            with_ids,
+            cells: Vec::new(),
+            written: 0,
+            cursor: 0,
+            runs: 0,
+            last: None,
+            highest: None,
+            pending: BTreeSet::new(),
+            next: 0,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.kind, self.capacity, self.with_ids);
+    }
+
+    pub(crate) fn at(&self, row: usize) -> &Cell {
+        let found = self.cells.iter().find(|cell| cell.row == row);
+        found.unwrap_or_else(|| panic!("row {row} holds nothing"))
+    }
+
+    /// Writes rows of a batch; returns the rows that its frames are in.
+    pub(crate) fn write(&mut self, batch: &[Vec<Stamp>], single: bool) -> Vec<i64> {
+        if self.kind.keeps_best() {
+            return self.keep_best(&batch.concat());
+        }
+        let mut rows = Vec::new();
+        for row in batch {
+            for (at, &stamp) in row.iter().enumerate() {
+                rows.push(self.push(stamp, at == 0, single));
+            }
+        }
+        // Of more frames than there are rows, the last are kept.
+        rows.split_off(rows.len().saturating_sub(self.capacity))
+    }
+
+    fn push(&mut self, stamp: Stamp, begins_row: bool, single: bool) -> i64 {
+        if !self.goes_on(stamp, begins_row, single) {
+            self.runs += 1;
+        }
+        self.last = Some((stamp, single));
+        self.written += 1;
+        let row = self.cursor;
+        self.cursor = (row + 1) % self.capacity;
+        self.cells.retain(|cell| cell.row != row);
+        self.insert(row, stamp);
+        row as i64
+    }
+
+    fn goes_on(&self, stamp: Stamp, begins_row: bool, single: bool) -> bool {
+        let Some((last, last_single)) = self.last else {
+            return false;
+        };
+        if is_last(last) {
+            return false;
+        }
+        match (begins_row, self.with_ids) {
+            (_, true) => id_of(last) == id_of(stamp),
+            (false, false) => true,
+            (true, false) => single && last_single,
+        }
+    }
+
+    fn insert(&mut self, row: usize, stamp: Stamp) {
+        self.cells.push(Cell {
+            row,
+            stamp,
+            run: self.runs,
+            priority: self.highest.unwrap_or(1.0),
+        });
+        self.pending.insert(row);
+    }
+
+    fn keep_best(&mut self, stamps: &[Stamp]) -> Vec<i64> {
+        let mut kept: Vec<(usize, usize)> = Vec::new();
+        for (at, &stamp) in stamps.iter().enumerate() {
+            let row = if self.cells.len() < self.capacity {
+                self.cells.len()
+            } else {
+                let least = self
+                    .cells
+                    .iter()
+                    .min_by_key(|cell| (worth(cell.stamp), cell.row))
+                    .copied()
+                    .unwrap();
+                if worth(stamp) <= worth(least.stamp) {
+                    continue;
+                }
+                self.cells.retain(|cell| cell.row != least.row);
+                least.row
+            };
+            kept.retain(|&(_, other)| other != row);
+            kept.push((at, row));
+            self.insert(row, stamp);
+        }
+        self.written += stamps.len();
+        kept.into_iter().map(|(_, row)| row as i64).collect()
+    }
+
+    pub(crate) fn update(&mut self, row: usize, priority: f32) {
+        if let Some(cell) = self.cells.iter_mut().find(|cell| cell.row == row) {
+            cell.priority = priority;
+            self.highest = Some(self.highest.map_or(priority, |high| high.max(priority)));
+        }
+    }
+
+    /// The runs, oldest first: their cells.
+    fn runs(&self) -> Vec<Vec<Cell>> {
+        self.cells
+            .chunk_by(|a, b| a.run == b.run)
+            .map(<[Cell]>::to_vec)
+            .collect()
+    }
+
+    /// Every slice that may be drawn: its cells.
+    pub(crate) fn slices(&self, slice: Slice, len: usize) -> Vec<Vec<Cell>> {
+        let mut slices = Vec::new();
+        for run in self.runs() {
+            if slice.strict && run.len() < len {
+                continue;
+            }
+            let len = len.min(run.len());
+            let [left, right] = slice.span.map(|side| side.min(len - 1));
+            for start in -(left as i64)..=(run.len() - len + right) as i64 {
+                let end = (start + len as i64).min(run.len() as i64) as usize;
+                slices.push(run[start.max(0) as usize..end].to_vec());
+            }
+        }
+        slices
+    }
+
+    /// Importance weights of `rows`, when these could be drawn instead: `candidates`.
+    pub(crate) fn weights(&self, rows: &[usize], candidates: &[usize]) -> Vec<f64> {
+        let mass = |row: usize| (f64::from(self.at(row).priority) + 1e-8).powf(ALPHA);
+        let masses = candidates.iter().map(|&row| mass(row));
+        let least = masses.fold(f64::INFINITY, f64::min);
+        rows.iter()
+            .map(|&row| (mass(row) / least).powf(-BETA))
+            .collect()
+    }
+
+    /// Takes a batch of `asked` out of the pass; `None` when there is none. What it must consist of, if that is certain, and
+    /// what it may consist of.
+    pub(crate) fn pass(
+        &mut self,
+        asked: usize,
+        shuffle: bool,
+        drop_last: bool,
+    ) -> Option<Vec<usize>> {
+        let all: BTreeSet<usize> = self.cells.iter().map(|cell| cell.row).collect();
+        if all.is_empty() || (drop_last && all.len() < asked) {
+            return None;
+        }
+        self.pending = self.pending.intersection(&all).copied().collect();
+        let too_few = |left: usize| left == 0 || (drop_last && left < asked);
+        if shuffle {
+            if too_few(self.pending.len()) {
+                self.pending = all;
+            }
+            return Some(self.pending.iter().copied().collect());
+        }
+        if too_few(all.range(self.next..).take(asked).count()) {
+            self.next = 0;
+        }
+        let rows: Vec<usize> = all.range(self.next..).take(asked).copied().collect();
+        self.next = rows.last()? + 1;
+        Some(rows)
+    }
+
+    pub(crate) fn drawn(&mut self, rows: &[usize]) {
+        rows.iter()
+            .for_each(|row| assert!(self.pending.remove(row)));
+    }
+}
+
+/// What the frames that are kept are compared by: anything without order.
+pub(crate) fn worth([stream, episode, t]: Stamp) -> i64 {
+    (stream * 31 + episode * 17 + t * 7) % 23
+}

@@ -1,0 +1,196 @@
+//! What every storage does, and what sets them apart.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::single_range_in_vec_init)]
+
+use std::fs;
+
+use tensordict::{DType, Tensor, TensorDict};
+use windrow_replay::{LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayError, Storage};
+use windrow_slab::StoreError;
+
+const CAPACITY: usize = 10;
+
+fn frames(numbers: std::ops::Range<i64>) -> TensorDict {
+    let n = (numbers.end - numbers.start) as usize;
+    let action = Tensor::arange(numbers).unwrap();
+    let mut dict = TensorDict::new([n]);
+    let reward = action.cast(DType::F32).unwrap().view([n, 1]).unwrap();
+    dict.set("action", action).unwrap();
+    dict.set(("next", "reward"), reward).unwrap();
+    dict
+}
+
+fn each(check: impl Fn(&dyn Storage)) {
+    check(&LazyTensorStorage::new(CAPACITY));
+    check(&LazyMemmapStorage::new(CAPACITY));
+    check(&ListStorage::new(CAPACITY));
+}
+
+#[test]
+fn rows_come_back_as_they_were_written_last() {
+    each(|storage| {
+        assert_eq!(storage.capacity(), CAPACITY);
+        assert!(storage.recovered().is_none());
+        storage.write(7, &frames(0..5)).unwrap();
+        storage.write(8, &frames(10..11)).unwrap();
+        let reader = storage.read();
+        assert_eq!(reader.filled(), [0..2, 7..10]);
+        let picked = reader.gather(&[1, 8, 7, 1]).unwrap();
+        assert_eq!(picked.as_slice::<i64>("action").unwrap(), [4, 10, 0, 4]);
+        let keys = [("next", "reward").into()];
+        let rewards = reader.gather_keys(&[9], &keys).unwrap();
+        assert_eq!(rewards, frames(2..3).select(&keys).unwrap());
+        drop(reader);
+        storage.clear();
+        assert!(storage.read().filled().is_empty());
+        storage.write(0, &frames(3..4)).unwrap();
+        assert_eq!(storage.read().gather(&[0]).unwrap(), frames(3..4));
+    });
+}
+
+#[test]
+fn rows_that_are_not_there_are_named() {
+    each(|storage| {
+        let refused = |rows: &[u32]| storage.read().gather(rows).unwrap_err().to_string();
+        assert_eq!(refused(&[4]), "row 4 holds no frame");
+        storage.write(0, &frames(0..3)).unwrap();
+        assert_eq!(refused(&[1, 3]), "row 3 holds no frame");
+        assert_eq!(refused(&[11]), "row 11 does not exist: there are 10 rows");
+        let error = storage.write(10, &frames(0..1)).unwrap_err();
+        assert!(matches!(
+            error,
+            ReplayError::Store(StoreError::NoSuchRow { row: 10, .. })
+        ));
+        let error = storage.write(0, &frames(0..11)).unwrap_err();
+        assert!(matches!(
+            error,
+            ReplayError::Store(StoreError::TooMany { frames: 11, .. })
+        ));
+        let error = storage.write(0, &TensorDict::new([])).unwrap_err();
+        assert!(matches!(
+            error,
+            ReplayError::Store(StoreError::NotFlat { .. })
+        ));
+        assert_eq!(storage.read().filled(), [0..3]);
+    });
+}
+
+#[test]
+fn the_first_frames_fix_what_frames_look_like() {
+    let storages: [&dyn Storage; 2] = [
+        &LazyTensorStorage::new(CAPACITY),
+        &LazyMemmapStorage::new(CAPACITY),
+    ];
+    for storage in storages {
+        storage.prepare(&frames(0..3)).unwrap();
+        assert!(storage.read().filled().is_empty());
+        let mut other = frames(0..1);
+        other
+            .set("action", Tensor::zeros(DType::I32, [1]).unwrap())
+            .unwrap();
+        let refusals = [storage.prepare(&other), storage.write(0, &other)];
+        for refused in refusals {
+            assert_eq!(
+                refused.unwrap_err().to_string(),
+                r#"entry "action": expected int64 [] a frame, got int32 []"#
+            );
+        }
+    }
+}
+
+#[test]
+fn a_capacity_of_nothing_is_an_error_of_the_first_write() {
+    for error in [
+        LazyTensorStorage::new(0)
+            .write(0, &frames(0..1))
+            .unwrap_err(),
+        LazyMemmapStorage::new(0)
+            .write(0, &frames(0..1))
+            .unwrap_err(),
+    ] {
+        assert!(matches!(
+            error,
+            ReplayError::Store(StoreError::Capacity { capacity: 0 })
+        ));
+    }
+}
+
+#[test]
+fn a_list_keeps_what_does_not_look_alike_but_does_not_stack_it() {
+    let storage = ListStorage::new(3);
+    let mut other = TensorDict::new([1]);
+    other
+        .set("word", Tensor::arange(0..5).unwrap().view([1, 5]).unwrap())
+        .unwrap();
+    storage.write(0, &frames(0..1)).unwrap();
+    storage.write(1, &other).unwrap();
+    let reader = storage.read();
+    assert_eq!(reader.gather(&[1]).unwrap(), other);
+    let error = reader.gather(&[0, 1]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("rows [0, 1] of the list do not make one batch")
+    );
+}
+
+#[test]
+fn a_directory_is_gone_on_with() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |capacity| LazyMemmapStorage::new(capacity).at(directory.path().join("a/b"));
+    let storage = at(CAPACITY).unwrap();
+    storage.write(8, &frames(0..4)).unwrap();
+    let error = at(CAPACITY).unwrap_err();
+    assert!(matches!(
+        error,
+        ReplayError::Store(StoreError::InUse { .. })
+    ));
+    drop(storage);
+
+    let storage = at(CAPACITY).unwrap();
+    let recovered = storage.recovered().unwrap();
+    assert_eq!(recovered.rows, [0..2, 8..10]);
+    assert_eq!((recovered.cursor, recovered.written), (2, 4));
+    assert_eq!(storage.read().gather(&[8, 9, 0, 1]).unwrap(), frames(0..4));
+    assert!(storage.prepare(&frames(0..1).exclude(&["action"])).is_err());
+    drop(storage);
+
+    let error = at(CAPACITY + 1).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("layout.json holds 10 rows, expected 11 rows")
+    );
+    for (text, expected) in [
+        ("{", "expected JSON"),
+        ("{}", "expected windrow storage 1"),
+        (
+            r#"{"format":"windrow storage 1","capacity":10,"leaves":[{"key":["a"],"dtype":"f3","shape":[]}]}"#,
+            "expected leaves",
+        ),
+    ] {
+        fs::write(directory.path().join("a/b/layout.json"), text).unwrap();
+        let error = at(CAPACITY).unwrap_err().to_string();
+        assert!(
+            error.contains("layout.json is damaged") && error.contains(expected),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_maker_that_died_early_leaves_nothing_in_the_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = || LazyMemmapStorage::new(CAPACITY).at(directory.path());
+    drop(at().unwrap());
+    let storage = at().unwrap();
+    storage.prepare(&frames(0..1)).unwrap();
+    assert!(storage.recovered().is_none());
+    drop(storage);
+    // The layout is there, and the rows not yet.
+    fs::remove_file(directory.path().join("rows.bin")).unwrap();
+    let storage = at().unwrap();
+    assert!(storage.recovered().is_none());
+    storage.write(0, &frames(0..2)).unwrap();
+    assert_eq!(storage.read().filled(), [0..2]);
+}
