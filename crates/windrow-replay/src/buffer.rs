@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tensordict::TensorDict;
 
+use crate::marks::RunKeys;
 use crate::sampler::Sampler;
 use crate::state::State;
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -62,6 +63,10 @@ struct Shared {
     capacity: usize,
     batch_size: Option<usize>,
     timeout: Duration,
+    /// Which keys tell episodes apart, and whether the sampler needs them.
+    run_keys: (RunKeys, bool),
+    /// Whether frames are written one after another.
+    ring: bool,
     /// Held by whoever writes, from giving up the old rows to admitting the new.
     turn: Mutex<()>,
     state: Mutex<State>,
@@ -286,6 +291,8 @@ impl ReplayBufferBuilder {
                 capacity,
                 batch_size: self.batch_size,
                 timeout: self.timeout,
+                run_keys: state.run_keys(),
+                ring: state.runs.is_some(),
                 turn: Mutex::new(()),
                 state: Mutex::new(state),
                 readable: Condvar::new(),

@@ -171,8 +171,10 @@ fn while_collecting() {
             }
         });
         let set = |now: bool| {
-            collecting.store(now, Ordering::Release);
-            writer.thread().unpark();
+            // Waking the thread takes time, and is done where sides change only.
+            if collecting.swap(now, Ordering::AcqRel) != now {
+                writer.thread().unpark();
+            }
         };
         timing::ratio(
             "sample_while_collecting",

@@ -1,7 +1,6 @@
 //! Writing frames.
 
 use std::borrow::Cow;
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use tensordict::TensorDict;
@@ -12,7 +11,7 @@ use crate::live::RowSpan;
 use crate::marks::Marks;
 use crate::state::State;
 use crate::sync::MutexGuard;
-use crate::{ReplayError, Writer};
+use crate::{ReplayError, Storage, Writer};
 
 /// Why a batch was not taken in.
 #[derive(Debug)]
@@ -78,16 +77,17 @@ impl ReplayBuffer {
     pub(super) fn put(&self, batch: &TensorDict, source: Source) -> Result<Vec<i64>, Refused> {
         let (frames, row) = flat(batch)?;
         self.shared.storage.prepare(&frames)?;
-        let (keys, needed) = self.shared.lock().run_keys();
-        let marks = Marks::read(&frames, row, &keys, needed)?;
+        let (keys, needed) = &self.shared.run_keys;
+        let marks = Marks::read(&frames, row, keys, *needed)?;
         let marks = match source {
             Source::Single => marks.singly(),
             Source::Batch | Source::Writer(_) => marks,
         };
-        let turn = self.shared.turn_for(frames.numel(), source)?;
-        let written = match self.shared.values(&frames)? {
-            None => self.shared.write_ring(&frames, marks),
-            Some(values) => self.shared.write_best(&frames, &values),
+        let values = self.shared.values(&frames)?;
+        let (turn, state) = self.shared.turn_for(frames.numel(), source)?;
+        let written = match values {
+            None => self.shared.write_ring(state, &frames, marks),
+            Some(values) => self.shared.write_best(state, &frames, &values),
         };
         drop(turn);
         self.shared.readable.notify_all();
@@ -95,9 +95,12 @@ impl ReplayBuffer {
     }
 }
 
+/// The right to write, and the state as it is when that begins.
+type Turn<'a> = (MutexGuard<'a, ()>, MutexGuard<'a, State>);
+
 impl Shared {
     /// Waits until it is this writer's turn and the limiter lets `frames` frames in.
-    fn turn_for(&self, frames: usize, source: Source) -> Result<MutexGuard<'_, ()>, Refused> {
+    fn turn_for(&self, frames: usize, source: Source) -> Result<Turn<'_>, Refused> {
         let begin = Instant::now();
         loop {
             let turn = self.turn();
@@ -108,7 +111,7 @@ impl Shared {
                 return Err(Refused::Detached);
             }
             let Some(why) = state.blocks_insert(frames)? else {
-                return Ok(turn);
+                return Ok((turn, state));
             };
             // Others may write while this waits: less, or after a reset of the buffer.
             drop(turn);
@@ -133,6 +136,9 @@ impl Shared {
 
     /// What frames are compared by, where the writer compares them.
     fn values(&self, frames: &TensorDict) -> Result<Option<Vec<f64>>, ReplayError> {
+        if self.ring {
+            return Ok(None);
+        }
         match &self.lock().writer {
             Writer::RoundRobin => Ok(None),
             Writer::MaxReward(writer) => writer.values(frames).map(Some),
@@ -140,7 +146,12 @@ impl Shared {
     }
 
     /// Writes frames behind the newest, in the place of the oldest.
-    fn write_ring(&self, frames: &TensorDict, marks: Marks) -> Result<Vec<i64>, ReplayError> {
+    fn write_ring(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        frames: &TensorDict,
+        marks: Marks,
+    ) -> Result<Vec<i64>, ReplayError> {
         let count = frames.numel();
         let skipped = count.saturating_sub(self.capacity);
         let kept = count - skipped;
@@ -149,7 +160,6 @@ impl Shared {
             0 => Cow::Borrowed(frames),
             _ => Cow::Owned(frames.narrow(0, skipped, kept)?),
         };
-        let mut state = self.lock();
         let rows = RowSpan::new(
             (state.cursor + skipped) % self.capacity,
             kept,
@@ -161,11 +171,12 @@ impl Shared {
             state.evict(oldest);
         }
         let first = rows.rows().next().unwrap_or(0);
-        self.write(state, |storage| storage.write(first, &frames))?;
-        let mut state = self.lock();
+        let (mut state, done) = self.write(state, |storage| storage.write(first, &frames));
+        done?;
         state.admit(rows, Some(&marks), skipped);
         state.cursor = (state.cursor + count) % self.capacity;
         state.count(count);
+        drop(state);
         let mut written = Vec::with_capacity(rows.len());
         for range in rows.ranges() {
             written.extend(range.start as i64..range.end as i64);
@@ -174,8 +185,12 @@ impl Shared {
     }
 
     /// Writes those frames that are worth more than the least of those kept, in the place of these.
-    fn write_best(&self, frames: &TensorDict, values: &[f64]) -> Result<Vec<i64>, ReplayError> {
-        let mut state = self.lock();
+    fn write_best(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        frames: &TensorDict,
+        values: &[f64],
+    ) -> Result<Vec<i64>, ReplayError> {
         let Writer::MaxReward(writer) = &mut state.writer else {
             return Ok(Vec::new());
         };
@@ -186,13 +201,12 @@ impl Shared {
                 state.evict(one(row));
             }
         }
-        let written = self.write(state, |storage| {
+        let (mut state, written) = self.write(state, |storage| {
             for (&row, &frame) in &placed {
                 storage.write(row as usize, &frames.narrow(0, frame, 1)?)?;
             }
             Ok(())
         });
-        let mut state = self.lock();
         if let Err(error) = written {
             if let Writer::MaxReward(writer) = &mut state.writer {
                 writer.lose(placed.into_keys());
@@ -212,15 +226,13 @@ impl Shared {
     fn write(
         &self,
         mut state: MutexGuard<'_, State>,
-        work: impl FnOnce(&dyn crate::Storage) -> Result<(), ReplayError>,
-    ) -> Result<(), ReplayError> {
+        work: impl FnOnce(&dyn Storage) -> Result<(), ReplayError>,
+    ) -> (MutexGuard<'_, State>, Result<(), ReplayError>) {
         state.writing = true;
         drop(state);
         let written = work(&*self.storage);
-        self.state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .writing = false;
-        written
+        let mut state = self.lock();
+        state.writing = false;
+        (state, written)
     }
 }
