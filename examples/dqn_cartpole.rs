@@ -11,7 +11,7 @@ use windrow::{
 };
 
 use crate::{
-    common::report::Report,
+    common::report::{Picture, Report},
     dqn::{learner::Learner, policy::EpsilonGreedy},
 };
 
@@ -19,7 +19,6 @@ mod common;
 mod dqn {
     pub(crate) mod learner;
     pub(crate) mod policy;
-    mod replay;
 }
 
 const WORKERS: usize = 2;
@@ -36,6 +35,8 @@ const BATCHES_PER_EVALUATION: u64 = 10;
 const EPISODES: usize = 100;
 /// CartPole-v1 ends every episode after so many steps.
 const LONGEST_EPISODE: usize = 500;
+/// Episodes that the mean return looks back on.
+const WINDOW: usize = 100;
 /// Mean return at which CartPole-v1 counts as solved.
 const SOLVED: f32 = 475.0;
 const FOLDER: &str = "target/dqn_cartpole";
@@ -78,7 +79,7 @@ fn main() -> anyhow::Result<ExitCode> {
         .seed(args.seed)
         .build()?;
 
-    let mut report = Report::new(args.frames)?;
+    let mut report = Report::new(args.frames, WINDOW)?;
     let mut greedy_return = 0.0;
     while greedy_return < SOLVED
         && let Some(batch) = report.time(|| collector.next())
@@ -91,9 +92,11 @@ fn main() -> anyhow::Result<ExitCode> {
 
         let stats = collector.stats();
         let due = stats.completed || stats.batches.is_multiple_of(BATCHES_PER_EVALUATION);
-        let evaluation = due.then(|| examine(&mut examiner, &weights)).transpose()?;
-        greedy_return = evaluation.unwrap_or(greedy_return);
-        report.add(&batch, stats, evaluation)?;
+        if due {
+            greedy_return = examine(&mut examiner, &weights)?;
+            report.evaluated(stats.frames, greedy_return);
+        }
+        report.add(&batch, stats)?;
     }
     report.finish("waiting for a batch");
     let lag = collector.stats().policy_lag;
@@ -104,8 +107,12 @@ fn main() -> anyhow::Result<ExitCode> {
     println!("greedy policy   {greedy_return:.1} over {EPISODES} episodes");
     collector.shutdown()?;
 
-    let title = format!("DQN on CartPole-v1, seed {}", args.seed);
-    report.save(FOLDER, &title, SOLVED, &learner.weights()?)?;
+    let picture = Picture {
+        title: &format!("DQN on CartPole-v1, seed {}", args.seed),
+        returns: 0.0..LONGEST_EPISODE as f32 + 20.0,
+        goal: SOLVED,
+    };
+    report.save(FOLDER, &picture, &learner.weights()?)?;
     let failed = args.check && greedy_return < SOLVED;
     Ok(ExitCode::from(u8::from(failed)))
 }

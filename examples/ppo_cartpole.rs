@@ -8,7 +8,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use windrow::{Collector, Head, NetworkPolicy, nn::Sequential};
 
-use crate::{common::report::Report, ppo::learner::Learner};
+use crate::{
+    common::report::{Picture, Report},
+    ppo::learner::Learner,
+};
 
 mod common;
 mod ppo {
@@ -17,6 +20,10 @@ mod ppo {
 
 const NUM_ENVS: usize = 8;
 const FRAMES_PER_BATCH: usize = 1024;
+/// Episodes that the mean return looks back on.
+const WINDOW: usize = 100;
+/// CartPole-v1 ends every episode after so many steps, with a reward of 1 each.
+const LONGEST_EPISODE: f32 = 500.0;
 /// Mean return at which CartPole-v1 counts as solved.
 const SOLVED: f32 = 475.0;
 const FOLDER: &str = "target/ppo_cartpole";
@@ -53,16 +60,20 @@ fn main() -> anyhow::Result<ExitCode> {
         .seed(args.seed)
         .build()?;
 
-    let mut report = Report::new(args.frames)?;
+    let mut report = Report::new(args.frames, WINDOW)?;
     while let Some(batch) = report.time(|| collector.next()) {
         let mut batch = batch?;
         learner.learn(&mut batch, report.remaining())?;
         collector.update_policy_weights(&learner.weights()?)?;
-        report.add(&batch, collector.stats(), None)?;
+        report.add(&batch, collector.stats())?;
     }
     report.finish("collecting");
-    let title = format!("PPO on CartPole-v1, seed {}", args.seed);
-    report.save(FOLDER, &title, SOLVED, &learner.weights()?)?;
+    let picture = Picture {
+        title: &format!("PPO on CartPole-v1, seed {}", args.seed),
+        returns: 0.0..LONGEST_EPISODE + 20.0,
+        goal: SOLVED,
+    };
+    report.save(FOLDER, &picture, &learner.weights()?)?;
 
     let failed = args.check && report.mean_return() < SOLVED;
     Ok(ExitCode::from(u8::from(failed)))

@@ -5,10 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use plotters::{chart::ChartContext, coord::types, prelude::*};
 
-use super::report::{Episode, WINDOW};
-
-/// Longest return that CartPole-v1 allows, and a little air.
-const TOP: f32 = 520.0;
+use super::report::{Episode, Picture};
 
 const EPISODES: RGBAColor = RGBAColor(91, 143, 199, 0.45);
 const MEAN: RGBColor = RGBColor(16, 62, 110);
@@ -16,14 +13,16 @@ const EVALUATIONS: RGBColor = RGBColor(46, 139, 87);
 const GOAL: RGBColor = RGBColor(190, 70, 40);
 const INK: RGBColor = RGBColor(70, 70, 70);
 
-/// What is drawn: the return of every episode, their running mean, what evaluations returned, and a line at `goal`.
+/// What is drawn: the return of every episode, their running mean, what evaluations returned, and a line at the goal.
 pub(super) struct Curve<'a> {
+    pub(super) picture: &'a Picture<'a>,
+    /// Episodes that the mean looks back on.
+    pub(super) window: usize,
     pub(super) episodes: &'a [Episode],
     /// Frames and mean return of each.
     pub(super) evaluations: &'a [(u64, f32)],
     /// Where the picture ends.
     pub(super) frames: u64,
-    pub(super) goal: f32,
 }
 
 type Chart<'a> =
@@ -31,15 +30,15 @@ type Chart<'a> =
 
 impl Curve<'_> {
     /// Writes the picture as SVG.
-    pub(super) fn draw(&self, path: &Path, title: &str) -> Result<()> {
+    pub(super) fn draw(&self, path: &Path) -> Result<()> {
         let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
         root.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&root)
-            .caption(title, font(24))
+            .caption(self.picture.title, font(24))
             .margin(18)
             .x_label_area_size(52)
             .y_label_area_size(62)
-            .build_cartesian_2d(0..self.frames, 0f32..TOP)?;
+            .build_cartesian_2d(0..self.frames, self.picture.returns.clone())?;
         draw_axes(&mut chart)?;
         self.draw_episodes(&mut chart)?;
         if !self.evaluations.is_empty() {
@@ -71,14 +70,16 @@ impl Curve<'_> {
             .episodes
             .iter()
             .map(|episode| (episode.frame, episode.mean_return));
-        draw_line(chart, means, &format!("mean of the last {WINDOW}"), MEAN)
+        let label = format!("mean of the last {}", self.window);
+        draw_line(chart, means, &label, MEAN)
     }
 
     fn draw_goal(&self, chart: &mut Chart<'_>) -> Result<()> {
-        let ends = [(0, self.goal), (self.frames, self.goal)];
+        let goal = self.picture.goal;
+        let ends = [(0, goal), (self.frames, goal)];
         chart
             .draw_series(DashedLineSeries::new(ends, 8, 6, GOAL.stroke_width(2)))?
-            .label(format!("solved: {}", self.goal))
+            .label(format!("goal: {goal}"))
             .legend(legend(GOAL));
         Ok(())
     }

@@ -67,16 +67,20 @@ impl Network {
         Ok(self.adam.backward_step(loss)?)
     }
 
-    /// Weight and bias of each layer in turn.
-    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Var> {
-        parameters(&self.layers)
+    /// Goes the given share of the way to the parameters of `other`.
+    pub(crate) fn follow(&self, other: &Self, share: f64) -> Result<()> {
+        for (own, other) in parameters(&self.layers).zip(parameters(&other.layers)) {
+            let between = (own.affine(1.0 - share, 0.0)? + other.affine(share, 0.0)?)?;
+            own.set(&between)?;
+        }
+        Ok(())
     }
 
     /// A copy of the parameters, under the names that they came with.
     pub(crate) fn weights(&self) -> Result<Weights> {
         let names = (0..).flat_map(|i| ["weight", "bias"].map(|name| format!("{}.{name}", 2 * i)));
         let mut weights = Weights::new([]);
-        for (name, parameter) in names.zip(self.parameters()) {
+        for (name, parameter) in names.zip(parameters(&self.layers)) {
             weights.set(name, to_windrow(parameter)?)?;
         }
         Ok(weights)

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fs,
+    ops::Range,
     path::Path,
     time::{Duration, Instant},
 };
@@ -13,8 +14,6 @@ use windrow::{Stats, TensorDict, Weights};
 
 use super::curve::Curve;
 
-/// Episodes that the mean return looks back on.
-pub(super) const WINDOW: usize = 100;
 /// Batches from line to line where there is no terminal for a bar.
 const BATCHES_PER_LINE: u64 = 10;
 
@@ -23,12 +22,27 @@ pub(super) struct Episode {
     /// Frames collected by then.
     pub(super) frame: u64,
     pub(super) episode_return: f32,
-    /// Mean return of this episode and those before, [`WINDOW`] at most.
+    /// Mean return of this episode and those before, as many as the window is wide.
     pub(super) mean_return: f32,
+}
+
+/// What the picture is to show.
+pub(crate) struct Picture<'a> {
+    pub(crate) title: &'a str,
+    /// Returns that fit in.
+    pub(crate) returns: Range<f32>,
+    /// Where there is a line.
+    pub(crate) goal: f32,
 }
 
 /// Follows episodes over batches, and the time that collecting takes.
 pub(crate) struct Report {
+    /// Episodes that the mean return looks back on.
+    window: usize,
+    frames: u64,
+    batches: u64,
+    /// Whether there was an evaluation since things were shown.
+    news: bool,
     /// Return so far of each episode that has not ended, by trajectory id.
     running: HashMap<i64, f32>,
     episodes: Vec<Episode>,
@@ -40,10 +54,15 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(total_frames: u64) -> Result<Self> {
+    /// For a run of so many frames, with the mean return of the last `window` episodes.
+    pub(crate) fn new(total_frames: u64, window: usize) -> Result<Self> {
         let style = ProgressStyle::with_template("{bar:32.cyan/dim} {pos}/{len} frames  {msg}")?;
         let target = ProgressDrawTarget::stdout();
         Ok(Self {
+            window,
+            frames: 0,
+            batches: 0,
+            news: false,
             running: HashMap::new(),
             episodes: Vec::new(),
             evaluations: Vec::new(),
@@ -61,39 +80,41 @@ impl Report {
         collected
     }
 
-    /// Notes the episodes that ended in a batch `[env, time]` and the mean return of an evaluation after it, if there was
-    /// one, and shows how things stand.
-    pub(crate) fn add(
-        &mut self,
-        batch: &TensorDict,
-        stats: Stats,
-        evaluation: Option<f32>,
-    ) -> Result<()> {
-        self.evaluations
-            .extend(evaluation.map(|mean| (stats.frames, mean)));
-        let by_time = batch.transpose(0, 1)?.flatten()?;
+    /// Notes the mean return of an evaluation after so many frames.
+    pub(crate) fn evaluated(&mut self, frames: u64, mean_return: f32) {
+        self.evaluations.push((frames, mean_return));
+        self.news = true;
+    }
+
+    /// Notes the episodes that ended in a batch, `[time]` or `[env, time]`, and shows how things stand.
+    pub(crate) fn add(&mut self, batch: &TensorDict, stats: Stats) -> Result<()> {
+        let (num_envs, by_time) = match batch.ndim() {
+            1 => (1, batch.clone()),
+            _ => (batch.batch_size()[0], batch.transpose(0, 1)?.flatten()?),
+        };
         let reward = by_time.get(("next", "reward"))?.to_vec::<f32>()?;
         let done = by_time.get(("next", "done"))?.to_vec::<bool>()?;
         let traj_id = by_time.get(("collector", "traj_ids"))?.to_vec::<i64>()?;
-        let (num_envs, before) = (batch.batch_size()[0], stats.frames - reward.len() as u64);
         for (i, id) in traj_id.into_iter().enumerate() {
             *self.running.entry(id).or_default() += reward[i];
             if done[i] {
                 let step = i / num_envs;
-                self.end_episode(id, before + ((step + 1) * num_envs) as u64);
+                self.end_episode(id, self.frames + ((step + 1) * num_envs) as u64);
             }
         }
+        self.frames += reward.len() as u64;
+        self.batches += 1;
         self.show(stats);
         Ok(())
     }
 
     fn end_episode(&mut self, traj_id: i64, frame: u64) {
         let episode_return = self.running.remove(&traj_id).unwrap_or_default();
-        let before = self.episodes.iter().rev().take(WINDOW - 1);
+        let before = self.episodes.iter().rev().take(self.window - 1);
         let returns = before
             .map(|episode| episode.episode_return)
             .chain([episode_return]);
-        let count = (self.episodes.len() + 1).min(WINDOW);
+        let count = (self.episodes.len() + 1).min(self.window);
         self.episodes.push(Episode {
             frame,
             episode_return,
@@ -101,7 +122,7 @@ impl Report {
         });
     }
 
-    fn show(&self, stats: Stats) {
+    fn show(&mut self, stats: Stats) {
         let rate = stats.recent_frames_per_second;
         let mut message = format!("{rate:.0} frames/s  mean return {:.1}", self.mean_return());
         if let Some((_, greedy)) = self.evaluations.last() {
@@ -111,11 +132,17 @@ impl Report {
         if stats.policy_lag.max > 0 {
             message += &format!("  policy lag {:.1}", stats.policy_lag.mean);
         }
-        if self.bar.is_hidden() && stats.batches.is_multiple_of(BATCHES_PER_LINE) {
-            println!("{:>7} frames  {message}", stats.frames);
+        let due = self.batches.is_multiple_of(BATCHES_PER_LINE);
+        if self.bar.is_hidden() && (due || std::mem::take(&mut self.news)) {
+            println!("{:>7} frames  {message}", self.frames);
         }
-        self.bar.set_position(stats.frames);
+        self.bar.set_position(self.frames);
         self.bar.set_message(message);
+    }
+
+    /// Frames of the batches so far.
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames
     }
 
     /// The share of all frames that is still to come.
@@ -123,7 +150,7 @@ impl Report {
         1.0 - self.bar.position() as f64 / self.bar.length().unwrap_or(1) as f64
     }
 
-    /// Mean return of the last 100 episodes.
+    /// Mean return of the last episodes.
     pub(crate) fn mean_return(&self) -> f32 {
         self.episodes
             .last()
@@ -137,30 +164,33 @@ impl Report {
         let (rate, collecting) = (frames as f64 / seconds, self.collecting.as_secs_f64());
         let (mean, count) = (self.mean_return(), self.episodes.len());
         println!();
-        println!("mean return     {mean:.1} over the last {WINDOW} of {count} episodes");
+        println!(
+            "mean return     {mean:.1} over the last {} of {count} episodes",
+            count.min(self.window)
+        );
         println!(
             "frames/s        {rate:.0}: {frames} frames in {seconds:.1} s, {collecting:.2} s of it {timed}"
         );
     }
 
-    /// Writes the learning curve as a picture, with a line at the return `goal`, and the policy's weights into `folder`.
+    /// Writes the learning curve and the policy's weights into `folder`.
     pub(crate) fn save(
         &self,
         folder: impl AsRef<Path>,
-        title: &str,
-        goal: f32,
+        picture: &Picture<'_>,
         weights: &Weights,
     ) -> Result<()> {
         let folder = folder.as_ref();
         fs::create_dir_all(folder)?;
         let path = folder.join("learning_curve.svg");
         let curve = Curve {
+            picture,
+            window: self.window,
             episodes: &self.episodes,
             evaluations: &self.evaluations,
-            frames: self.bar.position(),
-            goal,
+            frames: self.frames,
         };
-        curve.draw(&path, title)?;
+        curve.draw(&path)?;
         println!("learning curve  {}", path.display());
         let path = folder.join("policy.safetensors");
         weights.save(&path)?;

@@ -6,12 +6,9 @@
 use anyhow::Result;
 use candle_core::{D, DType, Tensor};
 use candle_nn::loss::mse;
-use rand::SeedableRng;
-use rand_pcg::Pcg64;
-use windrow::{TensorDict, Weights};
+use windrow::{LazyTensorStorage, RandomSampler, ReplayBuffer, TensorDict, Weights};
 
-use super::replay::{Minibatch, Replay};
-use crate::common::network::Network;
+use crate::common::{minibatch::Minibatch, network::Network};
 
 const GAMMA: f64 = 0.99;
 /// Frames that are remembered.
@@ -29,8 +26,7 @@ pub(crate) struct Learner {
     online: Network,
     /// Follows `online` slowly, so that values do not chase themselves.
     target: Network,
-    replay: Replay,
-    rng: Pcg64,
+    replay: ReplayBuffer,
 }
 
 impl Learner {
@@ -38,8 +34,12 @@ impl Learner {
         Ok(Self {
             online: Network::new(weights, Tensor::relu)?,
             target: Network::new(weights, Tensor::relu)?,
-            replay: Replay::new(CAPACITY),
-            rng: Pcg64::seed_from_u64(seed),
+            replay: ReplayBuffer::builder()
+                .storage(LazyTensorStorage::new(CAPACITY))
+                .sampler(RandomSampler::new())
+                .batch_size(MINIBATCH)
+                .seed(seed)
+                .build()?,
         })
     }
 
@@ -55,10 +55,10 @@ impl Learner {
             return Ok(());
         }
         for _ in 0..UPDATES_PER_BATCH {
-            let minibatch = self.replay.sample(MINIBATCH, &mut self.rng)?;
-            let loss = self.loss(&minibatch)?;
+            let frames = self.replay.sample(None)?;
+            let loss = self.loss(&Minibatch::of(&frames)?)?;
             self.online.descend(&loss, LEARNING_RATE)?;
-            self.follow()?;
+            self.target.follow(&self.online, FOLLOW)?;
         }
         Ok(())
     }
@@ -69,22 +69,13 @@ impl Learner {
         // One network chooses the next action, the other one says what it is worth.
         let choice = values(&self.online, next)?.argmax_keepdim(D::Minus1)?;
         let next_value = values(&self.target, next)?.gather(&choice, 1)?;
-        // An episode that was truncated would have gone on.
-        let discount = minibatch.terminated.affine(-GAMMA, GAMMA)?;
+        let discount = (&minibatch.goes_on * GAMMA)?;
         let reward = (&minibatch.reward * (1.0 - GAMMA))?;
         let goal = (reward + discount * next_value)?.detach();
 
         let action = minibatch.action.to_dtype(DType::U32)?;
         let value = values(&self.online, &minibatch.observation)?.gather(&action, 1)?;
         Ok(mse(&value, &goal)?)
-    }
-
-    fn follow(&self) -> Result<()> {
-        for (target, online) in self.target.parameters().zip(self.online.parameters()) {
-            let between = (target.affine(1.0 - FOLLOW, 0.0)? + online.affine(FOLLOW, 0.0)?)?;
-            target.set(&between)?;
-        }
-        Ok(())
     }
 }
 
