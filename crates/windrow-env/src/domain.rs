@@ -28,6 +28,29 @@ impl Spec {
                     leaf.domain_of(element)
                 )));
             }
+            leaf.check_ones(&key.to_string(), &values)?;
+        }
+        Ok(())
+    }
+
+    /// Whether each vector of a one-hot leaf, known to hold zeros and ones, has a single one.
+    fn check_ones(&self, name: &str, values: &[f64]) -> Result<(), EnvError> {
+        let Self::OneHot { nvec } = self else {
+            return Ok(());
+        };
+        let mut first = 0;
+        for &n in nvec {
+            let ones = values[first..first + n]
+                .iter()
+                .filter(|&&x| x == 1.0)
+                .count();
+            if ones != 1 {
+                return Err(EnvError::Spec(format!(
+                    "elements {first} to {} of {name} hold {ones} ones, expected exactly one",
+                    first + n - 1
+                )));
+            }
+            first += n;
         }
         Ok(())
     }
@@ -50,7 +73,7 @@ impl Spec {
             Self::Unbounded { .. } => Some((f64::NEG_INFINITY, f64::INFINITY)),
             Self::Bounded { low, high, .. } => Some((*low.get(element)?, *high.get(element)?)),
             Self::Discrete { n } => below(*n),
-            Self::Binary { .. } => below(2),
+            Self::Binary { .. } | Self::OneHot { .. } => below(2),
             Self::MultiDiscrete { nvec } => below(*nvec.get(element)?),
             Self::Composite(_) => None,
         }
@@ -58,7 +81,7 @@ impl Spec {
 
     fn domain_of(&self, element: usize) -> String {
         match (self, self.range_of(element)) {
-            (Self::Binary { .. }, _) => "0 or 1".into(),
+            (Self::Binary { .. } | Self::OneHot { .. }, _) => "0 or 1".into(),
             (Self::Discrete { .. } | Self::MultiDiscrete { .. }, Some((low, high))) => {
                 format!("an integer from {low} to {high}")
             }
@@ -101,6 +124,8 @@ mod tests {
             verdict(&Spec::MultiDiscrete { nvec: vec![2, 5] }, &[1i64, 4]),
             "ok"
         );
+        let hot = Spec::OneHot { nvec: vec![2, 3] };
+        assert_eq!(verdict(&hot, &[0i64, 1, 1, 0, 0]), "ok");
         assert_eq!(
             verdict(&Spec::unbounded(DType::F64, [2]), &[f64::INFINITY, 0.0]),
             "ok"
@@ -122,6 +147,19 @@ mod tests {
         assert_eq!(
             verdict(&Spec::MultiDiscrete { nvec: vec![2, 5] }, &[2i64, 4]),
             "element 0 of \"x\" is 2, expected an integer from 0 to 1"
+        );
+        let hot = Spec::OneHot { nvec: vec![2, 3] };
+        assert_eq!(
+            verdict(&hot, &[0i64, 1, 2, 0, 0]),
+            "element 2 of \"x\" is 2, expected 0 or 1"
+        );
+        assert_eq!(
+            verdict(&hot, &[0i64, 1, 0, 0, 0]),
+            "elements 2 to 4 of \"x\" hold 0 ones, expected exactly one"
+        );
+        assert_eq!(
+            verdict(&Spec::one_hot(2), &[1i64, 1]),
+            "elements 0 to 1 of \"x\" hold 2 ones, expected exactly one"
         );
         let binary = Spec::Binary {
             shape: [1].as_slice().into(),

@@ -63,3 +63,14 @@ pub struct VecEnvError {
     /// What it reported.
     pub source: EnvError,
 }
+
+impl VecEnvError {
+    /// The error of an environment whose vector has `first` others before it.
+    #[must_use]
+    pub(crate) fn shifted(self, first: usize) -> Self {
+        Self {
+            env: self.env + first,
+            ..self
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! What a collector accepts as an environment: a constructor, a closure or an id.
 
 use crate::{
-    Env, EnvError, FiniteCheck, InitTracker, RewardSum, Serial, StepCounter, VecEnv, make_vec,
+    DoubleToFloat, Env, EnvError, FiniteCheck, InitTracker, ObservationNorm, OneHotActions,
+    RewardSum, Serial, StepCounter, VecEnv, make_vec,
 };
 
 /// Makes environments, as many as one worker steps in lockstep.
@@ -83,7 +84,15 @@ macro_rules! vectors {
     )*};
 }
 
-vectors!(FiniteCheck, InitTracker, RewardSum, StepCounter);
+vectors!(
+    DoubleToFloat,
+    FiniteCheck,
+    InitTracker,
+    ObservationNorm,
+    OneHotActions,
+    RewardSum,
+    StepCounter
+);
 
 impl IntoVecEnv for Box<dyn VecEnv> {
     fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {

@@ -5,7 +5,7 @@
 //! [`EnvFactory`]: a constructor, a closure, or an id of the [`EnvRegistry`].
 //!
 //! [`CartPole`], [`Pendulum`], [`MountainCar`], [`MountainCarContinuous`] and [`Acrobot`] are those of Gymnasium, bit
-//! for bit. [`TimeLimit`] and [`StepCounter`] wrap environments. [`testing`] explains how to write one, and checks it.
+//! for bit. [`TimeLimit`], [`StepCounter`] and others wrap environments. [`testing`] explains how to write one, and checks it.
 //!
 //! ```
 //! use windrow_env::{CartPole, Outcomes, Reset, Serial, VecEnv};
@@ -40,6 +40,7 @@ mod driver;
 mod env;
 mod error;
 mod factory;
+mod joined;
 mod native;
 mod number;
 mod registry;
@@ -52,9 +53,13 @@ mod wrappers;
 pub use env::{Env, Outcome};
 pub use error::{EnvError, VecEnvError};
 pub use factory::{EnvFactory, IntoVecEnv, sole};
+pub use joined::Joined;
 pub use native::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum};
 pub use registry::{EnvRegistry, IntoEnv, make, make_vec};
 pub use rng::{EnvRng, NumpyRng};
 pub use spec::{EnvSpec, Spec};
 pub use vec_env::{Outcomes, Reset, Serial, VecEnv};
-pub use wrappers::{FiniteCheck, InitTracker, NotFinite, RewardSum, StepCounter, TimeLimit};
+pub use wrappers::{
+    DoubleToFloat, FiniteCheck, FrameSkip, InitTracker, NotFinite, ObservationNorm, OneHotActions,
+    RewardSum, StepCounter, TimeLimit,
+};

@@ -42,6 +42,12 @@ pub enum Spec {
         /// Number of choices of each element.
         nvec: Vec<usize>,
     },
+    /// Choices as `int64` vectors that are one at the choice and zero elsewhere, side by side: choice `i` takes `nvec[i]`
+    /// elements. A single choice is the usual case.
+    OneHot {
+        /// Number of choices of each vector.
+        nvec: Vec<usize>,
+    },
     /// Named specs, in this order.
     Composite(Vec<(String, Spec)>),
 }
@@ -89,6 +95,12 @@ impl Spec {
         Self::Discrete { n }
     }
 
+    /// One of `n` choices as an `int64` vector `[n]` that is one at the choice and zero elsewhere.
+    #[must_use]
+    pub fn one_hot(n: usize) -> Self {
+        Self::OneHot { nvec: vec![n] }
+    }
+
     /// Named specs.
     #[must_use]
     pub fn composite<N: Into<String>>(entries: impl IntoIterator<Item = (N, Spec)>) -> Self {
@@ -105,7 +117,9 @@ impl Spec {
     pub fn dtype(&self) -> Option<DType> {
         match self {
             Self::Unbounded { dtype, .. } | Self::Bounded { dtype, .. } => Some(*dtype),
-            Self::Discrete { .. } | Self::MultiDiscrete { .. } => Some(DType::I64),
+            Self::Discrete { .. } | Self::MultiDiscrete { .. } | Self::OneHot { .. } => {
+                Some(DType::I64)
+            }
             Self::Binary { .. } => Some(DType::I8),
             Self::Composite(_) => None,
         }
@@ -119,7 +133,19 @@ impl Spec {
             | Self::Bounded { shape, .. }
             | Self::Binary { shape } => shape.clone(),
             Self::MultiDiscrete { nvec } => Shape::from_slice(&[nvec.len()]),
+            Self::OneHot { nvec } => Shape::from_slice(&[nvec.iter().sum()]),
             Self::Discrete { .. } | Self::Composite(_) => Shape::new(),
+        }
+    }
+
+    /// Number of choices of each choice that a leaf is made of, however they are encoded; `None` for any other leaf and
+    /// for a composite.
+    #[must_use]
+    pub fn choices(&self) -> Option<&[usize]> {
+        match self {
+            Self::Discrete { n } => Some(std::slice::from_ref(n)),
+            Self::MultiDiscrete { nvec } | Self::OneHot { nvec } => Some(nvec),
+            _ => None,
         }
     }
 

@@ -1,8 +1,12 @@
 //! Environments around environments.
 
 mod appended;
+mod double_to_float;
 mod finite_check;
+mod frame_skip;
 mod init_tracker;
+mod observation_norm;
+mod one_hot_actions;
 mod reward_sum;
 #[cfg(test)]
 mod stacking_tests;
@@ -11,8 +15,12 @@ mod time_limit;
 #[cfg(test)]
 mod vec_driver;
 
+pub use double_to_float::DoubleToFloat;
 pub use finite_check::{FiniteCheck, NotFinite};
+pub use frame_skip::FrameSkip;
 pub use init_tracker::InitTracker;
+pub use observation_norm::ObservationNorm;
+pub use one_hot_actions::OneHotActions;
 pub use reward_sum::RewardSum;
 pub use step_counter::StepCounter;
 pub use time_limit::TimeLimit;

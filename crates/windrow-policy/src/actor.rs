@@ -71,7 +71,10 @@ struct RealRows {
 #[derive(Debug, Clone)]
 enum Act {
     Sample(Categorical),
-    Largest,
+    /// Of all numbers, written as an index or one-hot.
+    Largest {
+        one_hot: bool,
+    },
     Copy(DType),
     Normal(Gaussian, DType),
 }
@@ -177,7 +180,7 @@ impl NetworkPolicy {
                     extra.push(column("loc", &[normal.actions]));
                     extra.push(column("scale", &[normal.actions]));
                 }
-                Act::Largest | Act::Copy(_) => {}
+                Act::Largest { .. } | Act::Copy(_) => {}
             }
         }
         extra
@@ -202,14 +205,14 @@ impl Policy for NetworkPolicy {
         )?;
         let width = self.net.outputs().unwrap_or(observe.elements());
         let act = match fit.action(&self.head, width)? {
-            Action::Choices(counts) => match self.head {
-                Head::Categorical => Act::Sample(Categorical::new(counts)),
-                _ => Act::Largest,
+            Action::Choices { counts, one_hot } => match self.head {
+                Head::Categorical => Act::Sample(Categorical::new(counts, one_hot)),
+                _ => Act::Largest { one_hot },
             },
             Action::Copy(dtype) => Act::Copy(dtype),
             Action::Normal(normal, dtype) => Act::Normal(normal, dtype),
         };
-        if matches!(act, Act::Largest | Act::Copy(_)) && (self.log_prob || self.params) {
+        if matches!(act, Act::Largest { .. } | Act::Copy(_)) && (self.log_prob || self.params) {
             return Err(fit.error(
                 "extra columns",
                 "none, since the head has no distribution",
@@ -304,12 +307,14 @@ impl Bound {
                     out.get_mut(Key::new(leaf))?.copy_from_slice(&self.outputs);
                 }
             }
-            Act::Largest => {
+            Act::Largest { one_hot } => {
                 let actions = out.get_mut::<i64>(Key::new(ACTION))?;
+                let elements = if *one_hot { self.width } else { 1 };
+                let actions = actions.chunks_exact_mut(elements);
                 let rows = self.outputs.chunks_exact(self.width).zip(actions);
                 for (row, (outputs, action)) in rows.enumerate() {
                     check(input, row, "output of the network", outputs)?;
-                    *action = largest(outputs) as i64;
+                    write_choice(largest(outputs), *one_hot, action);
                 }
             }
             Act::Copy(dtype) => {
@@ -361,6 +366,16 @@ impl RealRows {
 fn fit_len(values: &mut Vec<f32>, len: usize) {
     if values.len() != len {
         values.resize(len, 0.0);
+    }
+}
+
+/// Writes a choice as the only element of `action`, or as a one among zeros.
+fn write_choice(choice: usize, one_hot: bool, action: &mut [i64]) {
+    if one_hot {
+        action.fill(0);
+        action[choice] = 1;
+    } else {
+        action[0] = choice as i64;
     }
 }
 

@@ -551,3 +551,34 @@ fn a_function_is_a_policy() {
         "out of ideas"
     );
 }
+
+#[test]
+fn one_hot_choices_are_those_written_as_indices() {
+    let logits = [0.0, 1.0, 0.5, -0.5, 0.0];
+    let ones = |vector: &[i64]| {
+        assert_eq!(vector.iter().sum::<i64>(), 1);
+        vector.iter().position(|&x| x == 1).unwrap() as i64
+    };
+    let act = |action: Spec, head: Head, exploration| {
+        let policy = NetworkPolicy::new(constant(&logits), head);
+        let mut stage = Stage::new(policy, &env(1, action), 10);
+        stage.act(4, exploration).unwrap();
+        stage.column::<i64>(0)
+    };
+    for exploration in [Random, Mode] {
+        let indices = act(Spec::discrete(5), Head::Categorical, exploration);
+        let vectors = act(Spec::one_hot(5), Head::Categorical, exploration);
+        assert_eq!(vectors.chunks(5).map(ones).collect::<Vec<_>>(), indices);
+
+        let nvec = vec![2, 3];
+        let several = Spec::MultiDiscrete { nvec: nvec.clone() };
+        let indices = act(several, Head::Categorical, exploration);
+        let vectors = act(Spec::OneHot { nvec }, Head::Categorical, exploration);
+        let decoded = vectors
+            .chunks(5)
+            .flat_map(|row| [ones(&row[..2]), ones(&row[2..])]);
+        assert_eq!(decoded.collect::<Vec<_>>(), indices);
+    }
+    let largest = act(Spec::one_hot(5), Head::Deterministic, Random);
+    assert_eq!(largest, [0, 1, 0, 0, 0].repeat(10));
+}

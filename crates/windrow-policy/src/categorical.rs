@@ -12,6 +12,8 @@ pub(crate) struct Categorical {
     counts: Box<[usize]>,
     /// Logits of a row.
     width: usize,
+    /// Whether a choice is written as a one among zeros instead of as its index.
+    one_hot: bool,
     /// `exp` of the logits less their largest one, `[rows, width]`, then padding.
     weights: Vec<f32>,
     arch: Arch,
@@ -23,17 +25,18 @@ pub(crate) struct Choose<'a, 'b> {
     /// `[rows, width]`.
     pub(crate) logits: &'a [f32],
     pub(crate) sample: bool,
-    /// `[rows, elements]`.
+    /// `[rows, choices]`, or `[rows, width]` where they are one-hot.
     pub(crate) actions: &'a mut [i64],
     /// `[rows]`, unless nobody wants them.
     pub(crate) log_probs: Option<&'a mut [f32]>,
 }
 
 impl Categorical {
-    pub(crate) fn new(counts: Box<[usize]>) -> Self {
+    pub(crate) fn new(counts: Box<[usize]>, one_hot: bool) -> Self {
         Self {
             width: counts.iter().sum(),
             counts,
+            one_hot,
             weights: Vec::new(),
             arch: Arch::new(),
         }
@@ -52,7 +55,12 @@ impl Categorical {
             mut log_probs,
         } = choose;
         self.exponentiate(logits);
-        let elements = self.counts.len();
+        let elements = if self.one_hot {
+            actions.fill(0);
+            self.width
+        } else {
+            self.counts.len()
+        };
         let rows = logits
             .chunks_exact(self.width)
             .zip(self.weights.chunks_exact(self.width))
@@ -60,7 +68,7 @@ impl Categorical {
         for (row, ((logits, weights), actions)) in rows.enumerate() {
             let mut noise = input.envs.noise(row);
             let (mut first, mut log_prob) = (0, 0.0);
-            for (action, &count) in actions.iter_mut().zip(&self.counts) {
+            for (i, &count) in self.counts.iter().enumerate() {
                 let weights = &weights[first..first + count];
                 let total: f32 = weights.iter().sum();
                 if !total.is_finite() {
@@ -74,7 +82,11 @@ impl Categorical {
                     true => pick(weights, noise.f32() * total),
                     false => largest(&logits[first..first + count]),
                 };
-                *action = choice as i64;
+                if self.one_hot {
+                    actions[first + choice] = 1;
+                } else {
+                    actions[i] = choice as i64;
+                }
                 if log_probs.is_some() {
                     log_prob += log_softmax(&logits[first..first + count], choice, total);
                 }

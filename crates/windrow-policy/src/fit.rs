@@ -16,8 +16,8 @@ pub(crate) struct Fit<'a> {
 /// An action that a head can write.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// So many choices of each element.
-    Choices(Box<[usize]>),
+    /// So many choices each, written as indices or one-hot.
+    Choices { counts: Box<[usize]>, one_hot: bool },
     /// The network's outputs themselves.
     Copy(DType),
     /// Samples of normal distributions.
@@ -66,12 +66,17 @@ impl Fit<'_> {
                 let counts =
                     choices(spec).ok_or_else(|| self.kind(head, "discrete choices", spec))?;
                 self.equal("outputs", Some(width), counts.iter().sum())?;
-                Ok(Action::Choices(counts))
+                let one_hot = matches!(spec, Spec::OneHot { .. });
+                Ok(Action::Choices { counts, one_hot })
             }
             Head::Deterministic => {
-                if let Spec::Discrete { n } = spec {
+                let one_hot = matches!(spec, Spec::OneHot { .. });
+                if let (Spec::Discrete { .. } | Spec::OneHot { .. }, Some([n])) =
+                    (spec, spec.choices())
+                {
                     self.equal("outputs", Some(width), *n)?;
-                    return Ok(Action::Choices([*n].into()));
+                    let counts = [*n].into();
+                    return Ok(Action::Choices { counts, one_hot });
                 }
                 let real = self.real(head, spec)?;
                 self.equal("outputs", Some(width), spec.shape().iter().product())?;
@@ -145,13 +150,8 @@ impl Fit<'_> {
 }
 
 fn choices(spec: &Spec) -> Option<Box<[usize]>> {
-    match spec {
-        Spec::Discrete { n } if *n > 0 => Some([*n].into()),
-        Spec::MultiDiscrete { nvec } if !nvec.is_empty() && !nvec.contains(&0) => {
-            Some(nvec.as_slice().into())
-        }
-        _ => None,
-    }
+    let counts = spec.choices()?;
+    (!counts.is_empty() && !counts.contains(&0)).then(|| counts.into())
 }
 
 /// A spec without its bounds, which may be long.
@@ -162,6 +162,7 @@ fn describe(spec: &Spec) -> String {
         Spec::Discrete { n } => format!("one of {n} choices"),
         Spec::Binary { shape } => format!("binary {shape:?}"),
         Spec::MultiDiscrete { nvec } => format!("one each of {nvec:?} choices"),
+        Spec::OneHot { nvec } => format!("one-hot choices of {nvec:?}"),
         other => format!("{other:?}"),
     }
 }

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Head {
-    /// The action itself, for real-valued actions; for a discrete one the index of the largest number.
+    /// The action itself, for real-valued actions; for a discrete one the choice with the largest number.
     Deterministic,
     /// Logits of the choices of a discrete action; of each choice in turn for several.
     Categorical,

@@ -113,6 +113,8 @@ enum Sampler {
     Choice(u64),
     /// A choice for each element.
     Choices(Box<[u64]>),
+    /// A choice for each vector, as a one among zeros.
+    OneHot(Box<[u64]>),
     /// So many zeros or ones.
     Bits(Box<[()]>),
     /// A number for each element.
@@ -126,6 +128,9 @@ impl Sampler {
             Spec::Discrete { n } => Self::Choice(non_zero(*n)?),
             Spec::MultiDiscrete { nvec } => {
                 Self::Choices(nvec.iter().map(|&n| non_zero(n)).collect::<Option<_>>()?)
+            }
+            Spec::OneHot { nvec } => {
+                Self::OneHot(nvec.iter().map(|&n| non_zero(n)).collect::<Option<_>>()?)
             }
             Spec::Binary { shape } => {
                 Self::Bits(std::iter::repeat_n((), shape.iter().product()).collect())
@@ -156,6 +161,7 @@ impl Sampler {
                 Ok(())
             }
             Self::Choices(n) => fill(n, rows, leaf, out, |&n, noise| noise.below(n).cast_signed()),
+            Self::OneHot(n) => one_hot(n, rows, leaf, out.get_mut(Key::new(leaf))?),
             Self::Bits(elements) => fill(elements, rows, leaf, out, |(), noise| {
                 (noise.bits() >> 63) as i8
             }),
@@ -285,6 +291,24 @@ impl WithSimd for FillChoices<'_> {
     fn with_simd<S: Simd>(self, _: S) {
         self.run();
     }
+}
+
+/// The choices that would be drawn as indices, as ones among zeros.
+fn one_hot(n: &[u64], rows: &[Noise], leaf: usize, out: &mut [i64]) -> Result<(), PolicyError> {
+    out.fill(0);
+    let width = n.iter().sum::<u64>() as usize;
+    for (row, noise) in out.chunks_exact_mut(width.max(1)).zip(rows) {
+        if let [n] = *n {
+            row[choice(n, noise, leaf) as usize] = 1;
+            continue;
+        }
+        let (mut noise, mut first) = (noise.branch(leaf), 0);
+        for &n in n {
+            row[first + noise.below(n) as usize] = 1;
+            first += n as usize;
+        }
+    }
+    Ok(())
 }
 
 /// `draw` for every element of every row, with that row's stream.

@@ -217,3 +217,22 @@ fn inputs_of_different_lengths_are_an_error() {
     let error = policy.act(&input, out.rows_mut()).unwrap_err().to_string();
     assert_eq!(error, "envs: expected 2 rows, got 1");
 }
+
+#[test]
+fn one_hot_choices_are_those_drawn_as_indices() {
+    let indices: Vec<i64> = sample(Spec::discrete(5), 0, 20, 100);
+    let vectors: Vec<i64> = sample(Spec::one_hot(5), 0, 20, 100);
+    let ones = |vector: &[i64]| vector.iter().position(|&x| x == 1).unwrap() as i64;
+    assert!(vectors.iter().all(|&x| x == 0 || x == 1));
+    assert_eq!(vectors.iter().sum::<i64>(), 20 * 100);
+    assert_eq!(vectors.chunks(5).map(ones).collect::<Vec<_>>(), indices);
+
+    let nvec = vec![3, 4];
+    let indices: Vec<i64> = sample(Spec::MultiDiscrete { nvec: nvec.clone() }, 0, 8, 100);
+    let vectors: Vec<i64> = sample(Spec::OneHot { nvec }, 0, 8, 100);
+    let decoded: Vec<i64> = vectors
+        .chunks(7)
+        .flat_map(|row| [ones(&row[..3]), ones(&row[3..])])
+        .collect();
+    assert_eq!(decoded, indices);
+}

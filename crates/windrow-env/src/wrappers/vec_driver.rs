@@ -60,6 +60,11 @@ impl<V: VecEnv> VecDriver<V> {
             .step(self.actions.rows(), self.obs.rows_mut(), outcomes)
     }
 
+    /// What all environments observe in leaf `leaf`.
+    pub(super) fn seen_at<T: Element>(&self, leaf: usize) -> Vec<T> {
+        self.obs.rows().get(Key::<T>::new(leaf)).unwrap().to_vec()
+    }
+
     /// What all environments observe as `name`.
     pub(super) fn seen<T: Element>(&self, name: &str) -> Vec<T> {
         let key = self.envs.spec().observation_key::<T>(name).unwrap();

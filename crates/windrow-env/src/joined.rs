@@ -1,0 +1,288 @@
+use tensordict::DType;
+use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut, Rows, RowsMut};
+
+use crate::number::for_dtype;
+use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+
+/// Several vectors of environments as one: they observe and accept the same, and differ in anything else.
+///
+/// Environments of one type are better joined by [`Serial`](crate::Serial), which copies no rows.
+pub struct Joined {
+    spec: EnvSpec,
+    members: Vec<Member>,
+    observation: Vec<LeafSpec>,
+    action: Vec<LeafSpec>,
+    num_envs: usize,
+}
+
+/// One vector, and the rows it is stepped in.
+struct Member {
+    envs: Box<dyn VecEnv>,
+    /// Number of its first environment among all.
+    first: usize,
+    obs: RowBlock,
+    actions: RowBlock,
+    resets: Vec<Reset>,
+}
+
+impl Joined {
+    /// `vectors` as one, in this order.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when there is none, or one observes or accepts something else than the first.
+    pub fn new(vectors: Vec<Box<dyn VecEnv>>) -> Result<Self, EnvError> {
+        let Some(first) = vectors.first() else {
+            return Err(EnvError::Spec(
+                "a vector of environments needs at least one, got none".into(),
+            ));
+        };
+        let mut spec = first.spec().clone();
+        let (observation, action) = (spec.observation_leaves(), spec.action_leaves());
+        let mut members = Vec::with_capacity(vectors.len());
+        let mut num_envs = 0;
+        for envs in vectors {
+            let other = envs.spec();
+            if other.observation_leaves() != observation || other.action != spec.action {
+                return Err(EnvError::Spec(format!(
+                    "environments of one vector observe and accept the same: environment 0 has {:?} and {:?}, environment {num_envs} has {:?} and {:?}",
+                    spec.observation, spec.action, other.observation, other.action
+                )));
+            }
+            if other.max_episode_steps != spec.max_episode_steps {
+                spec.max_episode_steps = None;
+            }
+            let rows = envs.num_envs();
+            members.push(Member {
+                first: num_envs,
+                obs: RowBlock::new(&observation, rows)?,
+                actions: RowBlock::new(&action, rows)?,
+                resets: Vec::with_capacity(rows),
+                envs,
+            });
+            num_envs += rows;
+        }
+        Ok(Self {
+            spec,
+            members,
+            observation,
+            action,
+            num_envs,
+        })
+    }
+}
+
+impl VecEnv for Joined {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        if let Some(reset) = resets.iter().find(|reset| reset.env >= self.num_envs) {
+            return Err(VecEnvError {
+                env: reset.env,
+                source: EnvError::Spec(format!("there are {} environments", self.num_envs)),
+            });
+        }
+        for member in &mut self.members {
+            let own = member.first..member.first + member.envs.num_envs();
+            member.resets.clear();
+            let mine = resets.iter().filter(|reset| own.contains(&reset.env));
+            member.resets.extend(mine.map(|reset| Reset {
+                env: reset.env - member.first,
+                ..*reset
+            }));
+            if member.resets.is_empty() {
+                continue;
+            }
+            member
+                .envs
+                .reset(&member.resets, member.obs.rows_mut())
+                .map_err(|error| error.shifted(member.first))?;
+            for reset in &member.resets {
+                member.give_observation(&self.observation, reset.env, &mut obs)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        mut obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        for member in &mut self.members {
+            let rows = member.envs.num_envs();
+            let own = member.first..member.first + rows;
+            for env in 0..rows {
+                let mut inner = member.actions.rows_mut();
+                copy(
+                    &self.action,
+                    actions.env(member.first + env),
+                    inner.env_mut(env),
+                )
+                .map_err(|source| VecEnvError {
+                    env: member.first + env,
+                    source,
+                })?;
+            }
+            let outcomes = Outcomes {
+                reward: &mut outcomes.reward[own.clone()],
+                terminated: &mut outcomes.terminated[own.clone()],
+                truncated: &mut outcomes.truncated[own],
+            };
+            member
+                .envs
+                .step(member.actions.rows(), member.obs.rows_mut(), outcomes)
+                .map_err(|error| error.shifted(member.first))?;
+            for env in 0..rows {
+                member.give_observation(&self.observation, env, &mut obs)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Member {
+    /// Copies what its environment `env` observes into the row that it has among all.
+    fn give_observation(
+        &self,
+        leaves: &[LeafSpec],
+        env: usize,
+        obs: &mut RowsMut<'_>,
+    ) -> Result<(), VecEnvError> {
+        let place = self.first + env;
+        copy(leaves, self.obs.rows().env(env), obs.env_mut(place))
+            .map_err(|source| VecEnvError { env: place, source })
+    }
+}
+
+/// Copies a row leaf by leaf.
+fn copy(
+    leaves: &[LeafSpec],
+    from: Option<Row<'_>>,
+    to: Option<RowMut<'_>>,
+) -> Result<(), EnvError> {
+    let (Some(from), Some(mut to)) = (from, to) else {
+        return Err(EnvError::Spec("there is no row for it".into()));
+    };
+    for (leaf, spec) in leaves.iter().enumerate() {
+        copy_leaf(spec.dtype, leaf, from, &mut to)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn copy_leaf(
+    dtype: DType,
+    leaf: usize,
+    from: Row<'_>,
+    to: &mut RowMut<'_>,
+) -> Result<(), EnvError> {
+    for_dtype!(dtype, T => Ok(to.write(Key::<T>::new(leaf), from.get(Key::<T>::new(leaf))?)?))
+}
+
+impl std::fmt::Debug for Joined {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Joined")
+            .field("spec", &self.spec)
+            .field("vectors", &self.members.len())
+            .field("num_envs", &self.num_envs)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::LedgerEnv;
+    use crate::{CartPole, Pendulum, Serial, StepCounter};
+
+    fn ledgers(numbers: std::ops::Range<i64>) -> Box<dyn VecEnv> {
+        Box::new(Serial::new(numbers.map(LedgerEnv::new).collect()).unwrap())
+    }
+
+    /// The observations and rewards of all environments after each of a reset, a step and a reset of some.
+    fn play(envs: &mut dyn VecEnv) -> (Vec<Vec<i64>>, Vec<f32>) {
+        let n = envs.num_envs();
+        let mut obs = RowBlock::new(&envs.spec().observation_leaves(), n).unwrap();
+        let actions = RowBlock::new(&envs.spec().action_leaves(), n).unwrap();
+        let mut seen = Vec::new();
+        let mut note = |obs: &RowBlock| {
+            seen.push(obs.rows().get::<i64>(Key::new(0)).unwrap().to_vec());
+        };
+        let reset = |env| Reset { env, seed: None };
+        let all: Vec<_> = (0..n).map(reset).collect();
+        envs.reset(&all, obs.rows_mut()).unwrap();
+        note(&obs);
+        let mut reward = vec![0.0; n];
+        let outcomes = Outcomes {
+            reward: &mut reward,
+            terminated: &mut vec![false; n],
+            truncated: &mut vec![false; n],
+        };
+        envs.step(actions.rows(), obs.rows_mut(), outcomes).unwrap();
+        note(&obs);
+        envs.reset(&[reset(n - 1), reset(0)], obs.rows_mut())
+            .unwrap();
+        note(&obs);
+        (seen, reward)
+    }
+
+    #[test]
+    fn joined_vectors_are_as_one() {
+        let mut joined = Joined::new(vec![ledgers(0..2), ledgers(2..3), ledgers(3..5)]).unwrap();
+        assert_eq!(joined.num_envs(), 5);
+        assert_eq!(play(&mut joined), play(ledgers(0..5).as_mut()));
+    }
+
+    #[test]
+    fn limits_may_differ() {
+        let limited = |steps| -> Box<dyn VecEnv> {
+            let envs = Serial::from_fn(1, CartPole::new).unwrap();
+            Box::new(
+                StepCounter::new(envs)
+                    .unwrap()
+                    .with_max_steps(steps)
+                    .unwrap(),
+            )
+        };
+        let joined = Joined::new(vec![limited(2), limited(3)]).unwrap();
+        assert_eq!(joined.spec().max_episode_steps, None);
+    }
+
+    #[test]
+    fn errors_name_the_environment_among_all() {
+        let mut joined = Joined::new(vec![ledgers(0..2), ledgers(2..4)]).unwrap();
+        let leaves = joined.spec().observation_leaves();
+        let mut obs = RowBlock::new(&leaves, 4).unwrap();
+        let actions = RowBlock::new(&joined.spec().action_leaves(), 4).unwrap();
+        let resets = [0, 1, 2].map(|env| Reset { env, seed: None });
+        joined.reset(&resets, obs.rows_mut()).unwrap();
+        let outcomes = Outcomes {
+            reward: &mut [0.0; 4],
+            terminated: &mut [false; 4],
+            truncated: &mut [false; 4],
+        };
+        let error = joined
+            .step(actions.rows(), obs.rows_mut(), outcomes)
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "environment 3: step was called before reset"
+        );
+        let beyond = [Reset { env: 4, seed: None }];
+        assert_eq!(joined.reset(&beyond, obs.rows_mut()).unwrap_err().env, 4);
+    }
+
+    #[test]
+    fn unlike_vectors_are_refused() {
+        assert!(Joined::new(Vec::new()).is_err());
+        let pendulum = Serial::from_fn(1, Pendulum::v1).unwrap();
+        let error = Joined::new(vec![ledgers(0..2), Box::new(pendulum)]).unwrap_err();
+        assert!(error.to_string().contains("environment 2 has"), "{error}");
+    }
+}
