@@ -21,7 +21,9 @@ impl Counts {
                 .filter_map(|line| of_line(line.trim()))
                 .reduce(Add::add)
         };
-        sum(Self::of_nextest).or_else(|| sum(Self::of_libtest))
+        sum(Self::of_nextest)
+            .or_else(|| sum(Self::of_libtest))
+            .or_else(|| sum(Self::of_pytest))
     }
 
     /// `Summary [   1.2s] 9 tests run: 7 passed (1 slow), 1 failed, 1 timed out, 2 skipped`
@@ -36,6 +38,14 @@ impl Counts {
         Some(Self::of_figures(figures.split(';')))
     }
 
+    /// `== 1 failed, 9 passed, 2 skipped, 1 xfailed, 1 error in 30.57s ==`, with or without the signs around it
+    fn of_pytest(line: &str) -> Option<Self> {
+        let (figures, time) = line.trim_matches(['=', ' ']).rsplit_once(" in ")?;
+        let is_time = time.starts_with(|first: char| first.is_ascii_digit()) && time.contains('s');
+        let is_count = figures.starts_with(|first: char| first.is_ascii_digit());
+        (is_time && is_count).then(|| Self::of_figures(figures.split(',')))
+    }
+
     fn of_figures<'a>(figures: impl Iterator<Item = &'a str>) -> Self {
         let mut counts = Self::default();
         for figure in figures {
@@ -47,8 +57,10 @@ impl Counts {
             };
             match word.trim() {
                 "passed" => counts.passed += number,
-                "failed" | "timed out" | "exec failed" => counts.failed += number,
-                "skipped" | "ignored" => counts.skipped += number,
+                "failed" | "timed out" | "exec failed" | "error" | "errors" => {
+                    counts.failed += number
+                }
+                "skipped" | "ignored" | "xfailed" => counts.skipped += number,
                 _ => {}
             }
         }
@@ -148,6 +160,20 @@ mod tests {
                 skipped: 3
             })
         );
+    }
+
+    #[test]
+    fn pytest_says_it_in_one_line() {
+        let expected = Counts {
+            passed: 235,
+            failed: 2,
+            skipped: 4,
+        };
+        let text =
+            "1 failed, 235 passed, 3 skipped, 7 deselected, 1 xfailed, 1 error in 90.57s (0:01:30)";
+        assert_eq!(read(text), Some(expected));
+        assert_eq!(read(&format!("===== {text} =====")), Some(expected));
+        assert_eq!(read("collected 12 items in 3 files"), None);
     }
 
     #[test]

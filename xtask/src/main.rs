@@ -8,6 +8,7 @@ mod cargo;
 mod counts;
 mod faults;
 mod models;
+mod package;
 mod process;
 mod python;
 mod report;
@@ -42,8 +43,9 @@ enum Task {
     /// Runs every check and every test, and ends with one line that counts them
     ///
     /// Formatting, clippy, the tree's own rules (tidy), unit and integration tests, doctests, the comparisons with
-    /// Gymnasium and PyTorch, and the models of loom and shuttle. All of them run even when one fails. Needs Rust, a C compiler and
-    /// Python 3.11 or newer; the Python packages go into `target/venv`, once. Uses cargo-nextest where it is installed.
+    /// Gymnasium and PyTorch, the Python package with its types and tests, and the models of loom and shuttle. All of
+    /// them run even when one fails. Needs Rust, a C compiler and Python 3.11 or newer; the Python packages go into
+    /// `target/venv`, once. Uses cargo-nextest where it is installed.
     Test {
         /// Let clippy read the package `windrow-examples` too (builds a learning framework)
         #[arg(long)]

@@ -12,7 +12,7 @@ use anyhow::Result;
 use crate::{
     cargo,
     counts::Counts,
-    models,
+    models, package,
     process::{self, Show},
     python,
     report::{Report, Verdict},
@@ -79,6 +79,7 @@ pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
         });
     }
     report.step("doctests", || doctests(root));
+    package::steps(&mut report, root, python.as_ref());
     models::add_to(&mut report, &workspace);
     Ok(report.close())
 }

@@ -1,0 +1,202 @@
+//! Batches on their way to Python and back.
+
+mod dlpack;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use tensordict::{Tensor, TensorDict};
+use windrow::tensordict::{Entry, NestedKey};
+
+/// What is needed of torch and tensordict, looked up at first use.
+struct Torch {
+    from_dlpack: Py<PyAny>,
+    to_dlpack: Py<PyAny>,
+    tensor: Py<PyAny>,
+    size: Py<PyAny>,
+    tensordict: Py<PyAny>,
+    /// Makes a `TensorDict` without looking at what it is made of, in an eighth of the time; the constructor where tensordict
+    /// has nothing of the kind.
+    unchecked: Option<Py<PyAny>>,
+    base: Py<PyAny>,
+}
+
+impl Torch {
+    fn get(py: Python<'_>) -> PyResult<&Self> {
+        static FOUND: PyOnceLock<Torch> = PyOnceLock::new();
+        FOUND.get_or_try_init(py, || {
+            let exchange = py.import("torch.utils.dlpack")?;
+            let torch = py.import("torch")?;
+            let module = py.import("tensordict")?;
+            let tensordict = module.getattr("TensorDict")?;
+            Ok(Self {
+                from_dlpack: exchange.getattr("from_dlpack")?.unbind(),
+                to_dlpack: exchange.getattr("to_dlpack")?.unbind(),
+                tensor: torch.getattr("Tensor")?.unbind(),
+                size: torch.getattr("Size")?.unbind(),
+                unchecked: tensordict.getattr("_new_unsafe").ok().map(Bound::unbind),
+                tensordict: tensordict.unbind(),
+                base: module.getattr("TensorDictBase")?.unbind(),
+            })
+        })
+    }
+}
+
+/// `tensor` as a `torch.Tensor` over the same memory, which stays alive as long as it does.
+pub(crate) fn to_torch<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let capsule = dlpack::export(py, tensor)?;
+    Torch::get(py)?.from_dlpack.bind(py).call1((capsule,))
+}
+
+/// A `torch.Tensor` on the CPU as a view of its memory, which it keeps alive.
+///
+/// # Errors
+/// `TypeError` for something that is no tensor, or of an element type that the engine has not.
+pub(crate) fn from_torch(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let py = tensor.py();
+    let torch = Torch::get(py)?;
+    if !tensor.is_instance(torch.tensor.bind(py))? {
+        return Err(PyTypeError::new_err(format!(
+            "expected a tensor, got {}",
+            tensor.get_type().name()?
+        )));
+    }
+    let mut tensor = tensor.clone();
+    // Asking costs less than doing nothing.
+    if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
+        tensor = tensor.call_method0(intern!(py, "detach"))?;
+    }
+    if !tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
+        tensor = tensor.call_method0(intern!(py, "cpu"))?;
+    }
+    dlpack::import(&torch.to_dlpack.bind(py).call1((tensor,))?)
+}
+
+/// `dict` as a `tensordict.TensorDict` of tensors over the same memory.
+pub(crate) fn to_python<'py>(py: Python<'py>, dict: &TensorDict) -> PyResult<Bound<'py, PyAny>> {
+    let torch = Torch::get(py)?;
+    let source = PyDict::new(py);
+    for (name, entry) in dict.entries() {
+        match entry {
+            Entry::Tensor(tensor) => source.set_item(&**name, to_torch(py, tensor.clone())?)?,
+            Entry::Dict(inner) => source.set_item(&**name, to_python(py, inner)?)?,
+        }
+    }
+    let shape = PyTuple::new(py, dict.batch_size())?;
+    let size = torch.size.bind(py).call1((shape,))?;
+    let names = match dict.names().iter().any(Option::is_some) {
+        true => Some(PyList::new(py, dict.names().iter().map(Option::as_deref))?),
+        false => None,
+    };
+    let options = PyDict::new(py);
+    options.set_item(intern!(py, "batch_size"), size)?;
+    options.set_item(intern!(py, "names"), names)?;
+    let make = torch.unchecked.as_ref().unwrap_or(&torch.tensordict);
+    make.bind(py).call((source,), Some(&options))
+}
+
+/// A copy of a `tensordict.TensorDict`, or of a dictionary of tensors and dictionaries.
+///
+/// # Errors
+/// As [`from_torch`], naming the entry.
+pub(crate) fn from_python(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
+    let py = source.py();
+    let mut dict = TensorDict::new([]);
+    fill(py, source, &[], &mut dict)?;
+    Ok(dict)
+}
+
+/// Tensors of Python by name, and views of their memory.
+pub(crate) struct Named {
+    tensors: Vec<(String, Py<PyAny>)>,
+    views: TensorDict,
+}
+
+impl Named {
+    /// Views of the tensors of a dictionary.
+    ///
+    /// # Errors
+    /// As [`from_python`].
+    pub(crate) fn new(source: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let mut tensors = Vec::new();
+        let mut views = TensorDict::new([]);
+        for (name, tensor) in source.iter() {
+            let name: String = name.extract()?;
+            set(&mut views, &[&name], from_torch(&tensor)?)?;
+            tensors.push((name, tensor.unbind()));
+        }
+        Ok(Self { tensors, views })
+    }
+
+    /// The views, which are made anew where a tensor was given other memory.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn views(&mut self, py: Python<'_>) -> PyResult<&TensorDict> {
+        for (name, tensor) in &self.tensors {
+            let tensor = tensor.bind(py);
+            let address: usize = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
+            let seen = self.views.get(name.as_str()).map(Tensor::data_ptr);
+            if seen.is_ok_and(|seen| seen.addr().get() != address) {
+                set(&mut self.views, &[name], from_torch(tensor)?)?;
+            }
+        }
+        Ok(&self.views)
+    }
+}
+
+fn fill(
+    py: Python<'_>,
+    source: &Bound<'_, PyAny>,
+    prefix: &[String],
+    dict: &mut TensorDict,
+) -> PyResult<()> {
+    for item in source.call_method0("items")?.try_iter()? {
+        let (name, value): (String, Bound<'_, PyAny>) = item?.extract()?;
+        let path = [prefix, &[name]].concat();
+        if value.is_instance_of::<PyDict>() || value.is_instance(Torch::get(py)?.base.bind(py))? {
+            if is_empty(&value)? {
+                let names: Vec<&str> = path.iter().map(String::as_str).collect();
+                set(dict, &names, TensorDict::new([]))?;
+            }
+            fill(py, &value, &path, dict)?;
+            continue;
+        }
+        let names: Vec<&str> = path.iter().map(String::as_str).collect();
+        let tensor = tensor_of(py, &value)
+            .map_err(|error| PyTypeError::new_err(format!("{}: {error}", path.join("."))))?;
+        set(dict, &names, tensor.detach())?;
+    }
+    Ok(())
+}
+
+fn set(dict: &mut TensorDict, names: &[&str], entry: impl Into<Entry>) -> PyResult<()> {
+    dict.set(NestedKey::from(names), entry)
+        .map(|_| ())
+        .map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+fn is_empty(dict: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(dict.call_method0("keys")?.try_iter()?.next().is_none())
+}
+
+/// A tensor, or a Python number.
+fn tensor_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    if value.is_instance(Torch::get(py)?.tensor.bind(py))? {
+        return from_torch(value);
+    }
+    value
+        .extract::<i64>()
+        .map(Tensor::scalar)
+        .or_else(|_| from_torch(value))
+}
+
+/// `key` as tensordict spells it: a string, or a tuple of strings.
+pub(crate) fn key_to_python<'py>(py: Python<'py>, key: &NestedKey) -> PyResult<Bound<'py, PyAny>> {
+    match key.components() {
+        [name] => Ok((&**name).into_pyobject(py)?.into_any()),
+        names => Ok(PyTuple::new(py, names.iter().map(|name| &**name))?.into_any()),
+    }
+}

@@ -1,0 +1,240 @@
+//! Tensors as DLPack capsules: <https://dmlc.github.io/dlpack>, the structures before version 1.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use tensordict::{DType, Shape, Strides, Tensor};
+
+const NAME: &CStr = c"dltensor";
+const USED: &CStr = c"used_dltensor";
+const CPU: i32 = 1;
+
+#[repr(C)]
+struct DlDevice {
+    kind: i32,
+    id: i32,
+}
+
+#[repr(C)]
+struct DlDataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device: DlDevice,
+    ndim: i32,
+    dtype: DlDataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+#[repr(C)]
+struct DlManaged {
+    tensor: DlTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut DlManaged)>,
+}
+
+/// What a capsule of ours owns: the structure that others see first, then what it points to.
+#[repr(C)]
+struct Export {
+    managed: DlManaged,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    tensor: Tensor,
+}
+
+/// A capsule over the memory of `tensor`, which whoever takes it keeps alive.
+pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCapsule>> {
+    let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
+    let strides: Vec<i64> = tensor.strides().iter().map(|&step| step as i64).collect();
+    let mut export = Box::new(Export {
+        managed: DlManaged {
+            tensor: DlTensor {
+                data: tensor.data_ptr().as_ptr().cast(),
+                device: DlDevice { kind: CPU, id: 0 },
+                ndim: shape.len() as i32,
+                dtype: data_type(tensor.dtype())?,
+                shape: std::ptr::null_mut(),
+                strides: std::ptr::null_mut(),
+                byte_offset: 0,
+            },
+            context: std::ptr::null_mut(),
+            deleter: Some(delete),
+        },
+        shape,
+        strides,
+        tensor,
+    });
+    export.managed.tensor.shape = export.shape.as_mut_ptr();
+    export.managed.tensor.strides = export.strides.as_mut_ptr();
+    let raw = Box::into_raw(export);
+    // SAFETY: a fresh pointer and a static name; `drop_unused` frees what nobody took.
+    let capsule = unsafe { ffi::PyCapsule_New(raw.cast(), NAME.as_ptr(), Some(drop_unused)) };
+    // SAFETY: a new reference to a capsule, or null with an exception set.
+    let capsule = unsafe { Bound::from_owned_ptr_or_err(py, capsule) };
+    match capsule {
+        Ok(capsule) => Ok(capsule.cast_into()?),
+        Err(error) => {
+            // SAFETY: no capsule was made, so the box is still ours alone.
+            drop(unsafe { Box::from_raw(raw) });
+            Err(error)
+        }
+    }
+}
+
+/// Frees an export whose tensor nobody refers to any more. Any thread may call it, with or without the interpreter's lock:
+/// tensors can be dropped anywhere.
+unsafe extern "C" fn delete(managed: *mut DlManaged) {
+    // SAFETY: `managed` is the first field of the `Export` that `export` has boxed, and is deleted once.
+    drop(unsafe { Box::from_raw(managed.cast::<Export>()) });
+}
+
+/// Frees the export of a capsule that nobody has taken.
+unsafe extern "C" fn drop_unused(capsule: *mut ffi::PyObject) {
+    // SAFETY: called by the interpreter with a capsule of `export`; one that was taken has another name.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) != 0 {
+            delete(ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast());
+        }
+    }
+}
+
+/// What was taken out of a foreign capsule; frees it when the last tensor over it is dropped.
+struct Taken(NonNull<DlManaged>);
+
+// SAFETY: the structure is only read, and DLPack lets any thread call the deleter; torch's takes no lock of the interpreter
+// for a tensor that Python does not know, and takes it otherwise.
+unsafe impl Send for Taken {}
+// SAFETY: as above.
+unsafe impl Sync for Taken {}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: the structure is ours since the capsule was renamed, and is deleted once.
+        unsafe {
+            if let Some(deleter) = self.0.as_ref().deleter {
+                deleter(self.0.as_ptr());
+            }
+        }
+    }
+}
+
+/// Takes the tensor out of a capsule, with its memory.
+///
+/// # Errors
+/// `TypeError` for an element type that the engine has not, `ValueError` for memory of a device.
+pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let capsule: &Bound<'_, PyCapsule> = capsule.cast()?;
+    // SAFETY: the pointer is that of a capsule called `dltensor`, which the protocol says is a `DLManagedTensor`; the capsule
+    // is renamed so that nobody else takes it.
+    let taken = unsafe {
+        let raw = ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr());
+        let Some(raw) = NonNull::new(raw.cast::<DlManaged>()) else {
+            return Err(PyErr::fetch(capsule.py()));
+        };
+        if ffi::PyCapsule_SetName(capsule.as_ptr(), USED.as_ptr()) != 0 {
+            return Err(PyErr::fetch(capsule.py()));
+        }
+        Taken(raw)
+    };
+    // SAFETY: valid until `taken` is dropped.
+    let tensor = unsafe { &taken.0.as_ref().tensor };
+    let dtype = element_type(&tensor.dtype)?;
+    if tensor.device.kind != CPU {
+        return Err(PyValueError::new_err(
+            "expected a tensor on the CPU, got one on a device",
+        ));
+    }
+    let ndim = tensor.ndim as usize;
+    let shape: Shape = match ndim {
+        0 => Shape::new(),
+        // SAFETY: the protocol promises `ndim` sizes.
+        _ => unsafe { std::slice::from_raw_parts(tensor.shape, ndim) }
+            .iter()
+            .map(|&size| size as usize)
+            .collect(),
+    };
+    let strides = strides(tensor, &shape);
+    // SAFETY: `byte_offset` stays within the memory that `data` points to.
+    let start = unsafe { tensor.data.cast::<u8>().add(tensor.byte_offset as usize) };
+    // A tensor without elements may have no memory; any aligned address does.
+    let start = NonNull::new(start).unwrap_or(NonNull::<u64>::dangling().cast());
+    if !start.addr().get().is_multiple_of(dtype.size()) {
+        return Err(PyRuntimeError::new_err(format!(
+            "expected a tensor whose memory is aligned for {dtype}"
+        )));
+    }
+    // SAFETY: the producer promises the memory behind shape and strides until `taken` is dropped. Torch may write it
+    // meanwhile; whoever imports reads it at once, under the interpreter's lock.
+    Ok(unsafe { Tensor::from_raw(start, dtype, shape, strides, Arc::new(taken)) })
+}
+
+fn strides(tensor: &DlTensor, shape: &Shape) -> Strides {
+    if tensor.strides.is_null() || shape.is_empty() {
+        let mut step = 1;
+        let mut strides: Strides = shape
+            .iter()
+            .rev()
+            .map(|&size| {
+                let here = step;
+                step *= size.max(1) as isize;
+                here
+            })
+            .collect();
+        strides.reverse();
+        return strides;
+    }
+    // SAFETY: strides that are given are as many as sizes.
+    unsafe { std::slice::from_raw_parts(tensor.strides, shape.len()) }
+        .iter()
+        .map(|&step| step as isize)
+        .collect()
+}
+
+fn data_type(dtype: DType) -> PyResult<DlDataType> {
+    let (code, bits) = match dtype {
+        DType::I8 => (0, 8),
+        DType::I16 => (0, 16),
+        DType::I32 => (0, 32),
+        DType::I64 => (0, 64),
+        DType::U8 => (1, 8),
+        DType::F32 => (2, 32),
+        DType::F64 => (2, 64),
+        DType::Bool => (6, 8),
+        other => {
+            return Err(PyTypeError::new_err(format!(
+                "torch has no tensors of {other}"
+            )));
+        }
+    };
+    Ok(DlDataType {
+        code,
+        bits,
+        lanes: 1,
+    })
+}
+
+fn element_type(found: &DlDataType) -> PyResult<DType> {
+    let known = DType::ALL.into_iter().find(|&dtype| {
+        data_type(dtype).is_ok_and(|own| {
+            (own.code, own.bits, own.lanes) == (found.code, found.bits, found.lanes)
+        })
+    });
+    known.ok_or_else(|| {
+        PyTypeError::new_err(format!(
+            "expected a tensor of bool, an integer of at most 64 bits, float32 or float64, got DLPack type {} of {} bits",
+            found.code, found.bits
+        ))
+    })
+}

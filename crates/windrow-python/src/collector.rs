@@ -1,0 +1,348 @@
+//! A collector of the engine, as the classes of `windrow.collectors` use it.
+
+mod courier;
+pub(crate) mod options;
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tensordict::TensorDict;
+use windrow::{CollectError, Collector, Handle, ProfileConfig, WorkerProfile};
+
+use crate::{batch, env, error, gil};
+use courier::{Answer, Courier};
+use options::Options;
+
+use crate::batch::Named;
+use crate::policy::Terms;
+
+/// Adds the class.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<CollectorCore>()
+}
+
+/// A collector; the interpreter's lock is held only where Python objects are made.
+#[pyclass(module = "windrow._windrow", frozen, weakref)]
+struct CollectorCore {
+    collector: Arc<Mutex<Collector>>,
+    handle: Handle,
+    /// Who waits for batches, where these come from other threads.
+    courier: Option<Mutex<Courier>>,
+    terms: Terms,
+    /// The tensors that weights come from, and what they were when they were last published.
+    source: Mutex<Option<(Named, TensorDict)>>,
+}
+
+#[pymethods]
+impl CollectorCore {
+    /// Builds the collector that `options` describe.
+    #[new]
+    fn new(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let options: Options<'_> = options.extract()?;
+        let threads = options.threads();
+        let terms = options.terms();
+        let builder = options.builder(&terms)?;
+        // Environments may be made in other threads, which need the lock if they are Python's.
+        let collector = py
+            .detach(|| builder.build())
+            .map_err(|error| error::to_py(py, &error))?;
+        if threads && terms.rows.by_python.load(Ordering::Relaxed) {
+            env::warn_of_turns(py)?;
+        }
+        let handle = collector.handle();
+        let collector = Arc::new(Mutex::new(collector));
+        let courier = threads
+            .then(|| Courier::new(Arc::clone(&collector)).map(Mutex::new))
+            .transpose()?;
+        Ok(Self {
+            collector,
+            handle,
+            courier,
+            terms,
+            source: Mutex::default(),
+        })
+    }
+
+    /// The next batch; `None` after the last.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let answer: Answer = match &self.courier {
+            None => py.detach(|| self.lock().next()),
+            Some(courier) => gil::wait(py, |patience| {
+                let mut courier = courier.lock().unwrap_or_else(PoisonError::into_inner);
+                courier.next_within(patience)
+            })?,
+        };
+        answer
+            .map(|batch| batch::to_python(py, &of(py, batch)?))
+            .transpose()
+    }
+
+    /// One batch as it is, outside of the count.
+    fn rollout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let batch = self.with(py, Collector::rollout)?;
+        batch::to_python(py, &of(py, batch)?)
+    }
+
+    /// Batches from first to last; `None` when endless.
+    fn len(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        self.with(py, |collector| collector.len())
+    }
+
+    /// Publishes weights, to all workers or to one, and returns their version.
+    fn publish(
+        &self,
+        py: Python<'_>,
+        weights: &Bound<'_, PyAny>,
+        worker: Option<usize>,
+    ) -> PyResult<i64> {
+        let weights = batch::from_python(weights)?;
+        let version = self.with(py, |collector| match worker {
+            None => collector.update_policy_weights(&weights),
+            Some(worker) => collector.update_worker_weights(worker, &weights),
+        })?;
+        of(py, version)
+    }
+
+    /// Names the tensors that [`follow`](Self::follow) looks at. The policy was made with those that are named first.
+    fn set_source(&self, weights: &Bound<'_, PyDict>) -> PyResult<()> {
+        let mut named = Named::new(weights)?;
+        let made_with = named.views(weights.py())?.detach();
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let published = source.take().map_or(made_with, |(_, published)| published);
+        *source = Some((named, published));
+        Ok(())
+    }
+
+    /// Publishes the tensors of the source to all workers, if they have changed since that was last done.
+    fn follow(&self, py: Python<'_>) -> PyResult<()> {
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((named, published)) = source.as_mut() else {
+            return Ok(());
+        };
+        let weights = named.views(py)?;
+        if published != weights {
+            let copy = weights.detach();
+            let version = self.with(py, |collector| collector.update_policy_weights(&copy))?;
+            of(py, version)?;
+            *published = copy;
+        }
+        Ok(())
+    }
+
+    /// Who evaluates the policy.
+    fn policy_backend(&self) -> &'static str {
+        match self.terms.by_torch.load(Ordering::Relaxed) {
+            true => "torch",
+            false => "native",
+        }
+    }
+
+    /// A copy of the weights that were published last.
+    fn weights<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let weights = self.with(py, |collector| collector.policy_weights())?;
+        batch::to_python(py, &weights)
+    }
+
+    /// Seeds everything; the seed of the last environment.
+    fn set_seed(&self, py: Python<'_>, seed: u64, static_seed: bool) -> PyResult<u64> {
+        self.with(py, |collector| collector.set_seed(seed, static_seed))
+    }
+
+    /// Begins new episodes with each worker's next part.
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Collector::reset)
+    }
+
+    /// What it takes to go on later.
+    fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let state = self.with(py, |collector| collector.state_dict())?;
+        batch::to_python(py, &of(py, state)?)
+    }
+
+    /// Goes on from a saved state.
+    fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let state = batch::from_python(state)?;
+        let loaded = self.with(py, |collector| collector.load_state_dict(&state))?;
+        of(py, loaded)
+    }
+
+    /// Lets workers finish the part that they are at and start no other.
+    fn pause(&self, py: Python<'_>) -> PyResult<()> {
+        // What ends the pause when it is dropped is made again by `resume`.
+        self.with(py, |collector| std::mem::forget(collector.pause()))
+    }
+
+    /// Ends a pause.
+    fn resume(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |collector| drop(collector.pause()))
+    }
+
+    /// Cuts every part short at its next step, or fills them whole again.
+    fn cut(&self, short: bool) {
+        if short {
+            self.handle.stop_collection();
+        } else {
+            self.handle.start_collection();
+        }
+    }
+
+    /// Figures by name.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.with(py, |collector| collector.stats())?;
+        let out = PyDict::new(py);
+        out.set_item("frames", stats.frames)?;
+        out.set_item("batches", stats.batches)?;
+        out.set_item("dropped_frames", stats.dropped_frames)?;
+        out.set_item("total_frames", stats.total_frames)?;
+        out.set_item("completed", stats.completed)?;
+        out.set_item(
+            "requested_frames_per_batch",
+            stats.requested_frames_per_batch,
+        )?;
+        out.set_item("workers", stats.workers)?;
+        out.set_item("workers_alive", stats.workers_alive)?;
+        out.set_item("restarts", stats.restarts)?;
+        out.set_item("num_envs", stats.num_envs)?;
+        out.set_item("frames_per_second", stats.frames_per_second)?;
+        out.set_item("recent_frames_per_second", stats.recent_frames_per_second)?;
+        out.set_item("workers_waited", stats.workers_waited.as_secs_f64())?;
+        out.set_item("policy_version", stats.policy_version)?;
+        out.set_item("policy_lag_min", stats.policy_lag.min)?;
+        out.set_item("policy_lag_mean", stats.policy_lag.mean)?;
+        out.set_item("policy_lag_max", stats.policy_lag.max)?;
+        out.set_item("seed", stats.seed)?;
+        out.set_item("slab_bytes", stats.slab_bytes)?;
+        Ok(out)
+    }
+
+    /// Records where the time of `workers` goes.
+    fn enable_profile(
+        &self,
+        py: Python<'_>,
+        workers: Vec<usize>,
+        num_rollouts: usize,
+        warmup_rollouts: usize,
+        save_path: String,
+    ) -> PyResult<()> {
+        let config = ProfileConfig::new()
+            .workers(workers)
+            .num_rollouts(num_rollouts)
+            .warmup_rollouts(warmup_rollouts)
+            .save_path(save_path);
+        let enabled = self.with(py, |collector| collector.enable_profile(&config))?;
+        of(py, enabled)
+    }
+
+    /// Ends the recording.
+    fn disable_profile(&self, py: Python<'_>) -> PyResult<()> {
+        let disabled = self.with(py, Collector::disable_profile)?;
+        of(py, disabled)
+    }
+
+    /// Seconds of each phase by its name, for each worker by its number.
+    fn profile_summary(&self, py: Python<'_>) -> PyResult<HashMap<usize, HashMap<String, f64>>> {
+        let summary = self.with(py, |collector| collector.profile_summary())?;
+        let seconds = |worker: &WorkerProfile| {
+            let phases = worker.phases().iter();
+            phases
+                .map(|phase| (phase.phase.name().to_owned(), phase.total.as_secs_f64()))
+                .collect()
+        };
+        let workers = summary.workers.iter();
+        Ok(workers
+            .map(|worker| (worker.worker, seconds(worker)))
+            .collect())
+    }
+
+    /// Messages of workers that were lost without ending the collector, since this was last asked.
+    fn take_losses(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let losses = self.with(py, |collector| collector.take_losses())?;
+        Ok(losses.iter().map(ToString::to_string).collect())
+    }
+
+    /// Ends collection and waits for the workers.
+    fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.shutdown();
+        let collector = Arc::clone(&self.collector);
+        let (done, ended) = channel();
+        // In a thread of its own, so that a worker that does not come back cannot keep Ctrl-C from being seen.
+        thread::Builder::new()
+            .name("windrow-shutdown".to_owned())
+            .spawn(move || {
+                let ended = collector
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .shutdown();
+                // Nobody listens any more after Ctrl-C.
+                let _ = done.send(ended);
+            })?;
+        let ended = Mutex::new(ended);
+        let ended = gil::wait(py, |patience| {
+            let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+            match ended.recv_timeout(patience) {
+                Ok(result) => Some(Some(result)),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => Some(None),
+            }
+        })?;
+        match ended {
+            Some(result) => of(py, result),
+            None => Err(PyRuntimeError::new_err(
+                "the thread that was to end the collector has panicked",
+            )),
+        }
+    }
+}
+
+impl CollectorCore {
+    fn lock(&self) -> MutexGuard<'_, Collector> {
+        self.collector
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `f` of the collector, without the interpreter's lock, once nobody else has it.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut Collector) -> R + Send,
+    ) -> PyResult<R> {
+        let mut f = Some(f);
+        gil::wait(py, |patience| {
+            let mut collector = match self.collector.try_lock() {
+                Ok(collector) => collector,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    thread::sleep(patience / 100);
+                    return None;
+                }
+            };
+            f.take().map(|f| f(&mut collector))
+        })
+    }
+}
+
+impl Drop for CollectorCore {
+    fn drop(&mut self) {
+        let end = || {
+            self.handle.shutdown();
+            // There is nobody left to tell.
+            let _ = self.lock().shutdown();
+        };
+        // Workers may need the lock of the interpreter to come to an end.
+        if Python::try_attach(|py| py.detach(end)).is_none() {
+            self.handle.shutdown();
+        }
+    }
+}
+
+/// The result of the engine, or its error as an exception.
+fn of<T>(py: Python<'_>, result: Result<T, CollectError>) -> PyResult<T> {
+    result.map_err(|error| error::to_py(py, &error))
+}

@@ -1,0 +1,236 @@
+//! From the arguments of Python to a builder.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use windrow::env::{EnvError, EnvFactory, VecEnv};
+use windrow::{
+    CatResults, Collector, CollectorBuilder, ExplorationType, MultiCollector, OnLoss, Placement,
+    TrajFormat,
+};
+
+use crate::env;
+use crate::policy::{Actor, Rows, Terms};
+
+/// What the classes of `windrow.collectors` have made of their arguments.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(super) struct Options<'py> {
+    /// Whether each batch waits for all workers.
+    sync: bool,
+    threads: bool,
+    envs: Vec<Bound<'py, PyAny>>,
+    env_kwargs: Vec<Option<Bound<'py, PyDict>>>,
+    num_workers: Option<usize>,
+    num_envs: Option<usize>,
+    policy: Bound<'py, PyAny>,
+    frames_per_batch: Option<usize>,
+    frames_per_worker: Option<Vec<usize>>,
+    total_frames: Option<u64>,
+    allow_partial_batch: bool,
+    max_frames_per_traj: Option<usize>,
+    init_random_frames: u64,
+    exploration_type: String,
+    seed: Option<u64>,
+    reset_at_each_iter: bool,
+    set_truncated: bool,
+    track_traj_ids: bool,
+    track_policy_version: bool,
+    return_same_td: bool,
+    cat_results: String,
+    preemptive_threshold: Option<f64>,
+    trajs_per_batch: Option<usize>,
+    traj_format: String,
+    split_trajs: bool,
+    on_loss: Bound<'py, PyAny>,
+}
+
+impl Options<'_> {
+    /// Whether workers run in threads of their own.
+    pub(super) fn threads(&self) -> bool {
+        self.threads
+    }
+
+    /// What policies are told.
+    pub(super) fn terms(&self) -> Terms {
+        Terms::new(self.is_batched(), !self.threads)
+    }
+
+    /// Whether batches have a dimension for the environments even if there is one.
+    fn is_batched(&self) -> bool {
+        let asked = |env| env::is_batched(env).unwrap_or(false);
+        // What is wrong with an environment is said when it is made.
+        self.num_envs.is_some() || self.envs.iter().any(asked)
+    }
+
+    /// The builder that does as these options say.
+    ///
+    /// # Errors
+    /// Whatever is wrong with an environment, the policy or a name.
+    pub(super) fn builder(self, terms: &Terms) -> PyResult<CollectorBuilder> {
+        let makers = self.makers(&terms.rows)?;
+        let exploration = exploration_type(&self.exploration_type)?;
+        let mut builder = match makers.first() {
+            Some(first) if self.sync && !self.threads => Collector::builder(first.clone()),
+            Some(first) => MultiCollector::builder(first.clone(), self.sync),
+            None => return Err(PyValueError::new_err("expected an environment, got none")),
+        };
+        if makers.len() > 1 {
+            builder = builder.worker_envs(makers);
+        }
+        builder = builder
+            .placement(match self.threads {
+                true => Placement::Threads,
+                false => Placement::Inline,
+            })
+            .partial_last_batch(self.allow_partial_batch)
+            .init_random_frames(self.init_random_frames)
+            .exploration_type(exploration)
+            .reset_at_each_iter(self.reset_at_each_iter)
+            .set_truncated(self.set_truncated)
+            .track_traj_ids(self.track_traj_ids)
+            .track_policy_version(self.track_policy_version)
+            .return_same_td(self.return_same_td)
+            .cat_results(cat_results(&self.cat_results)?)
+            .traj_format(traj_format(&self.traj_format)?)
+            .split_trajs(self.split_trajs)
+            .on_loss(on_loss(&self.on_loss)?);
+        builder = self.numbers(builder);
+        Ok(Actor::new(&self.policy, terms)?.act_in(builder, terms.clone()))
+    }
+
+    /// The numbers that may be left out.
+    fn numbers(&self, mut builder: CollectorBuilder) -> CollectorBuilder {
+        if let Some(workers) = self.num_workers {
+            builder = builder.num_workers(workers);
+        }
+        if self.is_batched() {
+            builder = builder.num_envs(self.num_envs.unwrap_or(1));
+        }
+        if let Some(frames) = self.frames_per_batch {
+            builder = builder.frames_per_batch(frames);
+        }
+        if let Some(frames) = &self.frames_per_worker {
+            builder = builder.frames_per_worker(frames.iter().copied());
+        }
+        if let Some(frames) = self.total_frames {
+            builder = builder.total_frames(frames);
+        }
+        if let Some(frames) = self.max_frames_per_traj {
+            builder = builder.max_frames_per_traj(frames);
+        }
+        if let Some(seed) = self.seed {
+            builder = builder.seed(seed);
+        }
+        if let Some(fraction) = self.preemptive_threshold {
+            builder = builder.preemptive_threshold(fraction);
+        }
+        if let Some(trajectories) = self.trajs_per_batch {
+            builder = builder.trajs_per_batch(trajectories);
+        }
+        builder
+    }
+
+    fn makers(&self, rows: &Rows) -> PyResult<Vec<Counted>> {
+        self.envs
+            .iter()
+            .zip(self.env_kwargs.iter().cycle())
+            .map(|(env, kwargs)| Counted::new(env, kwargs.as_ref(), rows))
+            .collect()
+    }
+}
+
+/// Notes how many environments were made, for policies that are bound after that.
+#[derive(Clone)]
+pub(crate) struct Counted {
+    maker: Arc<env::Factory>,
+    envs: Arc<AtomicUsize>,
+    by_python: Arc<AtomicBool>,
+}
+
+impl Counted {
+    pub(crate) fn new(
+        env: &Bound<'_, PyAny>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        rows: &Rows,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            maker: env::maker(env, kwargs)?,
+            envs: Arc::clone(&rows.envs),
+            by_python: Arc::clone(&rows.by_python),
+        })
+    }
+}
+
+impl EnvFactory for Counted {
+    fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+        let env = self.maker.build(num_envs)?;
+        self.envs.store(env.num_envs(), Ordering::Relaxed);
+        self.by_python
+            .fetch_or(self.maker.is_python(), Ordering::Relaxed);
+        Ok(env)
+    }
+}
+
+/// The exploration type called `name`.
+///
+/// # Errors
+/// `ValueError` naming those there are.
+pub(crate) fn exploration_type(name: &str) -> PyResult<ExplorationType> {
+    Ok(match name.to_ascii_lowercase().as_str() {
+        "random" => ExplorationType::Random,
+        "mode" => ExplorationType::Mode,
+        "mean" => ExplorationType::Mean,
+        "deterministic" => ExplorationType::Deterministic,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "exploration_type must be RANDOM, MODE, MEAN or DETERMINISTIC, got {name}"
+            )));
+        }
+    })
+}
+
+fn cat_results(name: &str) -> PyResult<CatResults> {
+    Ok(match name {
+        "stack" => CatResults::Stack,
+        "0" => CatResults::Flat,
+        "-1" => CatResults::Time,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "cat_results must be \"stack\", 0 or -1, got {name}"
+            )));
+        }
+    })
+}
+
+fn traj_format(name: &str) -> PyResult<TrajFormat> {
+    Ok(match name {
+        "padded" => TrajFormat::Padded,
+        "cat" => TrajFormat::Cat,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "traj_format must be \"padded\" or \"cat\", got {name:?}"
+            )));
+        }
+    })
+}
+
+/// `"raise"`, `"continue"`, or how often a worker may be replaced.
+fn on_loss(chosen: &Bound<'_, PyAny>) -> PyResult<OnLoss> {
+    if let Ok(budget) = chosen.extract::<usize>() {
+        return Ok(OnLoss::Restart { budget });
+    }
+    let name: String = chosen.extract().map_err(|_| {
+        PyTypeError::new_err("on_loss must be \"raise\", \"continue\" or a number of restarts")
+    })?;
+    match name.as_str() {
+        "raise" => Ok(OnLoss::Raise),
+        "continue" => Ok(OnLoss::Continue),
+        _ => Err(PyValueError::new_err(format!(
+            "on_loss must be \"raise\", \"continue\" or a number of restarts, got {name:?}"
+        ))),
+    }
+}

@@ -1,0 +1,198 @@
+//! Environments behind an adapter written in Python, which speaks in whole arrays.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use tensordict::DType;
+use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::slab::{LeafSpec, RowBlock, Rows, RowsMut};
+
+use super::describe;
+use super::read::Leaf;
+use super::rows::{Origin, Target, copy_rows};
+use super::source::Held;
+use super::write::Writer;
+use crate::gil::attach;
+
+/// Environments that a Python object steps: `reset(envs, seeds)` and `step(actions)` take and return lists of arrays, one
+/// for each leaf, with a leading dimension for the environments.
+pub(super) struct ForeignEnvs {
+    spec: EnvSpec,
+    num_envs: usize,
+    held: Held,
+    observed: Vec<Leaf>,
+    acted: Vec<Writer>,
+    /// What a reset of some returns for all.
+    scratch: RowBlock,
+    outcome: [Leaf; 3],
+}
+
+impl ForeignEnvs {
+    /// The environments of `held`.
+    ///
+    /// # Errors
+    /// [`EnvError::Failed`] when it is no such adapter.
+    pub(super) fn new(py: Python<'_>, held: Held) -> Result<Self, EnvError> {
+        let adapter = held.object.bind(py);
+        let describe = || -> PyResult<(EnvSpec, usize)> {
+            let spec = EnvSpec::new(
+                adapter.getattr("id")?.extract::<String>()?,
+                describe::from_python(&adapter.getattr("observation")?)?,
+                describe::from_python(&adapter.getattr("action")?)?,
+            );
+            Ok((spec, adapter.getattr("num_envs")?.extract()?))
+        };
+        let (spec, num_envs) = describe().map_err(EnvError::failed)?;
+        let observed = spec.observation_leaves();
+        Ok(Self {
+            scratch: RowBlock::new(&observed, num_envs)?,
+            observed: read_leaves(&observed, "observation", &spec.id),
+            acted: write_leaves(&spec.action_leaves()),
+            outcome: outcome_leaves(&spec.id),
+            spec,
+            num_envs,
+            held,
+        })
+    }
+
+    fn reset_some(
+        &mut self,
+        py: Python<'_>,
+        resets: &[Reset],
+        obs: &mut RowsMut<'_>,
+    ) -> Result<(), VecEnvError> {
+        let first = resets.first().map_or(0, |reset| reset.env);
+        let at = |source: EnvError| VecEnvError { env: first, source };
+        let envs: Vec<_> = resets.iter().map(|reset| reset.env).collect();
+        let seeds: Vec<_> = resets.iter().map(|reset| reset.seed).collect();
+        let arrays = self
+            .held
+            .object
+            .bind(py)
+            .call_method1(intern!(py, "reset"), (envs, seeds))
+            .map_err(|error| at(EnvError::failed(error)))?;
+        let mut scratch = Target::All(self.scratch.rows_mut());
+        read_all(&self.observed, &arrays, &mut scratch).map_err(at)?;
+        let dtypes: Vec<DType> = self.observed.iter().map(|leaf| leaf.dtype).collect();
+        let envs = resets.iter().map(|reset| reset.env);
+        copy_rows(&dtypes, envs, self.scratch.rows(), obs)
+    }
+
+    fn step_all(
+        &self,
+        py: Python<'_>,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), EnvError> {
+        let actions: Vec<_> = self
+            .acted
+            .iter()
+            .map(|leaf| leaf.write(py, Origin::All(actions)))
+            .collect::<Result<_, _>>()?;
+        let actions = PyList::new(py, actions).map_err(EnvError::failed)?;
+        let result = self
+            .held
+            .object
+            .bind(py)
+            .call_method1(intern!(py, "step"), (actions,))
+            .map_err(EnvError::failed)?;
+        let values = result
+            .cast::<PyTuple>()
+            .map_err(|error| EnvError::failed(PyErr::from(error)))?;
+        let value = |index| values.get_item(index).map_err(EnvError::failed);
+        read_all(&self.observed, &value(0)?, &mut Target::All(obs))?;
+        read_outcomes(&self.outcome, &[value(1)?, value(2)?, value(3)?], outcomes)
+    }
+}
+
+/// The leaves of arrays that are observed, or that an action is given as.
+pub(super) fn read_leaves(leaves: &[LeafSpec], role: &str, id: &str) -> Vec<Leaf> {
+    let leaf = |(index, leaf): (usize, &LeafSpec)| Leaf {
+        name: format!("{role} {} of {id}", leaf.key),
+        index,
+        dtype: leaf.dtype,
+        shape: leaf.shape.to_vec(),
+    };
+    leaves.iter().enumerate().map(leaf).collect()
+}
+
+/// What makes arrays of leaves.
+pub(super) fn write_leaves(leaves: &[LeafSpec]) -> Vec<Writer> {
+    let writer = |(index, leaf): (usize, &LeafSpec)| Writer::Array {
+        leaf: index,
+        dtype: leaf.dtype,
+        shape: leaf.shape.to_vec(),
+        cast: None,
+    };
+    leaves.iter().enumerate().map(writer).collect()
+}
+
+/// Reads a sequence of arrays, one for each leaf.
+pub(super) fn read_all(
+    leaves: &[Leaf],
+    arrays: &Bound<'_, PyAny>,
+    target: &mut Target<'_>,
+) -> Result<(), EnvError> {
+    for leaf in leaves {
+        let array = arrays.get_item(leaf.index).map_err(EnvError::failed)?;
+        leaf.read(&array, target)?;
+    }
+    Ok(())
+}
+
+/// Reward, `terminated` and `truncated` as leaves of their own.
+pub(super) fn outcome_leaves(id: &str) -> [Leaf; 3] {
+    let leaf = |name: &str, dtype| Leaf {
+        name: format!("{name} of {id}"),
+        index: 0,
+        dtype,
+        shape: Vec::new(),
+    };
+    [
+        leaf("reward", DType::F32),
+        leaf("terminated", DType::Bool),
+        leaf("truncated", DType::Bool),
+    ]
+}
+
+/// Reads what a step led to.
+pub(super) fn read_outcomes(
+    leaves: &[Leaf; 3],
+    values: &[Bound<'_, PyAny>; 3],
+    outcomes: Outcomes<'_>,
+) -> Result<(), EnvError> {
+    let Outcomes {
+        reward,
+        terminated,
+        truncated,
+    } = outcomes;
+    let lead = Some(reward.len());
+    leaves[0].read_slice(&values[0], lead, reward)?;
+    leaves[1].read_slice(&values[1], lead, terminated)?;
+    leaves[2].read_slice(&values[2], lead, truncated)
+}
+
+impl VecEnv for ForeignEnvs {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        attach(|py| self.reset_some(py, resets, &mut obs))
+    }
+
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        let stepped = attach(|py| self.step_all(py, actions, obs, outcomes));
+        stepped.map_err(|source| VecEnvError { env: 0, source })
+    }
+}

@@ -1,0 +1,260 @@
+//! Environments of Gymnasium, one world each.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::slab::{Rows, RowsMut};
+
+use super::read::Reader;
+use super::rows::{Origin, Target};
+use super::source::Held;
+use super::space::Space;
+use super::write::Writer;
+use crate::gil::attach;
+
+/// Environments of Gymnasium, stepped one after the other under one hold of the interpreter's lock.
+#[derive(Debug)]
+pub(super) struct GymEnvs {
+    spec: EnvSpec,
+    worlds: Vec<World>,
+    reader: Reader,
+    writer: Writer,
+}
+
+/// One world, its methods looked up.
+#[derive(Debug)]
+struct World {
+    step: Py<PyAny>,
+    reset: Py<PyAny>,
+    frame_skip: usize,
+    /// Closes the environment when it is dropped.
+    _held: Held,
+}
+
+/// What a step led to, before its observation is read.
+struct Stepped<'py> {
+    observation: Bound<'py, PyAny>,
+    reward: f64,
+    terminated: bool,
+    truncated: bool,
+}
+
+impl GymEnvs {
+    /// `worlds`, each with the number of times that it takes an action.
+    ///
+    /// # Errors
+    /// [`EnvError`] when a space is not supported or the worlds differ.
+    pub(super) fn new(
+        py: Python<'_>,
+        worlds: Vec<(Held, usize)>,
+        one_hot: bool,
+    ) -> Result<Self, EnvError> {
+        let mut parts = None;
+        let mut stepped = Vec::with_capacity(worlds.len());
+        for (number, (held, frame_skip)) in worlds.into_iter().enumerate() {
+            let env = held.object.bind(py);
+            let (spec, reader, writer) = spaces(env, one_hot).map_err(EnvError::failed)?;
+            if frame_skip == 0 {
+                return Err(EnvError::Spec(format!(
+                    "an action is taken once at least, got frame_skip = 0 for {}",
+                    spec.id
+                )));
+            }
+            let (first, ..) = parts.get_or_insert((spec.clone(), reader, writer));
+            if *first != spec {
+                return Err(EnvError::Spec(format!(
+                    "environments of one vector need equal specs: environment 0 has {first:?}, environment {number} has {spec:?}"
+                )));
+            }
+            let method = |name| env.getattr(name).map(Bound::unbind);
+            stepped.push(World {
+                step: method("step").map_err(EnvError::failed)?,
+                reset: method("reset").map_err(EnvError::failed)?,
+                frame_skip,
+                _held: held,
+            });
+        }
+        let Some((spec, reader, writer)) = parts else {
+            return Err(EnvError::Spec(
+                "a vector of environments needs at least one, got none".into(),
+            ));
+        };
+        Ok(Self {
+            spec,
+            worlds: stepped,
+            reader,
+            writer,
+        })
+    }
+
+    fn step_world(
+        &self,
+        py: Python<'_>,
+        env: usize,
+        actions: Rows<'_>,
+        obs: &mut RowsMut<'_>,
+    ) -> Result<(f32, bool, bool), EnvError> {
+        let (Some(action), Some(row)) = (actions.env(env), obs.env_mut(env)) else {
+            return Err(no_row());
+        };
+        let action = self.writer.write(py, Origin::One(action))?;
+        let world = &self.worlds[env];
+        let mut stepped = world.step_once(&action, &self.spec.id)?;
+        for _ in 1..world.frame_skip {
+            if stepped.terminated || stepped.truncated {
+                break;
+            }
+            let reward = stepped.reward;
+            stepped = world.step_once(&action, &self.spec.id)?;
+            stepped.reward += reward;
+        }
+        self.reader
+            .read(&stepped.observation, &mut Target::One(row))?;
+        Ok((stepped.reward as f32, stepped.terminated, stepped.truncated))
+    }
+
+    fn reset_world(
+        &self,
+        py: Python<'_>,
+        reset: Reset,
+        obs: &mut RowsMut<'_>,
+    ) -> Result<(), EnvError> {
+        let (Some(world), Some(row)) = (self.worlds.get(reset.env), obs.env_mut(reset.env)) else {
+            return Err(no_row());
+        };
+        let call = || match reset.seed {
+            None => world.reset.bind(py).call0(),
+            Some(seed) => {
+                let kwargs = PyDict::new(py);
+                kwargs.set_item(intern!(py, "seed"), seed)?;
+                world.reset.bind(py).call((), Some(&kwargs))
+            }
+        };
+        let result = call().map_err(EnvError::failed)?;
+        let observation = match result
+            .cast::<PyTuple>()
+            .map(|values| (values, values.len()))
+        {
+            Ok((values, 2)) => values.get_borrowed_item(0).map_err(EnvError::failed)?,
+            _ => {
+                return Err(EnvError::Spec(format!(
+                    "reset of {}: expected (observation, info), got {}",
+                    self.spec.id,
+                    result.get_type()
+                )));
+            }
+        };
+        self.reader.read(&observation, &mut Target::One(row))
+    }
+}
+
+impl World {
+    #[inline]
+    fn step_once<'py>(
+        &self,
+        action: &Bound<'py, PyAny>,
+        id: &str,
+    ) -> Result<Stepped<'py>, EnvError> {
+        let result = self
+            .step
+            .bind(action.py())
+            .call1((action,))
+            .map_err(EnvError::failed)?;
+        let values = match result.cast::<PyTuple>() {
+            Ok(values) if values.len() == 5 => values,
+            _ => return Err(not_five(id, &result)),
+        };
+        let read = || -> PyResult<Stepped<'py>> {
+            Ok(Stepped {
+                observation: values.get_item(0)?,
+                reward: values.get_borrowed_item(1)?.extract()?,
+                terminated: values.get_borrowed_item(2)?.is_truthy()?,
+                truncated: values.get_borrowed_item(3)?.is_truthy()?,
+            })
+        };
+        read().map_err(EnvError::failed)
+    }
+}
+
+#[cold]
+pub(super) fn not_five(id: &str, result: &Bound<'_, PyAny>) -> EnvError {
+    let got = match result.len() {
+        Ok(len) => format!("{} of {len}", result.get_type()),
+        Err(_) => result.get_type().to_string(),
+    };
+    EnvError::Spec(format!(
+        "step of {id}: expected (observation, reward, terminated, truncated, info), got {got}"
+    ))
+}
+
+#[cold]
+pub(super) fn no_row() -> EnvError {
+    EnvError::Spec("there is no such environment, or no row for it".into())
+}
+
+/// What `env` observes and accepts, and what reads and makes it.
+fn spaces(env: &Bound<'_, PyAny>, one_hot: bool) -> PyResult<(EnvSpec, Reader, Writer)> {
+    let (id, limit) = identity(env)?;
+    let observed = env.getattr("observation_space")?;
+    let acted = env.getattr("action_space")?;
+    let (observation, reader) = Space::observed(&observed, &id, one_hot).reader()?;
+    let (action, writer) = Space::acted(&acted, &id, one_hot).writer()?;
+    let mut spec = EnvSpec::new(id, observation, action);
+    spec.max_episode_steps = limit;
+    Ok((spec, reader, writer))
+}
+
+/// The id that `env` was registered under, or else the name of its class; and its time limit.
+pub(super) fn identity(env: &Bound<'_, PyAny>) -> PyResult<(String, Option<usize>)> {
+    let registered = env.getattr("spec").and_then(|spec| {
+        let limit = spec.getattr("max_episode_steps")?.extract()?;
+        Ok((spec.getattr("id")?.extract()?, limit))
+    });
+    if let Ok(registered) = registered {
+        return Ok(registered);
+    }
+    let inner = env.getattr("unwrapped").unwrap_or_else(|_| env.clone());
+    Ok((inner.get_type().name()?.to_string(), None))
+}
+
+impl VecEnv for GymEnvs {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn num_envs(&self) -> usize {
+        self.worlds.len()
+    }
+
+    fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        attach(|py| {
+            resets.iter().try_for_each(|&reset| {
+                self.reset_world(py, reset, &mut obs)
+                    .map_err(|source| VecEnvError {
+                        env: reset.env,
+                        source,
+                    })
+            })
+        })
+    }
+
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        mut obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        attach(|py| {
+            for env in 0..self.worlds.len() {
+                let (reward, terminated, truncated) =
+                    self.step_world(py, env, actions, &mut obs)
+                        .map_err(|source| VecEnvError { env, source })?;
+                outcomes.reward[env] = reward;
+                outcomes.terminated[env] = terminated;
+                outcomes.truncated[env] = truncated;
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,197 @@
+//! Environments stepped by hand from Python.
+
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::slab::RowBlock;
+
+use super::describe;
+use super::foreign::{read_all, read_leaves, write_leaves};
+use super::read::Leaf;
+use super::recipe::{self, EnvRecipe, Made};
+use super::rows::{Origin, Target};
+use super::write::Writer;
+use crate::error::raised_in;
+
+/// Environments with rows of their own, to be reset and stepped by hand. Arrays go in and out, one for each leaf, with a
+/// leading dimension for the environments.
+#[pyclass(frozen, module = "windrow._windrow")]
+pub(crate) struct EnvHandle {
+    spec: EnvSpec,
+    #[pyo3(get)]
+    num_envs: usize,
+    /// Whether batches have a dimension for the environments.
+    #[pyo3(get)]
+    is_batched: bool,
+    inner: Mutex<Inner>,
+}
+
+/// What all observe, rewards, and whether episodes were terminated or truncated.
+type Stepped<'py> = (Vec<Bound<'py, PyAny>>, Vec<f32>, Vec<bool>, Vec<bool>);
+
+struct Inner {
+    envs: Box<dyn VecEnv>,
+    observed: Vec<Writer>,
+    acted: Vec<Leaf>,
+    obs: RowBlock,
+    actions: RowBlock,
+    reward: Vec<f32>,
+    terminated: Vec<bool>,
+    truncated: Vec<bool>,
+}
+
+#[pymethods]
+impl EnvHandle {
+    #[new]
+    #[pyo3(signature = (env, kwargs=None))]
+    fn new(
+        py: Python<'_>,
+        env: &Bound<'_, PyAny>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let recipe = match env.cast::<EnvRecipe>() {
+            Ok(recipe) => Arc::clone(&recipe.get().0),
+            Err(_) => recipe::of(env, kwargs)?,
+        };
+        let make = || -> Result<Self, EnvError> {
+            let Made {
+                envs, is_batched, ..
+            } = recipe::prepare(&recipe)?;
+            let (spec, num_envs) = (envs.spec().clone(), envs.num_envs());
+            let (observation, action) = (spec.observation_leaves(), spec.action_leaves());
+            Ok(Self {
+                num_envs,
+                is_batched,
+                inner: Mutex::new(Inner {
+                    observed: write_leaves(&observation),
+                    acted: read_leaves(&action, "action", &spec.id),
+                    obs: RowBlock::new(&observation, num_envs)?,
+                    actions: RowBlock::new(&action, num_envs)?,
+                    reward: vec![0.0; num_envs],
+                    terminated: vec![false; num_envs],
+                    truncated: vec![false; num_envs],
+                    envs,
+                }),
+                spec,
+            })
+        };
+        make().map_err(|error| to_py(py, &error))
+    }
+
+    /// Id of the environments, or the name of their class.
+    #[getter]
+    fn id(&self) -> &str {
+        &self.spec.id
+    }
+
+    /// Steps after which the environments truncate an episode by themselves, if they do.
+    #[getter]
+    fn max_episode_steps(&self) -> Option<usize> {
+        self.spec.max_episode_steps
+    }
+
+    /// The observation's spec, described.
+    #[getter]
+    fn observation<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        describe::to_python(py, &self.spec.observation)
+    }
+
+    /// The action's spec, described.
+    #[getter]
+    fn action<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        describe::to_python(py, &self.spec.action)
+    }
+
+    /// Resets the environments `envs`, each with its seed or None, and returns what all observe.
+    fn reset<'py>(
+        &self,
+        py: Python<'py>,
+        envs: Vec<usize>,
+        seeds: Vec<Option<u64>>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        if envs.len() != seeds.len() {
+            return Err(PyValueError::new_err(format!(
+                "expected a seed or None for each of {} environments, got {}",
+                envs.len(),
+                seeds.len()
+            )));
+        }
+        let resets: Vec<Reset> = envs
+            .into_iter()
+            .zip(seeds)
+            .map(|(env, seed)| Reset { env, seed })
+            .collect();
+        let mut inner = self.lock()?;
+        let Inner { envs, obs, .. } = &mut *inner;
+        envs.reset(&resets, obs.rows_mut())
+            .map_err(|error| vec_to_py(py, &error))?;
+        inner.seen(py)
+    }
+
+    /// Steps all environments: what they observe, rewards, and whether the episodes were terminated or truncated.
+    fn step<'py>(&self, py: Python<'py>, actions: &Bound<'py, PyAny>) -> PyResult<Stepped<'py>> {
+        let mut inner = self.lock()?;
+        let Inner {
+            envs,
+            acted,
+            obs,
+            actions: rows,
+            reward,
+            terminated,
+            truncated,
+            ..
+        } = &mut *inner;
+        read_all(acted, actions, &mut Target::All(rows.rows_mut()))
+            .map_err(|error| to_py(py, &error))?;
+        let outcomes = Outcomes {
+            reward,
+            terminated,
+            truncated,
+        };
+        envs.step(rows.rows(), obs.rows_mut(), outcomes)
+            .map_err(|error| vec_to_py(py, &error))?;
+        let seen = inner.seen(py)?;
+        Ok((
+            seen,
+            inner.reward.clone(),
+            inner.terminated.clone(),
+            inner.truncated.clone(),
+        ))
+    }
+}
+
+impl EnvHandle {
+    /// Waiting for another thread while holding the interpreter's lock could last for ever.
+    fn lock(&self) -> PyResult<MutexGuard<'_, Inner>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Ok(inner),
+            Err(TryLockError::Poisoned(inner)) => Ok(inner.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(format!(
+                "{} is being stepped by another thread",
+                self.spec.id
+            ))),
+        }
+    }
+}
+
+impl Inner {
+    fn seen<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let rows = Origin::All(self.obs.rows());
+        let arrays = self.observed.iter().map(|leaf| leaf.write(py, rows));
+        arrays
+            .collect::<Result<_, _>>()
+            .map_err(|error: EnvError| to_py(py, &error))
+    }
+}
+
+/// The exception that an environment raised, or one with the message of `error`.
+pub(super) fn to_py(py: Python<'_>, error: &EnvError) -> PyErr {
+    raised_in(py, error).unwrap_or_else(|| PyValueError::new_err(error.to_string()))
+}
+
+fn vec_to_py(py: Python<'_>, error: &VecEnvError) -> PyErr {
+    raised_in(py, error).unwrap_or_else(|| PyValueError::new_err(error.to_string()))
+}

@@ -1,0 +1,60 @@
+//! Whatever Python calls an environment, as a factory of the engine.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+mod describe;
+mod foreign;
+mod gym;
+mod handle;
+mod read;
+mod recipe;
+mod rows;
+mod source;
+mod space;
+mod vector;
+mod write;
+
+pub(crate) use recipe::Factory;
+
+/// Adds what Python sees of environments.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<recipe::EnvRecipe>()?;
+    module.add_class::<handle::EnvHandle>()?;
+    module.add_function(wrap_pyfunction!(recipe::native_ids, module)?)
+}
+
+/// The factory behind anything that Python calls an environment: one of `windrow.envs`, of Gymnasium or of TorchRL, an id,
+/// or a function that returns any of these. `kwargs` are passed to the function.
+///
+/// Environments of Python's are made under the interpreter's lock, so the caller does not hold it while a collector is
+/// built.
+///
+/// # Errors
+/// `TypeError` for anything else. What a function raises comes when environments are made.
+pub(crate) fn maker(
+    env: &Bound<'_, PyAny>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Arc<Factory>> {
+    Ok(Arc::new(Factory::new(recipe::of(env, kwargs)?)))
+}
+
+/// Whether batches of `env` have a dimension for the environments even if there is one.
+///
+/// # Errors
+/// As [`maker`].
+pub(crate) fn is_batched(env: &Bound<'_, PyAny>) -> PyResult<bool> {
+    recipe::of(env, None)?.is_batched(env.py())
+}
+
+/// Says once that environments of Python's take turns.
+///
+/// # Errors
+/// The warning itself, where warnings are errors.
+pub(crate) fn warn_of_turns(py: Python<'_>) -> PyResult<()> {
+    py.import("windrow.envs._batched")?
+        .call_method0("warn_of_turns")?;
+    Ok(())
+}

@@ -1,0 +1,292 @@
+//! From what a Python environment observed to a row.
+
+use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+use tensordict::{DType, Element};
+use windrow::env::EnvError;
+
+use super::rows::{Target, for_dtype};
+
+/// Writes the observations of one space into rows.
+#[derive(Debug)]
+pub(super) enum Reader {
+    /// Numbers as an array.
+    Array(Leaf),
+    /// Choices, written as indices from 0 on or one-hot.
+    Choices {
+        leaf: Leaf,
+        choices: Choices,
+        one_hot: bool,
+    },
+    /// A dictionary.
+    Dict(Vec<(Py<PyString>, Reader)>),
+    /// A tuple.
+    Items(Vec<Reader>),
+}
+
+/// One leaf of an observation.
+#[derive(Debug)]
+pub(super) struct Leaf {
+    /// For messages: `observation "x" of CartPole-v1`.
+    pub(super) name: String,
+    /// Number among the leaves of the spec.
+    pub(super) index: usize,
+    pub(super) dtype: DType,
+    /// As Python knows it, for one environment.
+    pub(super) shape: Vec<usize>,
+}
+
+/// How many choices there are, and what Python calls the first of each.
+#[derive(Debug, Clone)]
+pub(super) struct Choices {
+    pub(super) nvec: Vec<usize>,
+    pub(super) start: Vec<i64>,
+}
+
+impl Reader {
+    /// Writes `value`.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when it breaks the space: which leaf, what was expected and what came.
+    pub(super) fn read(
+        &self,
+        value: &Bound<'_, PyAny>,
+        target: &mut Target<'_>,
+    ) -> Result<(), EnvError> {
+        match self {
+            Self::Array(leaf) => leaf.read(value, target),
+            Self::Choices {
+                leaf,
+                choices,
+                one_hot,
+            } => read_choices(leaf, choices, *one_hot, value, target),
+            Self::Dict(entries) => {
+                let Ok(dict) = value.cast::<PyDict>() else {
+                    return Err(self.misfit("a dictionary", value));
+                };
+                for (key, reader) in entries {
+                    let key = key.bind(value.py());
+                    let entry = dict.get_item(key).map_err(EnvError::failed)?;
+                    let Some(entry) = entry else {
+                        return Err(reader.misfit("a value", "nothing under this key"));
+                    };
+                    reader.read(&entry, target)?;
+                }
+                Ok(())
+            }
+            Self::Items(readers) => {
+                let expected = || format!("a tuple of {}", readers.len());
+                let Ok(items) = value.cast::<PyTuple>() else {
+                    return Err(self.misfit(&expected(), value));
+                };
+                if items.len() != readers.len() {
+                    let got = format!("one of {}", items.len());
+                    return Err(self.misfit(&expected(), got));
+                }
+                for (item, reader) in items.iter_borrowed().zip(readers) {
+                    reader.read(&item, target)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The name of the first leaf.
+    fn name(&self) -> &str {
+        match self {
+            Self::Array(leaf) | Self::Choices { leaf, .. } => &leaf.name,
+            Self::Dict(entries) => entries.first().map_or("observation", |(_, r)| r.name()),
+            Self::Items(readers) => readers.first().map_or("observation", Reader::name),
+        }
+    }
+
+    #[cold]
+    fn misfit(&self, expected: &str, got: impl std::fmt::Display) -> EnvError {
+        EnvError::Spec(format!("{}: expected {expected}, got {got}", self.name()))
+    }
+}
+
+impl Leaf {
+    /// Writes an array.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when it has another shape, or elements that this leaf cannot hold.
+    pub(super) fn read(
+        &self,
+        value: &Bound<'_, PyAny>,
+        target: &mut Target<'_>,
+    ) -> Result<(), EnvError> {
+        for_dtype!(self.dtype, T => {
+            let lead = target.lead();
+            self.read_slice(value, lead, target.leaf::<T>(self.index)?)
+        })
+    }
+
+    /// Writes an array to `to`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(super) fn read_slice<T: Element + numpy::Element>(
+        &self,
+        value: &Bound<'_, PyAny>,
+        lead: Option<usize>,
+        to: &mut [T],
+    ) -> Result<(), EnvError> {
+        if self.copy(value, lead, to) {
+            return Ok(());
+        }
+        let array = self.convert::<T>(value, lead)?;
+        match self.copy(&array, lead, to) {
+            true => Ok(()),
+            false => Err(self.misfit(lead, value)),
+        }
+    }
+
+    /// Copies an array of the right type and shape; false for anything else.
+    #[inline]
+    fn copy<T: Element + numpy::Element>(
+        &self,
+        value: &Bound<'_, PyAny>,
+        lead: Option<usize>,
+        to: &mut [T],
+    ) -> bool {
+        let Ok(array) = value.cast::<PyArrayDyn<T>>() else {
+            return false;
+        };
+        if !self.has_shape(array.shape(), lead) {
+            return false;
+        }
+        // SAFETY: no Python code runs before the slice is dropped, so nobody writes to the array meanwhile.
+        match unsafe { array.as_slice() } {
+            Ok(from) if from.len() == to.len() => {
+                to.copy_from_slice(from);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn has_shape(&self, shape: &[usize], lead: Option<usize>) -> bool {
+        match lead {
+            None => shape == self.shape,
+            Some(rows) => shape.split_first() == Some((&rows, self.shape.as_slice())),
+        }
+    }
+
+    /// `value` as a contiguous array of the leaf's type, if its elements are of the same kind.
+    #[cold]
+    fn convert<'py, T: numpy::Element>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        lead: Option<usize>,
+    ) -> Result<Bound<'py, PyAny>, EnvError> {
+        let py = value.py();
+        let convert = || -> PyResult<Option<Bound<'py, PyAny>>> {
+            let numpy = py.import(intern!(py, "numpy"))?;
+            let array = numpy.call_method1(intern!(py, "asarray"), (value,))?;
+            let dtype = numpy::dtype::<T>(py);
+            let fits = numpy
+                .call_method1("can_cast", (array.getattr("dtype")?, &dtype, "same_kind"))?
+                .is_truthy()?;
+            if !fits {
+                return Ok(None);
+            }
+            numpy
+                .call_method1("ascontiguousarray", (&array, dtype))?
+                .call_method1("reshape", (array.getattr("shape")?,))
+                .map(Some)
+        };
+        match convert() {
+            Ok(Some(array)) => Ok(array),
+            Ok(None) => Err(self.misfit(lead, value)),
+            Err(error) => Err(EnvError::failed(error)),
+        }
+    }
+
+    #[cold]
+    fn misfit(&self, lead: Option<usize>, value: &Bound<'_, PyAny>) -> EnvError {
+        let shape: Vec<_> = lead.iter().chain(&self.shape).copied().collect();
+        let got = match (value.getattr("dtype"), value.getattr("shape")) {
+            (Ok(dtype), Ok(shape)) => format!("{dtype} {shape}"),
+            _ => format!("{value} ({})", value.get_type()),
+        };
+        EnvError::Spec(format!(
+            "{}: expected {} {}, got {got}",
+            self.name,
+            self.dtype,
+            tuple(&shape)
+        ))
+    }
+}
+
+/// A shape as Python writes it.
+fn tuple(shape: &[usize]) -> String {
+    match shape {
+        [only] => format!("({only},)"),
+        dims => {
+            let dims: Vec<_> = dims.iter().map(usize::to_string).collect();
+            format!("({})", dims.join(", "))
+        }
+    }
+}
+
+fn read_choices(
+    leaf: &Leaf,
+    choices: &Choices,
+    one_hot: bool,
+    value: &Bound<'_, PyAny>,
+    target: &mut Target<'_>,
+) -> Result<(), EnvError> {
+    let lead = target.lead();
+    let mut one = [0];
+    let mut many = Vec::new();
+    let indices: &mut [i64] = match (lead, &choices.nvec[..], value.extract::<i64>()) {
+        (None, [_], Ok(index)) => {
+            one[0] = index;
+            &mut one
+        }
+        _ => {
+            many.resize(lead.unwrap_or(1) * choices.nvec.len(), 0);
+            leaf.read_slice(value, lead, &mut many)?;
+            &mut many
+        }
+    };
+    choices.check(&leaf.name, indices)?;
+    let to = target.leaf::<i64>(leaf.index)?;
+    if one_hot {
+        choices.scatter(indices, to);
+    } else {
+        to.copy_from_slice(indices);
+    }
+    Ok(())
+}
+
+impl Choices {
+    /// Takes the indices to 0 and on, and checks that each is one of the choices.
+    fn check(&self, name: &str, indices: &mut [i64]) -> Result<(), EnvError> {
+        for row in indices.chunks_exact_mut(self.nvec.len().max(1)) {
+            for ((index, &n), &start) in row.iter_mut().zip(&self.nvec).zip(&self.start) {
+                let shifted = index.wrapping_sub(start);
+                if !(0..n as i64).contains(&shifted) {
+                    return Err(EnvError::Spec(format!(
+                        "{name}: expected an integer from {start} to {}, got {index}",
+                        start + n as i64 - 1
+                    )));
+                }
+                *index = shifted;
+            }
+        }
+        Ok(())
+    }
+
+    fn scatter(&self, indices: &[i64], to: &mut [i64]) {
+        to.fill(0);
+        let mut first = 0;
+        for (index, n) in indices.iter().zip(self.nvec.iter().cycle()) {
+            to[first + *index as usize] = 1;
+            first += n;
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Where a Python object that is to be stepped comes from.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::prelude::*;
+use windrow::env::EnvError;
+
+use crate::gil::attach;
+
+/// Lends Python objects, one to each worker.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// A function without arguments that makes one.
+    Make(Py<PyAny>),
+    /// The user's own, which only one worker can have at a time.
+    Own(Py<PyAny>, Arc<AtomicBool>),
+}
+
+impl Source {
+    /// The user's own object.
+    pub(super) fn own(object: Py<PyAny>) -> Self {
+        Self::Own(object, Arc::default())
+    }
+
+    /// An object to be stepped.
+    ///
+    /// # Errors
+    /// What the function raised; [`EnvError::Spec`] when the object is lent already.
+    pub(super) fn lend(&self, py: Python<'_>) -> Result<Held, EnvError> {
+        match self {
+            Self::Make(make) => Ok(Held {
+                object: make.call0(py).map_err(EnvError::failed)?,
+                lent: None,
+            }),
+            Self::Own(object, lent) => {
+                if lent.swap(true, Ordering::AcqRel) {
+                    let name = object
+                        .bind(py)
+                        .repr()
+                        .map_or_else(|_| "an environment".to_owned(), |name| name.to_string());
+                    return Err(EnvError::Spec(format!(
+                        "{name} is one object and already in use: give a function that makes environments where several are needed"
+                    )));
+                }
+                Ok(Held {
+                    object: object.clone_ref(py),
+                    lent: Some(Arc::clone(lent)),
+                })
+            }
+        }
+    }
+}
+
+/// An object that is being stepped. What was made for it is closed when it is dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) object: Py<PyAny>,
+    /// Set while the user's own object is lent.
+    lent: Option<Arc<AtomicBool>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(lent) = &self.lent {
+            lent.store(false, Ordering::Release);
+            return;
+        }
+        // A process that ends closes everything by itself.
+        if Python::try_attach(|_| ()).is_none() {
+            return;
+        }
+        attach(|py| {
+            if let Err(error) = self.object.call_method0(py, "close") {
+                error.write_unraisable(py, Some(self.object.bind(py)));
+            }
+        });
+    }
+}

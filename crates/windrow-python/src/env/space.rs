@@ -1,0 +1,301 @@
+//! Spaces of Gymnasium as specs, with what reads and writes their values.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use tensordict::{DType, Shape};
+use windrow::env::Spec;
+
+use super::read::{Choices, Leaf, Reader};
+use super::write::Writer;
+
+/// A space of Gymnasium.
+pub(super) struct Space<'a, 'py> {
+    space: &'a Bound<'py, PyAny>,
+    /// Whether choices are one-hot vectors, not indices.
+    one_hot: bool,
+    /// `observation` or `action`, and whose it is, for messages.
+    role: &'static str,
+    env: &'a str,
+}
+
+/// Everything about a space that does not change.
+struct Parsed {
+    spec: Spec,
+    codec: Codec,
+}
+
+enum Codec {
+    Array {
+        dtype: DType,
+        shape: Vec<usize>,
+        /// The type that Python has, where the rows hold a wider one.
+        cast: Option<Py<PyAny>>,
+    },
+    Choices {
+        choices: Choices,
+        shape: Vec<usize>,
+    },
+    Dict(Vec<(Py<PyString>, Codec)>),
+    Items(Vec<Codec>),
+}
+
+impl<'a, 'py> Space<'a, 'py> {
+    /// The observation space of `env`.
+    pub(super) fn observed(space: &'a Bound<'py, PyAny>, env: &'a str, one_hot: bool) -> Self {
+        Self {
+            space,
+            one_hot,
+            role: "observation",
+            env,
+        }
+    }
+
+    /// The action space of `env`.
+    pub(super) fn acted(space: &'a Bound<'py, PyAny>, env: &'a str, one_hot: bool) -> Self {
+        Self {
+            role: "action",
+            ..Self::observed(space, env, one_hot)
+        }
+    }
+
+    /// The spec, and what reads observations.
+    ///
+    /// # Errors
+    /// `TypeError` for a space that has no spec.
+    pub(super) fn reader(&self) -> PyResult<(Spec, Reader)> {
+        let Parsed { spec, codec } = self.parse()?;
+        let (spec, names) = self.named(spec);
+        let mut names = names.into_iter().enumerate();
+        let reader = self.read_with(codec, &mut names);
+        Ok((spec, reader))
+    }
+
+    /// The spec, and what makes actions.
+    ///
+    /// # Errors
+    /// As [`reader`](Self::reader).
+    pub(super) fn writer(&self) -> PyResult<(Spec, Writer)> {
+        let Parsed { spec, codec } = self.parse()?;
+        let (spec, names) = self.named(spec);
+        let mut leaves = 0..names.len();
+        let writer = self.write_with(codec, &mut leaves)?;
+        Ok((spec, writer))
+    }
+
+    /// The spec as it is delivered, and the names of its leaves. A dictionary of observations stands for itself; any other
+    /// composite is found under the name of its role.
+    fn named(&self, spec: Spec) -> (Spec, Vec<String>) {
+        let stands_alone = self.role == "observation" && is_instance(self.space, "Dict");
+        let spec = match spec {
+            composite @ Spec::Composite(_) if !stands_alone => {
+                Spec::composite([(self.role, composite)])
+            }
+            other => other,
+        };
+        let names = spec.leaves(self.role);
+        let names = names
+            .into_iter()
+            .map(|(key, _)| format!("{} {key} of {}", self.role, self.env));
+        let names = names.collect();
+        (spec, names)
+    }
+
+    fn read_with(&self, codec: Codec, names: &mut impl Iterator<Item = (usize, String)>) -> Reader {
+        let mut leaf = |dtype, shape| {
+            let (index, name) = names.next().unwrap_or_default();
+            Leaf {
+                name,
+                index,
+                dtype,
+                shape,
+            }
+        };
+        match codec {
+            Codec::Array { dtype, shape, .. } => Reader::Array(leaf(dtype, shape)),
+            Codec::Choices { choices, shape } => Reader::Choices {
+                leaf: leaf(DType::I64, shape),
+                choices,
+                one_hot: self.one_hot,
+            },
+            Codec::Dict(entries) => Reader::Dict(
+                entries
+                    .into_iter()
+                    .map(|(key, codec)| (key, self.read_with(codec, names)))
+                    .collect(),
+            ),
+            Codec::Items(codecs) => Reader::Items(
+                codecs
+                    .into_iter()
+                    .map(|codec| self.read_with(codec, names))
+                    .collect(),
+            ),
+        }
+    }
+
+    fn write_with(
+        &self,
+        codec: Codec,
+        leaves: &mut impl Iterator<Item = usize>,
+    ) -> PyResult<Writer> {
+        Ok(match codec {
+            Codec::Array { dtype, shape, cast } => Writer::Array {
+                leaf: leaves.next().unwrap_or_default(),
+                dtype,
+                shape,
+                cast,
+            },
+            Codec::Choices { choices, shape } => {
+                let leaf = leaves.next().unwrap_or_default();
+                Writer::choices(self.space.py(), leaf, choices, self.one_hot, shape)?
+            }
+            Codec::Dict(entries) => Writer::Dict(
+                entries
+                    .into_iter()
+                    .map(|(key, codec)| Ok((key, self.write_with(codec, leaves)?)))
+                    .collect::<PyResult<_>>()?,
+            ),
+            Codec::Items(codecs) => Writer::Items(
+                codecs
+                    .into_iter()
+                    .map(|codec| self.write_with(codec, leaves))
+                    .collect::<PyResult<_>>()?,
+            ),
+        })
+    }
+
+    fn parse(&self) -> PyResult<Parsed> {
+        let space = self.space;
+        let py = space.py();
+        if is_instance(space, "Box") {
+            self.parse_box()
+        } else if is_instance(space, "Discrete") {
+            let n = space.getattr(intern!(py, "n"))?.extract()?;
+            let start = space.getattr(intern!(py, "start"))?.extract()?;
+            Ok(self.choices(vec![n], vec![start], Vec::new()))
+        } else if is_instance(space, "MultiDiscrete") {
+            let flat = |name: &str| -> PyResult<Vec<i64>> {
+                let values = space.getattr(name)?.call_method0("ravel")?;
+                values.call_method0("tolist")?.extract()
+            };
+            let nvec = flat("nvec")?.into_iter().map(|n| n as usize).collect();
+            Ok(self.choices(nvec, flat("start")?, shape_of(space)?))
+        } else if is_instance(space, "MultiBinary") {
+            let shape = shape_of(space)?;
+            Ok(Parsed {
+                spec: Spec::Binary {
+                    shape: Shape::from_slice(&shape),
+                },
+                codec: Codec::Array {
+                    dtype: DType::I8,
+                    shape,
+                    cast: None,
+                },
+            })
+        } else if is_instance(space, "Dict") {
+            let (mut specs, mut codecs) = (Vec::new(), Vec::new());
+            for item in space.getattr("spaces")?.call_method0("items")?.try_iter()? {
+                let (key, space): (Bound<'_, PyString>, Bound<'_, PyAny>) = item?.extract()?;
+                let parsed = self.inner(&space).parse()?;
+                specs.push((key.to_string(), parsed.spec));
+                codecs.push((key.unbind(), parsed.codec));
+            }
+            Ok(Parsed {
+                spec: Spec::Composite(specs),
+                codec: Codec::Dict(codecs),
+            })
+        } else if is_instance(space, "Tuple") {
+            let (mut specs, mut codecs) = (Vec::new(), Vec::new());
+            for (i, space) in space.getattr("spaces")?.try_iter()?.enumerate() {
+                let parsed = self.inner(&space?).parse()?;
+                specs.push((i.to_string(), parsed.spec));
+                codecs.push(parsed.codec);
+            }
+            Ok(Parsed {
+                spec: Spec::Composite(specs),
+                codec: Codec::Items(codecs),
+            })
+        } else {
+            Err(PyTypeError::new_err(format!(
+                "the {} space of {} is not supported: expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, got {}",
+                self.role, self.env, self.space
+            )))
+        }
+    }
+
+    fn inner<'b>(&'b self, space: &'b Bound<'py, PyAny>) -> Space<'b, 'py> {
+        Space { space, ..*self }
+    }
+
+    fn choices(&self, nvec: Vec<usize>, start: Vec<i64>, shape: Vec<usize>) -> Parsed {
+        let spec = match &nvec[..] {
+            _ if self.one_hot => Spec::OneHot { nvec: nvec.clone() },
+            [n] if shape.is_empty() => Spec::discrete(*n),
+            _ => Spec::MultiDiscrete { nvec: nvec.clone() },
+        };
+        Parsed {
+            spec,
+            codec: Codec::Choices {
+                choices: Choices { nvec, start },
+                shape,
+            },
+        }
+    }
+
+    fn parse_box(&self) -> PyResult<Parsed> {
+        let space = self.space;
+        let shape = shape_of(space)?;
+        let own = space.getattr("dtype")?;
+        let name: String = own.getattr("name")?.extract()?;
+        let (dtype, is_wider) = match name.as_str() {
+            "float16" => (DType::F32, true),
+            "uint16" => (DType::I32, true),
+            "uint32" | "uint64" => (DType::I64, true),
+            name => {
+                let same = DType::ALL.into_iter().find(|dtype| dtype.name() == name);
+                let same = same.ok_or_else(|| {
+                    PyTypeError::new_err(format!(
+                        "the {} space of {} holds {name}, which is not supported",
+                        self.role, self.env
+                    ))
+                })?;
+                (same, false)
+            }
+        };
+        let bound = |name: &str| -> PyResult<Vec<f64>> {
+            let values = space.getattr(name)?.call_method0("ravel")?;
+            values
+                .call_method1("astype", ("float64",))?
+                .call_method0("tolist")?
+                .extract()
+        };
+        let (low, high) = (bound("low")?, bound("high")?);
+        let is_free =
+            low.iter().all(|x| *x == f64::NEG_INFINITY) && high.iter().all(|x| *x == f64::INFINITY);
+        let spec = match is_free {
+            true => Spec::unbounded(dtype, &shape),
+            false => Spec::Bounded {
+                dtype,
+                shape: Shape::from_slice(&shape),
+                low,
+                high,
+            },
+        };
+        let cast = is_wider.then(|| own.unbind());
+        Ok(Parsed {
+            spec,
+            codec: Codec::Array { dtype, shape, cast },
+        })
+    }
+}
+
+fn shape_of(space: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    space.getattr("shape")?.extract()
+}
+
+/// Whether `space` is one of Gymnasium's spaces called `name`.
+fn is_instance(space: &Bound<'_, PyAny>, name: &str) -> bool {
+    let class = || space.py().import("gymnasium.spaces")?.getattr(name);
+    class().is_ok_and(|class| space.is_instance(&class).unwrap_or(false))
+}

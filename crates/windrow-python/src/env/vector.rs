@@ -1,0 +1,322 @@
+//! Vectors of environments of Gymnasium, whatever they do when an episode ends.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use tensordict::DType;
+use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::slab::{LeafSpec, RowBlock, Rows, RowsMut};
+
+use super::foreign::{outcome_leaves, read_outcomes};
+use super::gym::{identity, not_five};
+use super::read::{Leaf, Reader};
+use super::rows::{Origin, Target, copy_row, copy_rows};
+use super::source::Held;
+use super::space::Space;
+use super::write::Writer;
+use crate::gil::attach;
+
+/// A `gymnasium.vector.VectorEnv`. The engine resets ended environments in the same step, so those that the vector resets
+/// itself are taken over: the final observation from `info`, the first one of the next episode from the step. An EnvPool is
+/// such a vector too; it has its seed from when it was made.
+pub(super) struct VectorEnvs {
+    spec: EnvSpec,
+    num_envs: usize,
+    step: Py<PyAny>,
+    reset: Py<PyAny>,
+    reader: Reader,
+    writer: Writer,
+    outcome: [Leaf; 3],
+    leaves: Vec<LeafSpec>,
+    dtypes: Vec<DType>,
+    /// The last observations that the vector returned.
+    seen: RowBlock,
+    /// Whether the vector resets ended environments itself, in the same step.
+    same_step: bool,
+    partial: Partial,
+    /// Environments that the vector has reset, and the engine not yet.
+    pending: Vec<bool>,
+    /// Closes the vector when it is dropped.
+    _held: Held,
+}
+
+/// How some are reset without the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Partial {
+    /// By a mask in the options.
+    Mask,
+    /// By their numbers, as an EnvPool does.
+    Numbers,
+    /// Not at all.
+    Never,
+}
+
+impl VectorEnvs {
+    /// The environments of `held`.
+    ///
+    /// # Errors
+    /// [`EnvError`] when a space is not supported, or the vector resets environments where no engine can follow.
+    pub(super) fn new(py: Python<'_>, held: Held, one_hot: bool) -> Result<Self, EnvError> {
+        let made = Self::describe(held.object.bind(py), one_hot);
+        let (spec, num_envs, reader, writer, mode, some) = made.map_err(EnvError::failed)?;
+        if mode == "NextStep" && some == Partial::Never {
+            return Err(EnvError::Spec(format!(
+                "{} resets an environment in the step after its end, which would be lost: expected a vector with autoreset_mode SAME_STEP or DISABLED, got NEXT_STEP",
+                spec.id
+            )));
+        }
+        let env = held.object.bind(py);
+        let method = |name| {
+            let method = env.getattr(name).map(Bound::unbind);
+            method.map_err(EnvError::failed)
+        };
+        let leaves = spec.observation_leaves();
+        Ok(Self {
+            num_envs,
+            step: method("step")?,
+            reset: method("reset")?,
+            reader,
+            writer,
+            outcome: outcome_leaves(&spec.id),
+            dtypes: leaves.iter().map(|leaf| leaf.dtype).collect(),
+            seen: RowBlock::new(&leaves, num_envs)?,
+            leaves,
+            same_step: mode == "SameStep",
+            partial: some,
+            pending: vec![false; num_envs],
+            spec,
+            _held: held,
+        })
+    }
+
+    fn describe(
+        env: &Bound<'_, PyAny>,
+        one_hot: bool,
+    ) -> PyResult<(EnvSpec, usize, Reader, Writer, String, Partial)> {
+        let (id, limit) = identity(env)?;
+        let observed = env.getattr("single_observation_space")?;
+        let acted = env.getattr("single_action_space")?;
+        let (observation, reader) = Space::observed(&observed, &id, one_hot).reader()?;
+        let (action, writer) = Space::acted(&acted, &id, one_hot).writer()?;
+        let mut spec = EnvSpec::new(id, observation, action);
+        spec.max_episode_steps = limit;
+        let mode = env
+            .getattr("metadata")?
+            .call_method1("get", ("autoreset_mode",))?;
+        let mode = match mode.is_none() {
+            true => "NextStep".to_owned(),
+            false => mode.getattr("value")?.extract()?,
+        };
+        let some = match mode == "Disabled" || resets_by_mask(env)? {
+            true => Partial::Mask,
+            false if env.get_type().hasattr("async_reset")? => Partial::Numbers,
+            false => Partial::Never,
+        };
+        let num_envs = env.getattr("num_envs")?.extract()?;
+        Ok((spec, num_envs, reader, writer, mode, some))
+    }
+
+    fn step_all(
+        &mut self,
+        py: Python<'_>,
+        actions: Rows<'_>,
+        mut obs: RowsMut<'_>,
+        mut outcomes: Outcomes<'_>,
+    ) -> Result<(), EnvError> {
+        let action = self.writer.write(py, Origin::All(actions))?;
+        let result = self.step.bind(py).call1((action,));
+        let result = result.map_err(EnvError::failed)?;
+        let values = match result.cast::<PyTuple>() {
+            Ok(values) if values.len() == 5 => values,
+            _ => return Err(not_five(&self.spec.id, &result)),
+        };
+        let value = |index| values.get_item(index).map_err(EnvError::failed);
+        let rest = [value(1)?, value(2)?, value(3)?];
+        read_outcomes(&self.outcome, &rest, outcomes.reborrow())?;
+        let mut seen = Target::All(self.seen.rows_mut());
+        self.reader.read(&value(0)?, &mut seen)?;
+        // Rows may have leaves of others behind those of the vector.
+        copy_rows(&self.dtypes, 0..self.num_envs, self.seen.rows(), &mut obs)
+            .map_err(|error| error.source)?;
+        if self.same_step {
+            for env in 0..self.num_envs {
+                self.pending[env] = outcomes.terminated[env] || outcomes.truncated[env];
+                if let (true, Some(row)) = (self.pending[env], obs.env_mut(env)) {
+                    let last = self.final_observation(&value(4)?, env)?;
+                    self.reader.read(&last, &mut Target::One(row))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn final_observation<'py>(
+        &self,
+        info: &Bound<'py, PyAny>,
+        env: usize,
+    ) -> Result<Bound<'py, PyAny>, EnvError> {
+        let py = info.py();
+        let last = info
+            .cast::<PyDict>()
+            .ok()
+            .and_then(|info| info.get_item(intern!(py, "final_obs")).ok().flatten());
+        let Some(last) = last else {
+            return Err(EnvError::Spec(format!(
+                "step of {}: expected the observation that environment {env} ended with under \"final_obs\" in info, got {info}",
+                self.spec.id
+            )));
+        };
+        pick(&last, env).map_err(EnvError::failed)
+    }
+
+    fn reset_some(
+        &mut self,
+        py: Python<'_>,
+        resets: &[Reset],
+        obs: &mut RowsMut<'_>,
+    ) -> Result<(), EnvError> {
+        let has_begun = |reset: &Reset| self.pending.get(reset.env) == Some(&true);
+        let asked: Vec<Reset> = resets
+            .iter()
+            .filter(|reset| reset.seed.is_some() || !has_begun(reset))
+            .copied()
+            .collect();
+        if !asked.is_empty() {
+            let result = self.call_reset(py, &asked)?;
+            let observation = match result.cast::<PyTuple>() {
+                Ok(values) if values.len() == 2 => values.get_item(0).map_err(EnvError::failed)?,
+                _ => {
+                    return Err(EnvError::Spec(format!(
+                        "reset of {}: expected (observation, info), got {}",
+                        self.spec.id,
+                        result.get_type()
+                    )));
+                }
+            };
+            self.see(&asked, &observation)?;
+        }
+        let envs = resets.iter().map(|reset| reset.env);
+        copy_rows(&self.dtypes, envs, self.seen.rows(), obs).map_err(|error| error.source)?;
+        for reset in resets {
+            self.pending[reset.env] = false;
+        }
+        Ok(())
+    }
+
+    /// Keeps what a reset of `asked` returned.
+    fn see(&mut self, asked: &[Reset], observation: &Bound<'_, PyAny>) -> Result<(), EnvError> {
+        if self.partial != Partial::Numbers || asked.len() == self.num_envs {
+            let mut seen = Target::All(self.seen.rows_mut());
+            return self.reader.read(observation, &mut seen);
+        }
+        let mut rows = RowBlock::new(&self.leaves, asked.len())?;
+        self.reader
+            .read(observation, &mut Target::All(rows.rows_mut()))?;
+        for (row, reset) in asked.iter().enumerate() {
+            let mut seen = self.seen.rows_mut();
+            copy_row(&self.dtypes, rows.rows().env(row), seen.env_mut(reset.env))?;
+        }
+        Ok(())
+    }
+
+    fn call_reset<'py>(
+        &self,
+        py: Python<'py>,
+        asked: &[Reset],
+    ) -> Result<Bound<'py, PyAny>, EnvError> {
+        let is_partial = asked.len() < self.num_envs;
+        if is_partial && self.partial == Partial::Never {
+            return Err(EnvError::Spec(format!(
+                "{} cannot reset an environment without the others: its episodes can be ended by itself only",
+                self.spec.id
+            )));
+        }
+        let call = || -> PyResult<Bound<'py, PyAny>> {
+            if self.partial == Partial::Numbers {
+                let numbers = asked.iter().map(|reset| reset.env as i32).collect();
+                let numbers = numpy::PyArray1::from_vec(py, numbers);
+                return self.reset.bind(py).call1((numbers,));
+            }
+            let kwargs = PyDict::new(py);
+            if asked.iter().any(|reset| reset.seed.is_some()) {
+                let mut seeds = vec![None; self.num_envs];
+                for reset in asked {
+                    seeds[reset.env] = reset.seed;
+                }
+                kwargs.set_item("seed", seeds)?;
+            }
+            if is_partial {
+                let mut mask = vec![false; self.num_envs];
+                for reset in asked {
+                    mask[reset.env] = true;
+                }
+                let options = PyDict::new(py);
+                options.set_item("reset_mask", numpy::PyArray1::from_vec(py, mask))?;
+                kwargs.set_item("options", options)?;
+            }
+            self.reset.bind(py).call((), Some(&kwargs))
+        };
+        call().map_err(EnvError::failed)
+    }
+}
+
+/// What belongs to environment `env` in values that are kept for all: an array, or a dictionary of them.
+fn pick<'py>(values: &Bound<'py, PyAny>, env: usize) -> PyResult<Bound<'py, PyAny>> {
+    let Ok(entries) = values.cast::<PyDict>() else {
+        return values.get_item(env);
+    };
+    let picked = PyDict::new(values.py());
+    for (key, values) in entries {
+        // Beside each entry stands a mask of the environments that it is about.
+        if !key
+            .extract::<String>()
+            .is_ok_and(|key| key.starts_with('_'))
+        {
+            picked.set_item(key, pick(&values, env)?)?;
+        }
+    }
+    Ok(picked.into_any())
+}
+
+/// Whether `env` is one of Gymnasium's own vectors, which reset by mask in every mode.
+fn resets_by_mask(env: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let vector = env.py().import("gymnasium.vector")?;
+    let inner = env.getattr("unwrapped").unwrap_or_else(|_| env.clone());
+    for name in ["SyncVectorEnv", "AsyncVectorEnv"] {
+        if inner.is_instance(&vector.getattr(name)?)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl VecEnv for VectorEnvs {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        let env = resets.first().map_or(0, |reset| reset.env);
+        let outside = resets.iter().find(|reset| reset.env >= self.num_envs);
+        if let Some(&Reset { env, .. }) = outside {
+            let source = super::gym::no_row();
+            return Err(VecEnvError { env, source });
+        }
+        let reset = attach(|py| self.reset_some(py, resets, &mut obs));
+        reset.map_err(|source| VecEnvError { env, source })
+    }
+
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        let stepped = attach(|py| self.step_all(py, actions, obs, outcomes));
+        stepped.map_err(|source| VecEnvError { env: 0, source })
+    }
+}

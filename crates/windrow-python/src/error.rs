@@ -1,0 +1,100 @@
+//! Errors of the engine as Python exceptions.
+
+use std::error::Error;
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use windrow::{CollectError, WorkerError as Lost};
+
+create_exception!(
+    windrow,
+    WorkerError,
+    PyRuntimeError,
+    "A worker failed: its environment or its policy raised an error.\n\nThe message tells the worker and where it stood; \
+     the attributes `worker`, `env`, `episode` and `step` do too (None where that makes no sense). `__cause__` is the \
+     exception that was raised, with its traceback."
+);
+
+/// Adds the exceptions.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("WorkerError", module.py().get_type::<WorkerError>())
+}
+
+/// `error` as the exception that fits it best.
+pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
+    let raised = raised_in(py, error);
+    match error {
+        CollectError::Worker(lost) => return worker_error(py, lost, &lost.to_string(), raised),
+        CollectError::SeveralWorkers(all) => {
+            if let Some(first) = all.first() {
+                let raised = raised_in(py, first);
+                return worker_error(py, first, &error.to_string(), raised);
+            }
+        }
+        _ => {}
+    }
+    if let Some(raised) = raised {
+        return raised;
+    }
+    let message = error.to_string();
+    match error {
+        CollectError::NotPositive { .. }
+        | CollectError::OutOfRange { .. }
+        | CollectError::IndivisibleTotal { .. }
+        | CollectError::IndivisibleBatch { .. }
+        | CollectError::Env { .. }
+        | CollectError::Policy(_)
+        | CollectError::PolicyColumns { .. }
+        | CollectError::Workers(_)
+        | CollectError::ProfileRollouts { .. }
+        | CollectError::State(_) => PyValueError::new_err(in_python(&message)),
+        CollectError::ProfileFile { .. } => PyOSError::new_err(message),
+        _ => PyRuntimeError::new_err(message),
+    }
+}
+
+/// What Python code raised on the way to `error`, if it was that.
+pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option<PyErr> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(raised) = error.downcast_ref::<PyErr>() {
+            return Some(raised.clone_ref(py));
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn worker_error(py: Python<'_>, lost: &Lost, message: &str, raised: Option<PyErr>) -> PyErr {
+    if let Some(raised) = &raised
+        && raised.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py)
+    {
+        return raised.clone_ref(py);
+    }
+    let mut message = message.to_owned();
+    if let Some(traceback) = raised.as_ref().and_then(|raised| raised.traceback(py)) {
+        let lines = traceback.format().unwrap_or_default();
+        message = format!("{message}\n\n{}", lines.trim_end());
+    }
+    let error = WorkerError::new_err(message);
+    let value = error.value(py);
+    let told = value
+        .setattr("worker", lost.worker())
+        .and_then(|()| value.setattr("env", lost.env()))
+        .and_then(|()| value.setattr("episode", lost.episode()))
+        .and_then(|()| value.setattr("step", lost.step()));
+    if let Err(other) = told {
+        return other;
+    }
+    error.set_cause(py, raised);
+    error
+}
+
+/// The engine names its builder's methods; Python has arguments.
+fn in_python(message: &str) -> String {
+    message
+        .replace("partial_last_batch(true)", "allow_partial_batch=True")
+        .replace("track_traj_ids(true)", "track_traj_ids=True")
+        .replace("frames_per_worker", "frames_per_batch")
+}

@@ -1,0 +1,232 @@
+//! Evaluations beside a training, as `windrow.collectors.Evaluator` asks for them.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tensordict::TensorDict;
+use windrow::{BusyPolicy, CollectError, Evaluation, Evaluator};
+
+use crate::collector::options::{Counted, exploration_type};
+use crate::gil::attach;
+use crate::policy::{Actor, Terms};
+use crate::{batch, error, gil};
+
+/// Adds the class.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<EvaluatorCore>()
+}
+
+/// What `windrow.collectors.Evaluator` has made of its arguments.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Options<'py> {
+    env: Bound<'py, PyAny>,
+    policy: Bound<'py, PyAny>,
+    num_trajectories: usize,
+    max_steps: Option<usize>,
+    seed: Option<u64>,
+    exploration_type: String,
+    busy_policy: String,
+    log_prefix: String,
+    metrics: Option<Py<PyAny>>,
+    on_result: Option<Py<PyAny>>,
+    shutdown_timeout: f64,
+}
+
+/// Evaluates a copy of a policy in a thread of its own.
+#[pyclass(module = "windrow._windrow", frozen)]
+struct EvaluatorCore {
+    evaluator: Arc<Evaluator>,
+}
+
+/// What the engine answers when it is asked for a result.
+type Answer = Option<Result<Evaluation, CollectError>>;
+
+#[pymethods]
+impl EvaluatorCore {
+    /// Builds the evaluator that `options` describe.
+    #[new]
+    fn new(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let options: Options<'_> = options.extract()?;
+        let terms = Terms::new(false, false);
+        let actor = Actor::new(&options.policy, &terms)?;
+        let env = Counted::new(&options.env, None, &terms.rows)?;
+        let mut builder = Evaluator::builder(env)
+            .policy_factory(move |worker| actor.policy(worker, &terms))
+            .num_trajectories(options.num_trajectories)
+            .exploration_type(exploration_type(&options.exploration_type)?)
+            .busy_policy(busy_policy(&options.busy_policy)?)
+            .log_prefix(options.log_prefix)
+            .shutdown_timeout(Duration::from_secs_f64(options.shutdown_timeout));
+        if let Some(steps) = options.max_steps {
+            builder = builder.max_steps(steps);
+        }
+        if let Some(seed) = options.seed {
+            builder = builder.seed(seed);
+        }
+        if let Some(metrics) = options.metrics {
+            builder = builder.metrics(move |batch| measure(&metrics, batch));
+        }
+        if let Some(on_result) = options.on_result {
+            builder = builder.on_result(move |result| tell(&on_result, result));
+        }
+        let evaluator = py
+            .detach(|| builder.build())
+            .map_err(|error| error::to_py(py, &error))?;
+        Ok(Self {
+            evaluator: Arc::new(evaluator),
+        })
+    }
+
+    /// Evaluates and waits for the result.
+    fn evaluate<'py>(
+        &self,
+        py: Python<'py>,
+        weights: Option<&Bound<'py, PyAny>>,
+        step: u64,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let weights = weights.map(batch::from_python).transpose()?;
+        let evaluator = Arc::clone(&self.evaluator);
+        let (done, ended) = channel();
+        thread::spawn(move || {
+            // Nobody listens any more after Ctrl-C.
+            let _ = done.send(evaluator.evaluate(weights.as_ref(), Some(step)));
+        });
+        let ended = Mutex::new(ended);
+        let result = gil::wait(py, |patience| {
+            let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+            match ended.recv_timeout(patience) {
+                Ok(result) => Some(Some(result)),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => Some(None),
+            }
+        })?;
+        match result {
+            Some(result) => report(py, result),
+            None => Err(PyRuntimeError::new_err("the evaluation has panicked")),
+        }
+    }
+
+    /// Asks for an evaluation; whether it will take place.
+    fn trigger(
+        &self,
+        py: Python<'_>,
+        weights: Option<&Bound<'_, PyAny>>,
+        step: u64,
+    ) -> PyResult<bool> {
+        let weights = weights.map(batch::from_python).transpose()?;
+        py.detach(|| self.evaluator.trigger_eval(weights.as_ref(), Some(step)))
+            .map_err(|error| error::to_py(py, &error))
+    }
+
+    /// The oldest result that was not read yet, waited for so many seconds, or as long as it takes.
+    fn wait<'py>(
+        &self,
+        py: Python<'py>,
+        seconds: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let timeout = seconds.map(|seconds| Duration::from_secs_f64(seconds.max(0.0)));
+        let begun = Instant::now();
+        let answer: Answer = gil::wait(py, |patience| {
+            let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+            let now = left.map_or(patience, |left| left.min(patience));
+            let answer = self.evaluator.poll(now);
+            let is_over = left.is_some_and(|left| left <= patience);
+            (answer.is_some() || is_over).then_some(answer)
+        })?;
+        answer.map(|result| report(py, result)).transpose()
+    }
+
+    /// Whether evaluations are running or waiting.
+    fn pending(&self) -> bool {
+        self.evaluator.pending()
+    }
+
+    /// Ends what is running and forgets what is waiting.
+    fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.evaluator.shutdown())
+            .map_err(|error| error::to_py(py, &error))
+    }
+}
+
+impl Drop for EvaluatorCore {
+    fn drop(&mut self) {
+        let end = || {
+            // There is nobody left to tell.
+            let _ = self.evaluator.shutdown();
+        };
+        // The thread may need the lock of the interpreter to come to an end.
+        let _ = Python::try_attach(|py| py.detach(end));
+    }
+}
+
+fn busy_policy(name: &str) -> PyResult<BusyPolicy> {
+    Ok(match name {
+        "skip" => BusyPolicy::Skip,
+        "queue" => BusyPolicy::Queue,
+        "error" => BusyPolicy::Error,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "busy_policy must be \"skip\", \"error\" or \"queue\", got {name:?}"
+            )));
+        }
+    })
+}
+
+/// Figures of the user's own; an error of theirs is printed and gives none.
+fn measure(metrics: &Py<PyAny>, trajectories: &TensorDict) -> Vec<(String, f64)> {
+    attach(|py| {
+        let figures = batch::to_python(py, &trajectories.detach())
+            .and_then(|trajectories| metrics.call1(py, (trajectories,)))
+            .and_then(|figures| {
+                let figures = figures.bind(py).cast::<PyDict>()?.iter();
+                figures
+                    .map(|(name, value)| Ok((name.extract()?, value.extract()?)))
+                    .collect::<PyResult<Vec<_>>>()
+            });
+        figures.unwrap_or_else(|error| {
+            error.print(py);
+            Vec::new()
+        })
+    })
+}
+
+/// Shows a result to the user; an error of theirs is printed.
+fn tell(on_result: &Py<PyAny>, result: &Evaluation) {
+    attach(|py| {
+        let told = to_dict(py, result).and_then(|result| on_result.call1(py, (result,)));
+        if let Err(error) = told {
+            error.print(py);
+        }
+    });
+}
+
+fn report<'py>(
+    py: Python<'py>,
+    result: Result<Evaluation, CollectError>,
+) -> PyResult<Bound<'py, PyDict>> {
+    match result {
+        Ok(result) => to_dict(py, &result),
+        Err(error) => Err(error::to_py(py, &error)),
+    }
+}
+
+fn to_dict<'py>(py: Python<'py>, result: &Evaluation) -> PyResult<Bound<'py, PyDict>> {
+    let out = PyDict::new(py);
+    for (name, value) in result.to_map() {
+        let is_count = ["/num_episodes", "/step", "/policy_version"]
+            .iter()
+            .any(|count| name.ends_with(count));
+        if is_count {
+            out.set_item(name, value as i64)?;
+        } else {
+            out.set_item(name, value)?;
+        }
+    }
+    Ok(out)
+}

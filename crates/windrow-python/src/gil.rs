@@ -1,0 +1,119 @@
+//! Threads of the engine and the interpreter's lock.
+
+use std::time::{Duration, Instant};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// How long a wait may keep a signal such as Ctrl-C from being seen.
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
+
+thread_local! {
+    static KNOWN: Known = Known::new();
+}
+
+/// Runs `f` with the interpreter's lock.
+///
+/// The interpreter's state of a thread that the engine started is made once and kept until the thread ends: making it
+/// for each call, as [`Python::attach`] does, costs some 40 µs where torch is called.
+pub(crate) fn attach<R>(f: impl for<'py> FnOnce(Python<'py>) -> R) -> R {
+    KNOWN.with(|_| ());
+    Python::attach(f)
+}
+
+/// The interpreter's state of this thread, where it is ours to give back.
+struct Known(Option<*mut ffi::PyThreadState>);
+
+impl Known {
+    fn new() -> Self {
+        // SAFETY: the interpreter is initialised, since this library was loaded by it.
+        let is_known = unsafe { !ffi::PyGILState_GetThisThreadState().is_null() };
+        if is_known {
+            return Self(None);
+        }
+        // SAFETY: this thread has no state; the one that is made here is given back by `drop`, in the same thread.
+        Self(Some(unsafe {
+            ffi::PyGILState_Ensure();
+            ffi::PyEval_SaveThread()
+        }))
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        let Some(state) = self.0 else {
+            return;
+        };
+        // SAFETY: `state` is this thread's, made and detached by `new`; what an interpreter that has ended left of it must
+        // not be touched.
+        unsafe {
+            if ffi::Py_IsInitialized() != 0 {
+                ffi::PyEval_RestoreThread(state);
+                ffi::PyGILState_Release(ffi::PyGILState_STATE::PyGILState_UNLOCKED);
+            }
+        }
+    }
+}
+
+/// Asks `attempt` for a result, without the interpreter's lock, until it has one. `attempt` waits no longer than it is
+/// told; signals are handled in between.
+///
+/// # Errors
+/// Whatever a signal handler raises: `KeyboardInterrupt` after Ctrl-C.
+pub(crate) fn wait<T: Send>(
+    py: Python<'_>,
+    mut attempt: impl FnMut(Duration) -> Option<T> + Send,
+) -> PyResult<T> {
+    loop {
+        if let Some(done) = py.detach(|| attempt(SLICE)) {
+            return Ok(done);
+        }
+        py.check_signals()?;
+    }
+}
+
+/// Looks for signals now and then, in a loop that Python has no part in.
+#[derive(Debug)]
+pub(crate) struct SignalWatch {
+    /// Calls until the clock is looked at.
+    left: u32,
+    /// Calls between two looks: so many that they take a hundredth of a second or so.
+    calls: u32,
+    last: Instant,
+}
+
+impl SignalWatch {
+    pub(crate) fn new() -> Self {
+        Self {
+            left: 1,
+            calls: 1,
+            last: Instant::now(),
+        }
+    }
+
+    /// To be called at every turn of the loop.
+    ///
+    /// # Errors
+    /// As [`wait`].
+    #[inline(always)]
+    pub(crate) fn look(&mut self) -> PyResult<()> {
+        self.left -= 1;
+        if self.left > 0 {
+            return Ok(());
+        }
+        self.look_at_clock()
+    }
+
+    #[cold]
+    fn look_at_clock(&mut self) -> PyResult<()> {
+        let past = self.last.elapsed();
+        if past < SLICE / 20 {
+            self.calls = self.calls.saturating_mul(2).min(1 << 20);
+        } else if past > SLICE / 2 {
+            self.calls = (self.calls / 4).max(1);
+        }
+        self.left = self.calls;
+        self.last = Instant::now();
+        attach(|py| py.check_signals())
+    }
+}

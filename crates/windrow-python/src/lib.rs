@@ -1,0 +1,22 @@
+//! `windrow._windrow`: what the Python package is built on.
+
+use pyo3::prelude::*;
+
+mod batch;
+mod collector;
+mod env;
+mod error;
+mod evaluator;
+mod gil;
+mod policy;
+
+#[pymodule]
+#[pyo3(name = "_windrow")]
+fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    env::register(module)?;
+    collector::register(module)?;
+    evaluator::register(module)?;
+    policy::register(module)?;
+    error::register(module)
+}

@@ -1,0 +1,237 @@
+//! A module that torch evaluates, or any other function of Python, as a policy.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use tensordict::{DType, Tensor};
+use windrow::env::EnvSpec;
+use windrow::policy::{Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use windrow::slab::{Key, LeafSpec, Rows as ObsRows, RowsMut};
+use windrow::tensordict::NestedKey;
+
+use super::Makers;
+use super::columns::{Column, by_dtype};
+use crate::batch;
+use crate::gil::attach;
+
+/// How many rows a policy sees at a time, known once environments are made.
+#[derive(Clone)]
+pub(crate) struct Rows {
+    pub(crate) envs: Arc<AtomicUsize>,
+    /// Whether rows have a dimension even if there is one.
+    pub(crate) batched: bool,
+    /// Whether environments are stepped by Python, known once they are made.
+    pub(crate) by_python: Arc<AtomicBool>,
+}
+
+impl Rows {
+    /// The dimension of rows, if there is one.
+    fn batch(&self) -> Vec<usize> {
+        match self.envs.load(Ordering::Relaxed) {
+            0 | 1 if !self.batched => Vec::new(),
+            rows => vec![rows.max(1)],
+        }
+    }
+}
+
+/// Calls an object of `windrow._policy.TorchPolicy`'s protocol.
+pub(super) struct TorchPolicy {
+    makers: Makers,
+    worker: usize,
+    rows: Rows,
+    bound: Option<Known>,
+}
+
+/// What was learned from the environment and from one call.
+struct Known {
+    object: Py<PyAny>,
+    act: Py<PyAny>,
+    leaves: Vec<LeafSpec>,
+    /// Dimensions before those of a leaf.
+    batch: Vec<usize>,
+    columns: Vec<Column>,
+    /// Whether the object wants to know which rows begin an episode.
+    wants_first: bool,
+}
+
+impl TorchPolicy {
+    pub(super) fn new(makers: Makers, worker: usize, rows: Rows) -> Self {
+        Self {
+            makers,
+            worker,
+            rows,
+            bound: None,
+        }
+    }
+
+    fn object(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match &self.bound {
+            Some(bound) => Ok(bound.object.clone_ref(py)),
+            None => self.makers.get(py, self.worker),
+        }
+    }
+
+    /// Calls the policy once on observations of zeros, to learn what it writes.
+    fn probe(&self, py: Python<'_>, env: &EnvSpec) -> PyResult<Known> {
+        let object = self.makers.get(py, self.worker)?;
+        let batch = self.rows.batch();
+        let leaves = env.observation_leaves();
+        let inputs = PyDict::new(py);
+        for leaf in &leaves {
+            let zeros = Tensor::zeros(leaf.dtype, [&batch[..], &leaf.shape].concat());
+            let zeros = zeros.map_err(|error| PyTypeError::new_err(error.to_string()))?;
+            inputs.set_item(
+                batch::key_to_python(py, &leaf.key)?,
+                batch::to_torch(py, zeros)?,
+            )?;
+        }
+        let actions = env.action.leaves("action");
+        let keys = actions
+            .iter()
+            .map(|(key, _)| batch::key_to_python(py, key))
+            .collect::<PyResult<Vec<_>>>()?;
+        let found = object
+            .bind(py)
+            .call_method1("bind", (inputs, keys, &batch))?;
+        let found: Vec<(Vec<String>, Bound<'_, PyAny>)> = found.extract()?;
+        let mut columns: Vec<_> = env
+            .action_leaves()
+            .into_iter()
+            .zip(&actions)
+            .map(|(leaf, (_, spec))| Column::of_action(leaf, spec))
+            .collect();
+        for (names, value) in &found[columns.len()..] {
+            columns.push(extra_column(names, value, &batch)?);
+        }
+        let wants_first = object.getattr(py, "wants_first")?.extract(py)?;
+        Ok(Known {
+            act: object.getattr(py, "act")?,
+            object,
+            leaves,
+            batch,
+            columns,
+            wants_first,
+        })
+    }
+}
+
+/// The column for something that a policy writes beside its action.
+fn extra_column(names: &[String], value: &Bound<'_, PyAny>, batch: &[usize]) -> PyResult<Column> {
+    let value = batch::from_torch(value)?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let key = NestedKey::from(names.as_slice());
+    let Some(shape) = value.shape().strip_prefix(batch) else {
+        return Err(PyTypeError::new_err(format!(
+            "the policy's output {key} has shape {:?}: expected it to begin with {batch:?}, the shape of the batch that it \
+             was given",
+            value.shape()
+        )));
+    };
+    Ok(Column::extra(LeafSpec::new(key, value.dtype(), shape)))
+}
+
+impl Known {
+    fn act(
+        &self,
+        py: Python<'_>,
+        input: &PolicyIn<'_>,
+        mut out: RowsMut<'_>,
+    ) -> Result<(), PolicyError> {
+        let mut arguments = Vec::with_capacity(self.leaves.len() + 1);
+        for (index, leaf) in self.leaves.iter().enumerate() {
+            let rows = observations(input.obs, index, leaf, &self.batch)?;
+            arguments.push(batch::to_torch(py, rows).map_err(PolicyError::failed)?);
+        }
+        if self.wants_first {
+            let first = Tensor::from_slice(input.envs.is_first(), &self.batch);
+            let first = first.map_err(PolicyError::failed)?;
+            arguments.push(batch::to_torch(py, first).map_err(PolicyError::failed)?);
+        }
+        let values = self.call(py, arguments).map_err(PolicyError::failed)?;
+        if values.len() != self.columns.len() {
+            return Err(PolicyError::failed(format!(
+                "expected {} outputs, as when it was first called, got {}",
+                self.columns.len(),
+                values.len()
+            )));
+        }
+        for (index, (column, value)) in self.columns.iter().zip(&values).enumerate() {
+            column.write(value, index, &mut out)?;
+        }
+        Ok(())
+    }
+
+    fn call(&self, py: Python<'_>, arguments: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Tensor>> {
+        let values = self.act.bind(py).call1(PyTuple::new(py, arguments)?)?;
+        values
+            .cast::<PyTuple>()?
+            .iter()
+            .map(|value| batch::from_torch(&value))
+            .collect()
+    }
+}
+
+/// A copy of the observations of one leaf: what is lent for a step must not be seen for longer, and Python may keep it.
+fn observations(
+    obs: ObsRows<'_>,
+    index: usize,
+    leaf: &LeafSpec,
+    batch: &[usize],
+) -> Result<Tensor, PolicyError> {
+    let shape = [batch, &leaf.shape].concat();
+    let copied =
+        by_dtype!(leaf.dtype, T => Tensor::from_slice(obs.get::<T>(Key::new(index))?, shape));
+    copied.map_err(PolicyError::failed)
+}
+
+impl Policy for TorchPolicy {
+    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
+        let bound = attach(|py| self.probe(py, env)).map_err(PolicyError::failed)?;
+        let columns = bound.columns.iter().map(|column| column.leaf.clone());
+        let spec = PolicySpec {
+            columns: columns.collect(),
+        };
+        self.bound = Some(bound);
+        Ok(spec)
+    }
+
+    fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {
+        let Some(bound) = &self.bound else {
+            return Err(PolicyError::NotBound {
+                policy: "torch policy",
+            });
+        };
+        input.check_rows(out.envs())?;
+        attach(|py| bound.act(py, input, out))
+    }
+
+    fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
+        attach(|py| {
+            let weights = batch::to_python(py, weights)?;
+            self.object(py)?.call_method1(py, "load", (weights,))?;
+            Ok(())
+        })
+        .map_err(|error: PyErr| PolicyError::failed(error))
+    }
+
+    fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
+        attach(|py| {
+            let weights = batch::to_python(py, weights)?;
+            self.object(py)?.call_method1(py, "check", (weights,))?;
+            Ok(())
+        })
+        .map_err(|error: PyErr| PolicyError::failed(error))
+    }
+
+    fn weights(&self) -> Weights {
+        // A policy whose parameters cannot be read has none that could be saved.
+        let read = attach(|py| {
+            let weights = self.object(py)?.call_method0(py, "weights")?;
+            batch::from_python(weights.bind(py))
+        });
+        read.unwrap_or_else(|_| Weights::new([]))
+    }
+}

@@ -1,0 +1,214 @@
+"""Several environments in lockstep, windrow's and Gymnasium's."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+import windrow.envs._batched
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from windrow.collectors import Collector
+from windrow.envs import (
+    EnvCreator,
+    GymEnv,
+    GymWrapper,
+    ParallelEnv,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+    check_env,
+)
+
+
+def frames(env: Any, steps: int = 60) -> Any:
+    """What a collector delivers, seeded."""
+    with Collector(env, None, frames_per_batch=3 * steps, total_frames=3 * steps, seed=5) as collector:
+        return next(collector)
+
+
+def make(**kwargs: Any) -> Any:
+    return GymEnv("CartPole-v1", **kwargs)
+
+
+def test_environments_step_together() -> None:
+    env = SerialEnv(3, make)
+    assert env.batch_size == torch.Size([3]) and env.set_seed(1) == 3
+    assert env.action_spec.shape == (3, 2) and env.reward_spec.shape == (3, 1)
+    first = env.reset()
+    for i in range(3):
+        assert torch.equal(first[i]["observation"], GymEnv("CartPole-v1").reset(seed=1 + i)["observation"])
+    check_env(env)
+
+
+def test_seeds_can_be_the_same_for_all() -> None:
+    env = ParallelEnv(3, make)
+    assert env.set_seed(1, static_seed=True) == 1
+    observations = env.reset()["observation"]
+    assert torch.equal(observations[0], observations[2])
+
+
+def test_some_are_reset_and_the_others_go_on() -> None:
+    env = SerialEnv(3, make)
+    root = env.rand_step(env.reset(seed=0))["next"]
+    root.set("_reset", torch.tensor([[False], [True], [False]]))
+    after = env.reset(root)
+    assert torch.equal(after["observation"][[0, 2]], root["observation"][[0, 2]])
+    assert not torch.equal(after["observation"][1], root["observation"][1])
+    assert "_reset" not in after.keys()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_vectors_of_gymnasium_are_as_single_environments(mode: AutoresetMode, kind: str) -> None:
+    expected = frames(SerialEnv(3, make))
+    vector = gymnasium.make_vec(
+        "CartPole-v1", 3, vectorization_mode=kind, vector_kwargs={"autoreset_mode": mode}
+    )
+    got = frames(GymWrapper(vector))
+    assert got.shape == (3, 60) and int(got["next", "done"].sum()) > 3
+    for key in expected.keys(True, True):
+        assert torch.equal(got[key], expected[key]), key
+    vector.close()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_vectors_with_trees_keep_final_observations(echo: Any, mode: AutoresetMode) -> None:
+    tree = gymnasium.spaces.Dict(
+        {"a": gymnasium.spaces.Box(-1, 1, (2,)), "b": gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)] * 2)}
+    )
+
+    def makers(lengths: Any = (4, 5, 6)) -> Any:
+        return [lambda n=n: echo(deepcopy(tree), tree, n) for n in lengths]
+
+    expected = frames(SerialEnv(3, makers()))
+    got = frames(SyncVectorEnv(makers(), autoreset_mode=mode))
+    assert int(expected["next", "done"].sum()) == 15 + 12 + 10
+    for key in expected.keys(True, True):
+        assert torch.equal(got[key], expected[key]), key
+
+
+def test_episodes_can_be_cut_from_outside() -> None:
+    vector = gymnasium.make_vec(
+        "CartPole-v1", 3, vectorization_mode="sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}
+    )
+    with Collector(vector, None, frames_per_batch=60, max_frames_per_traj=7, total_frames=60) as collector:
+        assert int(next(collector)["step_count"].max()) <= 6
+
+
+def test_a_vector_that_loses_frames_is_refused() -> None:
+    vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    with pytest.raises(ValueError, match="expected a vector with autoreset_mode SAME_STEP or DISABLED, got NEXT_STEP"):
+        GymWrapper(vector).reset()
+
+
+def test_limits_may_differ_from_environment_to_environment() -> None:
+    def limited(steps: int) -> Any:
+        return lambda: TransformedEnv(GymEnv("Pendulum-v1"), StepCounter(steps))
+
+    env = SerialEnv(2, [limited(2), limited(3)])
+    truncated = env.rollout(6, break_when_any_done=False)["next", "truncated"].squeeze(-1)
+    assert truncated.tolist() == [[False, True] * 3, [False, False, True] * 2]
+
+
+def test_unlike_environments_are_refused() -> None:
+    with pytest.raises(ValueError, match="observe and accept the same"):
+        SerialEnv(2, [make, lambda: GymEnv("Pendulum-v1")]).reset()
+    with pytest.raises(ValueError, match="create_env_fn has 3 entries for num_workers=2"):
+        SerialEnv(2, [make] * 3)
+    with pytest.raises(TypeError, match="unexpected arguments: nonsense"):
+        ParallelEnv(2, make, nonsense=1, mp_start_method="fork")
+
+
+def test_python_environments_take_turns_and_say_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windrow.envs._batched, "_warned", False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ParallelEnv(2, make).reset()
+    with pytest.warns(UserWarning, match="take turns") as caught:
+        for _ in range(2):
+            ParallelEnv(2, make, create_env_kwargs={"backend": "gymnasium"}).reset()
+    assert len(caught) == 1
+
+
+def test_creators_keep_their_arguments() -> None:
+    creator = EnvCreator(make, {"backend": "gymnasium"}, frame_skip=2)
+    assert creator(backend="native").backend == "gymnasium"
+    assert creator.make_variant(backend="native")().backend == "native"
+    assert frames(SerialEnv(3, creator), 20).shape == (3, 20)
+
+
+def test_threads_share_environments_of_python() -> None:
+    from windrow.collectors import MultiAsyncCollector, MultiSyncCollector
+
+    theirs = [lambda: make(backend="gymnasium")] * 3
+    with MultiSyncCollector(theirs, None, frames_per_batch=90, total_frames=900, seed=2) as collector:
+        got = torch.cat([batch["observation"] for batch in collector])
+    with MultiSyncCollector([make] * 3, None, frames_per_batch=90, total_frames=900, seed=2) as collector:
+        expected = torch.cat([batch["observation"] for batch in collector])
+    assert torch.equal(got, expected)
+    with MultiAsyncCollector(theirs, None, frames_per_batch=50, total_frames=1000) as collector:
+        assert sum(batch.numel() for batch in collector) == 1000
+
+
+def test_pools_reset_by_number() -> None:
+    """A vector with EnvPool's manner of resetting: by number, whose rows alone come back."""
+
+    class Pool(SyncVectorEnv):
+        metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+        @property
+        def unwrapped(self) -> Any:
+            return self.envs[0].unwrapped
+
+        def async_reset(self) -> None:
+            raise AssertionError("nobody calls it")
+
+        def reset(self, env_id: Any = None, **kwargs: Any) -> Any:
+            if env_id is None:
+                return super().reset(**kwargs)
+            mask = [env in env_id for env in range(self.num_envs)]
+            observations, info = super().reset(options={"reset_mask": np.array(mask)})
+            return observations[env_id], info
+
+    pool = Pool([lambda: gymnasium.make("CartPole-v1")] * 3)
+    got = frames_of_all(GymWrapper(pool))
+    vector = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3)
+    expected = frames_of_all(GymWrapper(vector))
+    assert int(got["next", "done"].sum()) > 3
+    # The pool takes no seed, so only lengths and flags can be compared with themselves.
+    ended = got["next", "done"].squeeze(-1)
+    starts = got["observation"][:, 1:][ended[:, :-1]]
+    assert starts.abs().max() <= 0.05 and not got["done"].any()
+    assert set(got.keys(True, True)) == set(expected.keys(True, True))
+
+
+def frames_of_all(env: Any) -> Any:
+    with Collector(env, None, frames_per_batch=180, total_frames=180) as collector:
+        return next(collector)
+
+
+def test_a_batch_of_one_keeps_its_dimension() -> None:
+    for env in (SerialEnv(1, make), ParallelEnv(1, make), gymnasium.make_vec("CartPole-v1", 1, "sync")):
+        for policy in (None, lambda observation: observation[:, :2]):
+            with Collector(env, policy, frames_per_batch=4, total_frames=4) as collector:
+                assert next(collector)["action"].shape == (1, 4, 2)
+            del collector
+            gc.collect()
+
+
+def test_collectors_in_threads_say_that_python_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from windrow.collectors import AsyncCollector
+
+    monkeypatch.setattr(windrow.envs._batched, "_warned", False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AsyncCollector(make, None, frames_per_batch=4).shutdown()
+        Collector(lambda: make(backend="gymnasium"), None, frames_per_batch=4).shutdown()
+    with pytest.warns(UserWarning, match="take turns"):
+        AsyncCollector(lambda: make(backend="gymnasium"), None, frames_per_batch=4).shutdown()

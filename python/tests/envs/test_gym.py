@@ -1,0 +1,141 @@
+"""Environments by id, native and of Gymnasium."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from windrow.collectors import Collector
+from windrow.envs import GymEnv, GymWrapper, check_env
+
+IDS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
+
+
+def rollout(env: Any, steps: int = 300) -> Any:
+    torch.manual_seed(1)
+    env.set_seed(5)
+    return env.rollout(steps, break_when_any_done=False)
+
+
+@pytest.mark.parametrize("env_name", IDS)
+@pytest.mark.parametrize("encoding", [False, True], ids=["one-hot", "indices"])
+def test_native_and_gymnasium_environments_are_alike(env_name: str, encoding: bool) -> None:
+    native = GymEnv(env_name, categorical_action_encoding=encoding)
+    theirs = GymEnv(env_name, categorical_action_encoding=encoding, backend="gymnasium")
+    assert (native.backend, theirs.backend) == ("native", "gymnasium")
+    assert native.max_episode_steps == theirs.max_episode_steps
+    assert repr(native.action_spec) == repr(theirs.action_spec)
+    a, b = rollout(native), rollout(theirs)
+    assert set(a.keys(True, True)) == set(b.keys(True, True))
+    for key in a.keys(True, True):
+        torch.testing.assert_close(a[key], b[key], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["native", "gymnasium"])
+def test_environments_keep_to_their_specs(backend: str) -> None:
+    for env_name in IDS:
+        check_env(GymEnv(env_name, backend=backend))
+
+
+@pytest.mark.parametrize("backend", ["native", "gymnasium"])
+def test_frames_are_skipped(backend: str) -> None:
+    env = GymEnv("CartPole-v1", frame_skip=3, backend=backend)
+    rewards = rollout(env, 60)["next", "reward"].flatten().tolist()
+    assert max(rewards) == 3.0 and min(rewards) >= 1.0
+    with pytest.raises(ValueError, match="got frame_skip = 0"):
+        GymEnv("CartPole-v1", frame_skip=0, backend=backend).reset()
+
+
+def test_arguments_go_to_gymnasium() -> None:
+    assert GymEnv("Pendulum-v1", g=1.0).backend == "gymnasium"
+    assert GymEnv("CartPole-v1", max_episode_steps=7).max_episode_steps == 7
+    with pytest.raises(ValueError, match="take no further arguments, got g"):
+        GymEnv("Pendulum-v1", backend="native", g=1.0)
+    with pytest.raises(ValueError, match="windrow has no 'Blackjack-v1' of its own"):
+        GymEnv("Blackjack-v1", backend="native")
+    with pytest.raises(ValueError, match="backend must be one of"):
+        GymEnv("CartPole-v1", backend="c")
+    with pytest.raises(ValueError, match="'CartPole-v2'|\"CartPole-v2\"; did you mean CartPole-v1.*Gymnasium: Environment version"):
+        GymEnv("CartPole-v2").reset()
+
+
+def test_seeds_follow_each_other_and_begin_anew() -> None:
+    env = GymEnv("CartPole-v1")
+    assert env.set_seed(3) == 3
+    first, second = env.reset()["observation"], env.reset()["observation"]
+    assert not torch.equal(first, second)
+    assert torch.equal(env.reset(seed=3)["observation"], first)
+    expected, _ = gymnasium.make("CartPole-v1").reset(seed=3)
+    assert first.tolist() == expected.tolist()
+
+
+def test_resets_are_a_matter_of_the_root() -> None:
+    env = GymEnv("CartPole-v1")
+    root = env.reset()
+    assert root.batch_size == torch.Size([]) and not root["done"].any()
+    step = env.rand_step(root)
+    assert step is root and step["next", "reward"].tolist() == [1.0]
+    assert set(step["next"].keys()) == {"observation", "reward", "done", "terminated", "truncated"}
+    step, following = env.step_and_maybe_reset(env.rand_action(following := step["next"].exclude("reward")))
+    assert "reward" not in following.keys()
+
+
+def test_a_fake_tensordict_has_what_a_step_has() -> None:
+    env = GymEnv("Pendulum-v1")
+    fake, real = env.fake_tensordict(), env.rand_step(env.reset())
+    assert set(fake.keys(True, True)) == set(real.keys(True, True))
+    for key in fake.keys(True, True):
+        assert (fake[key].shape, fake[key].dtype) == (real[key].shape, real[key].dtype)
+
+
+def test_an_object_is_lent_to_one_at_a_time() -> None:
+    inner = gymnasium.make("CartPole-v1")
+    env = GymWrapper(inner)
+    env.rollout(3)
+    with Collector(env, None, frames_per_batch=10, total_frames=20) as collector:
+        assert [batch.shape for batch in collector] == [(10,), (10,)]
+        with pytest.raises(ValueError, match="one object and already in use"):
+            env.reset()
+    del collector
+    gc.collect()
+    env.rollout(3)
+    assert next(Collector(inner, None, frames_per_batch=4)).shape == (4,)
+
+
+def test_a_closed_environment_says_so() -> None:
+    with GymEnv("CartPole-v1") as env:
+        env.reset()
+    assert env.is_closed
+    with pytest.raises(RuntimeError, match="GymEnv was closed"):
+        env.reset()
+
+
+def test_environments_can_be_pickled() -> None:
+    env = pickle.loads(pickle.dumps(GymEnv("CartPole-v1", categorical_action_encoding=True)))
+    assert env.reset()["observation"].shape == (4,)
+
+
+def test_ids_and_functions_are_environments() -> None:
+    one_hot = [
+        next(Collector(make, None, frames_per_batch=5, seed=0))
+        for make in (lambda: gymnasium.make("CartPole-v1"), lambda: GymEnv("CartPole-v1"), GymEnv("CartPole-v1"))
+    ]
+    indices = [next(Collector(make, None, frames_per_batch=5, seed=0)) for make in ("CartPole-v1", lambda: "CartPole-v1")]
+    for batch in one_hot + indices:
+        assert torch.equal(batch["observation"], one_hot[0]["observation"])
+    assert all(torch.equal(batch["action"].argmax(-1), indices[0]["action"]) for batch in one_hot)
+    with pytest.raises(TypeError, match="expected an environment, its id, or a function that returns one, got int"):
+        Collector(5, None, frames_per_batch=5)
+    with pytest.raises(TypeError, match="got NoneType"):
+        Collector(lambda: None, None, frames_per_batch=5)
+
+
+def test_torch_is_not_imported_to_describe_an_environment() -> None:
+    code = "import sys; from windrow.envs import GymEnv, ParallelEnv; ParallelEnv(2, GymEnv('CartPole-v1')); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,169 @@
+"""TorchRL's environments, and its specs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import windrow.envs as ours
+from tensordict import TensorDict
+
+torchrl = pytest.importorskip("torchrl")
+
+from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Unbounded  # noqa: E402
+from torchrl.envs import EnvBase, GymEnv, SerialEnv, StepCounter, TransformedEnv  # noqa: E402
+from windrow.collectors import Collector  # noqa: E402
+
+
+class Counting(EnvBase):
+    """Observes how many steps its episode has lasted, in a group; ends after five."""
+
+    def __init__(self, batch: tuple[int, ...] = ()) -> None:
+        super().__init__(batch_size=batch)
+        self.observation_spec = Composite(
+            data=Composite(count=Unbounded((*batch, 1), dtype=torch.int32), shape=batch),
+            flag=Categorical(2, (*batch, 1), dtype=torch.bool),
+            shape=batch,
+        )
+        self.action_spec = Binary(1, (*batch, 1), dtype=torch.bool)
+        self.reward_spec = Unbounded((*batch, 1))
+        self.full_done_spec = Categorical(2, (*batch, 1), dtype=torch.bool)
+        self.count = torch.zeros((*batch, 1), dtype=torch.int32)
+
+    def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
+        some = tensordict is not None and "_reset" in tensordict.keys()
+        asked = tensordict["_reset"] if some else torch.ones_like(self.count, dtype=torch.bool)
+        self.count = torch.where(asked, 0, self.count).to(torch.int32)
+        return self._root(self.count)
+
+    def _root(self, count: Any) -> Any:
+        root = TensorDict({"data": {"count": count}, "flag": count % 2 == 1}, self.batch_size)
+        return root.set("done", torch.zeros_like(count, dtype=torch.bool))
+
+    def _step(self, tensordict: Any) -> Any:
+        self.count = self.count + 1
+        following = self._root(self.count).set("reward", self.count.float())
+        return following.set("done", self.count >= 5)
+
+    def _set_seed(self, seed: int | None) -> None:
+        return None
+
+
+def test_a_single_environment_is_collected() -> None:
+    batch = next(Collector(lambda: Counting(), None, frames_per_batch=12))
+    assert batch.shape == (12,)
+    assert batch["data", "count"].flatten().tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+    assert batch["next", "data", "count"].flatten().tolist() == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
+    assert batch["next", "reward"].flatten().tolist() == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
+    assert batch["next", "done"].flatten().nonzero().flatten().tolist() == [4, 9]
+    assert torch.equal(batch["next", "terminated"], batch["next", "done"])
+    assert batch["next", "flag"].dtype == torch.bool and batch["data", "count"].dtype == torch.int32
+
+
+@pytest.mark.parametrize("make", [lambda: Counting((2, 3)), lambda: SerialEnv(6, Counting)], ids=["batch", "serial"])
+def test_batches_are_flattened(make: Any) -> None:
+    batch = next(Collector(make, None, frames_per_batch=6 * 12))
+    assert batch.shape == (6, 12)
+    assert batch["data", "count"].squeeze(-1).tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]] * 6
+
+
+def test_some_are_reset_and_the_others_go_on() -> None:
+    def limited(steps: int) -> Any:
+        return lambda: TransformedEnv(Counting(), StepCounter(steps))
+
+    batch = next(Collector(SerialEnv(2, [limited(2), limited(3)]), None, frames_per_batch=12))
+    assert batch["next", "truncated"].squeeze(-1).tolist() == [[False, True] * 3, [False, False, True] * 2]
+    assert batch["step_count"].squeeze(-1).tolist() == [[0, 1] * 3, [0, 1, 2] * 2]
+
+
+def test_transformed_gym_environments_look_like_windrows() -> None:
+    theirs = Collector(lambda: TransformedEnv(GymEnv("CartPole-v1"), StepCounter()), None, frames_per_batch=200, seed=3)
+    own = Collector(
+        lambda: ours.TransformedEnv(ours.GymEnv("CartPole-v1"), ours.StepCounter()), None, frames_per_batch=200, seed=3
+    )
+    a, b = next(theirs), next(own)
+    assert set(a.keys(True, True)) == set(b.keys(True, True))
+    for key in b.keys(True, True):
+        assert (a[key].shape, a[key].dtype) == (b[key].shape, b[key].dtype), key
+    # TorchRL resets once more after it has seeded.
+    assert a["observation"][0].abs().max() <= 0.05
+
+
+def test_groups_of_rewards_and_flags_are_not_lost() -> None:
+    class Team(Counting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.full_reward_spec = Composite(agents=Composite(reward=Unbounded((2, 1)), shape=()), shape=())
+            self.full_done_spec = Composite(agents=Composite(done=Categorical(2, (2, 1), dtype=torch.bool), shape=()))
+
+        def _root(self, count: Any) -> Any:
+            root = TensorDict({"data": {"count": count}, "flag": count % 2 == 1}, [])
+            return root.set(("agents", "done"), torch.zeros(2, 1, dtype=torch.bool))
+
+        def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
+            return self._root(torch.zeros(1, dtype=torch.int32))
+
+        def _step(self, tensordict: Any) -> Any:
+            following = self._root((tensordict["data", "count"] + 1).to(torch.int32))
+            count = following["data", "count"]
+            following.set(("agents", "reward"), torch.stack([count.float(), 10 * count.float()]))
+            following.set(("agents", "done"), torch.stack([count >= 3, count >= 9]))
+            return following
+
+    batch = next(Collector(Team(), None, frames_per_batch=6))
+    assert batch["next", "reward"].flatten().tolist() == [11, 22, 33, 11, 22, 33]
+    assert batch["next", "agents", "reward"].squeeze(-1).tolist() == [[1, 10], [2, 20], [3, 30]] * 2
+    assert batch["next", "done"].flatten().tolist() == [False, False, True] * 2
+    assert batch["next", "agents", "done"].squeeze(-1)[2].tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        OneHot(3),
+        Categorical(3, dtype=torch.int64),
+        MultiCategorical([2, 3]),
+        Bounded(-1, 1, (2,), dtype=torch.float64),
+        Bounded(0, 4, (2,), dtype=torch.int64),
+        Unbounded((2,)),
+        Binary(4, dtype=torch.int8),
+    ],
+    ids=lambda spec: type(spec).__name__,
+)
+def test_actions_of_every_kind_are_drawn_from_their_specs(spec: Any) -> None:
+    seen = []
+
+    class Acting(Counting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_spec = spec
+
+        def _step(self, tensordict: Any) -> Any:
+            seen.append(tensordict["action"])
+            return super()._step(tensordict)
+
+    next(Collector(Acting(), None, frames_per_batch=20))
+    assert len(seen) >= 20 and all(spec.is_in(action) for action in seen)
+
+
+def test_errors_cross() -> None:
+    class Failing(Counting):
+        def _step(self, tensordict: Any) -> Any:
+            raise ValueError("the floor")
+
+    with pytest.raises(Exception, match="the floor") as caught:
+        next(Collector(Failing(), None, frames_per_batch=5))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_specs_are_torchrls_where_it_is_imported() -> None:
+    env = ours.GymEnv("CartPole-v1")
+    theirs = GymEnv("CartPole-v1")
+    assert env.action_spec == theirs.action_spec
+    assert env.observation_spec["observation"].shape == theirs.observation_spec["observation"].shape
+    assert isinstance(env.done_spec, Composite)
+    pendulum = ours.GymEnv("Pendulum-v1")
+    assert pendulum.action_spec == GymEnv("Pendulum-v1").action_spec
+    indices = ours.GymEnv("CartPole-v1", categorical_action_encoding=True)
+    assert indices.action_spec == GymEnv("CartPole-v1", categorical_action_encoding=True).action_spec

@@ -1,0 +1,171 @@
+"""What is done to environments."""
+
+from __future__ import annotations
+
+import warnings
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from windrow.collectors import Collector
+from windrow.envs import (
+    Compose,
+    DoubleToFloat,
+    GymEnv,
+    InitTracker,
+    ObservationNorm,
+    RewardSum,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+    check_env,
+)
+
+
+@pytest.fixture(params=["native", "gymnasium"])
+def pendulum(request: pytest.FixtureRequest) -> GymEnv:
+    return GymEnv("Pendulum-v1", backend=request.param)
+
+
+def rollout(env: Any, steps: int = 50) -> Any:
+    torch.manual_seed(0)
+    env.set_seed(0)
+    return env.rollout(steps, break_when_any_done=False)
+
+
+def test_steps_are_counted_and_limited(pendulum: GymEnv) -> None:
+    played = rollout(TransformedEnv(pendulum, StepCounter(max_steps=3)), 7)
+    assert played["step_count"].flatten().tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert played["next", "step_count"].flatten().tolist() == [1, 2, 3, 1, 2, 3, 1]
+    assert played["next", "truncated"].flatten().tolist() == [False, False, True] * 2 + [False]
+    with pytest.raises(ValueError, match="max_steps must be 1 or more, got 0"):
+        StepCounter(0)
+
+
+def test_rewards_are_summed(pendulum: GymEnv) -> None:
+    played = rollout(TransformedEnv(pendulum, Compose(StepCounter(5), RewardSum())), 10)
+    sums = played["next", "reward"].reshape(2, 5).cumsum(-1).flatten()
+    torch.testing.assert_close(played["next", "episode_reward"].flatten(), sums)
+    assert played["episode_reward"].flatten()[[0, 5]].tolist() == [0, 0]
+
+
+def test_beginnings_are_marked(pendulum: GymEnv) -> None:
+    env = TransformedEnv(pendulum, InitTracker())
+    env.append_transform(StepCounter(4))
+    assert rollout(env, 9)["is_init"].flatten().tolist() == [True, False, False, False] * 2 + [True]
+    assert [type(transform).__name__ for transform in env.transform] == ["InitTracker", "StepCounter"]
+
+
+@pytest.mark.parametrize("standard_normal", [False, True])
+def test_observations_are_normalised_with_given_numbers(pendulum: GymEnv, standard_normal: bool) -> None:
+    loc, scale = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 4.0])
+    norm = ObservationNorm(loc, scale, in_keys=["observation"], standard_normal=standard_normal)
+    plain, normed = rollout(pendulum)["observation"], rollout(TransformedEnv(pendulum, norm))["observation"]
+    expected = (plain - loc) / scale if standard_normal else plain * scale + loc
+    torch.testing.assert_close(normed, expected)
+
+
+def test_results_may_have_names_of_their_own(pendulum: GymEnv) -> None:
+    norm = ObservationNorm(1.0, 2.0, in_keys=["observation"], out_keys=["normed"])
+    played = rollout(TransformedEnv(pendulum, norm))
+    torch.testing.assert_close(played["normed"], played["observation"] * 2 + 1)
+    torch.testing.assert_close(played["next", "normed"], played["next", "observation"] * 2 + 1)
+
+
+@pytest.mark.parametrize("standard_normal", [False, True])
+def test_statistics_are_estimated_once(pendulum: GymEnv, standard_normal: bool) -> None:
+    norm = ObservationNorm(in_keys=["observation"], standard_normal=standard_normal)
+    env = TransformedEnv(pendulum, Compose(norm, RewardSum()))
+    with pytest.warns(UserWarning, match="estimating them from 1000 random frames"):
+        first = rollout(env, 400)["observation"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(rollout(env, 400)["observation"], first)
+        batch = next(Collector(env, None, frames_per_batch=2000, seed=0))
+    assert norm.initialized and norm.loc.shape == (3,)
+    # Episodes of a pendulum are so alike in themselves that few of them make a rough mean.
+    assert batch["observation"].mean(0).abs().max() < 1
+    assert (batch["observation"].std(0) - 1).abs().max() < 0.5
+
+
+def test_statistics_do_not_depend_on_who_estimates_them() -> None:
+    def make() -> TransformedEnv:
+        return TransformedEnv(GymEnv("Pendulum-v1"), ObservationNorm(in_keys=["observation"]))
+
+    with pytest.warns(UserWarning, match="estimating"):
+        one, other = make(), make()
+        one.reset(), other.reset()
+    assert torch.equal(one.transform[0].loc, other.transform[0].loc)  # type: ignore[attr-defined]
+
+
+def test_statistics_can_be_asked_for(pendulum: GymEnv) -> None:
+    norm = ObservationNorm(in_keys=["observation"], standard_normal=True)
+    env = TransformedEnv(SerialEnv(2, pendulum if pendulum.backend == "native" else lambda: pendulum), norm)
+    norm.init_stats(num_iter=300, reduce_dim=0, cat_dim=0)
+    assert norm.scale.min() > 0.1
+    rollout(env)
+    with pytest.raises(RuntimeError, match="has loc and scale already"):
+        norm.init_stats(10)
+
+
+def test_statistics_are_saved_and_loaded() -> None:
+    def make() -> TransformedEnv:
+        return TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), ObservationNorm(in_keys=["observation"])))
+
+    trained, fresh = make(), make()
+    trained.transform[1].init_stats(100)  # type: ignore[attr-defined]
+    fresh.load_state_dict(trained.state_dict())
+    torch.testing.assert_close(rollout(fresh)["observation"], rollout(trained)["observation"])
+    with pytest.raises(KeyError, match="no transform 7"):
+        fresh.load_state_dict({"7": {}})
+
+
+def test_doubles_are_narrowed(echo: Any) -> None:
+    space = gymnasium.spaces.Dict({name: gymnasium.spaces.Box(-1, 1, (2,), float) for name in "ab"})
+
+    def make() -> Any:
+        return echo(deepcopy(space), gymnasium.spaces.Discrete(2))
+
+    plain = rollout(TransformedEnv(make(), Compose()))
+    every = rollout(TransformedEnv(make(), Compose(DoubleToFloat(), StepCounter())))
+    torch.testing.assert_close(every["a"], plain["a"].float())
+    some = rollout(TransformedEnv(make(), DoubleToFloat(in_keys=["b"])))
+    assert (some["a"].dtype, some["b"].dtype) == (torch.float64, torch.float32)
+    with pytest.raises(ValueError, match='observation "c" of Echo cannot be narrowed'):
+        TransformedEnv(make(), DoubleToFloat(in_keys=["c"])).reset()
+
+
+def test_transforms_go_around_any_environment() -> None:
+    env = TransformedEnv(gymnasium.make("CartPole-v1"), StepCounter(9))
+    check_env(env)
+    assert env.rollout(100)["next", "step_count"].max() <= 9
+
+
+def test_misuse_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="needs in_keys"):
+        ObservationNorm()
+    with pytest.raises(ValueError, match="both loc and scale"):
+        ObservationNorm(loc=0.0, in_keys=["observation"])
+    with pytest.raises(RuntimeError, match="into a TransformedEnv first"):
+        ObservationNorm(in_keys=["observation"]).init_stats(10)
+    with pytest.raises(KeyError, match="no observation"):
+        TransformedEnv(GymEnv("Pendulum-v1"), norm := ObservationNorm(in_keys=["pixels"]))
+        norm.init_stats(10)
+    with pytest.raises(ValueError, match="expected 1 number or 3, got 2"):
+        TransformedEnv(GymEnv("Pendulum-v1"), ObservationNorm([0.0, 1.0], [1.0, 1.0], ["observation"])).reset()
+    with pytest.raises(TypeError, match="expected a transform of windrow.envs, got int"):
+        TransformedEnv(GymEnv("Pendulum-v1"), 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="init_key can only be 'is_init'"):
+        InitTracker("start")
+
+
+def test_exploration_types_are_those_of_tensordict() -> None:
+    from tensordict.nn.probabilistic import InteractionType
+    from windrow.envs import ExplorationType, set_exploration_type
+    from windrow.envs.utils import exploration_type
+
+    assert ExplorationType is InteractionType
+    with set_exploration_type(ExplorationType.MEAN):
+        assert exploration_type() is ExplorationType.MEAN

@@ -1,0 +1,316 @@
+"""Arguments, iteration, control and life of collectors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from environments import cartpole
+from windrow import collectors
+from windrow.collectors import (
+    AsyncCollector,
+    Collector,
+    Interruptor,
+    MultiAsyncCollector,
+    MultiCollector,
+    MultiSyncCollector,
+    RandomPolicy,
+)
+
+ALL = [
+    pytest.param(lambda **arguments: Collector(cartpole, **arguments), id="Collector"),
+    pytest.param(lambda **arguments: AsyncCollector(cartpole, **arguments), id="AsyncCollector"),
+    pytest.param(lambda **arguments: MultiSyncCollector([cartpole] * 2, **arguments), id="MultiSyncCollector"),
+    pytest.param(lambda **arguments: MultiAsyncCollector([cartpole] * 2, **arguments), id="MultiAsyncCollector"),
+]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_every_collector_delivers_exactly_its_frames(make) -> None:
+    with make(frames_per_batch=40, total_frames=120) as collector:
+        assert len(collector) == 3
+        assert [batch.numel() for batch in collector] == [40, 40, 40]
+        assert collector.next() is None
+        assert collector.stats()["frames"] == 120
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_a_for_loop_goes_on_where_another_was_left(make) -> None:
+    with make(frames_per_batch=40, total_frames=120) as collector:
+        for _ in collector:
+            break
+        assert sum(1 for _ in collector.iterator()) == 2
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_a_collector_that_was_shut_down_says_so(make) -> None:
+    collector = make(frames_per_batch=40)
+    next(collector)
+    collector.shutdown()
+    collector.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        next(collector)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_an_endless_collector_has_no_length(make) -> None:
+    with make(frames_per_batch=40, total_frames=-1) as collector, pytest.raises(TypeError, match="endless"):
+        len(collector)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_unknown_arguments_are_all_named(make) -> None:
+    with pytest.raises(TypeError, match="has no argument colour, flavour"):
+        make(frames_per_batch=40, flavour=1, colour=2)
+
+
+def test_legacy_names_are_the_same_classes() -> None:
+    assert collectors.SyncDataCollector is Collector
+    assert collectors.aSyncDataCollector is AsyncCollector
+    assert collectors.MultiSyncDataCollector is MultiSyncCollector
+    assert collectors.MultiaSyncDataCollector is MultiAsyncCollector
+    assert collectors._MultiDataCollector is MultiCollector
+    assert collectors.DataCollectorBase is collectors.BaseCollector
+
+
+def test_multi_collector_chooses_by_sync() -> None:
+    for sync, kind in ((True, MultiSyncCollector), (False, MultiAsyncCollector)):
+        with MultiCollector([cartpole] * 2, frames_per_batch=20, total_frames=40, sync=sync) as collector:
+            assert type(collector) is kind
+            assert sum(batch.numel() for batch in collector) == 40
+    with pytest.raises(TypeError, match="sync=True or sync=False"):
+        MultiCollector([cartpole], frames_per_batch=20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"frames_per_batch": 300, "total_frames": 1000}, ValueError, "use 900 or 1200.*allow_partial_batch=True"),
+        ({"frames_per_batch": 0}, ValueError, "frames_per_batch must be a positive"),
+        ({}, TypeError, "frames_per_batch is missing"),
+        ({"frames_per_batch": 10, "reset_when_done": False}, ValueError, "reset_when_done"),
+        ({"frames_per_batch": 10, "split_trajs": True, "track_traj_ids": False}, ValueError, "track_traj_ids=True"),
+        ({"frames_per_batch": 10, "traj_format": "cat"}, ValueError, "trajs_per_batch"),
+        ({"frames_per_batch": 10, "exploration_type": "greedy"}, ValueError, "RANDOM, MODE, MEAN or DETERMINISTIC"),
+        ({"frames_per_batch": 10, "policy_backend": "jax"}, ValueError, "policy_backend"),
+        ({"frames_per_batch": 10, "num_workers": 3}, ValueError, "one worker, got 3"),
+        ({"frames_per_batch": 10.5}, TypeError, "whole number"),
+        ({"frames_per_batch": 10, "on_loss": "ignore"}, ValueError, "on_loss"),
+    ],
+)
+def test_wrong_arguments_are_explained(arguments, error, message) -> None:
+    with pytest.raises(error, match=message):
+        Collector(cartpole, **arguments)
+
+
+def test_wrong_numbers_of_workers_are_explained() -> None:
+    with pytest.raises(ValueError, match="num_workers=3, but create_env_fn is a list of 2"):
+        MultiSyncCollector([cartpole] * 2, num_workers=3, frames_per_batch=20)
+    with pytest.raises(TypeError, match="or num_workers"):
+        MultiSyncCollector(cartpole, frames_per_batch=20)
+    with pytest.raises(ValueError, match="cat_results"):
+        MultiAsyncCollector([cartpole] * 2, frames_per_batch=20, cat_results=0)
+    with pytest.raises(ValueError, match="preemptive_threshold"):
+        MultiSyncCollector([cartpole] * 2, frames_per_batch=20, preemptive_threshold=2.0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="no CUDA device"):
+        Collector(cartpole, frames_per_batch=10, device="cuda")
+    assert next(Collector(cartpole, frames_per_batch=10, device="cpu")).numel() == 10
+
+
+def test_the_last_batch_may_be_short_and_shares_uneven() -> None:
+    collector = Collector(cartpole, frames_per_batch=30, total_frames=70, allow_partial_batch=True)
+    assert [batch.numel() for batch in collector] == [30, 30, 10]
+    with MultiSyncCollector([cartpole] * 2, frames_per_batch=[30, 10], total_frames=40) as collector:
+        assert [batch.numel() for batch in collector] == [40]
+
+
+def test_seeds_repeat_a_run_and_count_environments() -> None:
+    with MultiSyncCollector([cartpole] * 3, frames_per_batch=60, num_envs=2) as collector:
+        assert collector.set_seed(1) == 6
+        first = next(collector)["observation"].clone()
+        assert collector.set_seed(1, static_seed=True) == 1
+        same = next(collector)["observation"]
+        assert torch.equal(same[0, 0], same[1, 0])
+        collector.set_seed(1)
+        assert torch.equal(next(collector)["observation"][:, 0], first[:, 0])
+    with MultiSyncCollector([cartpole] * 3, frames_per_batch=60, num_envs=2, seed=1) as collector:
+        assert torch.equal(next(collector)["observation"], first)
+
+
+def test_workers_do_not_change_the_data() -> None:
+    def frames(workers: int) -> torch.Tensor:
+        with MultiSyncCollector([cartpole] * workers, num_envs=4 // workers, frames_per_batch=80, seed=5) as collector:
+            return next(collector)["observation"]
+
+    assert torch.equal(frames(1), frames(2)) and torch.equal(frames(2), frames(4).reshape(4, 20, 4))
+
+
+def test_hooks_and_postproc_see_each_batch_in_order() -> None:
+    seen: list[object] = []
+
+    def postproc(batch):
+        batch.set("double", 2 * batch["next", "reward"])
+        return batch.set("_scratch", batch["done"])
+
+    collector = Collector(
+        cartpole,
+        frames_per_batch=10,
+        total_frames=20,
+        postproc=postproc,
+        pre_collect_hook=lambda: seen.append("before"),
+        post_collect_hook=seen.append,
+    )
+    batches = list(collector)
+    assert [type(entry) for entry in seen] == [str, TensorDict, str, TensorDict]
+    assert seen[1] is batches[0] and seen[3] is batches[1]
+    assert "double" in batches[0].keys() and "_scratch" not in batches[0].keys()
+
+
+def test_an_error_in_postproc_ends_the_collector() -> None:
+    def postproc(batch):
+        raise KeyError("lost")
+
+    collector = Collector(cartpole, frames_per_batch=10, postproc=postproc)
+    with pytest.raises(KeyError, match="lost"):
+        next(collector)
+    with pytest.raises(RuntimeError, match="shut down"):
+        next(collector)
+
+
+def test_rollout_is_outside_of_the_count() -> None:
+    collector = Collector(cartpole, frames_per_batch=10, total_frames=20, postproc=lambda batch: batch.empty())
+    assert collector.rollout()["observation"].shape == (10, 4)
+    assert collector.stats()["frames"] == 0
+    assert len(list(collector)) == 2
+
+
+def test_a_saved_state_goes_on() -> None:
+    def make() -> Collector:
+        return Collector(cartpole, torch.nn.Linear(4, 2), frames_per_batch=10, total_frames=40, seed=1)
+
+    first = make()
+    next(first), next(first)
+    state = first.state_dict()
+    assert state["frames"] == 20 and set(state["policy_state_dict"]) == {"weight", "bias"}
+    second = make()
+    second.load_state_dict(state)
+    assert [batch.numel() for batch in second] == [10, 10]
+    assert torch.equal(second.policy.weight, first.policy.weight)
+
+
+def test_limits_of_trajectories_are_counted_and_marked() -> None:
+    batch = next(Collector("Pendulum-v1", frames_per_batch=20, max_frames_per_traj=5))
+    assert batch["step_count"].flatten().tolist() == [0, 1, 2, 3, 4] * 4
+    assert batch["next", "truncated"].flatten().nonzero().flatten().tolist() == [4, 9, 14, 19]
+
+
+def test_set_truncated_marks_the_end_and_compact_obs_drops_what_follows() -> None:
+    batch = next(Collector("Pendulum-v1", frames_per_batch=20, set_truncated=True, compact_obs=True))
+    assert bool(batch["next", "truncated"][-1]) and not batch["next", "terminated"].any()
+    assert set(batch["next"].keys()) == {"reward", "done", "terminated", "truncated"}
+
+
+def test_random_frames_come_first(network) -> None:
+    def actions(**arguments) -> list[torch.Tensor]:
+        source = Collector(cartpole, network, frames_per_batch=50, total_frames=100, seed=1, **arguments)
+        return [batch["action"].clone() for batch in source]
+
+    warm, plain = actions(init_random_frames=50), actions(init_random_frames=-1)
+    assert not torch.equal(warm[0], plain[0])
+
+
+def test_an_interruptor_cuts_batches_short() -> None:
+    interruptor = Interruptor()
+    collector = Collector(cartpole, frames_per_batch=50, interruptor=interruptor)
+    interruptor.stop_collection()
+    assert next(collector).numel() == 1 and interruptor.collection_stopped()
+    interruptor.start_collection()
+    assert next(collector).numel() == 50
+
+
+def test_start_fills_a_buffer_in_the_background() -> None:
+    class Buffer:
+        def __init__(self) -> None:
+            self.frames = 0
+            self.full = threading.Event()
+
+        def extend(self, batch) -> None:
+            self.frames += batch.numel()
+            if self.frames >= 100:
+                self.full.set()
+
+    buffer = Buffer()
+    collector = Collector(cartpole, frames_per_batch=20, total_frames=100, replay_buffer=buffer)
+    collector.start()
+    assert buffer.full.wait(30)
+    collector.async_shutdown()
+    assert buffer.frames == 100 and not collector.is_running()
+    with pytest.raises(RuntimeError, match="replay_buffer="):
+        Collector(cartpole, frames_per_batch=20).start()
+    inline = Collector(cartpole, frames_per_batch=20, total_frames=40, replay_buffer=buffer)
+    assert list(inline) == [None, None]
+
+
+def test_an_error_in_the_background_surfaces_once() -> None:
+    class Buffer:
+        def extend(self, batch) -> None:
+            raise OSError("disk full")
+
+    collector = Collector(cartpole, frames_per_batch=20, replay_buffer=Buffer())
+    collector.start()
+    while collector.is_running():
+        time.sleep(0.01)
+    with pytest.raises(OSError, match="disk full"):
+        next(collector)
+    collector.shutdown()
+
+
+def test_a_paused_collector_starts_nothing() -> None:
+    with MultiAsyncCollector([cartpole] * 2, frames_per_batch=20) as collector:
+        next(collector)
+        with collector.pause():
+            frames = collector.stats()["frames"]
+            assert collector.stats()["frames"] == frames
+            with pytest.raises(RuntimeError, match="paused"):
+                next(collector)
+        assert next(collector).numel() == 20
+
+
+def test_profiles_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "worker_{worker_idx}.json"
+    with MultiSyncCollector([cartpole] * 2, frames_per_batch=20, total_frames=100) as collector:
+        collector.enable_profile(workers=[0, 1], num_rollouts=3, warmup_rollouts=1, save_path=path)
+        assert collector.profile_config.should_profile_worker(1)
+        for _ in collector:
+            pass
+        assert set(collector.profile_summary()) == {0, 1}
+        with pytest.raises(RuntimeError, match="before the first batch"):
+            collector.enable_profile()
+    for worker in (0, 1):
+        assert '"EnvStep"' in Path(collector.profile_config.get_save_path(worker)).read_text()
+    with pytest.raises(ValueError, match="warmup_rollouts"):
+        Collector(cartpole, frames_per_batch=20).enable_profile(num_rollouts=1, warmup_rollouts=1)
+
+
+def test_a_random_policy_is_the_engines() -> None:
+    def actions(policy) -> torch.Tensor:
+        return next(Collector("Pendulum-v1", policy, frames_per_batch=20, seed=2))["action"]
+
+    assert torch.equal(actions(None), actions(RandomPolicy()))
+    with pytest.raises(RuntimeError, match="action_spec"):
+        RandomPolicy()({})
+
+
+def test_repr_tells_the_state() -> None:
+    collector = Collector(cartpole, frames_per_batch=20, total_frames=40)
+    next(collector)
+    assert repr(collector) == "Collector(20 frames of 40, 20 a batch, 1 workers inline, 1 environments, policy=native)"

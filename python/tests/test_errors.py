@@ -1,0 +1,166 @@
+"""What reaches the user when something goes wrong in a worker, and that Ctrl-C is always heard."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+import torch
+
+from environments import cartpole
+from windrow import WorkerError
+from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
+
+
+class Breaks:
+    """Acts so many times before it raises."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def __call__(self, td):
+        self.steps -= 1
+        if self.steps < 0:
+            raise ZeroDivisionError("the policy broke")
+        return td.set("action", torch.zeros(td.batch_size, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda policy: Collector(cartpole, policy, frames_per_batch=10),
+        lambda policy: AsyncCollector(cartpole, policy, frames_per_batch=10),
+        lambda policy: MultiSyncCollector([cartpole] * 2, policy, frames_per_batch=10),
+        lambda policy: MultiAsyncCollector([cartpole] * 2, policy, frames_per_batch=10),
+    ],
+    ids=["Collector", "AsyncCollector", "MultiSyncCollector", "MultiAsyncCollector"],
+)
+def test_an_error_of_a_worker_tells_where_it_came_from(make) -> None:
+    collector = make(Breaks(60))
+    with pytest.raises(WorkerError, match=r"worker \d: policy: ZeroDivisionError: the policy broke") as caught:
+        for _ in collector:
+            pass
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert "in __call__" in str(caught.value) and "test_errors.py" in str(caught.value)
+    assert isinstance(caught.value.worker, int) and caught.value.env is None
+    collector.shutdown(raise_on_error=False)
+
+
+def test_an_error_in_the_making_keeps_its_type() -> None:
+    def broken():
+        raise FileNotFoundError("no model")
+
+    with pytest.raises(FileNotFoundError, match="no model"):
+        Collector(broken, frames_per_batch=10)
+    with pytest.raises(ZeroDivisionError, match="broke"):
+        Collector(cartpole, Breaks(0), frames_per_batch=10)
+
+
+#: Programs that wait, each in another place; Ctrl-C comes when they have printed a line.
+WAITING = {
+    "native environments, inline": """
+        collector = Collector("CartPole-v1", frames_per_batch=20_000_000)
+        print("waiting", flush=True)
+        next(collector)
+    """,
+    "a lowered network, inline": """
+        from torch import nn
+        net = nn.Sequential(nn.Linear(4, 256), nn.Tanh(), nn.Linear(256, 2))
+        collector = Collector("CartPole-v1", net, frames_per_batch=4_000_000)
+        print("waiting", flush=True)
+        while True:
+            next(collector)
+    """,
+    "native environments, in threads": """
+        collector = MultiSyncCollector(["CartPole-v1"] * 2, frames_per_batch=20_000_000)
+        print("waiting", flush=True)
+        next(collector)
+    """,
+    "a policy of Python, inline": """
+        collector = Collector("CartPole-v1", slow, frames_per_batch=100_000)
+        print("waiting", flush=True)
+        next(collector)
+    """,
+    "a policy of Python, in threads": """
+        collector = MultiSyncCollector(["CartPole-v1"] * 2, slow, frames_per_batch=100_000)
+        print("waiting", flush=True)
+        next(collector)
+    """,
+    "a shutdown that has to wait": """
+        import torch
+        def stuck(observation):
+            if started:
+                time.sleep(20)
+            return torch.zeros((), dtype=torch.int64)
+        started = []
+        collector = AsyncCollector("CartPole-v1", stuck, frames_per_batch=10)
+        next(collector)
+        started.append(1)
+        next(collector)
+        time.sleep(0.2)
+        print("waiting", flush=True)
+        collector.shutdown()
+    """,
+}
+
+PROGRAM = """
+import os, time
+from windrow.collectors import *
+def slow(observation):
+    import torch
+    time.sleep(0.05)
+    return torch.zeros((), dtype=torch.int64)
+try:
+{body}
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    os._exit(7)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("place", WAITING)
+def test_ctrl_c_is_heard(place) -> None:
+    body = textwrap.indent(textwrap.dedent(WAITING[place]), "    ")
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM.format(body=body)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout.readline() == "waiting\n"
+        time.sleep(0.3)
+        os.kill(program.pid, signal.SIGINT)
+        out, _ = program.communicate(timeout=15)
+        assert (out, program.returncode) == ("interrupted\n", 7)
+    finally:
+        program.kill()
+
+
+def test_a_batch_that_ctrl_c_kept_from_arriving_comes_later() -> None:
+    go_on = threading.Event()
+
+    def waits(observation):
+        if probed:
+            go_on.wait(30)
+        return torch.zeros((), dtype=torch.int64)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    probed: list[bool] = []
+    collector = MultiSyncCollector([cartpole] * 2, waits, frames_per_batch=20, total_frames=40)
+    probed.append(True)
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            next(collector)
+        go_on.set()
+        assert [batch.numel() for batch in collector] == [20, 20]
+    finally:
+        go_on.set()
+        signal.signal(signal.SIGALRM, handler)
+        collector.shutdown()

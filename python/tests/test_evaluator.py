@@ -1,0 +1,92 @@
+"""Evaluations beside a training."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from environments import cartpole
+from windrow.collectors import Evaluator
+
+
+def always(choice: int) -> nn.Linear:
+    policy = nn.Linear(4, 2)
+    with torch.no_grad():
+        policy.weight.zero_()
+        policy.bias.copy_(torch.eye(2)[choice])
+    return policy
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_an_evaluation_reports_whole_episodes(backend) -> None:
+    with Evaluator(cartpole, always(0), num_trajectories=3, max_steps=7, seed=0, policy_backend=backend) as evaluator:
+        result = evaluator.evaluate(step=5)
+    assert result["eval/num_episodes"] == 3 and result["eval/step"] == 5
+    assert result["eval/reward"] == result["eval/episode_length"] == 7.0
+    assert isinstance(result["eval/step"], int) and result["eval/reward_std"] == 0.0
+
+
+def test_results_come_while_the_caller_goes_on() -> None:
+    seen: list[dict] = []
+    called = threading.Event()
+
+    def on_result(result: dict) -> None:
+        seen.append(result)
+        called.set()
+
+    policy = always(0)
+    with Evaluator(cartpole, policy, num_trajectories=2, on_result=on_result, busy_policy="queue", log_prefix="test") as evaluator:
+        assert evaluator.poll() is None
+        assert evaluator.trigger_eval(policy, step=1) and evaluator.trigger_eval(policy)
+        assert [evaluator.wait(30)["test/step"] for _ in range(2)] == [1, 2]
+        assert called.wait(30) and not evaluator.pending
+        assert seen[0]["test/step"] == 1
+        assert evaluator.state_dict() == {"step": 3}
+
+
+def test_the_policy_is_copied_and_takes_new_weights() -> None:
+    policy = always(0)
+    figures = {"batches": 0.0}
+
+    def metrics(batch) -> dict[str, float]:
+        figures["batches"] += 1
+        return {"actions": float(batch["action"][batch["collector", "mask"]].float().mean())}
+
+    with Evaluator(cartpole, policy, num_trajectories=2, metrics_fn=metrics, seed=1) as evaluator:
+        assert evaluator.evaluate()["eval/actions"] == 0.0
+        assert evaluator.evaluate(always(1))["eval/actions"] == 1.0
+        assert evaluator.evaluate(weights_dict={"policy": always(0).state_dict()})["eval/actions"] == 0.0
+    assert figures["batches"] == 3 and torch.equal(policy.bias.detach(), torch.eye(2)[0])
+
+
+def test_wrong_arguments_are_explained() -> None:
+    with pytest.raises(ValueError, match="busy_policy"):
+        Evaluator(cartpole, always(0), busy_policy="wait")
+    with pytest.raises(ValueError, match="not both"):
+        Evaluator(cartpole)
+    with pytest.raises(ValueError, match="num_trajectories"):
+        Evaluator(cartpole, always(0), num_trajectories=0)
+    with pytest.raises(ValueError, match="backend"):
+        Evaluator(cartpole, always(0), backend="process")
+
+
+def test_a_busy_evaluator_may_refuse() -> None:
+    go_on = threading.Event()
+
+    def waits(observation):
+        if probed:
+            go_on.wait(30)
+        return torch.zeros((), dtype=torch.int64)
+
+    probed: list[bool] = []
+    evaluator = Evaluator(cartpole, waits, num_trajectories=1, busy_policy="error")
+    probed.append(True)
+    assert evaluator.trigger_eval()
+    with pytest.raises(RuntimeError, match="busy_policy|queued|running"):
+        evaluator.trigger_eval()
+    go_on.set()
+    assert evaluator.wait(30)["eval/num_episodes"] == 1
+    evaluator.shutdown()

@@ -1,0 +1,419 @@
+"""Whatever may act: how it is called, what it writes, where its weights come from."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import (
+    InteractionType,
+    NormalParamExtractor,
+    ProbabilisticTensorDictModule,
+    TensorDictModule,
+    TensorDictSequential,
+    set_interaction_type,
+)
+from torch import nn
+from torch.distributions import Categorical
+
+from environments import cartpole
+from windrow.collectors import AsyncCollector, Collector, MultiSyncCollector, VanillaWeightUpdater
+from windrow.envs import GymEnv
+
+
+def collect(policy, env=cartpole, **arguments) -> TensorDict:
+    return next(Collector(env, policy, **{"frames_per_batch": 40, "seed": 1, **arguments}))
+
+
+def categorical(network: nn.Module, **arguments) -> TensorDictSequential:
+    return TensorDictSequential(
+        TensorDictModule(network, in_keys=["observation"], out_keys=["logits"]),
+        ProbabilisticTensorDictModule(in_keys=["logits"], out_keys=["action"], distribution_class=Categorical, **arguments),
+    )
+
+
+def by_td(td):
+    return td.set("action", (td["observation"][..., 0] > 0).long())
+
+
+def by_annotation(whatever):
+    return by_td(whatever)
+
+
+# As without `from __future__ import annotations`.
+by_annotation.__annotations__["whatever"] = TensorDictBase
+
+
+def by_name(observation):
+    return (observation[..., 0] > 0).long()
+
+
+def by_position(x):
+    return by_name(x)
+
+
+class ByMethod:
+    def __call__(self, td):
+        by_td(td)
+
+
+@pytest.mark.parametrize("policy", [by_td, by_annotation, by_name, by_position, ByMethod(), lambda tensordict: by_td(tensordict)])
+def test_callables_are_called_as_they_ask(policy) -> None:
+    batch = collect(policy)
+    assert torch.equal(batch["action"], (batch["observation"][:, 0] > 0).long())
+
+
+def test_a_callable_with_other_parameters_is_refused() -> None:
+    with pytest.raises(TypeError, match="observations of the environment.*trust_policy=True"):
+        collect(lambda pixels, state: pixels)
+    with pytest.raises(TypeError, match="can be called"):
+        collect(3)
+
+
+def test_extra_outputs_become_columns() -> None:
+    def policy(observation):
+        return (observation[..., 0] > 0).long(), observation * 2, observation.sum(-1, keepdim=True)
+
+    batch = collect(policy)
+    assert torch.equal(batch["output1"], 2 * batch["observation"])
+    assert batch["output2"].shape == (40, 1)
+
+    def with_td(td):
+        by_td(td)
+        td.set(("info", "double"), 2 * td["observation"])
+        return td.set("_scratch", td["observation"])
+
+    batch = collect(with_td, num_envs=4)
+    assert torch.equal(batch["info", "double"], 2 * batch["observation"])
+    assert "_scratch" not in batch.keys()
+
+
+def test_floats_for_choices_mean_the_largest() -> None:
+    batch = collect(lambda observation: torch.stack([observation[..., 0], -observation[..., 0]], -1) * 1e-3)
+    assert torch.equal(batch["action"], (batch["observation"][:, 0] < 0).long())
+
+
+def test_outputs_that_do_not_fit_are_named() -> None:
+    with pytest.raises(RuntimeError, match=r'worker 0.*"action": expected int64 \[\].*got float32 \[3\]'):
+        collect(lambda observation: torch.zeros(3))
+    with pytest.raises(KeyError, match="writes.*'move'.*'action'"):
+        collect(TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["move"]), policy_backend="torch")
+
+
+def test_a_policy_may_keep_what_it_saw() -> None:
+    seen: list[torch.Tensor] = []
+
+    def policy(observation):
+        seen.append(observation)
+        return by_name(observation)
+
+    batch = collect(policy)
+    assert torch.equal(torch.stack(seen[-40:]), batch["observation"])
+
+
+def test_gradients_are_off_and_the_type_of_exploration_holds() -> None:
+    seen: set[object] = set()
+
+    def policy(td):
+        from tensordict.nn.probabilistic import interaction_type
+
+        seen.add((torch.is_grad_enabled(), interaction_type()))
+        return by_td(td)
+
+    with set_interaction_type(InteractionType.MEAN):
+        collect(policy, exploration_type="MODE")
+    assert seen == {(False, InteractionType.MODE)}
+    with pytest.warns(DeprecationWarning, match="exploration_type"):
+        collect(policy, exploration_mode="mode")
+
+
+def test_probing_leaves_the_generator_alone(network) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    Collector(cartpole, categorical(network), frames_per_batch=10, policy_backend="torch")
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize("kind", [Collector, AsyncCollector])
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_the_best_guess_is_that_of_torch(network, kind, backend) -> None:
+    policy = categorical(network, return_log_prob=True)
+    with kind(cartpole, policy, frames_per_batch=60, seed=0, exploration_type="MODE", policy_backend=backend) as source:
+        assert source.policy_backend == backend
+        batch = next(source)
+    with torch.no_grad():
+        logits = network(batch["observation"])
+    assert torch.equal(batch["action"], logits.argmax(-1))
+    torch.testing.assert_close(batch["logits"], logits, rtol=1e-4, atol=1e-5)
+    chosen = Categorical(logits=logits).log_prob(batch["action"])
+    torch.testing.assert_close(batch["action_log_prob"], chosen, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_samples_have_the_distribution_of_the_policy(network, backend) -> None:
+    batch = collect(categorical(network), frames_per_batch=2000, policy_backend=backend)
+    expected = batch["logits"].softmax(-1)[:, 1].mean()
+    assert abs(batch["action"].float().mean() - expected) < 0.05
+
+
+def normal_actor(kind: type, **arguments) -> TensorDictSequential:
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(3, 32), nn.ELU(), nn.LayerNorm(32), nn.Linear(32, 2), NormalParamExtractor())
+    return TensorDictSequential(
+        TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
+        ProbabilisticTensorDictModule(
+            in_keys=["loc", "scale"],
+            out_keys=["action"],
+            distribution_class=kind,
+            distribution_kwargs=arguments,
+            return_log_prob=True,
+        ),
+    )
+
+
+def test_squashed_normal_actors_of_torchrl_are_lowered() -> None:
+    from torchrl.modules import TanhNormal
+
+    policy = normal_actor(TanhNormal, low=-2.0, high=2.0)
+    batch = collect(policy, "Pendulum-v1", policy_backend="native")
+    with torch.no_grad():
+        dist = policy.module[1].get_dist(policy.module[0](batch.select("observation")))
+    torch.testing.assert_close(batch["scale"], dist.scale, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(batch["action_log_prob"], dist.log_prob(batch["action"]), rtol=1e-3, atol=1e-3)
+
+
+def test_other_bounds_than_the_environments_are_left_to_torch() -> None:
+    from torchrl.modules import TanhNormal
+
+    policy = normal_actor(TanhNormal, low=-1.0, high=1.0)
+    source = Collector("Pendulum-v1", policy, frames_per_batch=20)
+    assert source.policy_backend == "torch"
+    assert next(source)["action"].abs().max() <= 1
+    with pytest.raises(ValueError, match="bounds"):
+        Collector("Pendulum-v1", policy, frames_per_batch=20, policy_backend="native")
+
+
+class Custom(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 2)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return self.net(observation)
+
+
+def hooked() -> nn.Module:
+    net = nn.Linear(4, 2)
+    net.register_forward_hook(lambda module, inputs, output: -output)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        (Custom(), "Custom is not one"),
+        (nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)), "Dropout is not one"),
+        (hooked(), "has hooks"),
+        (nn.Linear(4, 2).double(), "float64"),
+        (lambda observation: observation, "expected a module"),
+    ],
+)
+def test_on_any_doubt_the_module_is_called(policy, why) -> None:
+    from windrow import _lower
+
+    assert _lower.lower(policy) is None
+    with pytest.raises(ValueError, match=why):
+        collect(policy, policy_backend="native")
+
+
+def test_known_networks_are_lowered(network) -> None:
+    layers = [nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 8, bias=False), nn.SiLU(), nn.Linear(8, 2), nn.Sigmoid()]
+    for policy in (network, TensorDictModule(nn.Sequential(*layers), in_keys=["observation"], out_keys=["action"])):
+        own = collect(policy, policy_backend="native")
+        called = collect(policy, policy_backend="torch")
+        assert torch.equal(own["action"], called["action"])
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_a_collector_acts_with_the_policy_as_it_is(backend) -> None:
+    policy = nn.Linear(4, 2)
+    source = Collector(cartpole, policy, frames_per_batch=20, policy_backend=backend)
+    for choice in (0, 1, 0):
+        with torch.no_grad():
+            policy.weight.zero_()
+            policy.bias.copy_(torch.eye(2)[choice])
+        assert (next(source)["action"] == choice).all()
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_workers_in_threads_act_with_what_was_published(backend) -> None:
+    policy = always(0)
+    with MultiSyncCollector([cartpole] * 2, policy, frames_per_batch=20, policy_backend=backend) as source:
+        assert (next(source)["action"] == 0).all()
+        set_choice(policy, 1)
+        assert (next(source)["action"] == 0).all(), "nothing is shared with the learner's tensors"
+        source.update_policy_weights_()
+        assert (next(source)["action"] == 1).all()
+        assert source.policy_version == 1
+
+
+def always(choice: int) -> nn.Linear:
+    policy = nn.Linear(4, 2)
+    set_choice(policy, choice)
+    return policy
+
+
+def set_choice(policy: nn.Linear, choice: int) -> None:
+    with torch.no_grad():
+        policy.weight.zero_()
+        policy.bias.copy_(torch.eye(2)[choice])
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_weights_come_in_every_form(backend) -> None:
+    from tensordict import TensorDict as Dict
+
+    forms = [
+        lambda source, new: source.update_policy_weights_(new),
+        lambda source, new: source.update_policy_weights_(policy=new),
+        lambda source, new: source.update_policy_weights_(new.state_dict()),
+        lambda source, new: source.update_policy_weights_(weights=Dict.from_module(new)),
+        lambda source, new: source.update_policy_weights_(weights_dict={"policy": new}),
+        lambda source, new: source.update_policy_weights_(new, model_id="policy"),
+        lambda source, new: source.update_policy_weights_({0: new, 1: new.state_dict()}),
+        lambda source, new: source.update_policy_weights_(new, worker_ids=[0, 1]),
+    ]
+    with MultiSyncCollector([cartpole] * 2, always(0), frames_per_batch=20, policy_backend=backend) as source:
+        for number, form in enumerate(forms):
+            choice = (number + 1) % 2
+            form(source, always(choice))
+            assert (next(source)["action"] == choice).all(), number
+        source.update_policy_weights_({1: always(1)})
+        assert next(source)["action"].tolist() == [0] * 10 + [1] * 10
+
+
+def test_weights_that_make_no_sense_are_explained() -> None:
+    with MultiSyncCollector([cartpole] * 2, always(0), frames_per_batch=20) as source:
+        with pytest.raises(ValueError, match="one source, got 2"):
+            source.update_policy_weights_(always(1), weights=always(1))
+        with pytest.raises(KeyError, match="no model is called 'critic'"):
+            source.update_policy_weights_(always(1), model_id="critic")
+        with pytest.raises(ValueError, match="weights_dict says all"):
+            source.update_policy_weights_(always(1), weights_dict={"policy": always(1)})
+        with pytest.raises(ValueError, match="policy"):
+            source.update_policy_weights_(nn.Linear(3, 2))
+        with pytest.raises(ValueError, match="no worker 7"):
+            source.update_policy_weights_(always(1), worker_ids=7)
+        with pytest.raises(TypeError, match="state_dict"):
+            source.update_policy_weights_(3)
+        with pytest.warns(DeprecationWarning, match="policy_weights"):
+            source.update_policy_weights_(policy_weights=always(1))
+    with Collector(cartpole, frames_per_batch=20) as source, pytest.raises(RuntimeError, match="no module"):
+        source.update_policy_weights_()
+
+
+def test_an_updater_is_gone_through() -> None:
+    policy = always(0)
+    for updater in (VanillaWeightUpdater(), VanillaWeightUpdater, VanillaWeightUpdater(weight_getter=lambda: policy)):
+        with MultiSyncCollector([cartpole], policy, frames_per_batch=20, weight_updater=updater) as source:
+            set_choice(policy, 1)
+            source.update_policy_weights_()
+            assert (next(source)["action"] == 1).all()
+            with pytest.raises(ValueError, match="one model"):
+                source.update_policy_weights_(policy, model_id="policy")
+            set_choice(policy, 0)
+
+
+def test_each_worker_has_a_policy_of_its_factory() -> None:
+    made: list[int] = []
+
+    def factory(choice: int):
+        def make() -> nn.Module:
+            made.append(choice)
+            return always(choice)
+
+        return make
+
+    with MultiSyncCollector([cartpole] * 2, policy_factory=[factory(0), factory(1)], frames_per_batch=20) as source:
+        assert next(source)["action"].tolist() == [0] * 10 + [1] * 10
+    assert sorted(made) == [0, 1]
+    with pytest.raises(TypeError, match="one of them"):
+        Collector(cartpole, by_name, policy_factory=factory(0), frames_per_batch=20)
+
+
+def test_no_two_workers_share_a_module() -> None:
+    seen: dict[int, set[int]] = {}
+
+    class Counts(nn.Module):
+        def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            seen.setdefault(threading.get_ident(), set()).add(id(self))
+            return torch.zeros((), dtype=torch.int64)
+
+    with MultiSyncCollector([cartpole] * 3, Counts(), frames_per_batch=30, total_frames=60) as source:
+        seen.clear()
+        for _ in source:
+            pass
+    assert sorted(len(modules) for modules in seen.values()) == [1, 1, 1]
+    assert len(set.union(*seen.values())) == 3
+
+
+def test_updates_before_each_batch() -> None:
+    policy = always(0)
+    with MultiSyncCollector([cartpole], policy, frames_per_batch=20, update_at_each_batch=True) as source:
+        next(source)
+        set_choice(policy, 1)
+        assert (next(source)["action"] == 1).all()
+
+
+def test_frames_tell_the_version_that_acted() -> None:
+    with MultiSyncCollector([cartpole], always(0), frames_per_batch=20, track_policy_version=True) as source:
+        assert (next(source)["policy_version"] == 0).all()
+        source.update_policy_weights_(always(1))
+        assert (next(source)["policy_version"] == 1).all()
+
+
+def test_a_probabilistic_actor_of_torchrl_learns_with_its_losses() -> None:
+    from torchrl.modules import MLP, ProbabilisticActor, TanhNormal, ValueOperator
+    from torchrl.objectives import ClipPPOLoss
+    from torchrl.objectives.value import GAE
+
+    def mlp(outputs: int) -> MLP:
+        return MLP(in_features=3, out_features=outputs, num_cells=[16, 16], activation_class=nn.Tanh)
+
+    network = TensorDictModule(
+        nn.Sequential(mlp(2), NormalParamExtractor()), in_keys=["observation"], out_keys=["loc", "scale"]
+    )
+    actor = ProbabilisticActor(
+        network,
+        in_keys=["loc", "scale"],
+        distribution_class=TanhNormal,
+        distribution_kwargs={"low": -2.0, "high": 2.0},
+        return_log_prob=True,
+    )
+    critic = ValueOperator(mlp(1), in_keys=["observation"])
+    loss_fn = ClipPPOLoss(actor_network=actor, critic_network=critic)
+    advantage = GAE(value_network=critic, gamma=0.99, lmbda=0.95)
+    optimizer = torch.optim.Adam(loss_fn.parameters(), lr=1e-3)
+    collector = Collector("Pendulum-v1", actor, frames_per_batch=64, total_frames=192, track_policy_version=True)
+    assert collector.policy_backend == "native"
+    versions = []
+    for batch in collector:
+        versions.append(int(batch["policy_version"][0]))
+        losses = loss_fn(advantage(batch)[torch.randperm(64)[:32]])
+        (losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert torch.isfinite(losses["loss_critic"]).all()
+    assert versions == [0, 1, 2]
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_one_hot_actions_are_the_default_of_gym_env(network, backend) -> None:
+    policy = TensorDictModule(network, in_keys=["observation"], out_keys=["action"])
+    batch = collect(policy, GymEnv("CartPole-v1"), policy_backend=backend)
+    with torch.no_grad():
+        best = network(batch["observation"]).argmax(-1)
+    assert torch.equal(batch["action"], nn.functional.one_hot(best, 2))

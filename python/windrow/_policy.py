@@ -1,0 +1,114 @@
+"""From what a user calls a policy to what the engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from windrow.modules import RandomPolicy
+
+BACKENDS = ("auto", "native", "torch")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A policy in the form that the engine takes.
+
+    Attributes:
+        core: None for random actions, functions that make an object for each worker, or a description of a network.
+        source: the user's module, where weights come from when none are given; None without one.
+        shared: the engine calls the user's own object, if it calls one, so that weights need not be copied to it.
+    """
+
+    core: Any
+    source: Any = None
+    shared: bool = False
+
+
+def is_random(policy: Any) -> bool:
+    """Whether the engine's random policy does what ``policy`` would do."""
+    return policy is None or isinstance(policy, RandomPolicy) or type(policy).__name__ == "RandomPolicy"
+
+
+def choose(
+    policy: Any,
+    factories: Sequence[Callable[[], Any]] | None,
+    *,
+    backend: str,
+    exploration_type: str,
+    threads: bool,
+    device: Any,
+    trust: bool,
+) -> Choice:
+    """The form in which the engine takes ``policy``, or what ``factories`` make for each worker.
+
+    Raises:
+        TypeError: both are given, or the policy cannot be called.
+        ValueError: the backend is not known, or the policy has no native form though one is demanded.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f'policy_backend must be "auto", "native" or "torch", got {backend!r}')
+    make = partial(_actor, exploration_type=exploration_type, threads=threads, device=device, trust=trust)
+    if factories is not None:
+        return Choice([partial(make, factory, copied=False) for factory in factories], source=policy)
+    if is_random(policy):
+        return Choice(None)
+    if not callable(policy):
+        raise TypeError(f"expected a policy that can be called, got {type(policy).__name__}")
+    fallback = [partial(make, lambda: policy, copied=threads)]
+    module = policy if hasattr(policy, "state_dict") else None
+    shared = module is not None and not threads and device is None
+    if backend != "torch" and device is None:
+        from windrow import _lower
+
+        lowered = _lower.lower(policy, strict=backend == "native")
+        if lowered is not None:
+            core = {**lowered, "fallback": None if backend == "native" else fallback}
+            return Choice(core, source=module, shared=shared)
+    elif backend == "native":
+        raise ValueError("a native policy runs on the CPU: policy_device must be left out")
+    return Choice(fallback, source=module, shared=shared)
+
+
+def _actor(
+    make: Callable[[], Any], *, exploration_type: str, threads: bool, copied: bool, device: Any, trust: bool
+) -> Any:
+    """What acts for one worker."""
+    from windrow._torch_policy import TorchPolicy
+
+    return TorchPolicy(make(), exploration_type, threaded=threads, copied=copied, device=device, trust=trust)
+
+
+def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: Any) -> Any:
+    """``policy``, compiled if that was asked for.
+
+    Raises:
+        RuntimeError: CUDA graphs were asked for without a CUDA device.
+    """
+    if cudagraph_policy:
+        if device is None:
+            raise RuntimeError("cudagraph_policy needs a policy on a CUDA device: policy_device is the CPU")
+        from tensordict.nn import CudaGraphModule
+
+        options = cudagraph_policy if isinstance(cudagraph_policy, dict) else {}
+        policy = CudaGraphModule(policy, **options)
+    if compile_policy:
+        import torch
+
+        policy = torch.compile(policy, **(compile_policy if isinstance(compile_policy, dict) else {}))
+    return policy
+
+
+def copied_now(core: Any) -> Any:
+    """The form ``core`` with policies that are made, and so copied, at once instead of when a worker needs them."""
+    if isinstance(core, list):
+        return [partial(_given, make()) for make in core]
+    if isinstance(core, dict) and core["fallback"] is not None:
+        return {**core, "fallback": copied_now(core["fallback"])}
+    return core
+
+
+def _given(made: Any) -> Any:
+    return made

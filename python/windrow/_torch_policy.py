@@ -1,0 +1,235 @@
+"""Policies that Python evaluates, behind the few methods that the engine calls."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModuleBase, set_interaction_type
+
+from windrow import _weights
+from windrow._exploration import interaction_type
+
+Key = str | tuple[str, ...]
+
+#: What wrappers count beside an observation.
+BOOKKEEPING = ("step_count", "is_init", "episode_reward")
+
+#: The exploration type that modules look up is one for the whole process.
+_CONTEXT = threading.Lock()
+
+
+class TorchPolicy:
+    """A callable as the engine sees it.
+
+    The engine calls :meth:`bind` once, then :meth:`act` for each step; :meth:`load` with new weights between batches.
+
+    Args:
+        policy: a module, or any callable that one of the rules of :func:`calls_with_tensordict` fits.
+        exploration_type: name of the exploration type that holds while the policy is called.
+        threaded: the policy is called in a thread of the engine, not in the user's.
+        copied: call a copy of the module instead of the user's own object.
+        device: where the policy is evaluated; None where its inputs are, on the CPU.
+        trust: take the policy for one that maps a TensorDict to a TensorDict, whatever its signature.
+    """
+
+    wants_first = False
+
+    def __init__(
+        self,
+        policy: Callable[..., Any],
+        exploration_type: str,
+        *,
+        threaded: bool,
+        copied: bool,
+        device: Any = None,
+        trust: bool = False,
+    ) -> None:
+        self.module = policy if isinstance(policy, torch.nn.Module) else None
+        if self.module is not None and (copied or device is not None):
+            self.module = policy = copy.deepcopy(self.module).to(device)
+        self.policy = policy
+        self.threaded = threaded
+        self.device = device
+        self.trust = trust
+        self.type = interaction_type(exploration_type)
+        # Made once: a step has few microseconds to spare.
+        self.no_grad = torch.no_grad()
+        self.exploring = set_interaction_type(self.type)
+        self.tensors = {} if self.module is None else _weights.tensors_of(self.module)
+        # A process has one context, which threads must not change under each other's feet. Copies of modules can do
+        # without where they sample, as they do unless told otherwise.
+        self.needs_context = not threaded or exploration_type != "random"
+        if threaded and self.module is not None:
+            for module in self.module.modules():
+                if isinstance(module, ProbabilisticTensorDictModule):
+                    module.default_interaction_type = self.type
+        self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
+
+    def bind(
+        self, inputs: dict[Key, torch.Tensor], action_keys: list[Key], batch: list[int]
+    ) -> list[tuple[list[str], torch.Tensor]]:
+        """Calls the policy once, and returns what it writes: the actions in the order of ``action_keys``, then the rest.
+
+        Args:
+            inputs: an observation of zeros for each key of the environment, ``[*batch, *shape]``.
+            action_keys: the actions that the environment wants.
+            batch: dimensions of a batch of observations: none for one environment.
+
+        Raises:
+            TypeError: the policy cannot be called with these observations, or returns something else than tensors.
+            KeyError: it writes no action.
+        """
+        self.keys = list(inputs)
+        self.batch = torch.Size(batch)
+        devices = [self.device] if self.device is not None and torch.device(self.device).type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            if calls_with_tensordict(self.policy, self.trust):
+                found = self._bind_tensordict(inputs, action_keys)
+            else:
+                found = self._bind_tensors(inputs, action_keys)
+        return [([key] if isinstance(key, str) else list(key), value) for key, value in found]
+
+    def act(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs for one step, in the order that :meth:`bind` gave."""
+        if self.device is not None:
+            inputs = tuple(value.to(self.device) for value in inputs)
+        if not self.needs_context:
+            with self.no_grad:
+                return self.call(*inputs)
+        if self.threaded:
+            with _CONTEXT, self.no_grad, self.exploring:
+                return self.call(*inputs)
+        with self.no_grad, self.exploring:
+            return self.call(*inputs)
+
+    def load(self, weights: TensorDictBase) -> None:
+        """Copies ``weights`` into the module. There are none where it is the user's own, which has them already."""
+        with torch.no_grad():
+            for name, value in weights.items():
+                self.tensors[name].copy_(value)
+
+    def check(self, weights: TensorDictBase) -> None:
+        """Whether :meth:`load` would take these weights.
+
+        Raises:
+            ValueError: they are those of another policy.
+        """
+        given = dict(weights.items())
+        if given or self.threaded:
+            _weights.check(self.tensors, given)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The module's tensors by name."""
+        return self.tensors
+
+    def _not_bound(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        raise RuntimeError("a policy has to see an environment's observations before it acts")
+
+    def _bind_tensordict(
+        self, inputs: dict[Key, torch.Tensor], action_keys: list[Key]
+    ) -> list[tuple[Key, torch.Tensor]]:
+        self.call = self._whole_output
+        found: Any = self.act(*inputs.values())[0]
+        outputs = {
+            key: value
+            for key, value in found.items(include_nested=True, leaves_only=True)
+            if key not in inputs and not _is_private(key) and isinstance(value, torch.Tensor)
+        }
+        missing = [key for key in action_keys if key not in outputs]
+        if missing:
+            raise KeyError(f"the policy writes {list(outputs)}, but no {missing[0]!r}, which the environment takes")
+        self.out_keys = [*action_keys, *(key for key in outputs if key not in action_keys)]
+        self.call = self._call_tensordict
+        return [(key, outputs[key]) for key in self.out_keys]
+
+    def _whole_output(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        return (self._evaluate(inputs),)
+
+    def _evaluate(self, inputs: Sequence[torch.Tensor]) -> TensorDictBase:
+        given = TensorDict(dict(zip(self.keys, inputs)), batch_size=self.batch)
+        returned = self.policy(given)
+        if returned is None:
+            return given
+        if not isinstance(returned, TensorDictBase):
+            raise TypeError(
+                f"a policy that is given a TensorDict returns one, got {type(returned).__name__}; to be called with tensors, "
+                "name its parameters after the observations"
+            )
+        return returned
+
+    def _call_tensordict(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        returned = self._evaluate(inputs)
+        return tuple(returned.get(key) for key in self.out_keys)
+
+    def _bind_tensors(
+        self, inputs: dict[Key, torch.Tensor], action_keys: list[Key]
+    ) -> list[tuple[Key, torch.Tensor]]:
+        self.arguments = arguments_of(self.policy, self.keys)
+        self.call = self._call_tensors
+        values = self.act(*inputs.values())
+        if len(values) < len(action_keys):
+            raise TypeError(f"the policy returns {len(values)} tensors, expected one for each of {action_keys}")
+        extra = [f"output{number}" for number in range(1, len(values) - len(action_keys) + 1)]
+        return list(zip([*action_keys, *extra], values))
+
+    def _call_tensors(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        returned = self.policy(*[inputs[index] for index in self.arguments])
+        return returned if isinstance(returned, tuple) else (returned,)
+
+
+def _is_private(key: Key) -> bool:
+    names = (key,) if isinstance(key, str) else key
+    return any(name.startswith("_") for name in names)
+
+
+def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bool:
+    """Whether ``policy`` maps a TensorDict to a TensorDict.
+
+    That is so for modules of tensordict, and for callables with exactly one parameter that is called ``tensordict`` or
+    ``td`` or annotated as a TensorDict; and for any other one when it is trusted.
+    """
+    if trust or isinstance(policy, TensorDictModuleBase):
+        return True
+    parameters = _parameters(policy)
+    if len(parameters) != 1:
+        return False
+    annotation = parameters[0].annotation
+    is_annotated = inspect.isclass(annotation) and issubclass(annotation, TensorDictBase)
+    return parameters[0].name in ("tensordict", "td") or is_annotated
+
+
+def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
+    """Which observation each parameter of ``policy`` is given, by position: the one with its name; the only one to the only
+    parameter.
+
+    Raises:
+        TypeError: a parameter has the name of no observation.
+    """
+    empty = inspect.Parameter.empty
+    required = [parameter for parameter in _parameters(policy) if parameter.default is empty]
+    names = [parameter.name for parameter in required]
+    if all(name in keys for name in names) and names:
+        return [list(keys).index(name) for name in names]
+    observed = [index for index, key in enumerate(keys) if key not in BOOKKEEPING]
+    if len(names) == 1 and len(observed) == 1:
+        return observed
+    raise TypeError(
+        f"expected a policy whose parameters are observations of the environment, {list(keys)}, or a single TensorDict; got "
+        f"{names}. Wrap it in a TensorDictModule, or pass trust_policy=True if it takes a TensorDict all the same"
+    )
+
+
+def _parameters(policy: Callable[..., Any]) -> list[inspect.Parameter]:
+    function = policy.forward if isinstance(policy, torch.nn.Module) else policy
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"the signature of the policy {policy!r} cannot be read: wrap it in a function") from error
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter for parameter in signature.parameters.values() if parameter.kind in kinds]

@@ -1,0 +1,71 @@
+"""Weights by name, out of whatever holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def tensors_of(module: Any) -> dict[str, Any]:
+    """Parameters and buffers of ``module`` by their names in its ``state_dict``: the tensors themselves, not copies."""
+    import torch
+
+    state = module.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def slots_of(module: Any) -> list[tuple[dict[str, Any], str, Any]]:
+    """Where the parameters and buffers of ``module`` are kept: a dictionary, a name in it, and what was found there."""
+    owners = [entries for child in module.modules() for entries in (child._parameters, child._buffers)]
+    return [(entries, name, tensor) for entries in owners for name, tensor in entries.items() if tensor is not None]
+
+
+def weights_of(source: Any) -> dict[str, Any]:
+    """Weights by name out of a module, a ``TensorDict`` of parameters, or a ``state_dict``.
+
+    Raises:
+        TypeError: ``source`` is none of these.
+    """
+    import torch
+
+    if isinstance(source, torch.nn.Module) and not hasattr(source, "flatten_keys"):
+        return tensors_of(source)
+    if hasattr(source, "flatten_keys"):
+        flat = source.flatten_keys(".")
+        return {str(name): value for name, value in flat.items()}
+    if isinstance(source, Mapping):
+        return {name: value for name, value in source.items() if isinstance(value, torch.Tensor)}
+    raise TypeError(
+        f"expected a module, a TensorDict of its parameters or a state_dict as weights, got {type(source).__name__}"
+    )
+
+
+def check(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    """Whether ``weights`` are those of a module with the tensors ``own``.
+
+    Raises:
+        ValueError: a tensor is missing, unknown or of another shape.
+    """
+    missing = sorted(own.keys() - weights.keys())
+    unknown = sorted(weights.keys() - own.keys())
+    if missing or unknown:
+        raise ValueError(f"weights of another policy: missing {missing or 'none'}, unknown {unknown or 'none'}")
+    for name, value in own.items():
+        if tuple(value.shape) != tuple(weights[name].shape):
+            got = list(weights[name].shape)
+            raise ValueError(f"weights of another policy: {name}: expected shape {list(value.shape)}, got {got}")
+
+
+def copy(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    """Copies ``weights`` into the tensors ``own``, all of them or, on error, none.
+
+    Raises:
+        ValueError: as :func:`check`.
+    """
+    import torch
+
+    check(own, weights)
+    with torch.no_grad():
+        for name, value in own.items():
+            if value is not weights[name]:
+                value.copy_(weights[name])

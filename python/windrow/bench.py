@@ -1,0 +1,192 @@
+"""Ratios against bare loops and TorchRL, each timed beside windrow in one process: ``python -m windrow.bench``.
+
+Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. A ratio is the time of the other side
+divided by windrow's, the median over alternating repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+FRAMES = 1000
+REPEATS = 7
+
+Side = Callable[[], object]
+
+
+def seconds(side: Side, least: float) -> float:
+    """Seconds of one call of ``side``, repeated until ``least`` seconds are over."""
+    calls, start = 0, time.perf_counter()
+    while True:
+        side()
+        calls += 1
+        past = time.perf_counter() - start
+        if past >= least:
+            return past / calls
+
+
+def ratio(own: Side, other: Side, least: float) -> float:
+    """How often ``own`` can be done while ``other`` is done once."""
+    own(), other()
+    pairs = [(seconds(own, least), seconds(other, least)) for _ in range(REPEATS)]
+    return statistics.median(theirs / ours for ours, theirs in pairs)
+
+
+def network() -> Any:
+    """The network of the comparisons: 4-64-64-2 with tanh."""
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
+
+
+def batches(env: Any, policy: Any = None, **arguments: Any) -> Side:
+    """Collects one batch of windrow."""
+    from windrow.collectors import Collector
+
+    collector = Collector(env, policy, **{"frames_per_batch": FRAMES, **arguments})
+    return collector.next
+
+
+def bare_loop(policy: Any = None) -> Side:
+    """As many steps of Gymnasium's environment as a batch has frames, with a module called for each if there is one."""
+    import gymnasium
+    import numpy
+    import torch
+
+    env = gymnasium.make("CartPole-v1")
+    action = numpy.random.default_rng(0).integers(0, 2, FRAMES)
+    state = {"observation": env.reset(seed=0)[0]}
+
+    def steps() -> None:
+        observation = state["observation"]
+        with torch.no_grad():
+            for frame in range(FRAMES):
+                if policy is None:
+                    chosen = action[frame]
+                else:
+                    chosen = int(policy(torch.from_numpy(observation)).argmax())
+                observation, _, terminated, truncated, _ = env.step(chosen)
+                if terminated or truncated:
+                    observation, _ = env.reset()
+        state["observation"] = observation
+
+    return steps
+
+
+def torchrl_batches(policy: Any = None) -> Side:
+    """Collects one batch of TorchRL; None without it."""
+    from tensordict.nn import TensorDictModule
+    from torchrl.collectors import Collector
+    from torchrl.envs import GymEnv
+
+    actor = policy and TensorDictModule(policy, in_keys=["observation"], out_keys=["action"])
+    collector = Collector(GymEnv("CartPole-v1"), actor, frames_per_batch=FRAMES, total_frames=-1)
+    iterator = iter(collector)
+    return lambda: next(iterator)
+
+
+def module_alone(policy: Any, rows: int, calls: int) -> Side:
+    """So many calls of a module on so many rows."""
+    import torch
+
+    rows_of_zeros = torch.zeros(rows, 4)
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            for _ in range(calls):
+                policy(rows_of_zeros)
+
+    return evaluate
+
+
+def import_ratio() -> float:
+    """Time of ``import numpy`` over that of ``import windrow``, each in a fresh interpreter."""
+
+    def of(module: str) -> float:
+        program = f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"
+        told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        return float(told.stdout)
+
+    return statistics.median(of("numpy") / of("windrow.collectors") for _ in range(REPEATS))
+
+
+def gymnasium_cartpole() -> Any:
+    """CartPole of Gymnasium, stepped by windrow."""
+    from windrow.envs import GymEnv
+
+    return GymEnv("CartPole-v1", backend="gymnasium", categorical_action_encoding=True)
+
+
+def native_cartpole() -> Any:
+    """CartPole of windrow."""
+    from windrow.envs import GymEnv
+
+    return GymEnv("CartPole-v1", categorical_action_encoding=True)
+
+
+def figures(least: float) -> list[tuple[str, Callable[[], float], float]]:
+    """Name, measurement and target of each figure."""
+    net = network()
+    sides: dict[str, Callable[[], Side]] = {
+        "random": lambda: batches(gymnasium_cartpole()),
+        "lowered": lambda: batches(gymnasium_cartpole(), net, policy_backend="native"),
+        "module": lambda: batches(gymnasium_cartpole(), net, policy_backend="torch"),
+    }
+
+    def against(own: Callable[[], Side], other: Callable[[], Side]) -> Callable[[], float]:
+        return lambda: ratio(own(), other(), least)
+
+    def whole_against_large() -> float:
+        # What making a batch for Python costs: one of 1000 frames beside a hundredth of one of 100,000.
+        small = batches(native_cartpole(), net)
+        large = batches(native_cartpole(), net, frames_per_batch=100 * FRAMES)
+        return ratio(small, large, least) / 100
+
+    def microseconds() -> float:
+        one = batches(native_cartpole(), frames_per_batch=1)
+        one()
+        return 250e-6 / statistics.median(seconds(one, least) for _ in range(REPEATS))
+
+    vector = {"num_envs": 64, "frames_per_batch": 64 * 100, "policy_backend": "torch"}
+    return [
+        ("gymnasium, random / bare loop", against(sides["random"], bare_loop), 0.8),
+        ("gymnasium, lowered net / bare random loop", against(sides["lowered"], bare_loop), 0.7),
+        ("gymnasium, module / bare loop with it", against(sides["module"], lambda: bare_loop(net)), 0.8),
+        ("native, lowered net / the same in large batches", whole_against_large, 0.9),
+        ("64 native, module / module alone", against(lambda: batches(native_cartpole(), net, **vector), lambda: module_alone(net, 64, 100)), 0.8),
+        ("250 µs / making a batch", microseconds, 1.0),
+        ("import numpy / import windrow", import_ratio, 1.0),
+        ("gymnasium, random / TorchRL", against(sides["random"], torchrl_batches), 20.0),
+        ("gymnasium, lowered net / TorchRL", against(sides["lowered"], lambda: torchrl_batches(net)), 20.0),
+        ("gymnasium, module / TorchRL", against(sides["module"], lambda: torchrl_batches(net)), 3.5),
+    ]
+
+
+def main() -> int:
+    """Prints every figure; 1 when one falls short and ``--check`` was given."""
+    parser = argparse.ArgumentParser(prog="python -m windrow.bench", description="Ratios against bare loops and TorchRL.")
+    parser.add_argument("--check", action="store_true", help="fail when a figure falls short")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of each side of each repeat")
+    parser.add_argument("--only", default="", help="figures whose names contain this")
+    arguments = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    short = False
+    for name, measure, target in figures(arguments.seconds):
+        if arguments.only not in name:
+            continue
+        value = measure()
+        short |= value < target
+        print(f"{name}  {value:.2f}  {target:.2f}  {'ok' if value >= target else 'short'}", flush=True)
+    return int(short and arguments.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Collectors: a policy runs in environments, batches of experience come back."""
+
+from windrow.collectors._base import BaseCollector
+from windrow.collectors._classes import (
+    AsyncCollector,
+    Collector,
+    MultiAsyncCollector,
+    MultiCollector,
+    MultiSyncCollector,
+)
+from windrow.collectors._evaluator import Evaluator
+from windrow.collectors._interruptor import Interruptor
+from windrow.collectors._profile import ProfileConfig
+from windrow.collectors._updaters import (
+    MultiProcessedWeightUpdater,
+    RayWeightUpdater,
+    RemoteModuleWeightUpdater,
+    VanillaWeightUpdater,
+    WeightUpdaterBase,
+)
+from windrow.modules import RandomPolicy
+
+# What the classes were called once.
+DataCollectorBase = BaseCollector
+SyncDataCollector = Collector
+aSyncDataCollector = AsyncCollector
+_MultiDataCollector = MultiCollector
+MultiSyncDataCollector = MultiSyncCollector
+MultiaSyncDataCollector = MultiAsyncCollector
+
+__all__ = [
+    "AsyncCollector",
+    "BaseCollector",
+    "Collector",
+    "DataCollectorBase",
+    "Evaluator",
+    "Interruptor",
+    "MultiAsyncCollector",
+    "MultiCollector",
+    "MultiProcessedWeightUpdater",
+    "MultiSyncCollector",
+    "MultiSyncDataCollector",
+    "MultiaSyncDataCollector",
+    "ProfileConfig",
+    "RandomPolicy",
+    "RayWeightUpdater",
+    "RemoteModuleWeightUpdater",
+    "SyncDataCollector",
+    "VanillaWeightUpdater",
+    "WeightUpdaterBase",
+    "aSyncDataCollector",
+]

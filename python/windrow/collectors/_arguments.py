@@ -1,0 +1,161 @@
+"""From the arguments of collectors to the options of the engine."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+#: Arguments of TorchRL's collectors that change nothing here, each with the values that say so.
+WITHOUT_EFFECT: dict[str, str] = {
+    "use_buffers": "batches are always written in place",
+    "no_cuda_sync": "nothing is copied without waiting for it",
+    "local_init_rb": "buffers are always made by whoever made them",
+    "num_sub_threads": "workers are threads of one process",
+    "num_threads": "the number of threads of torch is left alone",
+    "collector_class": "there is one collector",
+    "extend_buffer": "batches are always written as a whole",
+    "weight_sync_schemes": "weights travel through one store",
+    "weight_recv_schemes": "weights travel through one store",
+}
+
+
+def frames(name: str, value: Any) -> int | None:
+    """A number of frames, where None and negative numbers mean that there is no limit.
+
+    Raises:
+        TypeError: it is no integer.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or int(value) != value:
+        raise TypeError(f"{name} must be a whole number of frames, got {value!r}")
+    return int(value) if value >= 0 else None
+
+
+def positive(name: str, value: Any) -> int | None:
+    """As :func:`frames`, where 0 means that there is no limit either."""
+    return frames(name, value) or None
+
+
+def environments(create_env_fn: Any, num_workers: int | None, *, single: bool, name: str) -> tuple[list[Any], int | None]:
+    """The environments as a list, and the number of workers where it is not the length of that list.
+
+    Raises:
+        TypeError: one environment for several workers, whose number is not told.
+        ValueError: the numbers contradict each other, or there is no environment.
+    """
+    is_list = isinstance(create_env_fn, (list, tuple))
+    envs = list(create_env_fn) if is_list else [create_env_fn]
+    if not envs:
+        raise ValueError(f"{name} needs an environment, got an empty list")
+    if single:
+        if len(envs) != 1 or num_workers not in (None, 1):
+            got = len(envs) if len(envs) != 1 else num_workers
+            raise ValueError(f"{name} has one worker, got {got}: use MultiSyncCollector or MultiAsyncCollector")
+        return envs, None
+    if is_list:
+        if num_workers not in (None, len(envs)):
+            raise ValueError(f"num_workers={num_workers}, but create_env_fn is a list of {len(envs)}")
+        return envs, None
+    if num_workers is None:
+        raise TypeError(f"{name} needs a list of environments, one for each worker, or num_workers")
+    if num_workers < 1:
+        raise ValueError(f"num_workers must be 1 or more, got {num_workers}")
+    return envs, num_workers
+
+
+def environment_arguments(given: Any, workers: int) -> list[dict[str, Any] | None]:
+    """Arguments of the function that makes environments, for each worker.
+
+    Raises:
+        ValueError: a list that is not as long as there are workers.
+    """
+    if given is None or isinstance(given, dict):
+        return [given or None]
+    if len(given) != workers:
+        raise ValueError(f"create_env_kwargs has {len(given)} entries for {workers} workers")
+    return [entry or None for entry in given]
+
+
+def shares(frames_per_batch: Any) -> tuple[int | None, list[int] | None]:
+    """Frames of a batch, or of each worker in it.
+
+    Raises:
+        TypeError: it is not given, or no whole number.
+    """
+    if frames_per_batch is None:
+        raise TypeError("frames_per_batch is missing: the number of frames in a batch")
+    if isinstance(frames_per_batch, (list, tuple)):
+        return None, [frames("frames_per_batch", entry) or 0 for entry in frames_per_batch]
+    return frames("frames_per_batch", frames_per_batch) or 0, None
+
+
+def factories(policy_factory: Any, workers: int) -> list[Callable[[], Any]] | None:
+    """Functions that make a policy, one for all workers or one for each.
+
+    Raises:
+        ValueError: a list that is not as long as there are workers.
+        TypeError: one of them cannot be called.
+    """
+    if policy_factory is None:
+        return None
+    given: Sequence[Any] = policy_factory if isinstance(policy_factory, (list, tuple)) else [policy_factory] * workers
+    if len(given) != workers:
+        raise ValueError(f"policy_factory has {len(given)} entries for {workers} workers")
+    for factory in given:
+        if not callable(factory):
+            raise TypeError(f"policy_factory must be a function, got {type(factory).__name__}")
+    return list(given)
+
+
+def concatenation(cat_results: Any, *, sync: bool) -> str:
+    """How shares of workers are put together, as the engine calls it.
+
+    Raises:
+        ValueError: it is none of the ways, or makes no sense because a batch is one worker's.
+    """
+    if cat_results is None:
+        return "0"
+    if cat_results != "stack" and (isinstance(cat_results, bool) or cat_results not in (0, -1)):
+        raise ValueError(f'cat_results must be "stack", 0 or -1, got {cat_results!r}')
+    if not sync:
+        raise ValueError("cat_results makes no sense where each batch is one worker's")
+    return str(cat_results)
+
+
+def device_of(name: str, *candidates: Any) -> Any:
+    """The first device that is given, if it is another than the CPU.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    given = next((candidate for candidate in candidates if candidate is not None), None)
+    if isinstance(given, (list, tuple)):
+        if len({str(entry) for entry in given}) != 1:
+            raise ValueError(f"{name} must be one device for all workers, got {list(map(str, given))}")
+        given = given[0]
+    if given is None or str(given) == "cpu":
+        return None
+    import torch
+
+    device = torch.device(given)
+    if device.type == "cpu":
+        return None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(f"{name}={device}: torch finds no CUDA device on this machine")
+    return device
+
+
+def unknown(name: str, arguments: dict[str, Any]) -> None:
+    """Refuses arguments that no collector has, and warns of those that have no effect here.
+
+    Raises:
+        TypeError: naming all that are not known.
+    """
+    strange = sorted(set(arguments) - set(WITHOUT_EFFECT))
+    if strange:
+        raise TypeError(f"{name} has no argument {', '.join(strange)}")
+    for argument, value in arguments.items():
+        if value not in (None, False):
+            warnings.warn(f"{argument} has no effect: {WITHOUT_EFFECT[argument]}", UserWarning, stacklevel=4)

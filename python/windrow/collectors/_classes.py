@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from typing import Any
+
+from windrow.collectors._base import BaseCollector
+
+
+class Collector(BaseCollector):
+    """One worker, which runs in the thread that asks for batches.
+
+    It acts with the policy as it is when a batch is asked for, without :meth:`update_policy_weights_`.
+
+    Example:
+        >>> from windrow.collectors import Collector
+        >>> collector = Collector("CartPole-v1", frames_per_batch=100, total_frames=300)
+        >>> [batch.shape for batch in collector]
+        [torch.Size([100]), torch.Size([100]), torch.Size([100])]
+    """
+
+    def __init__(self, create_env_fn: Any, policy: Any = None, **arguments: Any) -> None:
+        backend = arguments.pop("backend", None)
+        if backend not in (None, "direct"):
+            raise ValueError(f"backend={backend!r}: use MultiSyncCollector or MultiAsyncCollector for several workers")
+        for name in ("sync", "num_collectors", "backend_options"):
+            if arguments.pop(name, None) not in (None, 1):
+                raise ValueError(f"{name} is for several workers: use MultiCollector")
+        super().__init__(create_env_fn, policy, **arguments)
+
+
+class AsyncCollector(BaseCollector):
+    """One worker in the background, which collects the next batch while the present one is being used."""
+
+    _sync = False
+    _threads = True
+
+
+class MultiCollector(BaseCollector):
+    """Several workers: a :class:`MultiSyncCollector` or a :class:`MultiAsyncCollector`, as ``sync`` says."""
+
+    _threads = True
+    _single = False
+
+    def __new__(cls, *_: Any, sync: bool | None = None, **__: Any) -> MultiCollector:
+        if cls is not MultiCollector:
+            return super().__new__(cls)
+        if sync is None:
+            raise TypeError("MultiCollector needs sync=True or sync=False")
+        return super().__new__(MultiSyncCollector if sync else MultiAsyncCollector)
+
+    def __init__(self, create_env_fn: Any, policy: Any = None, *, sync: bool | None = None, **arguments: Any) -> None:
+        if sync is not None and sync != self._sync:
+            raise ValueError(f"{type(self).__name__} with sync={sync}: leave sync out, or use MultiCollector")
+        super().__init__(create_env_fn, policy, **arguments)
+
+
+class MultiSyncCollector(MultiCollector):
+    """Several workers; each batch has a share of every one, collected after it was asked for."""
+
+    _sync = True
+
+
+class MultiAsyncCollector(MultiCollector):
+    """Several workers; each batch is one worker's, whichever is ready first, and the others go on meanwhile."""
+
+    _sync = False

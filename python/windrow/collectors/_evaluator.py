@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from windrow import _policy, _weights
+from windrow._exploration import name_of
+from windrow._windrow import EvaluatorCore
+
+_ALIVE: weakref.WeakSet[Evaluator] = weakref.WeakSet()
+
+
+class Evaluator:
+    """Plays whole episodes with a copy of a policy, in a thread of its own, while training goes on.
+
+    Results are dictionaries: ``eval/reward`` is the mean return of the episodes, beside ``eval/reward_std``,
+    ``eval/num_episodes``, ``eval/episode_length``, ``eval/fps``, ``eval/step`` and ``eval/policy_version``.
+
+    Args:
+        env: an environment, an id, or a function that returns one.
+        policy: who acts; it is copied, and never touched again.
+        policy_factory: a function without arguments that makes the policy.
+        num_trajectories: episodes of each evaluation.
+        max_steps: truncate episodes after so many steps.
+        log_prefix: what names of results begin with.
+        exploration_type: as of collectors; the policy's best guess unless told otherwise.
+        metrics_fn: more figures by name, from the TensorDict of all episodes.
+        on_result: called with each result, in the thread of the evaluator.
+        busy_policy: what becomes of an evaluation that is asked for during another: ``"skip"``, ``"error"`` or ``"queue"``.
+        seed: of the environment and of the policy.
+        device: where a policy that torch evaluates is evaluated.
+        policy_backend: as of collectors.
+        trust_policy: as of collectors.
+        backend: ``"thread"``.
+        init_fn: called first of all.
+        shutdown_timeout: seconds that a shutdown waits for the episode that is being played.
+
+    Raises:
+        ValueError: an argument makes no sense.
+        TypeError: an argument is unknown.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        policy: Any = None,
+        *,
+        policy_factory: Callable[[], Any] | None = None,
+        num_trajectories: int = 10,
+        max_steps: int | None = None,
+        log_prefix: str = "eval",
+        exploration_type: Any = "deterministic",
+        metrics_fn: Callable[[Any], Mapping[str, float]] | None = None,
+        on_result: Callable[[dict[str, Any]], None] | None = None,
+        busy_policy: str = "skip",
+        seed: int | None = None,
+        device: Any = None,
+        policy_backend: str = "auto",
+        trust_policy: bool = False,
+        backend: str = "thread",
+        init_fn: Callable[[], None] | None = None,
+        shutdown_timeout: float = 5.0,
+        frames_per_batch: int | None = None,
+        dump_video: bool = False,
+    ) -> None:
+        from windrow.collectors import _arguments
+
+        if backend != "thread":
+            raise ValueError(f'backend must be "thread", got {backend!r}')
+        if (policy is None) == (policy_factory is None):
+            raise ValueError("an evaluator needs a policy or a policy_factory, and not both")
+        if dump_video:
+            raise ValueError("dump_video: environments of windrow record no videos")
+        if init_fn is not None:
+            init_fn()
+        exploration = name_of(exploration_type)
+        choice = _policy.choose(
+            policy,
+            _arguments.factories(policy_factory, 1),
+            backend=policy_backend,
+            exploration_type=exploration,
+            threads=True,
+            device=_arguments.device_of("device", device),
+            trust=trust_policy,
+        )
+        self._source = choice.source
+        self._step = 0
+        self._core = EvaluatorCore(
+            {
+                "env": env,
+                "policy": _policy.copied_now(choice.core),
+                "num_trajectories": num_trajectories,
+                "max_steps": max_steps,
+                "seed": seed,
+                "exploration_type": exploration,
+                "busy_policy": busy_policy,
+                "log_prefix": log_prefix,
+                "metrics": None if metrics_fn is None else lambda batch: dict(metrics_fn(batch)),
+                "on_result": on_result,
+                "shutdown_timeout": shutdown_timeout,
+            }
+        )
+        _ALIVE.add(self)
+
+    def evaluate(
+        self, weights: Any = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Evaluates, and waits for the result.
+
+        Args:
+            weights: a module, a TensorDict of parameters or a ``state_dict``; those that the policy has by now where there is
+                nothing.
+            step: what is reported as ``step``; evaluations are counted where there is nothing.
+            weights_dict: ``{"policy": weights}``.
+        """
+        return self._core.evaluate(self._weights(weights, weights_dict), self._number(step))
+
+    def trigger_eval(
+        self, weights: Any = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None
+    ) -> bool:
+        """As :meth:`evaluate`, without waiting: whether the evaluation takes place.
+
+        Raises:
+            RuntimeError: another one is running, and ``busy_policy`` is ``"error"``.
+        """
+        return self._core.trigger(self._weights(weights, weights_dict), self._number(step))
+
+    def poll(self, timeout: float = 0) -> dict[str, Any] | None:
+        """The oldest result that was not read yet; None if there is none within ``timeout`` seconds."""
+        return self._core.wait(timeout)
+
+    def wait(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """As :meth:`poll`, for as long as it takes. None where nothing is pending."""
+        return self._core.wait(timeout)
+
+    @property
+    def pending(self) -> bool:
+        """Whether an evaluation is running or waiting."""
+        return self._core.pending()
+
+    @staticmethod
+    def extract_weights(module: Any) -> dict[str, Any]:
+        """A copy of the parameters and buffers of ``module``, on the CPU."""
+        return {name: value.detach().cpu().clone() for name, value in _weights.tensors_of(module).items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count of evaluations.
+
+        Raises:
+            RuntimeError: an evaluation is running.
+        """
+        self._idle()
+        return {"step": self._step}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Counts on from a saved state.
+
+        Raises:
+            RuntimeError: an evaluation is running.
+        """
+        self._idle()
+        self._step = int(state_dict["step"])
+
+    def shutdown(self) -> None:
+        """Ends what is running and forgets what is waiting."""
+        self._core.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"Evaluator({self._step} evaluations asked for, {'busy' if self.pending else 'idle'})"
+
+    def _idle(self) -> None:
+        if self.pending:
+            raise RuntimeError("an evaluation is running: wait for it first")
+
+    def _number(self, step: int | None) -> int:
+        number = self._step if step is None else int(step)
+        self._step = number + 1
+        return number
+
+    def _weights(self, weights: Any, by_id: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if by_id is not None:
+            weights = by_id.get("policy") if weights is None else weights
+        if weights is None:
+            weights = self._source
+        return None if weights is None else _weights.weights_of(weights)
+
+
+@atexit.register
+def _end_all() -> None:
+    for evaluator in list(_ALIVE):
+        evaluator.shutdown()

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import weakref
+
+from windrow._windrow import CollectorCore
+
+
+class Interruptor:
+    """Cuts batches of the collectors that it was given to short, from any thread.
+
+    A batch that is being collected ends at its next step; those that follow have one step for each environment, until
+    :meth:`start_collection`.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._cores: weakref.WeakSet[CollectorCore] = weakref.WeakSet()
+
+    def register(self, core: CollectorCore) -> None:
+        """Takes one more collector in."""
+        self._cores.add(core)
+        core.cut(self._stopped)
+
+    def stop_collection(self) -> None:
+        """Cuts batches short."""
+        self._set(True)
+
+    def start_collection(self) -> None:
+        """Collects whole batches again."""
+        self._set(False)
+
+    def collection_stopped(self) -> bool:
+        """Whether batches are cut short."""
+        return self._stopped
+
+    def _set(self, stopped: bool) -> None:
+        self._stopped = stopped
+        for core in self._cores:
+            core.cut(stopped)

@@ -1,0 +1,118 @@
+"""Ways for weights to reach workers: names for one store, from which workers take the newest."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+
+class WeightUpdaterBase:
+    """What :meth:`BaseCollector.update_policy_weights_` goes through.
+
+    Subclasses override :meth:`push_weights`, or :meth:`get_weights` to say where weights come from.
+    """
+
+    def __init__(self) -> None:
+        self._collectors: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._hooks: list[Callable[[], None]] = []
+
+    def register_collector(self, collector: Any) -> None:
+        """Takes in a collector that weights are to reach."""
+        self._collectors.add(collector)
+
+    def register_post_hook(self, hook: Callable[[], None]) -> None:
+        """Calls ``hook`` after weights were pushed."""
+        self._hooks.append(hook)
+
+    @property
+    def collector(self) -> Any:
+        """The collector that weights reach; None before there is one.
+
+        Raises:
+            ValueError: there are several.
+        """
+        if len(self._collectors) > 1:
+            raise ValueError(f"the updater serves {len(self._collectors)} collectors: expected one")
+        return next(iter(self._collectors), None)
+
+    def get_weights(self, policy_or_weights: Any) -> Any:
+        """What is to be pushed, given what the caller gave: None means the module that the collector was built with."""
+        return policy_or_weights
+
+    def push_weights(self, policy_or_weights: Any = None, worker_ids: Any = None) -> None:
+        """Publishes weights to the workers of all collectors, or to ``worker_ids``."""
+        weights = self.get_weights(policy_or_weights)
+        for collector in self._collectors:
+            collector._publish(weights, worker_ids)
+        for hook in self._hooks:
+            hook()
+
+    __call__ = push_weights
+
+
+class VanillaWeightUpdater(WeightUpdaterBase):
+    """Copies weights: what collectors do without an updater.
+
+    Args:
+        weight_getter: where weights come from when none are given.
+        policy_weights: the same, as a TensorDict of parameters.
+    """
+
+    def __init__(self, *, weight_getter: Callable[[], Any] | None = None, policy_weights: Any = None) -> None:
+        super().__init__()
+        self._getter = weight_getter
+        self._weights = policy_weights
+
+    def get_weights(self, policy_or_weights: Any) -> Any:
+        if policy_or_weights is not None:
+            return policy_or_weights
+        return self._weights if self._getter is None else self._getter()
+
+
+class MultiProcessedWeightUpdater(VanillaWeightUpdater):
+    """Copies weights once for all workers.
+
+    Args:
+        get_server_weights: where weights come from when none are given.
+        policy_weights: not needed; weights of each device in TorchRL.
+    """
+
+    def __init__(self, *, get_server_weights: Callable[[], Any] | None = None, policy_weights: Any = None) -> None:
+        super().__init__(weight_getter=get_server_weights)
+
+
+class RemoteModuleWeightUpdater(WeightUpdaterBase):
+    """Pushes weights that are given with each call; there is no module nearby to take them from."""
+
+    def get_weights(self, policy_or_weights: Any) -> Any:
+        if policy_or_weights is None:
+            raise ValueError("a RemoteModuleWeightUpdater needs the weights with each call")
+        return policy_or_weights
+
+
+class RayWeightUpdater(VanillaWeightUpdater):
+    """Pushes weights to collectors that are actors of Ray, and waits until they have them.
+
+    Args:
+        policy_weights: where weights come from when none are given.
+        remote_collectors: handles of the actors. Without them, the collectors of this process are served.
+        max_interval: not needed: every actor is pushed to.
+    """
+
+    def __init__(self, policy_weights: Any = None, remote_collectors: Any = None, max_interval: int = 0) -> None:
+        super().__init__(policy_weights=policy_weights)
+        self._actors = list(remote_collectors or [])
+
+    def push_weights(self, policy_or_weights: Any = None, worker_ids: Any = None) -> None:
+        if not self._actors:
+            super().push_weights(policy_or_weights, worker_ids)
+            return
+        import ray
+
+        from windrow import _weights
+
+        tensors = _weights.weights_of(self.get_weights(policy_or_weights))
+        weights = {name: value.detach().cpu() for name, value in tensors.items()}
+        chosen = range(len(self._actors)) if worker_ids is None else worker_ids
+        ray.get([self._actors[worker].update_policy_weights_.remote(weights) for worker in chosen])

@@ -1,0 +1,1 @@
+"""Replay buffers and what is done to batches."""

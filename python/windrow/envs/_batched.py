@@ -1,0 +1,165 @@
+"""Several environments in lockstep."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from windrow._windrow import EnvRecipe
+from windrow.envs._base import EnvBase
+
+
+class SerialEnv(EnvBase):
+    """Environments that step together in this process, batch size ``[num_workers]``.
+
+    Arguments:
+        num_workers: number of environments.
+        create_env_fn: an environment or a function that makes one, for all; or a list with one for each.
+        create_env_kwargs: passed to the functions; a dict for all, or a list with one for each.
+        device: where tensors are put.
+
+    Raises:
+        ValueError: a list of another length than ``num_workers``.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        create_env_fn: Any,
+        *,
+        create_env_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
+        device: Any = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(device)
+        _refuse(type(self).__name__, options)
+        self.num_workers = num_workers
+        self._makers = _for_each("create_env_fn", create_env_fn, num_workers)
+        self._kwargs = _for_each("create_env_kwargs", create_env_kwargs or {}, num_workers)
+        self._members: list[EnvRecipe] | None = None
+
+    def _make_recipe(self) -> EnvRecipe:
+        if self._members is None:
+            given = zip(self._makers, self._kwargs, strict=True)
+            self._members = [EnvRecipe.of(make, kwargs or None) for make, kwargs in given]
+        return EnvRecipe.many(self._members)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_members": None}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.num_workers}, {self._makers[0]!r})"
+
+
+class ParallelEnv(SerialEnv):
+    """As :class:`SerialEnv`. Native environments are so fast that they step one after the other; those of Python do too,
+    since they share the interpreter's lock, and say so once.
+    """
+
+    _checked = False
+
+    def _make_recipe(self) -> EnvRecipe:
+        recipe = super()._make_recipe()
+        if not self._checked and not _is_native(self._makers[0], self._kwargs[0]):
+            warn_of_turns()
+        self._checked = True
+        return recipe
+
+
+# What TorchRL's batched environments take to set up their processes: there are none here.
+_WITHOUT_MEANING = {
+    "share_individual_td",
+    "shared_memory",
+    "memmap",
+    "num_threads",
+    "num_sub_threads",
+    "serial_for_single",
+    "non_blocking",
+    "mp_start_method",
+    "use_buffers",
+    "metadata_from_workers",
+    "consolidate",
+    "daemon",
+    "shutdown_timeout",
+    "pin_memory",
+    "allow_step_when_done",
+    "policy_proof",
+}
+
+
+def _refuse(name: str, options: dict[str, Any]) -> None:
+    unknown = sorted(set(options) - _WITHOUT_MEANING)
+    if unknown:
+        raise TypeError(f"{name} got unexpected arguments: {', '.join(unknown)}")
+
+
+def _for_each(name: str, given: Any, number: int) -> list[Any]:
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        return [given] * number
+    if len(given) != number:
+        raise ValueError(f"{name} has {len(given)} entries for num_workers={number}")
+    return list(given)
+
+
+def _is_native(make: Any, kwargs: dict[str, Any]) -> bool:
+    native = EnvRecipe.of(make, kwargs or None).is_native()
+    if native is not None:
+        return native
+    made = make(**kwargs)
+    if hasattr(type(made), "_recipe"):
+        return bool(made._recipe().is_native())
+    if hasattr(made, "close"):
+        made.close()
+    return False
+
+
+_warned = False
+
+
+def warn_of_turns() -> None:
+    """Says once that environments written in Python take turns."""
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "environments written in Python share the interpreter's lock: in threads they take turns",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+class EnvCreator:
+    """A function that makes environments, with arguments kept.
+
+    Arguments:
+        create_env_fn: the function, or a class of environments.
+        create_env_kwargs: arguments that each call passes on; they win over those of the call.
+        share_memory: accepted for TorchRL's sake; environments of one process share what they have.
+        kwargs: more of ``create_env_kwargs``.
+    """
+
+    def __init__(
+        self,
+        create_env_fn: Callable[..., Any],
+        create_env_kwargs: dict[str, Any] | None = None,
+        share_memory: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self.create_env_fn = create_env_fn
+        self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
+
+    def __call__(self, **kwargs: Any) -> Any:
+        return self.create_env_fn(**{**kwargs, **self.create_env_kwargs})
+
+    def make_variant(self, **kwargs: Any) -> EnvCreator:
+        """The same function with other arguments."""
+        return EnvCreator(self.create_env_fn, {**self.create_env_kwargs, **kwargs})
+
+    def __repr__(self) -> str:
+        return f"EnvCreator({self.create_env_fn!r}, {self.create_env_kwargs!r})"
+
+
+def env_creator(create_env_fn: Callable[..., Any]) -> EnvCreator:
+    """The function as an :class:`EnvCreator`."""
+    return EnvCreator(create_env_fn)

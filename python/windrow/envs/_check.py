@@ -1,0 +1,62 @@
+"""Whether an environment keeps to what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
+    """Plays an environment with random actions, and compares what comes with its specs and with itself.
+
+    Observations have the names, shapes and element types of their specs and lie within; flags are True where they should
+    be; and the same seed gives the same episode.
+
+    Arguments:
+        env: an environment of windrow, or anything that a collector takes.
+        steps: steps of each of two rollouts.
+        seed: their seed.
+
+    Raises:
+        AssertionError: what was expected and what came.
+    """
+    import torch
+
+    from windrow.envs._base import EnvBase
+    from windrow.envs.transforms import _Wrapped
+
+    env = env if isinstance(env, EnvBase) else _Wrapped(env)
+    first, second = (_play(env, steps, seed) for _ in range(2))
+    batch = tuple(env.batch_size)
+    for name, level in (("root", first), ("next", first.get("next"))):
+        for key, spec in env._observation().leaves():
+            value = level.get(key, None)
+            assert value is not None, f"observation {key!r} is missing in the {name}"
+            expected = (*batch, first.shape[-1], *spec._shape[len(batch) :])
+            assert tuple(value.shape) == expected, f"{name} {key!r}: expected shape {expected}, got {tuple(value.shape)}"
+            assert value.dtype == spec.dtype, f"{name} {key!r}: expected {spec.dtype}, got {value.dtype}"
+            inside = value.movedim(len(batch), 0)
+            assert all(spec.is_in(one) for one in inside), f"{name} {key!r} leaves its spec {spec!r}"
+        for flag in ("done", "terminated", "truncated"):
+            value = level.get(flag)
+            assert value.dtype == torch.bool, f"{name} {flag!r}: expected bool, got {value.dtype}"
+    following = first.get("next")
+    either = following.get("terminated") | following.get("truncated")
+    assert bool((following.get("done") == either).all()), "done is not terminated or truncated"
+    assert not bool(first.get("done").any()), "an episode was over before its first step"
+    for key in first.keys(True, True):
+        same = torch.equal(first.get(key), second.get(key)) or bool(first.get(key).isnan().any())
+        assert same, f"{key!r} differs between two rollouts with seed {seed}: the environment does not keep its seed"
+
+
+def check_env_specs(env: Any, *args: Any, seed: int = 0, **kwargs: Any) -> None:
+    """:func:`check_env` under the name that TorchRL has for it; further arguments have no meaning here."""
+    check_env(env, seed=seed)
+
+
+def _play(env: Any, steps: int, seed: int) -> Any:
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        env.set_seed(seed)
+        return env.rollout(steps, break_when_any_done=False)

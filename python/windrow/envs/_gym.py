@@ -1,0 +1,139 @@
+"""Environments by their id, and those of Gymnasium."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from windrow._windrow import EnvHandle, EnvRecipe, native_ids
+from windrow.envs._base import EnvBase
+
+BACKENDS = ("auto", "native", "gymnasium")
+
+
+def _make(env_name: str, kwargs: dict[str, Any]) -> Any:
+    """An environment of Gymnasium; where it has none, names like this one that windrow has."""
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise _unknown(env_name, "and Gymnasium is not installed") from error
+    try:
+        return gymnasium.make(env_name, **kwargs)
+    except gymnasium.error.UnregisteredEnv as error:
+        raise _unknown(env_name, f"Gymnasium: {error}") from error
+
+
+def _unknown(env_name: str, more: str) -> ValueError:
+    try:
+        EnvHandle(EnvRecipe.native(env_name, False, 1))
+    except ValueError as error:
+        return ValueError(f"{error} ({more})")
+    return ValueError(f"{env_name!r} needs Gymnasium here: {more}")
+
+
+class GymEnv(EnvBase):
+    """An environment by its id: windrow's own where it has one, Gymnasium's otherwise.
+
+    Arguments:
+        env_name: an id such as ``"CartPole-v1"``; an environment of Gymnasium is taken as it is.
+        categorical_action_encoding: give choices as indices (``int64 []``) instead of one-hot vectors (``int64 [n]``).
+        frame_skip: take every action so many times, and add rewards up.
+        device: where tensors are put.
+        backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
+            ``kwargs``.
+        kwargs: passed to ``gymnasium.make``.
+
+    Raises:
+        ValueError: there is no such backend, or it cannot make the environment.
+    """
+
+    def __init__(
+        self,
+        env_name: Any,
+        *,
+        categorical_action_encoding: bool = False,
+        frame_skip: int | None = None,
+        device: Any = None,
+        backend: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(device)
+        self._name, self._kwargs = env_name, kwargs
+        self._one_hot = not categorical_action_encoding
+        self._frame_skip = 1 if frame_skip is None else frame_skip
+        self.backend = self._choose(backend or "auto")
+        self._source: EnvRecipe | None = None
+
+    def _choose(self, backend: str) -> str:
+        if backend not in BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None, got {backend!r}")
+        own = isinstance(self._name, str) and self._name in native_ids()
+        if backend == "native":
+            if not own:
+                raise ValueError(f"windrow has no {self._name!r} of its own; it has {', '.join(native_ids())}")
+            if self._kwargs:
+                raise ValueError(f"native environments take no further arguments, got {', '.join(self._kwargs)}")
+        if backend == "auto":
+            return "native" if own and not self._kwargs else "gymnasium"
+        return backend
+
+    def _make_recipe(self) -> EnvRecipe:
+        if self._source is None:
+            self._source = self._new_recipe()
+        return self._source
+
+    def _new_recipe(self) -> EnvRecipe:
+        if self.backend == "native":
+            return EnvRecipe.native(self._name, self._one_hot, self._frame_skip)
+        if not isinstance(self._name, str):
+            return EnvRecipe.gymnasium(self._name, True, self._one_hot, self._frame_skip)
+        # Observations are checked as they are read.
+        make = partial(_make, self._name, {"disable_env_checker": True, **self._kwargs})
+        return EnvRecipe.gymnasium(make, False, self._one_hot, self._frame_skip)
+
+    @property
+    def env_name(self) -> str:
+        """The id."""
+        return self._name if isinstance(self._name, str) else self._known().id
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_source": None}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r}, backend={self.backend!r})"
+
+
+class GymWrapper(GymEnv):
+    """An environment of Gymnasium that was made already, or a vector of them.
+
+    Arguments:
+        env: a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``, in any of its autoreset modes.
+        categorical_action_encoding: as for :class:`GymEnv`.
+        frame_skip: as for :class:`GymEnv`; not for vectors.
+        device: where tensors are put.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        categorical_action_encoding: bool = False,
+        frame_skip: int | None = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__(
+            env,
+            categorical_action_encoding=categorical_action_encoding,
+            frame_skip=frame_skip,
+            device=device,
+            backend="gymnasium",
+        )
+
+    def _new_recipe(self) -> EnvRecipe:
+        from gymnasium.vector import VectorEnv
+
+        if not isinstance(self._name, VectorEnv):
+            return super()._new_recipe()
+        if self._frame_skip != 1:
+            raise ValueError(f"a vector takes every action once, got frame_skip={self._frame_skip}")
+        return EnvRecipe.vector(self._name, True, self._one_hot)

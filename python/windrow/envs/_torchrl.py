@@ -1,0 +1,179 @@
+"""TorchRL's environments behind windrow's engine."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase, unravel_key
+from torchrl.data import tensor_specs as theirs
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import step_mdp
+
+from windrow.envs._specs import Description, leaves
+
+_TYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"}
+
+
+class Adapter:
+    """An environment of TorchRL that takes and gives arrays, one for each leaf, ``[num_envs, *shape]``.
+
+    Batch dimensions are flattened into one. The reward is the sum of all rewards, the flags say whether any of an
+    environment's are set; where they have other names, they are observations too, so that nothing is lost.
+    """
+
+    def __init__(self, env: EnvBase) -> None:
+        self._env = env
+        self.id = type(env).__name__
+        self._batch = tuple(env.batch_size)
+        self.num_envs = math.prod(self._batch)
+        self.is_batched = bool(self._batch)
+        observed = dict(_leaves(env.full_observation_spec))
+        for key, spec in (*_leaves(env.full_reward_spec), *_leaves(env.full_done_spec)):
+            if isinstance(key, tuple):
+                observed[key] = spec
+        described = {key: ("unbounded", _type(spec.dtype), self._shape(spec)) for key, spec in observed.items()}
+        self.observation = _tree(list(described.items()))
+        self._observed = [(key, described[key][2], described[key][1]) for key in _order(self.observation)]
+        acted = dict(_leaves(env.full_action_spec))
+        self.action = _tree([(key, self._describe(key, spec)) for key, spec in acted.items()])
+        self._acted = [(key, acted[key]) for key in _order(self.action)]
+        self._rewards = [key for key, _ in _leaves(env.full_reward_spec)]
+        flags = [key for key, _ in _leaves(env.full_done_spec)]
+        self._flags = {name: [key for key in flags if _last(key) == name] for name in ("done", "terminated", "truncated")}
+        self._root: TensorDictBase | None = None
+
+    def reset(self, envs: list[int], seeds: list[int | None]) -> list[Any]:
+        """Resets the environments ``envs``. TorchRL derives the seeds of a batch from the first one."""
+        if seeds and seeds[0] is not None:
+            # TorchRL seeds with 32 bits.
+            self._env.set_seed(seeds[0] % (2**32 - 1))
+        if len(envs) == self.num_envs or self._root is None:
+            self._root = self._env.reset()
+        else:
+            asked = torch.zeros(self.num_envs, dtype=torch.bool)
+            asked[envs] = True
+            for key in self._env.reset_keys:
+                self._root.set(key, self._like_done(asked, key))
+            self._root = self._env.reset(self._root)
+        return self._arrays(self._root)
+
+    def _like_done(self, asked: torch.Tensor, key: Any) -> torch.Tensor:
+        group = key[:-1] if isinstance(key, tuple) else ()
+        flags = [flag for names in self._flags.values() for flag in names if _group(flag) == group]
+        shape = self._env.full_done_spec[flags[0]].shape
+        asked = asked.reshape(self._batch + (1,) * (len(shape) - len(self._batch)))
+        return asked.expand(shape).to(self._env.device or "cpu")
+
+    def step(self, actions: list[Any]) -> tuple[list[Any], Any, Any, Any]:
+        """Steps all environments."""
+        if self._root is None:
+            raise RuntimeError(f"{self.id} was stepped before it was reset")
+        for (key, spec), action in zip(self._acted, actions, strict=True):
+            value = torch.from_numpy(action).reshape(spec.shape)
+            self._root.set(key, value.to(dtype=spec.dtype, device=self._env.device))
+        stepped = self._env.step(self._root)
+        following = stepped.get("next")
+        self._root = step_mdp(stepped)
+        reward = sum(self._rows(following.get(key)).float().sum(-1) for key in self._rewards)
+        any_of = {name: self._any(following, keys) for name, keys in self._flags.items()}
+        terminated, truncated = any_of["terminated"], any_of["truncated"]
+        truncated = truncated | (any_of["done"] & ~terminated)
+        return self._arrays(following), torch.as_tensor(reward).numpy(), terminated.numpy(), truncated.numpy()
+
+    def close(self) -> None:
+        """Closes the environment."""
+        if not self._env.is_closed:
+            self._env.close()
+
+    def _any(self, following: TensorDictBase, keys: list[Any]) -> torch.Tensor:
+        found = torch.zeros(self.num_envs, dtype=torch.bool)
+        for key in keys:
+            found |= self._rows(following.get(key)).any(-1)
+        return found
+
+    def _rows(self, value: torch.Tensor) -> torch.Tensor:
+        return value.detach().cpu().reshape(self.num_envs, -1)
+
+    def _arrays(self, root: TensorDictBase) -> list[Any]:
+        arrays = []
+        for key, shape, name in self._observed:
+            value = root.get(key, None)
+            if value is None:
+                # Rewards have no place at a root.
+                arrays.append(torch.zeros((self.num_envs, *shape), dtype=getattr(torch, name)).numpy())
+                continue
+            value = value.detach().cpu().reshape(self.num_envs, *shape)
+            arrays.append(value.to(getattr(torch, name)).numpy())
+        return arrays
+
+    def _shape(self, spec: Any) -> tuple[int, ...]:
+        return tuple(spec.shape[len(self._batch) :])
+
+    def _describe(self, key: Any, spec: Any) -> Description:
+        """What windrow's random policy and heads have to know of an action."""
+        shape = self._shape(spec)
+        if isinstance(spec, theirs.OneHot):
+            return ("one_hot", [spec.space.n])
+        if isinstance(spec, theirs.MultiOneHot):
+            return ("one_hot", [box.n for box in spec.space])
+        if isinstance(spec, theirs.Binary):
+            return ("binary", shape)
+        if isinstance(spec, theirs.MultiCategorical):
+            return ("multi_discrete", [box.n for box in spec.space])
+        if isinstance(spec, theirs.Categorical):
+            return ("discrete", spec.space.n) if not shape else ("multi_discrete", [spec.space.n] * math.prod(shape))
+        if isinstance(spec, theirs.Bounded):
+            own = (0,) * len(self._batch)
+            low, high = (bound[own].double().flatten().tolist() for bound in (spec.space.low, spec.space.high))
+            return ("bounded", _type(spec.dtype), shape, low, high)
+        if isinstance(spec, theirs.Unbounded):
+            return ("unbounded", _type(spec.dtype), shape)
+        raise TypeError(f"action {key!r} of {self.id}: specs of type {type(spec).__name__} are not supported")
+
+
+def _leaves(spec: Any) -> list[tuple[Any, Any]]:
+    """Each leaf that holds numbers, with its key."""
+    found = []
+    for key, leaf in spec.items(True, True):
+        key = unravel_key(key)
+        names = key if isinstance(key, tuple) else (key,)
+        if leaf is not None and not isinstance(leaf, theirs.NonTensor) and not any(n.startswith("_") for n in names):
+            if any(dim < 0 for dim in leaf.shape):
+                raise TypeError(f"{key!r} has a shape that changes: {tuple(leaf.shape)}, expected one that stays")
+            found.append((key, leaf))
+    return found
+
+
+def _tree(named: list[tuple[Any, Description]]) -> Description:
+    """The composite description of named leaves; they are in the order of a tree."""
+    order: dict[str, list[tuple[Any, Description]]] = {}
+    for key, leaf in named:
+        names = key if isinstance(key, tuple) else (key,)
+        order.setdefault(names[0], []).append((names[1:], leaf))
+    entries = []
+    for name, below in order.items():
+        bare = len(below) == 1 and below[0][0] == ()
+        entries.append((name, below[0][1] if bare else _tree(below)))
+    return ("composite", entries)
+
+
+def _order(description: Description) -> list[Any]:
+    """The keys of a description in the order of the leaves."""
+    return [path if len(path) > 1 else path[0] for path, _ in leaves(description, "")]
+
+
+def _type(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if name in _TYPES:
+        return name
+    return "float32" if dtype.is_floating_point else "int64"
+
+
+def _last(key: Any) -> str:
+    return str(key[-1] if isinstance(key, tuple) else key)
+
+
+def _group(key: Any) -> tuple[str, ...]:
+    return key[:-1] if isinstance(key, tuple) else ()

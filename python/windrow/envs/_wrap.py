@@ -1,0 +1,35 @@
+"""Environments of other libraries."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from windrow._windrow import EnvRecipe
+
+
+def wrap(env: Any) -> EnvRecipe | None:
+    """How ``env`` is stepped: an id, an environment or vector of Gymnasium, or an environment of TorchRL. None otherwise.
+
+    Choices are one-hot as in TorchRL, except under a bare id, which means what it does in Rust: there they are indices.
+    """
+    if isinstance(env, str):
+        from windrow.envs._gym import GymEnv
+
+        return GymEnv(env, categorical_action_encoding=True)._recipe()
+    # Whoever has an object of a library has imported it.
+    if "gymnasium" in sys.modules:
+        import gymnasium
+
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            return EnvRecipe.vector(env, True, True)
+        if isinstance(env, gymnasium.Env):
+            return EnvRecipe.gymnasium(env, True, True, 1)
+    if "torchrl" in sys.modules:
+        from torchrl.envs import EnvBase
+
+        if isinstance(env, EnvBase):
+            from windrow.envs._torchrl import Adapter
+
+            return EnvRecipe.foreign(Adapter(env), True)
+    return None

@@ -1,0 +1,1 @@
+"""Environments of other libraries, where TorchRL has them."""

@@ -1,0 +1,29 @@
+"""Helpers around environments, under TorchRL's names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from windrow.envs._check import check_env, check_env_specs
+
+if TYPE_CHECKING:
+    from tensordict.nn import InteractionType as ExplorationType
+    from tensordict.nn.probabilistic import interaction_type as exploration_type
+    from tensordict.nn.probabilistic import set_interaction_type as set_exploration_type
+
+__all__ = ["ExplorationType", "check_env", "check_env_specs", "exploration_type", "set_exploration_type"]
+
+_OF_TENSORDICT = {
+    "ExplorationType": "InteractionType",
+    "exploration_type": "interaction_type",
+    "set_exploration_type": "set_interaction_type",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # tensordict brings torch, which is imported only by those who use it.
+    if name not in _OF_TENSORDICT:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tensordict.nn import probabilistic
+
+    return getattr(probabilistic, _OF_TENSORDICT[name])

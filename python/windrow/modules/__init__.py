@@ -1,0 +1,5 @@
+"""Policies."""
+
+from windrow.modules._random import RandomPolicy
+
+__all__ = ["RandomPolicy"]

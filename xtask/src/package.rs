@@ -1,0 +1,95 @@
+//! The Python package: built into the environment of the tests, its types checked, its tests run.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Result, bail};
+
+use crate::{
+    counts::Counts,
+    process::{self, Show},
+    report::{Report, Verdict},
+};
+
+/// Runs the steps that concern the package; none can be tried without an interpreter.
+pub(crate) fn steps(report: &mut Report, root: &Path, python: Option<&PathBuf>) {
+    let mut built = false;
+    report.step("Python package", || {
+        let Some(python) = python else {
+            return Ok(Verdict::NotRun("there is no Python environment".to_owned()));
+        };
+        build(root, python)?;
+        built = true;
+        Ok(Verdict::Passed)
+    });
+    let python = python.filter(|_| built);
+    report.step("Python types", || {
+        with(python, |python| types(root, python))
+    });
+    report.step("Python tests", || {
+        with(python, |python| tests(root, python))
+    });
+}
+
+fn with(python: Option<&PathBuf>, step: impl FnOnce(&Path) -> Result<Verdict>) -> Result<Verdict> {
+    match python {
+        Some(python) => step(python),
+        None => Ok(Verdict::NotRun("the package was not built".to_owned())),
+    }
+}
+
+/// Builds the extension and installs the package so that its sources are those of the tree.
+///
+/// # Errors
+/// When maturin fails; it says why.
+pub(crate) fn build(root: &Path, python: &Path) -> Result<()> {
+    let mut command = in_environment(root, python);
+    // A target folder of its own: the settings that PyO3 is built with differ, and each change builds everything anew.
+    command
+        .args(["-m", "maturin", "develop", "--quiet"])
+        .env("CARGO_TARGET_DIR", root.join("target/python"));
+    let built = process::run(&mut command, Show::Only(|_| false))?;
+    if !built.success {
+        bail!("maturin failed to build the package ({})", built.status);
+    }
+    Ok(())
+}
+
+fn types(root: &Path, python: &Path) -> Result<Verdict> {
+    for (what, arguments) in [
+        ("mypy", ["-m", "mypy"].as_slice()),
+        ("stubtest", &["-m", "mypy.stubtest", "windrow._windrow"]),
+    ] {
+        let mut command = in_environment(root, python);
+        command.args(arguments).env("MYPYPATH", "python");
+        let checked = process::run(&mut command, Show::All)?;
+        if !checked.success {
+            return Ok(Verdict::Failed(
+                None,
+                format!("{what} has something to say"),
+            ));
+        }
+    }
+    Ok(Verdict::Passed)
+}
+
+fn tests(root: &Path, python: &Path) -> Result<Verdict> {
+    let mut command = in_environment(root, python);
+    command.args(["-m", "pytest", "--quiet"]);
+    let finished = process::run(&mut command, Show::All)?;
+    Ok(Verdict::of_tests(
+        finished.success,
+        Counts::read(&finished.lines),
+        &finished.status,
+    ))
+}
+
+fn in_environment(root: &Path, python: &Path) -> Command {
+    let mut command = Command::new(python);
+    command
+        .current_dir(root)
+        .env("VIRTUAL_ENV", root.join("target/venv"));
+    command
+}
