@@ -21,6 +21,7 @@ from windrow.collectors import (
     MultiSyncCollector,
     RandomPolicy,
 )
+from windrow.envs import ParallelEnv
 
 ALL = [
     pytest.param(lambda **arguments: Collector(cartpole, **arguments), id="Collector"),
@@ -28,6 +29,14 @@ ALL = [
     pytest.param(lambda **arguments: MultiSyncCollector([cartpole] * 2, **arguments), id="MultiSyncCollector"),
     pytest.param(lambda **arguments: MultiAsyncCollector([cartpole] * 2, **arguments), id="MultiAsyncCollector"),
 ]
+
+
+def test_batches_are_rounded_up_to_what_environments_in_lockstep_can_deliver() -> None:
+    with (
+        pytest.warns(UserWarning, match="batches have 102 frames"),
+        Collector(ParallelEnv(6, cartpole), frames_per_batch=100, total_frames=300) as collector,
+    ):
+        assert [tuple(batch.shape) for batch in collector] == [(6, 17), (6, 17), (6, 16)]
 
 
 @pytest.mark.parametrize("make", ALL)

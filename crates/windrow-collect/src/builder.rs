@@ -29,6 +29,7 @@ pub struct CollectorBuilder {
     pub(crate) frames_per_batch: Frames,
     pub(crate) total_frames: Option<u64>,
     pub(crate) partial_last_batch: bool,
+    pub(crate) round_up: bool,
     pub(crate) max_frames_per_traj: Option<usize>,
     pub(crate) init_random_frames: u64,
     pub(crate) exploration_type: ExplorationType,
@@ -77,6 +78,7 @@ impl CollectorBuilder {
             frames_per_batch: Frames::Missing,
             total_frames: None,
             partial_last_batch: false,
+            round_up: false,
             max_frames_per_traj: None,
             init_random_frames: 0,
             exploration_type: ExplorationType::default(),
@@ -195,6 +197,15 @@ impl CollectorBuilder {
     #[must_use]
     pub fn partial_last_batch(mut self, allow: bool) -> Self {
         self.partial_last_batch = allow;
+        self
+    }
+
+    /// Rounds `frames_per_batch` up to what environments that step together can deliver, instead of refusing it. Exactly
+    /// `total_frames` are still delivered, a multiple of what was asked for: the last batch is as much shorter as the others
+    /// are longer.
+    #[must_use]
+    pub fn round_up(mut self, round_up: bool) -> Self {
+        self.round_up = round_up;
         self
     }
 

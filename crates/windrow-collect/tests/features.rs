@@ -163,6 +163,30 @@ fn totals_are_exact_and_the_last_batch_may_be_short() {
 }
 
 #[test]
+fn batches_rounded_up_keep_the_total() {
+    let rounded = |total| {
+        Collector::builder(LedgerEnv::from_seed)
+            .num_envs(6)
+            .frames_per_batch(100)
+            .round_up(true)
+            .total_frames(total)
+            .build()
+    };
+    let mut collector = rounded(300).unwrap();
+    assert_eq!(collector.stats().requested_frames_per_batch, 102);
+    let shapes: Vec<_> = collector
+        .by_ref()
+        .map(|batch| batch.unwrap().batch_size().to_vec())
+        .collect();
+    assert_eq!(shapes, [[6, 17], [6, 17], [6, 16]]);
+    let error = rounded(306).unwrap_err().to_string();
+    assert!(
+        error.starts_with("total_frames=306 is not a multiple of frames_per_batch=100"),
+        "{error}"
+    );
+}
+
+#[test]
 fn breaking_off_and_going_on_counts_on() {
     let mut collector = Collector::builder(LedgerEnv::from_seed)
         .frames_per_batch(10)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self
@@ -212,6 +213,12 @@ class BaseCollector:
                 "on_loss": on_loss,
             }
         )
+        if batch is not None and batch < self.frames_per_batch:
+            warnings.warn(
+                f"frames_per_batch={batch} cannot be split over environments that step together: batches have "
+                f"{self.frames_per_batch} frames, and the last one as many fewer as total_frames asks for",
+                stacklevel=2,
+            )
         # The collector acts with the user's module as it is, be it called or read.
         self._follows = self._policy.shared
         self._calls_source = self._follows and self.policy_backend == "torch"

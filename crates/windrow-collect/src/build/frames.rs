@@ -21,11 +21,15 @@ pub(super) fn schedule(
         // Frames are not what is delivered, so nobody minds the few that a whole step of all environments would exceed.
         total_frames = total_frames.map(|total| total - total % num_envs as u64);
     } else if let Some(total) = total_frames {
-        let batch = per_batch as u64;
+        let asked = match chosen.frames_per_batch {
+            Frames::Batch(frames) => frames,
+            _ => per_batch,
+        };
+        let batch = asked as u64;
         if !total.is_multiple_of(batch) && !chosen.partial_last_batch {
             return Err(CollectError::IndivisibleTotal {
                 total,
-                per_batch,
+                per_batch: asked,
                 below: (total / batch).max(1) * batch,
                 above: total.div_ceil(batch) * batch,
             });
@@ -61,9 +65,11 @@ fn shares(
         }),
         Frames::Batch(0) => Err(not_positive("frames_per_batch", 0)),
         Frames::Batch(frames) => {
-            let slabs = plan.slabs_per_batch();
-            lockstep("frames_per_batch", *frames as u64, num_envs * slabs)?;
-            let steps = frames / (num_envs * slabs);
+            let together = num_envs * plan.slabs_per_batch();
+            if !chosen.round_up {
+                lockstep("frames_per_batch", *frames as u64, together)?;
+            }
+            let steps = frames.div_ceil(together);
             if steps < parts {
                 return Err(CollectError::Workers(format!(
                     "frames_per_batch={frames} leaves workers without a frame: {parts} workers of {num_envs} environments need {} or more",

@@ -87,6 +87,7 @@ impl Options<'_> {
                 false => Placement::Inline,
             })
             .partial_last_batch(self.allow_partial_batch)
+            .round_up(true)
             .init_random_frames(self.init_random_frames)
             .exploration_type(exploration)
             .reset_at_each_iter(self.reset_at_each_iter)
