@@ -91,7 +91,7 @@ impl Learner {
     }
 }
 
-/// What an unit of entropy is worth, in units of reward.
+/// What a unit of entropy is worth, in units of reward.
 struct Temperature {
     log: Var,
     adam: AdamW,
