@@ -8,7 +8,7 @@ pub(crate) use loom::sync::{
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{

@@ -2,7 +2,11 @@
 
 use std::ops::Range;
 
+#[cfg(not(shuttle))]
 use crate::sync::{AtomicU64, Ordering, fence};
+// Words lie where a file may be mapped, and shuttle's counters cannot.
+#[cfg(shuttle)]
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Words of the head; one bit a row follows them.
 const HEAD: usize = 16;
