@@ -1,16 +1,24 @@
 //! Benchmarks that judge themselves: one line `name  value  target  ok|short` for each figure.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, bail};
 
 use crate::{
     cargo,
+    package::{self, Profile},
     process::{self, Show},
     python,
 };
 
 const FOLDER: &str = "crates/windrow/benches";
+
+/// The benchmark of the Python package, `python/windrow/bench.py`.
+const PYTHON: &str = "python";
 
 /// Those that time a Python library beside windrow.
 const WITH_PYTHON: [&str; 1] = ["replay"];
@@ -54,30 +62,16 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
             request.name
         );
     }
-    let mut python = None;
-    if WITH_PYTHON.contains(&request.name.as_str()) {
-        python = Some(python::environment(root)?);
-    }
+    let interpreter = interpreter(root, &request.name)?;
     let mut figures = Vec::new();
     for run in 1..=request.runs {
         if request.runs > 1 {
             println!("run {run} of {}", request.runs);
         }
-        let mut command = cargo::command(root);
-        command.args([
-            "bench",
-            "--quiet",
-            "--package",
-            "windrow",
-            "--bench",
-            &request.name,
-        ]);
-        if let Some(python) = &python {
-            command.env(python::VARIABLE, python);
-        }
-        if !request.arguments.is_empty() {
-            command.arg("--").args(&request.arguments);
-        }
+        let mut command = match &interpreter {
+            Some(python) if request.name == PYTHON => of_python(root, python, request),
+            python => of_rust(root, python.as_deref(), request),
+        };
         let finished = process::run(&mut command, Show::All)?;
         if !finished.success {
             bail!(
@@ -92,6 +86,46 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
         summary(&figures).iter().for_each(|line| println!("{line}"));
     }
     Ok(!request.check || judge(&figures))
+}
+
+/// What a benchmark needs of Python; the package itself is built as it is released.
+fn interpreter(root: &Path, name: &str) -> Result<Option<PathBuf>> {
+    if name != PYTHON && !WITH_PYTHON.contains(&name) {
+        return Ok(None);
+    }
+    let python = python::environment(root)?;
+    if name == PYTHON {
+        package::build(root, &python, Profile::Release)?;
+    }
+    Ok(Some(python))
+}
+
+fn of_python(root: &Path, python: &Path, request: &Request) -> Command {
+    let mut command = Command::new(python);
+    command
+        .current_dir(root)
+        .args(["-m", "windrow.bench"])
+        .args(&request.arguments);
+    command
+}
+
+fn of_rust(root: &Path, python: Option<&Path>, request: &Request) -> Command {
+    let mut command = cargo::command(root);
+    command.args([
+        "bench",
+        "--quiet",
+        "--package",
+        "windrow",
+        "--bench",
+        &request.name,
+    ]);
+    if let Some(python) = python {
+        command.env(python::VARIABLE, python);
+    }
+    if !request.arguments.is_empty() {
+        command.arg("--").args(&request.arguments);
+    }
+    command
 }
 
 fn judge(figures: &[Figure]) -> bool {
@@ -174,6 +208,7 @@ fn known(root: &Path) -> Result<Vec<String>> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
         .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
         .collect();
+    names.push(PYTHON.to_owned());
     names.sort();
     Ok(names)
 }

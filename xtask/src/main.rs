@@ -51,7 +51,7 @@ enum Task {
         #[arg(long)]
         examples: bool,
     },
-    /// Runs a benchmark of `crates/windrow/benches`
+    /// Runs a benchmark of `crates/windrow/benches`, or `python`, that of the Python package
     Bench {
         /// Which one; without a name, the known ones are listed
         name: Option<String>,

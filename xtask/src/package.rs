@@ -20,7 +20,7 @@ pub(crate) fn steps(report: &mut Report, root: &Path, python: Option<&PathBuf>) 
         let Some(python) = python else {
             return Ok(Verdict::NotRun("there is no Python environment".to_owned()));
         };
-        build(root, python)?;
+        build(root, python, Profile::Dev)?;
         built = true;
         Ok(Verdict::Passed)
     });
@@ -40,16 +40,28 @@ fn with(python: Option<&PathBuf>, step: impl FnOnce(&Path) -> Result<Verdict>) -
     }
 }
 
+/// How the extension is optimised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// As in all tests.
+    Dev,
+    /// As it is released.
+    Release,
+}
+
 /// Builds the extension and installs the package so that its sources are those of the tree.
 ///
 /// # Errors
 /// When maturin fails; it says why.
-pub(crate) fn build(root: &Path, python: &Path) -> Result<()> {
+pub(crate) fn build(root: &Path, python: &Path, profile: Profile) -> Result<()> {
     let mut command = in_environment(root, python);
     // A target folder of its own: the settings that PyO3 is built with differ, and each change builds everything anew.
     command
         .args(["-m", "maturin", "develop", "--quiet"])
         .env("CARGO_TARGET_DIR", root.join("target/python"));
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
     let built = process::run(&mut command, Show::Only(|_| false))?;
     if !built.success {
         bail!("maturin failed to build the package ({})", built.status);

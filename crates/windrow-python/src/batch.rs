@@ -104,7 +104,25 @@ pub(crate) fn to_python<'py>(py: Python<'py>, dict: &TensorDict) -> PyResult<Bou
 pub(crate) fn from_python(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
     let py = source.py();
     let mut dict = TensorDict::new([]);
-    fill(py, source, &[], &mut dict)?;
+    fill_with(py, source, &[], &mut dict, Copied::Yes)?;
+    Ok(dict)
+}
+
+/// A `tensordict.TensorDict` as views of its tensors' memory, with its batch size.
+///
+/// # Errors
+/// As [`from_torch`], naming the entry; `TypeError` for something that is no `TensorDict`.
+pub(crate) fn views_of(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
+    let py = source.py();
+    if !source.is_instance(Torch::get(py)?.base.bind(py))? {
+        return Err(PyTypeError::new_err(format!(
+            "expected a TensorDict, got {}",
+            source.get_type().name()?
+        )));
+    }
+    let size: Vec<usize> = source.getattr(intern!(py, "batch_size"))?.extract()?;
+    let mut dict = TensorDict::new(&size);
+    fill_with(py, source, &[], &mut dict, Copied::No)?;
     Ok(dict)
 }
 
@@ -147,27 +165,50 @@ impl Named {
     }
 }
 
-fn fill(
+/// Whether tensors are copied; those that are not keep the batch sizes of the dictionaries that they are in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Copied {
+    Yes,
+    No,
+}
+
+impl Copied {
+    fn size_of(self, dict: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+        match self {
+            Self::No if !dict.is_instance_of::<PyDict>() => {
+                dict.getattr(intern!(dict.py(), "batch_size"))?.extract()
+            }
+            Self::Yes | Self::No => Ok(Vec::new()),
+        }
+    }
+}
+
+fn fill_with(
     py: Python<'_>,
     source: &Bound<'_, PyAny>,
     prefix: &[String],
     dict: &mut TensorDict,
+    copied: Copied,
 ) -> PyResult<()> {
     for item in source.call_method0("items")?.try_iter()? {
         let (name, value): (String, Bound<'_, PyAny>) = item?.extract()?;
         let path = [prefix, &[name]].concat();
         if value.is_instance_of::<PyDict>() || value.is_instance(Torch::get(py)?.base.bind(py))? {
-            if is_empty(&value)? {
+            if copied == Copied::No || is_empty(&value)? {
                 let names: Vec<&str> = path.iter().map(String::as_str).collect();
-                set(dict, &names, TensorDict::new([]))?;
+                set(dict, &names, TensorDict::new(copied.size_of(&value)?))?;
             }
-            fill(py, &value, &path, dict)?;
+            fill_with(py, &value, &path, dict, copied)?;
             continue;
         }
         let names: Vec<&str> = path.iter().map(String::as_str).collect();
         let tensor = tensor_of(py, &value)
             .map_err(|error| PyTypeError::new_err(format!("{}: {error}", path.join("."))))?;
-        set(dict, &names, tensor.detach())?;
+        let tensor = match copied {
+            Copied::Yes => tensor.detach(),
+            Copied::No => tensor,
+        };
+        set(dict, &names, tensor)?;
     }
     Ok(())
 }

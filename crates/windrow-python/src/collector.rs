@@ -71,16 +71,17 @@ impl CollectorCore {
 
     /// The next batch; `None` after the last.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let answer: Answer = match &self.courier {
-            None => py.detach(|| self.lock().next()),
-            Some(courier) => gil::wait(py, |patience| {
-                let mut courier = courier.lock().unwrap_or_else(PoisonError::into_inner);
-                courier.next_within(patience)
-            })?,
-        };
-        answer
+        self.answer(py)?
             .map(|batch| batch::to_python(py, &of(py, batch)?))
             .transpose()
+    }
+
+    /// Has the next batch collected for the replay buffer alone; whether there was one.
+    fn advance(&self, py: Python<'_>) -> PyResult<bool> {
+        match self.answer(py)? {
+            Some(batch) => of(py, batch).map(|_| true),
+            None => Ok(false),
+        }
     }
 
     /// One batch as it is, outside of the count.
@@ -301,6 +302,17 @@ impl CollectorCore {
 }
 
 impl CollectorCore {
+    /// What the collector answers when it is asked for a batch.
+    fn answer(&self, py: Python<'_>) -> PyResult<Answer> {
+        match &self.courier {
+            None => Ok(py.detach(|| self.lock().next())),
+            Some(courier) => gil::wait(py, |patience| {
+                let mut courier = courier.lock().unwrap_or_else(PoisonError::into_inner);
+                courier.next_within(patience)
+            }),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Collector> {
         self.collector
             .lock()

@@ -9,6 +9,7 @@ mod error;
 mod evaluator;
 mod gil;
 mod policy;
+mod replay;
 
 #[pymodule]
 #[pyo3(name = "_windrow")]
@@ -18,5 +19,6 @@ fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     collector::register(module)?;
     evaluator::register(module)?;
     policy::register(module)?;
+    replay::register(module)?;
     error::register(module)
 }

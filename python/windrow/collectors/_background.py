@@ -3,6 +3,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from windrow._windrow import ReplayBufferCore
+
 if TYPE_CHECKING:
     from windrow.collectors._base import BaseCollector
 
@@ -17,6 +19,8 @@ class Background:
     def __init__(self, collector: BaseCollector) -> None:
         self.error: BaseException | None = None
         self._collector = collector
+        # Before the thread runs, so that who samples from now on waits for it.
+        self._writer = _Writer(collector.replay_buffer)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="windrow-background", daemon=True)
         self._thread.start()
@@ -29,6 +33,8 @@ class Background:
         except BaseException as error:
             if not self._stopped.is_set():
                 self.error = error
+        finally:
+            self._writer.detach(self.error)
 
     def is_alive(self) -> bool:
         """Whether it still collects."""
@@ -44,9 +50,22 @@ class Background:
         Raises:
             TimeoutError: it did not within ``timeout`` seconds.
         """
-        self._stopped.set()
         if self.is_this_thread():
             return
+        self._stopped.set()
         self._thread.join(timeout)
         if self._thread.is_alive():
             raise TimeoutError(f"collection in the background did not end within {timeout} s")
+
+
+class _Writer:
+    """Lets samples of a buffer of windrow wait for a thread; other buffers do not wait."""
+
+    def __init__(self, buffer: Any) -> None:
+        core = getattr(buffer, "_core", None)
+        self._core = core if isinstance(core, ReplayBufferCore) else None
+        self._id = 0 if self._core is None else self._core.attach()
+
+    def detach(self, error: BaseException | None) -> None:
+        if self._core is not None:
+            self._core.detach(self._id, None if error is None else f"the collector failed: {error}")

@@ -6,6 +6,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from windrow import _policy, _weights
@@ -35,7 +36,8 @@ class BaseCollector:
             as observations are, or ``tensordict`` or ``td``.
         policy_factory: a function without arguments that makes the policy, or one for each worker. ``policy`` is then only
             where new weights come from.
-        frames_per_batch: frames in each batch, over all workers and environments; a list says how many each worker has.
+        frames_per_batch: frames in each batch, over all workers and environments; a list says how many each worker has. Where
+            environments that step together cannot share it evenly, it is rounded up, with a warning.
         total_frames: frames in all, a multiple of ``frames_per_batch``; endless without it, and where it is negative.
         allow_partial_batch: let the last batch be shorter, so that ``total_frames`` need not be a multiple.
         num_workers: how often ``create_env_fn`` is used, where it is no list.
@@ -64,6 +66,7 @@ class BaseCollector:
         weight_updater: what :meth:`update_policy_weights_` goes through, or a function that makes it.
         track_policy_version: let frames carry ``policy_version``, the version of the weights that acted.
         trajs_per_batch: deliver so many whole trajectories in each batch.
+        trajs_per_write: whole trajectories of one write to a buffer of ``windrow.data``, at most.
         traj_format: ``"padded"`` or ``"cat"``: how whole trajectories lie in a batch.
         cat_results: ``0``, ``-1`` or ``"stack"``: how the shares of workers are put together.
         preemptive_threshold: cut the shares of slow workers short once this fraction of them is ready.
@@ -175,7 +178,9 @@ class BaseCollector:
         self.post_collect_hook = post_collect_hook
         self._compact_obs = compact_obs
         self._replay_buffer = replay_buffer
-        self._trajs_per_write = trajs_per_write
+        # Batches that nobody in Python looks at go from the engine to the buffer.
+        plain = self._storing_device is None and not compact_obs and postproc is None
+        self._fills_buffer = plain and bool(getattr(replay_buffer, "_takes_frames_as_they_are", False))
         self._update_at_each_batch = update_at_each_batch
         self._worker_idx = worker_idx
         self._profile: ProfileConfig | None = None
@@ -208,7 +213,10 @@ class BaseCollector:
                 "cat_results": _arguments.concatenation(cat_results, sync=self._sync),
                 "preemptive_threshold": preemptive_threshold,
                 "trajs_per_batch": trajs_per_batch,
-                "traj_format": traj_format or "padded",
+                "trajs_per_write": trajs_per_write if self._fills_buffer else None,
+                "replay_buffer": replay_buffer._core if self._fills_buffer else None,
+                # Padding is nothing to be kept.
+                "traj_format": traj_format or ("padded" if replay_buffer is None else "cat"),
                 "split_trajs": bool(split_trajs),
                 "on_loss": on_loss,
             }
@@ -244,6 +252,10 @@ class BaseCollector:
             with self._ended_by_errors():
                 self._prepare()
             # The engine knows which of its errors are its end.
+            if self._fills_buffer:
+                if self._core.advance():
+                    return None
+                raise StopIteration
             batch = self._core.next()
             if batch is None:
                 raise StopIteration
@@ -565,7 +577,7 @@ class BaseCollector:
             workers: numbers of workers; the first where there is nothing.
             num_rollouts: batches after which a worker is no longer looked at.
             warmup_rollouts: how many of these are not recorded.
-            save_path: of the trace; ``{worker_idx}`` stands for the number of the worker.
+            save_path: of the trace; ``{worker_idx}`` stands for the number of the worker. Its folder is made.
             options: of torch's profiler, which is not used; kept in :attr:`profile_config`.
 
         Raises:
@@ -575,7 +587,9 @@ class BaseCollector:
         config = ProfileConfig(
             workers=workers, num_rollouts=num_rollouts, warmup_rollouts=warmup_rollouts, save_path=save_path, **options
         )
-        self._core.enable_profile(config.workers or [0], num_rollouts, warmup_rollouts, config.template())
+        template = config.template()
+        Path(template).parent.mkdir(parents=True, exist_ok=True)
+        self._core.enable_profile(config.workers or [0], num_rollouts, warmup_rollouts, template)
         self._profile = config
 
     def disable_profile(self) -> None:
@@ -626,8 +640,6 @@ def _single_source(
     if model_id not in (None, "policy"):
         raise KeyError(f"no model is called {model_id!r}: there is 'policy' alone")
     if policy_weights is not None:
-        import warnings
-
         warnings.warn("policy_weights is called weights now", DeprecationWarning, stacklevel=3)
     return given[0] if given else None
 

@@ -1,1 +1,38 @@
-"""Replay buffers and what is done to batches."""
+"""Replay buffers, their storages, samplers and writers, and what is done to batches."""
+
+from windrow.data._buffers import (
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    TensorDictPrioritizedReplayBuffer,
+    TensorDictReplayBuffer,
+)
+from windrow.data._postprocs import MultiStep, split_trajectories
+from windrow.data._samplers import (
+    PrioritizedSampler,
+    PrioritizedSliceSampler,
+    RandomSampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+)
+from windrow.data._storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from windrow.data._writers import RoundRobinWriter, TensorDictMaxValueWriter, TensorDictRoundRobinWriter
+
+__all__ = [
+    "LazyMemmapStorage",
+    "LazyTensorStorage",
+    "ListStorage",
+    "MultiStep",
+    "PrioritizedReplayBuffer",
+    "PrioritizedSampler",
+    "PrioritizedSliceSampler",
+    "RandomSampler",
+    "ReplayBuffer",
+    "RoundRobinWriter",
+    "SamplerWithoutReplacement",
+    "SliceSampler",
+    "TensorDictMaxValueWriter",
+    "TensorDictPrioritizedReplayBuffer",
+    "TensorDictReplayBuffer",
+    "TensorDictRoundRobinWriter",
+    "split_trajectories",
+]

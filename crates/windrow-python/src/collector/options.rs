@@ -14,6 +14,7 @@ use windrow::{
 
 use crate::env;
 use crate::policy::{Actor, Rows, Terms};
+use crate::replay::ReplayBufferCore;
 
 /// What the classes of `windrow.collectors` have made of their arguments.
 #[derive(FromPyObject)]
@@ -43,6 +44,8 @@ pub(super) struct Options<'py> {
     cat_results: String,
     preemptive_threshold: Option<f64>,
     trajs_per_batch: Option<usize>,
+    trajs_per_write: Option<usize>,
+    replay_buffer: Option<Bound<'py, ReplayBufferCore>>,
     traj_format: String,
     split_trajs: bool,
     on_loss: Bound<'py, PyAny>,
@@ -131,6 +134,12 @@ impl Options<'_> {
         }
         if let Some(trajectories) = self.trajs_per_batch {
             builder = builder.trajs_per_batch(trajectories);
+        }
+        if let Some(trajectories) = self.trajs_per_write {
+            builder = builder.trajs_per_write(trajectories);
+        }
+        if let Some(buffer) = &self.replay_buffer {
+            builder = builder.replay_buffer(buffer.get().buffer().clone());
         }
         builder
     }

@@ -1,0 +1,251 @@
+//! A replay buffer, as the classes of `windrow.data` use it.
+
+mod parts;
+
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyIndexError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tensordict::{Tensor, TensorDict};
+use windrow::postproc::{self, MultiStep};
+use windrow::replay::{ReplayBuffer, ReplayError, Waited};
+use windrow::slab::{Sink, SinkError, WriterId};
+
+use crate::{batch, error, gil};
+use parts::Parts;
+
+/// Adds the class and the functions for batches.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(multi_step, module)?)?;
+    module.add_function(wrap_pyfunction!(split_trajectories, module)?)?;
+    module.add_class::<ReplayBufferCore>()
+}
+
+/// A replay buffer; the interpreter's lock is held only where Python objects are made.
+#[pyclass(module = "windrow._windrow", frozen)]
+pub(crate) struct ReplayBufferCore {
+    buffer: ReplayBuffer,
+    timeout: Duration,
+}
+
+impl ReplayBufferCore {
+    /// The buffer itself, for collectors.
+    pub(crate) fn buffer(&self) -> &ReplayBuffer {
+        &self.buffer
+    }
+}
+
+#[pymethods]
+impl ReplayBufferCore {
+    /// Builds the buffer that `options` describe.
+    #[new]
+    fn new(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let parts: Parts = options.extract()?;
+        let timeout = Duration::try_from_secs_f64(parts.sample_timeout)
+            .map_err(|error| PyValueError::new_err(format!("sample_timeout: {error}")))?;
+        let builder = parts.builder(py)?.timeout(timeout);
+        let buffer = of(py, py.detach(|| builder.build()))?;
+        Ok(Self { buffer, timeout })
+    }
+
+    /// Takes a copy of the frames in; the rows that they were written to.
+    fn extend<'py>(
+        &self,
+        py: Python<'py>,
+        frames: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let frames = batch::views_of(frames)?;
+        let rows = of(py, py.detach(|| self.buffer.extend(&frames)))?;
+        let count = rows.len();
+        batch::to_torch(py, tensor(rows, count)?)
+    }
+
+    /// Takes a copy of one frame in; its row, if it was kept.
+    fn add(&self, py: Python<'_>, frame: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+        let frame = batch::views_of(frame)?;
+        of(py, py.detach(|| self.buffer.add(&frame)))
+    }
+
+    /// A batch of frames; waits for collectors that write to the buffer.
+    #[pyo3(signature = (batch_size=None))]
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: Option<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let begin = Instant::now();
+        let sampled = gil::wait(py, |patience| {
+            let left = self.timeout.saturating_sub(begin.elapsed());
+            let sampled = self.buffer.sample_within(batch_size, patience.min(left));
+            match waited_in_vain(sampled, begin.elapsed()) {
+                Err(ReplayError::NotEnough {
+                    waited: Waited::For { .. },
+                    ..
+                }) if left > patience => None,
+                sampled => Some(sampled),
+            }
+        })?;
+        batch::to_python(py, &of(py, sampled)?)
+    }
+
+    /// Copies of the frames in `rows`.
+    fn get<'py>(&self, py: Python<'py>, rows: Vec<i64>) -> PyResult<Bound<'py, PyAny>> {
+        let frames = of(py, py.detach(move || self.buffer.get(&rows)))?;
+        batch::to_python(py, &frames)
+    }
+
+    /// Copies of all frames.
+    fn all<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let frames = of(py, py.detach(|| self.buffer.all()))?;
+        batch::to_python(py, &frames)
+    }
+
+    /// Gives all frames up.
+    fn empty(&self, py: Python<'_>) {
+        py.detach(|| self.buffer.empty());
+    }
+
+    /// Number of frames.
+    fn len(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.buffer.len())
+    }
+
+    /// Frames that there is room for.
+    fn capacity(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    /// Figures by name.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = py.detach(|| self.buffer.stats());
+        let out = PyDict::new(py);
+        out.set_item("frames", stats.frames)?;
+        out.set_item("capacity", stats.capacity)?;
+        out.set_item("write_count", stats.write_count)?;
+        out.set_item("sampled", stats.sampled)?;
+        out.set_item("trajectories", stats.trajectories)?;
+        out.set_item("complete_trajectories", stats.complete_trajectories)?;
+        out.set_item("writers", stats.writers)?;
+        Ok(out)
+    }
+
+    /// Takes priorities of rows over; for how many.
+    fn update_priority(
+        &self,
+        py: Python<'_>,
+        rows: Vec<i64>,
+        priorities: Vec<f32>,
+    ) -> PyResult<usize> {
+        let updated = py.detach(move || self.buffer.update_priority(&rows, &priorities));
+        of(py, updated)
+    }
+
+    /// Changes the exponent of importance weights.
+    fn set_beta(&self, py: Python<'_>, beta: f64) -> PyResult<()> {
+        of(py, py.detach(|| self.buffer.set_beta(beta)))
+    }
+
+    /// Lets samples wait for whoever asks.
+    fn attach(&self) -> u64 {
+        self.buffer.attach().0
+    }
+
+    /// Ends what `attach` began; `error` says why, where something went wrong.
+    #[pyo3(signature = (writer, error=None))]
+    fn detach(&self, writer: u64, error: Option<String>) {
+        self.buffer
+            .detach(WriterId(writer), error.map(SinkError::failed));
+    }
+
+    /// What it takes to go on later.
+    fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let state = of(py, py.detach(|| self.buffer.state_dict()))?;
+        batch::to_python(py, &state)
+    }
+
+    /// Goes on from a saved state.
+    fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let state = batch::views_of(state)?;
+        of(py, py.detach(|| self.buffer.load_state_dict(&state)))
+    }
+
+    /// Writes a checkpoint.
+    fn save(&self, py: Python<'_>, directory: std::path::PathBuf) -> PyResult<()> {
+        of(py, py.detach(move || self.buffer.save(&directory)))
+    }
+
+    /// Reads a checkpoint.
+    fn load(&self, py: Python<'_>, directory: std::path::PathBuf) -> PyResult<()> {
+        of(py, py.detach(move || self.buffer.load(&directory)))
+    }
+}
+
+/// Says how long was waited in all, not in the last of several attempts.
+fn waited_in_vain(
+    sampled: Result<TensorDict, ReplayError>,
+    in_all: Duration,
+) -> Result<TensorDict, ReplayError> {
+    sampled.map_err(|mut failed| {
+        if let ReplayError::NotEnough {
+            waited: Waited::For { time, .. },
+            ..
+        } = &mut failed
+        {
+            *time = in_all;
+        }
+        failed
+    })
+}
+
+/// Rewards over several steps, in a copy of the batch.
+#[pyfunction]
+fn multi_step<'py>(
+    py: Python<'py>,
+    batch: &Bound<'_, PyAny>,
+    gamma: f32,
+    n_steps: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let multi_step = MultiStep::new(gamma, n_steps).map_err(|error| error::to_py(py, &error))?;
+    let mut batch = batch::views_of(batch)?;
+    py.detach(|| multi_step.apply(&mut batch))
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    batch::to_python(py, &batch)
+}
+
+/// A row for every piece of a trajectory in the batch.
+#[pyfunction]
+fn split_trajectories<'py>(
+    py: Python<'py>,
+    batch: &Bound<'_, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let batch = batch::views_of(batch)?;
+    let split = py
+        .detach(|| postproc::split_trajectories(&batch))
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    batch::to_python(py, &split)
+}
+
+fn tensor(rows: Vec<i64>, count: usize) -> PyResult<Tensor> {
+    Tensor::from_vec(rows, [count]).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+}
+
+/// The result, or its error as the exception that fits it best.
+fn of<T>(py: Python<'_>, result: Result<T, ReplayError>) -> PyResult<T> {
+    result.map_err(|failed| {
+        if let Some(raised) = error::raised_in(py, &failed) {
+            return raised;
+        }
+        let message = failed.to_string();
+        match failed {
+            ReplayError::Argument { .. }
+            | ReplayError::Priorities(_)
+            | ReplayError::Store(_)
+            | ReplayError::Tensor(_)
+            | ReplayError::State(_) => PyValueError::new_err(message),
+            ReplayError::NoFrame { .. } => PyIndexError::new_err(message),
+            ReplayError::Io { .. } => PyOSError::new_err(message),
+            _ => PyRuntimeError::new_err(message),
+        }
+    })
+}

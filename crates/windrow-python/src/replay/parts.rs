@@ -1,0 +1,181 @@
+//! From what Python says of a buffer's parts to a builder.
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use windrow::replay::{
+    LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter, PrioritizedSampler,
+    PrioritizedSliceSampler, RandomSampler, Reduction, ReplayBuffer, ReplayBufferBuilder,
+    SamplerWithoutReplacement, SliceSampler,
+};
+use windrow::tensordict::NestedKey;
+
+/// What the classes of `windrow.data` have made of their arguments.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(super) struct Parts {
+    storage: StorageParts,
+    sampler: SamplerParts,
+    writer: Option<WriterParts>,
+    batch_size: Option<usize>,
+    seed: Option<u64>,
+    pub(super) sample_timeout: f64,
+}
+
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct StorageParts {
+    kind: String,
+    max_size: usize,
+    directory: Option<PathBuf>,
+}
+
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct SamplerParts {
+    kind: String,
+    drop_last: bool,
+    shuffle: bool,
+    priorities: Option<(f64, f64, f64)>,
+    slices: Option<SliceParts>,
+}
+
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct SliceParts {
+    num_slices: Option<usize>,
+    slice_len: Option<usize>,
+    end_key: Option<Vec<String>>,
+    traj_key: Option<Vec<String>>,
+    truncated_key: Option<Vec<String>>,
+    strict_length: bool,
+    pad_output: bool,
+    span: (Option<usize>, Option<usize>),
+}
+
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct WriterParts {
+    key: Vec<String>,
+    reduction: String,
+}
+
+impl Parts {
+    /// The builder that does as these parts say.
+    ///
+    /// # Errors
+    /// `ValueError` for a name that there is not, those of the storage's directory.
+    pub(super) fn builder(self, py: Python<'_>) -> PyResult<ReplayBufferBuilder> {
+        let mut builder = self.sampler.add_to(self.storage.add_to(py)?)?;
+        if let Some(writer) = self.writer {
+            builder = builder.writer(writer.writer()?);
+        }
+        if let Some(batch_size) = self.batch_size {
+            builder = builder.batch_size(batch_size);
+        }
+        if let Some(seed) = self.seed {
+            builder = builder.seed(seed);
+        }
+        Ok(builder)
+    }
+}
+
+impl StorageParts {
+    fn add_to(self, py: Python<'_>) -> PyResult<ReplayBufferBuilder> {
+        let builder = ReplayBuffer::builder();
+        Ok(match self.kind.as_str() {
+            "tensor" => builder.storage(LazyTensorStorage::new(self.max_size)),
+            "list" => builder.storage(ListStorage::new(self.max_size)),
+            "memmap" => {
+                let storage = LazyMemmapStorage::new(self.max_size);
+                builder.storage(match self.directory {
+                    None => storage,
+                    Some(directory) => py
+                        .detach(|| storage.at(directory))
+                        .map_err(|error| PyOSError::new_err(error.to_string()))?,
+                })
+            }
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "expected a storage, got {other}"
+                )));
+            }
+        })
+    }
+}
+
+impl SamplerParts {
+    fn add_to(self, builder: ReplayBufferBuilder) -> PyResult<ReplayBufferBuilder> {
+        Ok(match (self.slices, self.priorities) {
+            (Some(slices), Some((alpha, beta, eps))) => builder
+                .sampler(PrioritizedSliceSampler::new(slices.sampler()?, alpha, beta).eps(eps)),
+            (Some(slices), None) => builder.sampler(slices.sampler()?),
+            (None, Some((alpha, beta, eps))) => {
+                builder.sampler(PrioritizedSampler::new(alpha, beta).eps(eps))
+            }
+            (None, None) => match self.kind.as_str() {
+                "random" => builder.sampler(RandomSampler::new()),
+                "without_replacement" => builder.sampler(
+                    SamplerWithoutReplacement::new()
+                        .drop_last(self.drop_last)
+                        .shuffle(self.shuffle),
+                ),
+                other => {
+                    return Err(PyValueError::new_err(format!(
+                        "expected a sampler, got {other}"
+                    )));
+                }
+            },
+        })
+    }
+}
+
+impl SliceParts {
+    fn sampler(self) -> PyResult<SliceSampler> {
+        let sampler = match (self.slice_len, self.num_slices) {
+            (Some(len), None) => SliceSampler::slice_len(len),
+            (None, Some(count)) => SliceSampler::num_slices(count),
+            _ => {
+                return Err(PyValueError::new_err(
+                    "expected either slice_len or num_slices",
+                ));
+            }
+        };
+        let whole = |steps: Option<usize>| steps.unwrap_or(SliceSampler::WHOLE);
+        let mut sampler = sampler
+            .strict_length(self.strict_length)
+            .pad_output(self.pad_output)
+            .span(whole(self.span.0), whole(self.span.1))
+            .truncated_key(self.truncated_key.as_deref().map(key));
+        if let Some(end_key) = &self.end_key {
+            sampler = sampler.end_key(key(end_key));
+        }
+        if let Some(traj_key) = &self.traj_key {
+            sampler = sampler.traj_key(key(traj_key));
+        }
+        Ok(sampler)
+    }
+}
+
+impl WriterParts {
+    fn writer(&self) -> PyResult<MaxRewardWriter> {
+        let reduction = match self.reduction.as_str() {
+            "sum" => Reduction::Sum,
+            "mean" => Reduction::Mean,
+            "max" => Reduction::Max,
+            "min" => Reduction::Min,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "reduction must be \"sum\", \"mean\", \"max\" or \"min\", got {other:?}"
+                )));
+            }
+        };
+        Ok(MaxRewardWriter::new(key(&self.key)).reduction(reduction))
+    }
+}
+
+fn key(names: &[String]) -> NestedKey {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    NestedKey::from(&names[..])
+}

@@ -1,0 +1,1 @@
+assert data.names[-1] == "time"

@@ -1,0 +1,31 @@
+"""The examples, a few frames of each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples" / "python"
+
+
+@pytest.mark.parametrize(
+    ("name", "frames", "told"),
+    [
+        ("ppo_halfcheetah", 4000, "mean return: "),
+        ("dqn_cartpole", 1100, "mean return: "),
+        ("native_policy", 1000, "the first two did the same: True"),
+    ],
+)
+def test_examples(name: str, frames: int, told: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / f"{name}.py"), "--frames", str(frames)]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert told in finished.stdout
+
+
+def test_every_example_is_run() -> None:
+    parametrized = test_examples.pytestmark[0].args[1]
+    assert {name for name, _, _ in parametrized} == {path.stem for path in FOLDER.glob("*.py")}

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from typing import Any
+
+Key = str | tuple[str, ...]
+
+
+def names_of(key: Any) -> list[str] | None:
+    """The names that ``key`` consists of."""
+    if key is None:
+        return None
+    return [key] if isinstance(key, str) else list(key)
+
+
+class _Sampler:
+    kind = "random"
+
+    def _parts(self) -> dict[str, Any]:
+        return {"kind": self.kind, "drop_last": False, "shuffle": True, "priorities": None, "slices": None}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class RandomSampler(_Sampler):
+    """All frames alike, with replacement."""
+
+
+class SamplerWithoutReplacement(_Sampler):
+    """Every frame once before any comes again.
+
+    Args:
+        drop_last: leave out what does not fill a last batch.
+        shuffle: draw in random order, not in that of the buffer.
+    """
+
+    kind = "without_replacement"
+
+    def __init__(self, drop_last: bool = False, shuffle: bool = True) -> None:
+        self.drop_last = drop_last
+        self.shuffle = shuffle
+
+    def _parts(self) -> dict[str, Any]:
+        return {**super()._parts(), "drop_last": self.drop_last, "shuffle": self.shuffle}
+
+
+class SliceSampler(_Sampler):
+    """Pieces of trajectories, end to end; none goes beyond its trajectory.
+
+    Args:
+        num_slices: pieces in a batch.
+        slice_len: frames of each piece. One of these two is needed.
+        end_key: the flag that ends an episode; ``("next", "done")`` where nothing is said.
+        end_keys: the same as a list of one.
+        traj_key: the id of the trajectory; ``("collector", "traj_ids")`` or ``"episode"`` where nothing is said.
+        truncated_key: the flag that is set with the last frame of each piece; None leaves flags as they are.
+        strict_length: whether only trajectories as long as a piece are drawn from. Otherwise shorter ones come whole.
+        pad_output: whether short pieces are filled up by repeating their last frame, with ``("collector", "mask")``.
+        span: how many steps a piece may begin before its trajectory, or end behind it: True for all but one, a number, or
+            one of these for each side.
+        cache_values: has no effect: boundaries are always kept.
+
+    Raises:
+        TypeError: both ``num_slices`` and ``slice_len`` are given, or neither is.
+        RuntimeError: both ``end_key`` and ``end_keys`` are given.
+        ValueError: arguments that contradict each other.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        end_key: Key | None = None,
+        end_keys: list[Key] | None = None,
+        traj_key: Key | None = None,
+        truncated_key: Key | None = ("next", "truncated"),
+        strict_length: bool = True,
+        pad_output: bool = False,
+        span: Any = False,
+        cache_values: bool = False,
+    ) -> None:
+        if (num_slices is None) == (slice_len is None):
+            raise TypeError("a SliceSampler needs either num_slices or slice_len")
+        if end_keys is not None:
+            if end_key is not None:
+                raise RuntimeError("end_key and end_keys: expected one of them")
+            if len(end_keys) != 1:
+                raise ValueError(f"end_keys must have one entry, got {len(end_keys)}")
+            end_key = end_keys[0]
+        if pad_output and strict_length:
+            raise ValueError("pad_output makes sense with strict_length=False only")
+        sides = span if isinstance(span, (list, tuple)) else (span, span)
+        self._slices = {
+            "num_slices": num_slices,
+            "slice_len": slice_len,
+            "end_key": names_of(end_key),
+            "traj_key": names_of(traj_key),
+            "truncated_key": names_of(truncated_key),
+            "strict_length": strict_length,
+            "pad_output": pad_output,
+            "span": tuple(None if side is True else int(side) for side in sides),
+        }
+
+    def _parts(self) -> dict[str, Any]:
+        return {**super()._parts(), "slices": self._slices}
+
+
+class PrioritizedSampler(_Sampler):
+    """Frames in proportion to ``(priority + eps) ** alpha``, with ``"priority_weight"``.
+
+    Args:
+        max_capacity: frames of the buffer, in code that names them: the buffer knows.
+        alpha: exponent of priorities.
+        beta: exponent of weights.
+        eps: what is added to priorities.
+    """
+
+    def __init__(self, max_capacity: int | None = None, alpha: float = 0.7, beta: float = 0.9, eps: float = 1e-8) -> None:
+        self.max_capacity = max_capacity
+        self.alpha, self.beta, self.eps = alpha, beta, eps
+
+    def _parts(self) -> dict[str, Any]:
+        return {**super()._parts(), "priorities": (self.alpha, self.beta, self.eps)}
+
+
+class PrioritizedSliceSampler(SliceSampler):
+    """Pieces of trajectories, each chosen by the priority of the frame that it begins with.
+
+    Args:
+        max_capacity: as of :class:`PrioritizedSampler`, as are the three that follow.
+        alpha: exponent of priorities.
+        beta: exponent of weights.
+        eps: what is added to priorities.
+        slices: the arguments of :class:`SliceSampler`.
+    """
+
+    def __init__(
+        self,
+        max_capacity: int | None = None,
+        alpha: float = 0.7,
+        beta: float = 0.9,
+        eps: float = 1e-8,
+        **slices: Any,
+    ) -> None:
+        super().__init__(**slices)
+        self.max_capacity = max_capacity
+        self.alpha, self.beta, self.eps = alpha, beta, eps
+
+    def _parts(self) -> dict[str, Any]:
+        return {**super()._parts(), "priorities": (self.alpha, self.beta, self.eps)}
