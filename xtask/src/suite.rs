@@ -29,7 +29,7 @@ struct Comparison {
     python: bool,
 }
 
-const COMPARISONS: [Comparison; 3] = [
+const COMPARISONS: [Comparison; 4] = [
     Comparison {
         title: "comparison with Gymnasium",
         package: "windrow-env",
@@ -41,6 +41,12 @@ const COMPARISONS: [Comparison; 3] = [
         package: "windrow-policy",
         test: "torch",
         python: true,
+    },
+    Comparison {
+        title: "comparison of collectors with ledgers",
+        package: "windrow-collect",
+        test: "conformance",
+        python: false,
     },
     Comparison {
         title: "comparison of replay with a list",
