@@ -1,4 +1,4 @@
-//! Every interleaving of a writer and a sampler on one buffer: run with `cargo xtask loom`.
+//! Every interleaving of a writer and a sampler on one buffer: run with `cargo xtask models`.
 //!
 //! A row that is drawn while it is written is an error of the storage, and a thread that nobody wakes a deadlock; both fail
 //! the model.

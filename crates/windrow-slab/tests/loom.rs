@@ -1,4 +1,4 @@
-//! Every interleaving of up to three threads on one ring: run with `cargo xtask loom`.
+//! Every interleaving of up to three threads on one ring: run with `cargo xtask models`.
 //!
 //! Beside each part's memory lies a loom cell that is written with the part and read with the lease, so two owners at
 //! once, or a read that is not ordered behind its write, fail the model.

@@ -1,4 +1,4 @@
-//! Every interleaving of readers and writers on one store: run with `cargo xtask loom`.
+//! Every interleaving of readers and writers on one store: run with `cargo xtask models`.
 //!
 //! Beside each row lies a loom cell that is written with the row and read with it, so a row that is read while it is
 //! written, or a read that is not ordered behind its write, fails the model.
