@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -79,6 +80,13 @@ def _actor(
     from windrow._torch_policy import TorchPolicy
 
     return TorchPolicy(make(), exploration_type, threaded=threads, copied=copied, device=device, trust=trust)
+
+
+def acting(exploration_type: str) -> AbstractContextManager[None]:
+    """What holds while torch evaluates a policy in the user's thread."""
+    from windrow._torch_policy import acting
+
+    return acting(exploration_type)
 
 
 def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: Any) -> Any:

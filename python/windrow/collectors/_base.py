@@ -253,10 +253,13 @@ class BaseCollector:
                 self._prepare()
             # The engine knows which of its errors are its end.
             if self._fills_buffer:
-                if self._core.advance():
+                with self._acting():
+                    more = self._core.advance()
+                if more:
                     return None
                 raise StopIteration
-            batch = self._core.next()
+            with self._acting():
+                batch = self._core.next()
             if batch is None:
                 raise StopIteration
             with self._ended_by_errors():
@@ -270,6 +273,12 @@ class BaseCollector:
         except Exception:
             self.shutdown(raise_on_error=False)
             raise
+
+    def _acting(self) -> contextlib.AbstractContextManager[None]:
+        """What the policy needs around it, where it is called in this thread."""
+        if self._placement == "inline" and self.policy_backend == "torch":
+            return _policy.acting(self._exploration)
+        return contextlib.nullcontext()
 
     def _prepare(self) -> None:
         if self.pre_collect_hook is not None and not self._core.stats()["completed"]:
@@ -319,7 +328,8 @@ class BaseCollector:
         self._surface()
         with self._lock:
             self._follow_policy()
-            return self._core.rollout()
+            with self._acting():
+                return self._core.rollout()
 
     def __len__(self) -> int:
         length = self._core.len()
