@@ -6,7 +6,6 @@ use std::fmt;
 ///
 /// The names are those of NumPy and PyTorch, so that a printed batch reads the same in Rust and in
 /// Python.
-#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     /// One byte, 0 or 1.
@@ -105,7 +104,15 @@ macro_rules! element {
 
 element!(bool => Bool, u8 => U8, i8 => I8, i16 => I16, i32 => I32, i64 => I64, f32 => F32, f64 => F64);
 
-/// Evaluates `$body` with `$T` naming the Rust type of `$dtype`.
+/// Evaluates `$body` with `$T` naming the Rust type of a [`DType`] that is learnt at run time.
+///
+/// ```
+/// use tensordict::{DType, for_dtype};
+///
+/// let size = for_dtype!(DType::I16, T => size_of::<T>());
+/// assert_eq!(size, 2);
+/// ```
+#[macro_export]
 macro_rules! for_dtype {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -144,8 +151,6 @@ macro_rules! for_dtype {
         }
     };
 }
-pub(crate) use for_dtype;
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,6 @@
-use tensordict::DType;
+use tensordict::{DType, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut, Rows, RowsMut};
 
-use crate::number::for_dtype;
 use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 
 /// Several vectors of environments as one: they observe and accept the same, and differ in anything else.

@@ -1,6 +1,6 @@
 //! Elements of any type as numbers, for code that looks at rows whose types it learns at run time.
 
-use tensordict::{DType, Element};
+use tensordict::{DType, Element, for_dtype};
 use windrow_slab::{Key, Row, RowMut};
 
 use crate::EnvError;
@@ -86,51 +86,6 @@ impl Number for bool {
         other
     }
 }
-
-/// Evaluates `$body`, a `Result` with [`EnvError`], with `$T` naming the Rust type of `$dtype`.
-macro_rules! for_dtype {
-    ($dtype:expr, $T:ident => $body:expr) => {{
-        use tensordict::DType;
-        match $dtype {
-            DType::Bool => {
-                type $T = bool;
-                $body
-            }
-            DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            DType::I8 => {
-                type $T = i8;
-                $body
-            }
-            DType::I16 => {
-                type $T = i16;
-                $body
-            }
-            DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            other => Err(crate::EnvError::Spec(format!(
-                "elements of type {other} are not supported"
-            ))),
-        }
-    }};
-}
-pub(crate) use for_dtype;
 
 /// The values of one leaf.
 pub(crate) fn numbers(row: Row<'_>, leaf: usize, dtype: DType) -> Result<Vec<f64>, EnvError> {

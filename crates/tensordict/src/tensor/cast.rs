@@ -1,7 +1,7 @@
 //! Changing the element type.
 
 use super::Tensor;
-use crate::dtype::for_dtype;
+use crate::for_dtype;
 use crate::shape::checked_numel;
 use crate::{DType, Element, Result};
 

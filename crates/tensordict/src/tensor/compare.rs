@@ -2,7 +2,7 @@
 
 use super::Tensor;
 use super::cast::CastTo;
-use crate::dtype::for_dtype;
+use crate::for_dtype;
 use crate::{Element, Result, TensorError};
 
 /// Equal when dtype, shape and all elements are; strides and owners do not matter, and a NaN equals

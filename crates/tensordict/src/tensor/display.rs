@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Tensor;
-use crate::dtype::for_dtype;
+use crate::for_dtype;
 
 /// Elements printed at each end of a dimension that is too long to print whole.
 const EDGE: usize = 3;

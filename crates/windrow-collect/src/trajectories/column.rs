@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use tensordict::{DType, Element, Tensor, TensorError};
+use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
 
 use super::Move;
 use super::block::Block;
@@ -25,25 +25,8 @@ pub(super) trait Column: Debug + Send + Sync {
 }
 
 /// A column without frames, for frames of `shape`.
-///
-/// # Errors
-/// [`TensorError::UnsupportedDType`] when there is a type of elements that this function does not know.
-pub(super) fn column(dtype: DType, shape: &[usize]) -> Result<Box<dyn Column>, TensorError> {
-    Ok(match dtype {
-        DType::Bool => Typed::<bool>::boxed(shape),
-        DType::U8 => Typed::<u8>::boxed(shape),
-        DType::I8 => Typed::<i8>::boxed(shape),
-        DType::I16 => Typed::<i16>::boxed(shape),
-        DType::I32 => Typed::<i32>::boxed(shape),
-        DType::I64 => Typed::<i64>::boxed(shape),
-        DType::F32 => Typed::<f32>::boxed(shape),
-        DType::F64 => Typed::<f64>::boxed(shape),
-        other => {
-            return Err(TensorError::UnsupportedDType {
-                dtype: other.to_string(),
-            });
-        }
-    })
+pub(super) fn column(dtype: DType, shape: &[usize]) -> Box<dyn Column> {
+    for_dtype!(dtype, T => Typed::<T>::boxed(shape))
 }
 
 /// A [`Column`] of elements of one type.
@@ -162,7 +145,7 @@ pub(crate) fn rearranged(
     moves: &[Move],
     lead: &[usize],
 ) -> Result<Tensor, TensorError> {
-    let mut frames = column(tensor.dtype(), &tensor.shape()[dims..])?;
+    let mut frames = column(tensor.dtype(), &tensor.shape()[dims..]);
     frames.append(tensor, dims)?;
     frames.copy(moves, lead)
 }

@@ -1,7 +1,7 @@
-use tensordict::{DType, Element};
+use tensordict::{DType, Element, for_dtype};
 use windrow_slab::{Key, Row, RowMut};
 
-use crate::number::{Number, for_dtype};
+use crate::number::Number;
 use crate::{Env, EnvError, EnvSpec, Outcome};
 
 /// The call in which a [`FailingEnv`] fails, counted from 1 over its whole life.

@@ -1,9 +1,10 @@
 //! Drives environments with random actions and keeps fingerprints of what they did.
 
+use tensordict::for_dtype;
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 
 use super::check::{CheckError, Report};
-use crate::number::{Number, for_dtype, numbers, write_numbers};
+use crate::number::{Number, numbers, write_numbers};
 use crate::{EnvError, EnvSpec, NumpyRng, Outcome, Outcomes, Reset, Spec, VecEnv};
 
 /// What one environment did in one step or reset, small enough to keep all of them.

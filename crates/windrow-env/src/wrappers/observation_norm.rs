@@ -1,7 +1,7 @@
-use tensordict::{DType, NestedKey};
+use tensordict::{DType, NestedKey, for_dtype};
 use windrow_slab::{Key, Rows, RowsMut};
 
-use crate::number::{Number, for_dtype};
+use crate::number::Number;
 use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, VecEnv, VecEnvError};
 
 /// Environments with an observation that is scaled and shifted, element by element: `x * scale + loc`.

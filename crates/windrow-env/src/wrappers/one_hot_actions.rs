@@ -1,7 +1,7 @@
-use tensordict::DType;
+use tensordict::{DType, for_dtype};
 use windrow_slab::{Key, RowBlock, Rows, RowsMut};
 
-use crate::number::{Number, for_dtype};
+use crate::number::Number;
 use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, VecEnv, VecEnvError};
 
 /// Environments with discrete actions that are given as vectors instead of indices: the largest element is the choice.

@@ -64,7 +64,7 @@ pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCap
                 data: tensor.data_ptr().as_ptr().cast(),
                 device: DlDevice { kind: CPU, id: 0 },
                 ndim: shape.len() as i32,
-                dtype: data_type(tensor.dtype())?,
+                dtype: data_type(tensor.dtype()),
                 shape: std::ptr::null_mut(),
                 strides: std::ptr::null_mut(),
                 byte_offset: 0,
@@ -202,7 +202,7 @@ fn strides(tensor: &DlTensor, shape: &Shape) -> Strides {
         .collect()
 }
 
-fn data_type(dtype: DType) -> PyResult<DlDataType> {
+fn data_type(dtype: DType) -> DlDataType {
     let (code, bits) = match dtype {
         DType::I8 => (0, 8),
         DType::I16 => (0, 16),
@@ -212,24 +212,18 @@ fn data_type(dtype: DType) -> PyResult<DlDataType> {
         DType::F32 => (2, 32),
         DType::F64 => (2, 64),
         DType::Bool => (6, 8),
-        other => {
-            return Err(PyTypeError::new_err(format!(
-                "torch has no tensors of {other}"
-            )));
-        }
     };
-    Ok(DlDataType {
+    DlDataType {
         code,
         bits,
         lanes: 1,
-    })
+    }
 }
 
 fn element_type(found: &DlDataType) -> PyResult<DType> {
     let known = DType::ALL.into_iter().find(|&dtype| {
-        data_type(dtype).is_ok_and(|own| {
-            (own.code, own.bits, own.lanes) == (found.code, found.bits, found.lanes)
-        })
+        let own = data_type(dtype);
+        (own.code, own.bits, own.lanes) == (found.code, found.bits, found.lanes)
     });
     known.ok_or_else(|| {
         PyTypeError::new_err(format!(

@@ -4,10 +4,10 @@ use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
-use tensordict::{DType, Element};
+use tensordict::{DType, Element, for_dtype};
 use windrow::env::EnvError;
 
-use super::rows::{Target, for_dtype};
+use super::rows::Target;
 
 /// Writes the observations of one space into rows.
 #[derive(Debug)]

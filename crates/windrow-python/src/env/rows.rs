@@ -1,34 +1,8 @@
 //! Rows whose element types are learnt at run time.
 
-use tensordict::{DType, Element};
+use tensordict::{DType, Element, for_dtype};
 use windrow::env::{EnvError, VecEnvError};
 use windrow::slab::{Key, Row, RowMut, Rows, RowsMut};
-
-/// Evaluates `$body`, a `Result` with [`EnvError`], with `$T` naming the Rust type of `$dtype`.
-macro_rules! for_dtype {
-    ($dtype:expr, $T:ident => $body:expr) => {{
-        macro_rules! with {
-            ($type:ty) => {{
-                type $T = $type;
-                $body
-            }};
-        }
-        match $dtype {
-            tensordict::DType::Bool => with!(bool),
-            tensordict::DType::U8 => with!(u8),
-            tensordict::DType::I8 => with!(i8),
-            tensordict::DType::I16 => with!(i16),
-            tensordict::DType::I32 => with!(i32),
-            tensordict::DType::I64 => with!(i64),
-            tensordict::DType::F32 => with!(f32),
-            tensordict::DType::F64 => with!(f64),
-            other => Err(windrow::env::EnvError::Spec(format!(
-                "elements of type {other} are not supported"
-            ))),
-        }
-    }};
-}
-pub(super) use for_dtype;
 
 /// Where an observation is written: the row of one environment, or those of all.
 #[derive(Debug)]
@@ -106,8 +80,8 @@ pub(super) fn copy_row(
     for (leaf, &dtype) in dtypes.iter().enumerate() {
         for_dtype!(dtype, T => {
             let values = from.get(Key::<T>::new(leaf))?;
-            Ok(to.write(Key::<T>::new(leaf), values)?)
-        })?;
+            to.write(Key::<T>::new(leaf), values)?;
+        });
     }
     Ok(())
 }

@@ -3,11 +3,11 @@
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
-use tensordict::DType;
+use tensordict::{DType, for_dtype};
 use windrow::env::EnvError;
 
 use super::read::Choices;
-use super::rows::{Origin, for_dtype};
+use super::rows::Origin;
 
 /// Choices up to which the objects that stand for them are made beforehand.
 const PREMADE: usize = 1024;

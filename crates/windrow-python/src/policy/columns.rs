@@ -1,50 +1,9 @@
 //! What a policy returned, in the columns that it is to write.
 
-use tensordict::{DType, Element, Tensor};
+use tensordict::{DType, Element, Tensor, for_dtype};
 use windrow::Spec;
 use windrow::policy::PolicyError;
 use windrow::slab::{Key, LeafSpec, RowsMut};
-
-/// Evaluates `$body` with `$T` as the Rust type of `$dtype`.
-macro_rules! by_dtype {
-    ($dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            DType::Bool => {
-                type $T = bool;
-                $body
-            }
-            DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            DType::I8 => {
-                type $T = i8;
-                $body
-            }
-            DType::I16 => {
-                type $T = i16;
-                $body
-            }
-            DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            _ => {
-                type $T = f32;
-                $body
-            }
-        }
-    };
-}
-pub(super) use by_dtype;
 
 /// One column, and how it is encoded.
 pub(super) struct Column {
@@ -108,7 +67,7 @@ impl Column {
             .cast(self.leaf.dtype)
             .map_err(PolicyError::failed)?
             .contiguous();
-        by_dtype!(self.leaf.dtype, T => copy::<T>(&value, index, out))
+        for_dtype!(self.leaf.dtype, T => copy::<T>(&value, index, out))
     }
 
     /// The largest of the numbers of each choice.

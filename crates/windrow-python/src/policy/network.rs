@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tensordict::{DType, Tensor, TensorDict};
+use tensordict::{DType, Tensor, TensorDict, for_dtype};
 use windrow::env::EnvSpec;
 use windrow::nn::{Activation, Sequential};
 use windrow::policy::{EnvRows, Policy, PolicyError, PolicyIn, Scale, ScaleMapping};
@@ -12,7 +12,6 @@ use windrow::slab::{Key, RowBlock};
 use windrow::tensordict::NestedKey;
 use windrow::{Head, NetworkPolicy, Spec};
 
-use super::columns::by_dtype;
 use crate::batch;
 use crate::collector::options::exploration_type;
 
@@ -239,7 +238,7 @@ pub(crate) fn evaluate_network<'py>(
         policy.act(&input, out.rows_mut())?;
         let read = columns.iter().enumerate().map(|(index, leaf)| {
             let shape = [&[rows], leaf.shape.as_slice()].concat();
-            let tensor = by_dtype!(leaf.dtype, T => {
+            let tensor = for_dtype!(leaf.dtype, T => {
                 Tensor::from_slice(out.rows().get::<T>(Key::new(index))?, shape)
             });
             Ok((

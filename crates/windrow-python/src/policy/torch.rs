@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use tensordict::{DType, Tensor};
+use tensordict::{Tensor, for_dtype};
 use windrow::env::EnvSpec;
 use windrow::policy::{Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 use windrow::slab::{Key, LeafSpec, Rows as ObsRows, RowsMut};
 use windrow::tensordict::NestedKey;
 
 use super::Makers;
-use super::columns::{Column, by_dtype};
+use super::columns::Column;
 use crate::batch;
 use crate::gil::attach;
 
@@ -183,7 +183,7 @@ fn observations(
 ) -> Result<Tensor, PolicyError> {
     let shape = [batch, &leaf.shape].concat();
     let copied =
-        by_dtype!(leaf.dtype, T => Tensor::from_slice(obs.get::<T>(Key::new(index))?, shape));
+        for_dtype!(leaf.dtype, T => Tensor::from_slice(obs.get::<T>(Key::new(index))?, shape));
     copied.map_err(PolicyError::failed)
 }
 
