@@ -21,6 +21,7 @@ from windrow.collectors import (
     MultiSyncCollector,
     RandomPolicy,
 )
+from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import ParallelEnv
 
 ALL = [
@@ -292,6 +293,28 @@ def test_a_paused_collector_starts_nothing() -> None:
             with pytest.raises(RuntimeError, match="paused"):
                 next(collector)
         assert next(collector).numel() == 20
+
+
+@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("through_python", [False, True])
+def test_a_pause_holds_the_background_and_no_more(make, through_python: bool) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=8)
+    collector = make(
+        frames_per_batch=20, replay_buffer=buffer, postproc=(lambda batch: batch) if through_python else None
+    )
+    collector.start()
+    buffer.sample()
+    for _ in range(3):
+        with collector.pause():
+            written = buffer.write_count
+            time.sleep(0.01)
+            assert buffer.write_count == written
+            with pytest.raises(RuntimeError, match="paused"), collector.pause():
+                pass
+        while buffer.write_count == written:
+            time.sleep(0.001)
+    assert collector.is_running()
+    collector.async_shutdown()
 
 
 def test_profiles_are_written(tmp_path: Path) -> None:

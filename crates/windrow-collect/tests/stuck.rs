@@ -291,6 +291,37 @@ fn a_pause_waits_for_a_worker_that_stands_still_and_loses_nothing() {
     }
 }
 
+#[test]
+fn a_pause_can_be_given_up_and_workers_go_on() {
+    let delivery = Delivery::FirstCome {
+        workers_per_batch: 1,
+    };
+    let crew = Crew {
+        placement: Placement::Threads,
+        delivery,
+    };
+    let gate = Gate::default();
+    let mut collector = held_up(crew, At::Step(13), &gate);
+    let mut batches = Vec::new();
+    while !gate.has_somebody() {
+        batches.push(collector.next().unwrap().unwrap().detach());
+    }
+    let mut asked = 0;
+    let paused = collector.pause_unless(|| {
+        asked += 1;
+        asked == 3
+    });
+    assert!(paused.unwrap().is_none());
+    assert_eq!(asked, 3);
+    let next = collector.by_ref().take(5);
+    batches.extend(next.map(|batch| batch.unwrap().detach()));
+    gate.open();
+    assert!(collector.pause_unless(|| false).unwrap().is_some());
+    let next = collector.by_ref().take(5);
+    batches.extend(next.map(|batch| batch.unwrap().detach()));
+    check_all(&batches);
+}
+
 /// Notes the threads that it steps in, as Linux numbers them.
 #[derive(Clone)]
 struct Traced {

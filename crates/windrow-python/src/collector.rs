@@ -175,13 +175,23 @@ impl CollectorCore {
 
     /// Lets workers finish the part that they are at and start no other.
     fn pause(&self, py: Python<'_>) -> PyResult<()> {
-        // What ends the pause when it is dropped is made again by `resume`.
-        self.with(py, |collector| std::mem::forget(collector.pause()))
+        let mut raised = Ok(());
+        let paused = self.with(py, |collector| {
+            let given_up = || {
+                raised = gil::attach(|py| py.check_signals());
+                raised.is_err()
+            };
+            // What ends the pause when it is dropped is made again by `resume`.
+            collector.pause_unless(given_up).map(std::mem::forget)
+        })?;
+        raised?;
+        of(py, paused)
     }
 
     /// Ends a pause.
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |collector| drop(collector.pause()))
+        let resumed = self.with(py, |collector| collector.pause().map(drop))?;
+        of(py, resumed)
     }
 
     /// Cuts every part short at its next step, or fills them whole again.

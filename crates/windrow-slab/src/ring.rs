@@ -207,9 +207,17 @@ impl Ring {
         self.ring_all();
     }
 
-    /// Lends nothing until [`resume`](Self::resume), and waits until every part that is out is committed or dropped.
+    /// Lends nothing until [`resume`](Self::resume); whether every part is committed or dropped.
+    pub fn hold(&self) -> bool {
+        self.locked(|state| {
+            state.paused = true;
+            state.is_quiet()
+        })
+    }
+
+    /// As [`hold`](Self::hold), and waits until every part that is out is committed or dropped.
     pub fn pause(&self) {
-        self.locked(|state| state.paused = true);
+        self.hold();
         self.ready
             .wait(&self.state.0, |state| state.is_quiet().then_some(()));
     }

@@ -21,20 +21,39 @@ class Background:
         self._collector = collector
         # Before the thread runs, so that who samples from now on waits for it.
         self._writer = _Writer(collector.replay_buffer)
-        self._stopped = threading.Event()
+        self._stopped = False
+        self._held = False
+        self._collecting = False
+        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="windrow-background", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            for _ in self._collector:
-                if self._stopped.is_set():
-                    return
+            while self._may_go_on():
+                next(self._collector)
+        except StopIteration:
+            pass
         except BaseException as error:
-            if not self._stopped.is_set():
+            if not self._stopped:
                 self.error = error
         finally:
+            self._change(collecting=False)
             self._writer.detach(self.error)
+
+    def _may_go_on(self) -> bool:
+        """Waits while it is held; False once it is stopped."""
+        self._change(collecting=False)
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or not self._held)
+            self._collecting = not self._stopped
+            return self._collecting
+
+    def _change(self, **flags: bool) -> None:
+        with self._changed:
+            for name, flag in flags.items():
+                setattr(self, f"_{name}", flag)
+            self._changed.notify_all()
 
     def is_alive(self) -> bool:
         """Whether it still collects."""
@@ -44,6 +63,16 @@ class Background:
         """Whether the thread itself asks."""
         return threading.current_thread() is self._thread
 
+    def hold(self) -> None:
+        """Waits until the batch that it is at is written, and keeps it from the next until :meth:`release`."""
+        with self._changed:
+            self._held = True
+            self._changed.wait_for(lambda: not self._collecting)
+
+    def release(self) -> None:
+        """Lets it go on."""
+        self._change(held=False)
+
     def stop(self, timeout: Any) -> None:
         """Lets it finish the batch that it is at.
 
@@ -52,7 +81,7 @@ class Background:
         """
         if self.is_this_thread():
             return
-        self._stopped.set()
+        self._change(stopped=True)
         self._thread.join(timeout)
         if self._thread.is_alive():
             raise TimeoutError(f"collection in the background did not end within {timeout} s")

@@ -424,14 +424,28 @@ class BaseCollector:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[Self]:
-        """Workers finish what they are at and start nothing in this context, where no batch can be asked for."""
-        self._core.pause()
-        self._paused = True
+        """Workers finish what they are at and start nothing in this context, where no batch can be asked for. After
+        :meth:`start`, the batch that is under way is written before, and nothing is written in this context.
+
+        Raises:
+            RuntimeError: it is paused already, or a hook of the background asks, which would wait for itself.
+        """
+        self._surface()
+        background = self._background
+        if background is not None and background.is_this_thread():
+            raise RuntimeError("the thread that collects in the background cannot pause the collector")
         try:
+            if background is not None:
+                background.hold()
+            self._core.pause()
+            self._paused = True
             yield self
         finally:
-            self._paused = False
-            self._core.resume()
+            if self._paused:
+                self._paused = False
+                self._core.resume()
+            if background is not None:
+                background.release()
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on later: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool`` and

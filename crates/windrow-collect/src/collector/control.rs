@@ -1,6 +1,8 @@
 //! What can be done to a collector between two batches, or while it runs in the background.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use windrow_policy::Weights;
 
@@ -107,12 +109,37 @@ impl Collector {
     /// What went wrong in the background; [`CollectError::SinkWaits`] when the replay buffer keeps a write waiting for longer
     /// than five seconds.
     pub fn pause(&mut self) -> Result<Paused<'_>, CollectError> {
-        if let Some(background) = &self.background {
-            background.check()?;
-            background.hold(PATIENCE)?;
-        }
+        self.hold_background()?;
         self.core.ring.pause();
         Ok(Paused { collector: self })
+    }
+
+    /// As [`pause`](Self::pause), but gives the pause up once `given_up` says so, which is asked a hundred times a second
+    /// while workers are at something: `None`, and they go on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pause_unless(
+        &mut self,
+        mut given_up: impl FnMut() -> bool,
+    ) -> Result<Option<Paused<'_>>, CollectError> {
+        self.hold_background()?;
+        let paused = Paused { collector: self };
+        while !paused.collector.core.ring.hold() {
+            if given_up() {
+                return Ok(None);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Some(paused))
+    }
+
+    fn hold_background(&self) -> Result<(), CollectError> {
+        let Some(background) = &self.background else {
+            return Ok(());
+        };
+        background.check()?;
+        background.hold(PATIENCE)
     }
 
     /// A way to stop collection from another thread.
