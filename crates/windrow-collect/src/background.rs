@@ -95,30 +95,19 @@ impl Background {
         self.gate.lock().failure.take()
     }
 
-    /// Waits until the thread stands between two batches, and keeps it there. A batch that is begun is finished and
-    /// written; its write may take `patience`.
+    /// Keeps the thread from the batch after the one that it is at; whether it stands between two already.
     ///
     /// # Errors
-    /// [`CollectError::SinkWaits`] when it takes longer; the thread then goes on.
-    pub(crate) fn hold(&self, patience: Duration) -> Result<(), CollectError> {
+    /// [`CollectError::SinkWaits`] when a write takes longer than `patience`.
+    pub(crate) fn hold(&self, patience: Duration) -> Result<bool, CollectError> {
         let mut state = self.gate.lock();
         state.closed = true;
-        loop {
-            match state.place {
-                Place::AtGate | Place::Ended => return Ok(()),
-                Place::Collecting => state = self.gate.wait(state),
-                Place::Writing(since) => {
-                    let left = patience.saturating_sub(since.elapsed());
-                    if left.is_zero() {
-                        drop(state);
-                        self.release();
-                        return Err(CollectError::SinkWaits {
-                            seconds: patience.as_secs_f64(),
-                        });
-                    }
-                    state = self.gate.wait_for(state, left);
-                }
-            }
+        match state.place {
+            Place::AtGate | Place::Ended => Ok(true),
+            Place::Writing(since) if since.elapsed() > patience => Err(CollectError::SinkWaits {
+                seconds: patience.as_secs_f64(),
+            }),
+            Place::Collecting | Place::Writing(_) => Ok(false),
         }
     }
 

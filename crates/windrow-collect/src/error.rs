@@ -153,6 +153,9 @@ pub enum CollectError {
         "the collector was started and writes to its replay buffer by itself: batches cannot be asked for, nor states loaded, and it cannot be started again"
     )]
     Started,
+    /// Whoever asked for a pause gave it up before workers had finished what they were at.
+    #[error("the pause was given up before workers had finished what they were at")]
+    PauseGivenUp,
     /// The thread of a started collector could not be had.
     #[error("failed to start the thread of the collector: {0}")]
     Start(#[source] std::io::Error),

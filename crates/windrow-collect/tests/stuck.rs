@@ -307,16 +307,17 @@ fn a_pause_can_be_given_up_and_workers_go_on() {
         batches.push(collector.next().unwrap().unwrap().detach());
     }
     let mut asked = 0;
-    let paused = collector.pause_unless(|| {
+    let given_up = collector.pause_unless(|| {
         asked += 1;
         asked == 3
     });
-    assert!(paused.unwrap().is_none());
+    let given_up = given_up.unwrap_err();
+    assert!(matches!(given_up, CollectError::PauseGivenUp));
     assert_eq!(asked, 3);
     let next = collector.by_ref().take(5);
     batches.extend(next.map(|batch| batch.unwrap().detach()));
     gate.open();
-    assert!(collector.pause_unless(|| false).unwrap().is_some());
+    drop(collector.pause_unless(|| false).unwrap());
     let next = collector.by_ref().take(5);
     batches.extend(next.map(|batch| batch.unwrap().detach()));
     check_all(&batches);

@@ -109,37 +109,29 @@ impl Collector {
     /// What went wrong in the background; [`CollectError::SinkWaits`] when the replay buffer keeps a write waiting for longer
     /// than five seconds.
     pub fn pause(&mut self) -> Result<Paused<'_>, CollectError> {
-        self.hold_background()?;
-        self.core.ring.pause();
-        Ok(Paused { collector: self })
+        self.pause_unless(|| false)
     }
 
-    /// As [`pause`](Self::pause), but gives the pause up once `given_up` says so, which is asked a hundred times a second
-    /// while workers are at something: `None`, and they go on.
+    /// As [`pause`](Self::pause), but gives up once `given_up` says so, which is asked a thousand times a second while a
+    /// worker is still at something.
     ///
     /// # Errors
-    /// As there.
+    /// As there; [`CollectError::PauseGivenUp`] then, and workers go on.
     pub fn pause_unless(
         &mut self,
         mut given_up: impl FnMut() -> bool,
-    ) -> Result<Option<Paused<'_>>, CollectError> {
-        self.hold_background()?;
-        let paused = Paused { collector: self };
-        while !paused.collector.core.ring.hold() {
-            if given_up() {
-                return Ok(None);
-            }
-            thread::sleep(Duration::from_millis(10));
+    ) -> Result<Paused<'_>, CollectError> {
+        if let Some(background) = &self.background {
+            background.check()?;
         }
-        Ok(Some(paused))
-    }
-
-    fn hold_background(&self) -> Result<(), CollectError> {
-        let Some(background) = &self.background else {
-            return Ok(());
-        };
-        background.check()?;
-        background.hold(PATIENCE)
+        let paused = Paused { collector: self };
+        while !paused.holds()? {
+            if given_up() {
+                return Err(CollectError::PauseGivenUp);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(paused)
     }
 
     /// A way to stop collection from another thread.
@@ -160,6 +152,14 @@ impl Paused<'_> {
     #[must_use]
     pub fn collector(&self) -> &Collector {
         self.collector
+    }
+
+    /// Whether nothing is under way any more.
+    fn holds(&self) -> Result<bool, CollectError> {
+        let background = self.collector.background.as_ref();
+        // Its batch needs workers that are not held yet.
+        let between = background.map_or(Ok(true), |background| background.hold(PATIENCE))?;
+        Ok(between && self.collector.core.ring.hold())
     }
 }
 
