@@ -84,9 +84,9 @@ def _actor(
 
 def acting(exploration_type: str) -> AbstractContextManager[None]:
     """What holds while torch evaluates a policy in the user's thread."""
-    from windrow._torch_policy import acting
+    from windrow import _acting
 
-    return acting(exploration_type)
+    return _acting.acting(exploration_type)
 
 
 def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: Any) -> Any:

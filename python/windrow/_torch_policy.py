@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModuleBase, set_interaction_type
+from tensordict.nn import TensorDictModuleBase
 
 from windrow import _weights
-from windrow._exploration import interaction_type
+from windrow._acting import act_from_now_on, acting
 
 Key = str | tuple[str, ...]
 
 #: What wrappers count beside an observation.
 BOOKKEEPING = ("step_count", "is_init", "episode_reward")
-
-#: The exploration type that modules look up is one for the whole process.
-_CONTEXT = threading.Lock()
-
-
-@contextlib.contextmanager
-def acting(exploration_type: str) -> Iterator[None]:
-    """What holds while policies are called in the user's thread: no gradients, and the exploration type that modules
-    look up."""
-    with torch.no_grad(), set_interaction_type(interaction_type(exploration_type)):
-        yield
 
 
 class TorchPolicy:
@@ -67,17 +54,7 @@ class TorchPolicy:
         self.device = device
         self.trust = trust
         self.exploration_type = exploration_type
-        # Made once: a step has few microseconds to spare.
-        self.no_grad = torch.no_grad()
-        self.exploring = set_interaction_type(interaction_type(exploration_type))
         self.tensors = {} if self.module is None else _weights.tensors_of(self.module)
-        # A process has one context, which threads must not change under each other's feet. Copies of modules can do
-        # without where they sample, as they do unless told otherwise.
-        self.needs_context = exploration_type != "random"
-        if threaded and self.module is not None:
-            for module in self.module.modules():
-                if isinstance(module, ProbabilisticTensorDictModule):
-                    module.default_interaction_type = interaction_type(exploration_type)
         self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
 
     def bind(
@@ -97,8 +74,7 @@ class TorchPolicy:
         self.keys = list(inputs)
         self.batch = torch.Size(batch)
         devices = [self.device] if self.device is not None and torch.device(self.device).type == "cuda" else []
-        context = contextlib.nullcontext() if self.threaded else acting(self.exploration_type)
-        with torch.random.fork_rng(devices=devices), context:
+        with torch.random.fork_rng(devices=devices), acting(self.exploration_type):
             if calls_with_tensordict(self.policy, self.trust):
                 found = self._bind_tensordict(inputs, action_keys)
             else:
@@ -106,19 +82,13 @@ class TorchPolicy:
         return [([key] if isinstance(key, str) else list(key), value) for key, value in found]
 
     def act(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The outputs for one step, in the order that :meth:`bind` gave.
-
-        In the user's thread, whoever asks for a batch has entered :func:`acting`: that is two microseconds less a step.
-        """
+        """The outputs for one step, in the order that :meth:`bind` gave."""
+        # In the user's thread, whoever asks for a batch has entered `acting`.
+        if self.threaded:
+            act_from_now_on(self.exploration_type)
         if self.device is not None:
             inputs = tuple(value.to(self.device) for value in inputs)
-        if not self.threaded:
-            return self.call(*inputs)
-        if not self.needs_context:
-            with self.no_grad:
-                return self.call(*inputs)
-        with _CONTEXT, self.no_grad, self.exploring:
-            return self.call(*inputs)
+        return self.call(*inputs)
 
     def load(self, weights: TensorDictBase) -> None:
         """Copies ``weights`` into the module. There are none where it is the user's own, which has them already."""
