@@ -42,8 +42,11 @@ def choose(
     threads: bool,
     device: Any,
     trust: bool,
+    register: bool = True,
 ) -> Choice:
     """The form in which the engine takes ``policy``, or what ``factories`` make for each worker.
+
+    Where ``register``, environments observe ``is_init`` for policies that read it, and states begin as their modules say.
 
     Raises:
         TypeError: both are given, or the policy cannot be called.
@@ -51,7 +54,7 @@ def choose(
     """
     if backend not in BACKENDS:
         raise ValueError(f'policy_backend must be "auto", "native" or "torch", got {backend!r}')
-    make = partial(_actor, exploration_type=exploration_type, threads=threads, device=device, trust=trust)
+    make = partial(_actor, exploration_type=exploration_type, threads=threads, device=device, trust=trust, register=register)
     if factories is not None:
         return Choice([partial(make, factory, copied=False) for factory in factories], source=policy)
     if is_random(policy):
@@ -74,12 +77,12 @@ def choose(
 
 
 def _actor(
-    make: Callable[[], Any], *, exploration_type: str, threads: bool, copied: bool, device: Any, trust: bool
+    make: Callable[[], Any], *, exploration_type: str, threads: bool, copied: bool, **options: Any
 ) -> Any:
     """What acts for one worker."""
     from windrow._torch_policy import TorchPolicy
 
-    return TorchPolicy(make(), exploration_type, threaded=threads, copied=copied, device=device, trust=trust)
+    return TorchPolicy(make(), exploration_type, threaded=threads, copied=copied, **options)
 
 
 def acting(exploration_type: str) -> AbstractContextManager[None]:

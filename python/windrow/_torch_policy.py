@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-from windrow import _weights
+from windrow import _recurrent, _weights
 from windrow._acting import act_from_now_on, acting
 
 Key = str | tuple[str, ...]
@@ -32,6 +33,12 @@ class TorchPolicy:
         copied: call a copy of the module instead of the user's own object.
         device: where the policy is evaluated; None where its inputs are, on the CPU.
         trust: take the policy for one that maps a TensorDict to a TensorDict, whatever its signature.
+        register: see to it that environments observe ``is_init`` if the policy reads it, and that its states begin as its
+            modules say.
+
+    Attributes:
+        wants_first: :meth:`act` is told which rows begin an episode, after their observations: the policy has a state.
+        reads_init: the environment is to observe ``is_init``.
     """
 
     wants_first = False
@@ -45,6 +52,7 @@ class TorchPolicy:
         copied: bool,
         device: Any = None,
         trust: bool = False,
+        register: bool = True,
     ) -> None:
         self.module = policy if isinstance(policy, torch.nn.Module) else None
         if self.module is not None and (copied or device is not None):
@@ -53,6 +61,8 @@ class TorchPolicy:
         self.threaded = threaded
         self.device = device
         self.trust = trust
+        self.register = register
+        self.reads_init = register and reads_init(policy, trust)
         self.exploration_type = exploration_type
         self.tensors = {} if self.module is None else _weights.tensors_of(self.module)
         self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
@@ -73,16 +83,20 @@ class TorchPolicy:
         """
         self.keys = list(inputs)
         self.batch = torch.Size(batch)
-        devices = [self.device] if self.device is not None and torch.device(self.device).type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), acting(self.exploration_type):
+        with acting(self.exploration_type):
             if calls_with_tensordict(self.policy, self.trust):
                 found = self._bind_tensordict(inputs, action_keys)
             else:
-                found = self._bind_tensors(inputs, action_keys)
+                with self._forked():
+                    found = self._bind_tensors(inputs, action_keys)
         return [([key] if isinstance(key, str) else list(key), value) for key, value in found]
 
     def act(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The outputs for one step, in the order that :meth:`bind` gave."""
+        """The outputs for one step, in the order that :meth:`bind` gave.
+
+        Args:
+            inputs: the observations, and which rows begin an episode where :attr:`wants_first`.
+        """
         # In the user's thread, whoever asks for a batch has entered `acting`.
         if self.threaded:
             act_from_now_on(self.exploration_type)
@@ -116,19 +130,29 @@ class TorchPolicy:
     def _bind_tensordict(
         self, inputs: dict[Key, torch.Tensor], action_keys: list[Key]
     ) -> list[tuple[Key, torch.Tensor]]:
+        self.stepwise = _recurrent.stepwise()
         self.call = self._whole_output
-        found: Any = self.act(*inputs.values())[0]
-        outputs = {
-            key: value
-            for key, value in found.items(include_nested=True, leaves_only=True)
-            if key not in inputs and not _is_private(key) and isinstance(value, torch.Tensor)
-        }
+        memory, found = _recurrent.find(self.policy, inputs, self._probe, batch=self.batch, prime=self.register)
+        outputs = {key: value for key, value in found.items() if not _recurrent.is_private(key)}
         missing = [key for key in action_keys if key not in outputs]
         if missing:
             raise KeyError(f"the policy writes {list(outputs)}, but no {missing[0]!r}, which the environment takes")
         self.out_keys = [*action_keys, *(key for key in outputs if key not in action_keys)]
         self.call = self._call_tensordict
+        self.wants_first = memory is not None
+        if memory is not None:
+            self.memory, self.keys, self.call = memory, memory.keys, self._call_remembering
         return [(key, outputs[key]) for key in self.out_keys]
+
+    def _probe(self, inputs: dict[Key, torch.Tensor]) -> Any:
+        self.keys = list(inputs)
+        with self._forked(), self.stepwise:
+            return self.act(*inputs.values())[0]
+
+    def _forked(self) -> AbstractContextManager[None]:
+        """A context that leaves random numbers as they were."""
+        devices = [self.device] if self.device is not None and torch.device(self.device).type == "cuda" else []
+        return torch.random.fork_rng(devices=devices)
 
     def _whole_output(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         return (self._evaluate(inputs),)
@@ -149,6 +173,14 @@ class TorchPolicy:
         returned = self._evaluate(inputs)
         return tuple(returned.get(key) for key in self.out_keys)
 
+    def _call_remembering(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        *observed, first = inputs
+        with self.stepwise:
+            returned = self._evaluate(self.memory.recall(observed, first))
+        given = self.memory.given
+        self.memory.keep(returned)
+        return tuple(returned.get(key, given.get(key)) for key in self.out_keys)
+
     def _bind_tensors(
         self, inputs: dict[Key, torch.Tensor], action_keys: list[Key]
     ) -> list[tuple[Key, torch.Tensor]]:
@@ -165,11 +197,6 @@ class TorchPolicy:
         return returned if isinstance(returned, tuple) else (returned,)
 
 
-def _is_private(key: Key) -> bool:
-    names = (key,) if isinstance(key, str) else key
-    return any(name.startswith("_") for name in names)
-
-
 def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bool:
     """Whether ``policy`` maps a TensorDict to a TensorDict.
 
@@ -184,6 +211,13 @@ def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bo
     annotation = parameters[0].annotation
     is_annotated = inspect.isclass(annotation) and issubclass(annotation, TensorDictBase)
     return parameters[0].name in ("tensordict", "td") or is_annotated
+
+
+def reads_init(policy: Callable[..., Any], trust: bool = False) -> bool:
+    """Whether ``policy`` looks at where episodes begin."""
+    if calls_with_tensordict(policy, trust):
+        return _recurrent.reads_init(policy)
+    return any(parameter.name == _recurrent.IS_INIT for parameter in _parameters(policy))
 
 
 def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:

@@ -9,7 +9,51 @@ pub type Weights = TensorDict;
 
 /// Chooses actions for a block of rows.
 ///
-/// State that outlives a step (of a recurrent network, say) belongs to the policy, addressed by [`EnvRows::ids`].
+/// State that outlives a step (of a recurrent network, say) belongs to the policy, one for each of [`EnvRows::ids`]: it acts,
+/// remembers, and puts the state of a row back to its first value where [`EnvRows::is_first`] says that an episode begins.
+/// What a learner needs of it is declared in [`PolicySpec`] and written as any other column: the state that an action was
+/// chosen from as `k`, what it has become as `("next", k)`. Random steps at the start are not seen by the policy, and columns
+/// of its own are zero there; a row that has gone on without it since is one whose [`EnvRows::frames`] has skipped some.
+///
+/// ```
+/// use tensordict::DType;
+/// use windrow_env::EnvSpec;
+/// use windrow_policy::{Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+/// use windrow_slab::{Key, LeafSpec, RowsMut};
+///
+/// /// Pushes left and right by turns.
+/// struct Turns {
+///     /// Steps since the episode began, by row: a policy always sees the same environments, in the same order.
+///     steps: Vec<i64>,
+/// }
+///
+/// impl Policy for Turns {
+///     fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
+///         let mut columns = env.action_leaves();
+///         columns.push(LeafSpec::new("steps", DType::I64, []));
+///         columns.push(LeafSpec::new(("next", "steps"), DType::I64, []));
+///         Ok(PolicySpec { columns })
+///     }
+///
+///     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
+///         self.steps.resize(input.envs.len(), 0);
+///         for (row, &first) in input.envs.is_first().iter().enumerate() {
+///             if first {
+///                 self.steps[row] = 0;
+///             }
+///             out.get_mut::<i64>(Key::new(0))?[row] = self.steps[row] % 2;
+///             out.get_mut::<i64>(Key::new(1))?[row] = self.steps[row];
+///             self.steps[row] += 1;
+///             out.get_mut::<i64>(Key::new(2))?[row] = self.steps[row];
+///         }
+///         Ok(())
+///     }
+///
+///     fn load(&mut self, _: &Weights) -> Result<(), PolicyError> {
+///         Ok(())
+///     }
+/// }
+/// ```
 pub trait Policy: Send {
     /// Looks at the environment that the policy is to act in, and says which columns it will write: first the
     /// action leaves, exactly as [`EnvSpec::action_leaves`] gives them, then any extra ones of its own.
@@ -51,7 +95,8 @@ pub trait Policy: Send {
 /// Columns that a policy writes for each environment and step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicySpec {
-    /// Action leaves, then extra columns.
+    /// Action leaves, then extra columns. None has the name of an observation, unless the policy writes it under `"next"` too:
+    /// it is state then, which the environment gives the first value of, and is delivered as the policy writes it.
     pub columns: Vec<LeafSpec>,
 }
 

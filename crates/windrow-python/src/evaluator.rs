@@ -55,7 +55,7 @@ impl EvaluatorCore {
         let options: Options<'_> = options.extract()?;
         let terms = Terms::new(false, false);
         let actor = Actor::new(&options.policy, &terms)?;
-        let env = Counted::new(&options.env, None, &terms.rows)?;
+        let env = Counted::new(&options.env, None, &actor, &terms.rows)?;
         let mut builder = Evaluator::builder(env)
             .policy_factory(move |worker| actor.policy(worker, &terms))
             .num_trajectories(options.num_trajectories)

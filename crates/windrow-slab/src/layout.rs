@@ -14,7 +14,8 @@ use crate::{LeafSpec, SlabError};
 pub struct RecordSpec {
     /// Written by the environment; delivered at the root and, for the observation that followed, under `"next"`.
     pub observation: Vec<LeafSpec>,
-    /// Written by the policy: the action, then its extra columns.
+    /// Written by the policy: the action, then its extra columns. An observation that it writes too, at the root and under
+    /// `"next"`, is state of its own, to which the environment gives the first value: the policy's columns are delivered.
     pub policy: Vec<LeafSpec>,
     /// Whether frames carry `("collector", "traj_ids")`.
     pub traj_ids: bool,
@@ -51,6 +52,8 @@ pub struct Layout {
 pub(crate) struct Place {
     pub(crate) leaf: LeafSpec,
     pub(crate) column: Column,
+    /// Whether batches show it.
+    pub(crate) delivered: bool,
 }
 
 /// The columns of one part, by writer.
@@ -154,9 +157,10 @@ impl Layout {
                 envs: shares.envs,
             });
         }
-        let leaves = delivered_leaves(record);
-        for (i, leaf) in leaves.iter().enumerate() {
-            if leaves[..i].iter().any(|other| clash(&other.key, &leaf.key)) {
+        let leaves = all_leaves(record);
+        for (i, (leaf, _)) in leaves.iter().enumerate().filter(|(_, leaf)| leaf.1) {
+            let mut before = leaves[..i].iter().filter(|(_, delivered)| *delivered);
+            if before.any(|(other, _)| clash(&other.key, &leaf.key)) {
                 return Err(SlabError::DuplicateColumn {
                     key: leaf.key.clone(),
                 });
@@ -166,9 +170,13 @@ impl Layout {
         let mut bytes = 0;
         let places = leaves
             .into_iter()
-            .map(|leaf| {
+            .map(|(leaf, delivered)| {
                 let column = place(&leaf, &mut bytes, rows, shares.envs)?;
-                Some(Place { leaf, column })
+                Some(Place {
+                    leaf,
+                    column,
+                    delivered,
+                })
             })
             .collect::<Option<Vec<_>>>()
             .filter(|_| isize::try_from(bytes).is_ok())
@@ -205,31 +213,43 @@ impl Layout {
         &self.shares
     }
 
-    /// Names of the columns, in physical order.
+    /// Names of the columns that are delivered, in physical order.
     pub fn columns(&self) -> impl Iterator<Item = &LeafSpec> {
-        self.places.iter().map(|place| &place.leaf)
+        let delivered = self.places.iter().filter(|place| place.delivered);
+        delivered.map(|place| &place.leaf)
     }
 }
 
-/// All columns of a record in physical order. `PartLayout::new` takes them apart in the same order.
-fn delivered_leaves(record: &RecordSpec) -> Vec<LeafSpec> {
+/// All columns of a record in physical order, and whether each is delivered. `PartLayout::new` takes them apart in the same
+/// order.
+fn all_leaves(record: &RecordSpec) -> Vec<(LeafSpec, bool)> {
     let next = NestedKey::from("next");
+    let written = |key: &NestedKey| record.policy.iter().any(|leaf| leaf.key == *key);
+    let observed = |leaf: &LeafSpec| !(written(&leaf.key) && written(&next.join(&leaf.key)));
     let flag = |key: NestedKey| LeafSpec::new(key, DType::Bool, [1]);
-    let mut leaves: Vec<LeafSpec> = record.observation.clone();
-    leaves.extend(record.policy.iter().cloned());
-    leaves.extend(record.observation.iter().map(|leaf| LeafSpec {
-        key: next.join(&leaf.key),
-        ..leaf.clone()
+    let root = record.observation.iter();
+    let mut leaves: Vec<_> = root.map(|leaf| (leaf.clone(), observed(leaf))).collect();
+    leaves.extend(record.policy.iter().map(|leaf| (leaf.clone(), true)));
+    leaves.extend(record.observation.iter().map(|leaf| {
+        let key = next.join(&leaf.key);
+        (
+            LeafSpec {
+                key,
+                ..leaf.clone()
+            },
+            observed(leaf),
+        )
     }));
-    leaves.extend(FLAGS.map(|name| flag(NestedKey::from(name))));
-    leaves.extend(FLAGS.map(|name| flag(NestedKey::from(("next", name)))));
-    leaves.push(LeafSpec::new(("next", "reward"), DType::F32, [1]));
+    let mut counted: Vec<_> = FLAGS.map(|name| flag(NestedKey::from(name))).to_vec();
+    counted.extend(FLAGS.map(|name| flag(NestedKey::from(("next", name)))));
+    counted.push(LeafSpec::new(("next", "reward"), DType::F32, [1]));
     if record.traj_ids {
-        leaves.push(LeafSpec::new(("collector", "traj_ids"), DType::I64, []));
+        counted.push(LeafSpec::new(("collector", "traj_ids"), DType::I64, []));
     }
     if record.policy_version {
-        leaves.push(LeafSpec::new("policy_version", DType::I64, []));
+        counted.push(LeafSpec::new("policy_version", DType::I64, []));
     }
+    leaves.extend(counted.into_iter().map(|leaf| (leaf, true)));
     leaves
 }
 
@@ -324,6 +344,29 @@ mod tests {
             Layout::new(&record, shares(&[1], 1)),
             Err(SlabError::DuplicateColumn { .. })
         ));
+    }
+
+    #[test]
+    fn an_observation_that_the_policy_writes_too_is_delivered_once() {
+        let mut record = record();
+        let written = |key: NestedKey| LeafSpec::new(key, DType::F32, [4]);
+        record.policy.push(written("observation".into()));
+        assert_eq!(
+            Layout::new(&record, shares(&[1], 1)).unwrap_err(),
+            SlabError::DuplicateColumn {
+                key: "observation".into()
+            }
+        );
+        record.policy.push(written(("next", "observation").into()));
+        let layout = Layout::new(&record, shares(&[2], 3)).unwrap();
+        let delivered = layout.places.iter().filter(|place| place.delivered);
+        let delivered: Vec<_> = delivered.map(|place| place.column).collect();
+        assert_eq!(delivered.len(), layout.columns().count());
+        let part = &layout.parts[0];
+        for column in &part.policy {
+            assert!(delivered.contains(column));
+        }
+        assert!(!delivered.contains(&part.obs[0]) && !delivered.contains(&part.next_obs[0]));
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl Lease {
         let owner: Owner = Arc::<Held>::clone(&self.held);
         let mut dict = TensorDict::new(&batch);
         dict.set_names(&names)?;
-        for place in &self.layout().places {
+        for place in self.layout().places.iter().filter(|place| place.delivered) {
             let tensor = self.tensor(place, first_row, (&batch, &steps), Arc::clone(&owner));
             dict.set(&place.leaf.key, tensor)?;
         }

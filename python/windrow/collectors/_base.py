@@ -70,6 +70,9 @@ class BaseCollector:
         traj_format: ``"padded"`` or ``"cat"``: how whole trajectories lie in a batch.
         cat_results: ``0``, ``-1`` or ``"stack"``: how the shares of workers are put together.
         preemptive_threshold: cut the shares of slow workers short once this fraction of them is ready.
+        auto_register_policy_transforms: let environments observe ``is_init`` if the policy reads it and they do not, and begin
+            a recurrent policy's state as its modules' ``make_tensordict_primer`` say. Without it the policy has to make do
+            with what environments observe; its state is carried from step to step all the same.
         update_at_each_batch: call :meth:`update_policy_weights_` before each batch.
         pre_collect_hook: called before each batch is collected.
         post_collect_hook: called with each batch as it is delivered.
@@ -171,6 +174,7 @@ class BaseCollector:
             threads=threads,
             device=self._policy_device,
             trust=bool(trust_policy),
+            register=auto_register_policy_transforms is not False,
         )
         self.policy = policy
         self._postproc = postproc

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::env::{EnvError, EnvFactory, VecEnv};
+use windrow::env::{EnvError, EnvFactory, InitTracker, VecEnv};
+use windrow::tensordict::NestedKey;
 use windrow::{
     CatResults, Collector, CollectorBuilder, ExplorationType, MultiCollector, OnLoss, Placement,
     TrajFormat,
@@ -74,7 +75,8 @@ impl Options<'_> {
     /// # Errors
     /// Whatever is wrong with an environment, the policy or a name.
     pub(super) fn builder(self, terms: &Terms) -> PyResult<CollectorBuilder> {
-        let makers = self.makers(&terms.rows)?;
+        let actor = Actor::new(&self.policy, terms)?;
+        let makers = self.makers(&actor, &terms.rows)?;
         let exploration = exploration_type(&self.exploration_type)?;
         let mut builder = match makers.first() {
             Some(first) if self.sync && !self.threads => Collector::builder(first.clone()),
@@ -103,7 +105,7 @@ impl Options<'_> {
             .split_trajs(self.split_trajs)
             .on_loss(on_loss(&self.on_loss)?);
         builder = self.numbers(builder);
-        Ok(Actor::new(&self.policy, terms)?.act_in(builder, terms.clone()))
+        Ok(actor.act_in(builder, terms.clone()))
     }
 
     /// The numbers that may be left out.
@@ -144,19 +146,21 @@ impl Options<'_> {
         builder
     }
 
-    fn makers(&self, rows: &Rows) -> PyResult<Vec<Counted>> {
+    fn makers(&self, actor: &Actor, rows: &Rows) -> PyResult<Vec<Counted>> {
         self.envs
             .iter()
             .zip(self.env_kwargs.iter().cycle())
-            .map(|(env, kwargs)| Counted::new(env, kwargs.as_ref(), rows))
+            .map(|(env, kwargs)| Counted::new(env, kwargs.as_ref(), actor, rows))
             .collect()
     }
 }
 
-/// Notes how many environments were made, for policies that are bound after that.
+/// Environments for a policy: they observe what it has to know, and their number is noted, since it is bound after that.
 #[derive(Clone)]
 pub(crate) struct Counted {
     maker: Arc<env::Factory>,
+    /// Whether they are to observe `is_init`.
+    init: bool,
     envs: Arc<AtomicUsize>,
     by_python: Arc<AtomicBool>,
 }
@@ -165,10 +169,12 @@ impl Counted {
     pub(crate) fn new(
         env: &Bound<'_, PyAny>,
         kwargs: Option<&Bound<'_, PyDict>>,
+        actor: &Actor,
         rows: &Rows,
     ) -> PyResult<Self> {
         Ok(Self {
             maker: env::maker(env, kwargs)?,
+            init: actor.reads_init(env.py())?,
             envs: Arc::clone(&rows.envs),
             by_python: Arc::clone(&rows.by_python),
         })
@@ -181,7 +187,12 @@ impl EnvFactory for Counted {
         self.envs.store(env.num_envs(), Ordering::Relaxed);
         self.by_python
             .fetch_or(self.maker.is_python(), Ordering::Relaxed);
-        Ok(env)
+        let is_init = NestedKey::from("is_init");
+        let observed = env.spec().observation_leaves();
+        match self.init && observed.iter().all(|leaf| leaf.key != is_init) {
+            true => Ok(Box::new(InitTracker::new(env)?)),
+            false => Ok(env),
+        }
     }
 }
 

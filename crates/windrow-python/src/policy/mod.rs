@@ -118,6 +118,18 @@ impl Actor {
         ))
     }
 
+    /// Whether environments are to observe `is_init`, which the policy reads. The one of the first worker speaks for all.
+    ///
+    /// # Errors
+    /// What the function raises that makes the policy.
+    pub(crate) fn reads_init(&self, py: Python<'_>) -> PyResult<bool> {
+        match self {
+            Self::Torch(makers) => makers.get(py, 0)?.getattr(py, "reads_init")?.extract(py),
+            // Networks read real numbers alone.
+            Self::Random | Self::Native(..) => Ok(false),
+        }
+    }
+
     /// The policy of worker `worker`.
     pub(crate) fn policy(&self, worker: usize, terms: &Terms) -> Boxed {
         let torch = |makers: &Makers| TorchPolicy::new(makers.clone(), worker, terms.rows.clone());

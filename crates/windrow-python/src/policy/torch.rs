@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::{Tensor, for_dtype};
 use windrow::env::EnvSpec;
-use windrow::policy::{Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use windrow::policy::{EnvRows, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 use windrow::slab::{Key, LeafSpec, Rows as ObsRows, RowsMut};
 use windrow::tensordict::NestedKey;
 
@@ -53,8 +53,10 @@ struct Known {
     /// Dimensions before those of a leaf.
     batch: Vec<usize>,
     columns: Vec<Column>,
-    /// Whether the object wants to know which rows begin an episode.
+    /// Whether the object wants to know which rows begin an episode: it has a state for each.
     wants_first: bool,
+    /// Frame of each row that a state is for; none before the first step.
+    next_frames: Vec<u64>,
 }
 
 impl TorchPolicy {
@@ -114,6 +116,7 @@ impl TorchPolicy {
             batch,
             columns,
             wants_first,
+            next_frames: Vec::new(),
         })
     }
 }
@@ -135,7 +138,7 @@ fn extra_column(names: &[String], value: &Bound<'_, PyAny>, batch: &[usize]) -> 
 
 impl Known {
     fn act(
-        &self,
+        &mut self,
         py: Python<'_>,
         input: &PolicyIn<'_>,
         mut out: RowsMut<'_>,
@@ -146,7 +149,7 @@ impl Known {
             arguments.push(batch::to_torch(py, rows).map_err(PolicyError::failed)?);
         }
         if self.wants_first {
-            let first = Tensor::from_slice(input.envs.is_first(), &self.batch);
+            let first = Tensor::from_slice(&self.first(input.envs), &self.batch);
             let first = first.map_err(PolicyError::failed)?;
             arguments.push(batch::to_torch(py, first).map_err(PolicyError::failed)?);
         }
@@ -162,6 +165,18 @@ impl Known {
             column.write(value, index, &mut out)?;
         }
         Ok(())
+    }
+
+    /// The rows that no state is for: they begin an episode, or have gone on by random steps, which the object has not seen.
+    fn first(&mut self, envs: &EnvRows) -> Vec<bool> {
+        let rows = envs.is_first().iter().zip(envs.frames()).enumerate();
+        let first = rows
+            .map(|(row, (&first, frame))| first || self.next_frames.get(row) != Some(frame))
+            .collect();
+        self.next_frames.clear();
+        self.next_frames
+            .extend(envs.frames().iter().map(|frame| frame + 1));
+        first
     }
 
     fn call(&self, py: Python<'_>, arguments: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Tensor>> {
@@ -199,7 +214,7 @@ impl Policy for TorchPolicy {
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {
-        let Some(bound) = &self.bound else {
+        let Some(bound) = &mut self.bound else {
             return Err(PolicyError::NotBound {
                 policy: "torch policy",
             });

@@ -1,0 +1,235 @@
+"""What a policy remembers from one step to the next.
+
+A policy that reads ``k`` and writes ``("next", k)`` has a state that is called ``k``: what it writes at one step, it is given at
+the next one, row by row, and where an episode begins it is given a first value. So it is with what a module reads and writes
+under one name, and with outputs whose names begin with an underscore.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase, unravel_key
+from torch import nn
+
+Key = str | tuple[str, ...]
+Tensors = dict[Key, torch.Tensor]
+
+#: The observation that tells where episodes begin.
+IS_INIT = "is_init"
+
+
+class Memory:
+    """The state of a policy, for all of its rows.
+
+    Args:
+        sources: under which name the policy writes each of its states.
+        keys: names of the observations. A state that is one of them begins with what is observed, and goes on by itself.
+        start: values of the states before the first step. ``[*batch, *shape]``.
+        draw: first values for the states that are not observed.
+    """
+
+    def __init__(self, sources: dict[Key, Key], keys: Sequence[Key], start: Tensors, draw: Callable[[], Tensors]) -> None:
+        #: Names of all that the policy is given.
+        self.keys = [*keys, *(key for key in sources if key not in keys)]
+        #: The states that the policy was given last.
+        self.given = start
+        self._sources = sources
+        self._observed = {key: self.keys.index(key) for key in sources if key in keys}
+        self._began = {key: start[key] for key in self._observed}
+        self._draw = draw
+
+    def recall(self, observed: Sequence[torch.Tensor], first: torch.Tensor) -> list[torch.Tensor]:
+        """What the policy is given, in the order of :attr:`keys`.
+
+        Args:
+            observed: the observations.
+            first: rows that begin an episode. ``[*batch]``.
+
+        Raises:
+            RuntimeError: the environment writes a state too.
+        """
+        seen = {key: observed[index] for key, index in self._observed.items()}
+        if bool(first.any()):
+            for key, value in {**self._draw(), **seen}.items():
+                self.given[key] = _where(first, value, self.given[key])
+                if key in seen:
+                    self._began[key] = _where(first, value, self._began[key])
+        for key, value in seen.items():
+            if not torch.equal(value, self._began[key]):
+                raise RuntimeError(
+                    f"both the policy and the environment write {('next', *_names(key))}: expected an environment that leaves "
+                    f"{key!r} as it was when the episode began, since the policy carries it on"
+                )
+        inputs = dict(zip(self.keys, observed))
+        return list({**inputs, **self.given}.values())
+
+    def keep(self, returned: TensorDictBase) -> None:
+        """Remembers what the policy has returned."""
+        self.given = {key: returned.get(source, self.given[key]) for key, source in self._sources.items()}
+
+
+def find(
+    policy: Any, inputs: Tensors, evaluate: Callable[[Tensors], TensorDictBase], *, batch: torch.Size, prime: bool
+) -> tuple[Memory | None, Tensors]:
+    """Calls ``policy`` as at the first step of an episode. Returns what it has to remember, and what it writes.
+
+    Args:
+        inputs: observations of zeros.
+        evaluate: calls the policy; always with the same random numbers.
+        batch: dimensions of a batch of observations.
+        prime: take first values of states from the modules that know them.
+
+    Raises:
+        KeyError: a module reads what neither the environment observes nor the policy writes.
+        TypeError: the policy cannot be called without a first value of its state.
+        ValueError: a state does not begin with zeros, or has another shape than what is written for it.
+    """
+    observed = {key: torch.ones_like(value) if key == IS_INIT else value for key, value in inputs.items()}
+    read, declared = _keys_of(policy, "in_keys"), _keys_of(policy, "out_keys") or []
+    primers = _primers_of(policy, batch) if prime else []
+    primed = {key: value for key, value in _drawn(primers, batch).items() if _is_among(key, read or ())}
+    first = {**primed, **observed}
+    unknown = [key for key in read or () if not any(_covers(key, leaf) for leaf in first)]
+    for key in unknown:
+        if not any(_covers(key, out) or _covers(("next", *_names(key)), out) for out in declared):
+            raise KeyError(f"the policy reads {key!r}, which neither the environment observes nor the policy writes")
+    try:
+        found = _leaves(evaluate(first))
+    except Exception as error:
+        if not unknown:
+            raise
+        raise TypeError(
+            f"the policy failed without {unknown}, which it writes only for its next step ({error}): let it begin with zeros "
+            "where it is given None, or give its module a method make_tensordict_primer() that tells the first value"
+        ) from error
+    sources = _sources({**first, **found}, inputs, read, declared)
+    fresh = {key: torch.zeros_like(found[source]) for key, source in sources.items() if key not in first}
+    if fresh:
+        without, found = found, _leaves(evaluate({**first, **fresh}))
+        _check_zeros({key: sources[key] for key in fresh}, without, found)
+    start, known = {}, {**first, **fresh, **found}
+    for key, source in sources.items():
+        value, written = {**first, **fresh}[key], known[source]
+        if value.shape != written.shape:
+            raise ValueError(
+                f"the policy writes {source!r} with shape {tuple(written.shape)}, expected {tuple(value.shape)}, as {key!r} "
+                "has at first"
+            )
+        start[key] = value.to(written)
+    outputs = {key: value for key, value in {**start, **found}.items() if key in sources or key not in inputs}
+    if not sources:
+        return None, outputs
+
+    def draw() -> Tensors:
+        drawn = {**fresh, **_drawn(primers, batch)}
+        return {key: drawn[key].to(start[key]) for key in sources if key in drawn}
+
+    return Memory(sources, list(inputs), start, draw), outputs
+
+
+def reads_init(policy: Any) -> bool:
+    """Whether ``policy`` looks at where episodes begin."""
+    modules = policy.modules() if isinstance(policy, nn.Module) else ()
+    # Some modules say so in another way than by their keys.
+    return IS_INIT in (_keys_of(policy, "in_keys") or ()) or any(
+        getattr(module, "is_init_key", None) == IS_INIT for module in modules
+    )
+
+
+def stepwise() -> AbstractContextManager[Any]:
+    """A context in which recurrent modules of TorchRL take one step, whatever its surroundings have set."""
+    # Whoever has such a module has imported it.
+    modules = sys.modules.get("torchrl.modules")
+    return contextlib.nullcontext() if modules is None else modules.set_recurrent_mode(False)
+
+
+def _sources(written: Tensors, inputs: Tensors, read: list[Key] | None, declared: list[Key]) -> dict[Key, Key]:
+    """Each state, and the name under which it is written."""
+    sources: dict[Key, Key] = {}
+    for key in written:
+        names = _names(key)
+        state = unravel_key(names[1:]) if names[0] == "next" and len(names) > 1 else None
+        # Of a function nobody knows what it reads.
+        if state is not None and (state not in inputs if read is None else _is_among(state, read)):
+            sources[state] = key
+    for key in written:
+        own = _is_among(key, read or ()) or (is_private(key) and _is_among(key, declared))
+        if own and key not in inputs and key not in sources:
+            sources[key] = key
+    return sources
+
+
+def _check_zeros(sources: dict[Key, Key], without: Tensors, with_zeros: Tensors) -> None:
+    """Whether a policy begins with zeros where it is given no state."""
+    for key, source in sources.items():
+        before, after = without[source].double(), with_zeros[source].double()
+        if before.shape != after.shape or not torch.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True):
+            raise ValueError(
+                f"the policy begins with something else than zeros where it is given no {key!r}: give its module a method "
+                "make_tensordict_primer() that tells the first value, or let it put one in itself where 'is_init' is true"
+            )
+
+
+def _primers_of(policy: Any, batch: torch.Size) -> list[Any]:
+    """What the modules of ``policy`` give as the first values of their states, for a whole batch."""
+    found = []
+    for module in policy.modules() if isinstance(policy, nn.Module) else ():
+        make = getattr(module, "make_tensordict_primer", None)
+        if make is None:
+            continue
+        try:
+            primer = make()
+        except Exception:
+            # A module that cannot tell has to do without.
+            continue
+        if primer.expand_specs is not False:
+            primer.primers = primer.primers.expand((*batch, *primer.primers.shape))
+        found.append(primer)
+    return found
+
+
+def _drawn(primers: Iterable[Any], batch: torch.Size) -> Tensors:
+    drawn: Tensors = {}
+    for primer in primers:
+        drawn.update(_leaves(primer(TensorDict({}, batch_size=batch))))
+    return drawn
+
+
+def _leaves(tensordict: TensorDictBase) -> Tensors:
+    leaves = tensordict.items(include_nested=True, leaves_only=True)
+    return {key: value for key, value in leaves if isinstance(value, torch.Tensor)}
+
+
+def _where(rows: torch.Tensor, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return torch.where(rows.reshape(rows.shape + (1,) * (value.dim() - rows.dim())), value, other)
+
+
+def _keys_of(policy: Any, name: str) -> list[Key] | None:
+    """The keys that a module declares; None for a function."""
+    keys = getattr(policy, name, None)
+    return None if keys is None else [unravel_key(key) for key in keys]
+
+
+def _is_among(leaf: Key, keys: Iterable[Key]) -> bool:
+    return any(_covers(key, leaf) for key in keys)
+
+
+def _covers(key: Key, leaf: Key) -> bool:
+    """Whether ``leaf`` is ``key``, or an entry below it."""
+    names = _names(key)
+    return _names(leaf)[: len(names)] == names
+
+
+def is_private(key: Key) -> bool:
+    """Whether ``key`` is one that is not recorded."""
+    return any(name.startswith("_") for name in _names(key))
+
+
+def _names(key: Key) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
