@@ -233,8 +233,9 @@ impl Collector {
         self.shutdown()
     }
 
-    /// Ends collection, in the background too, and waits for the workers, five seconds at most. Batches that are held stay
-    /// valid; the next call says that the collector was shut down. Shutting down again does nothing.
+    /// Ends collection, in the background too, waits for the workers, five seconds at most, and drops their environments and
+    /// policies. Batches that are held stay valid; the next call says that the collector was shut down. Shutting down again
+    /// does nothing.
     ///
     /// # Errors
     /// [`CollectError::Stuck`] when some threads did not come back from their environment, policy or hook in time. What the

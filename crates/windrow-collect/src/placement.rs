@@ -40,10 +40,14 @@ impl Crew {
         }
     }
 
-    /// Waits until no worker runs any more, `timeout` at most; how many still did then. The ring has been stopped.
+    /// Waits until no worker runs any more, `timeout` at most, and drops them; how many still did then. The ring has been
+    /// stopped.
     pub(crate) fn join(&mut self, timeout: Duration) -> usize {
         match self {
-            Self::Inline(_) => 0,
+            Self::Inline(inline) => {
+                inline.end();
+                0
+            }
             Self::Threads(threads) => threads.join(timeout),
         }
     }

@@ -133,6 +133,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Worker {
+    /// Runs `f`, by whose end environments and policy are dropped. Panics while filling a part were caught there; one that
+    /// is left, such as of a `drop`, is reported here, so that nobody waits for a worker that is gone.
+    pub(crate) fn contained(self, f: impl FnOnce(Self)) {
+        let (id, shared, ring) = (self.id, Arc::clone(&self.shared), Arc::clone(&self.ring));
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(self))) {
+            let fault = WorkerFault::panic(panic.as_ref());
+            shared.fail(&ring, WorkerError::new(id, None, fault));
+        }
+    }
+
     /// Fills parts until there are no more.
     pub(crate) fn run(mut self) {
         loop {

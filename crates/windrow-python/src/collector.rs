@@ -280,6 +280,11 @@ impl CollectorCore {
     /// Ends collection and waits for the workers.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         self.handle.shutdown();
+        if self.courier.is_none() {
+            // Environments are closed in a thread that may also have stepped them: some insist on it.
+            let ended = self.with(py, Collector::shutdown)?;
+            return of(py, ended);
+        }
         let collector = Arc::clone(&self.collector);
         let (done, ended) = channel();
         // In a thread of its own, so that a worker that does not come back cannot keep Ctrl-C from being seen.

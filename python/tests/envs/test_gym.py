@@ -9,8 +9,10 @@ import sys
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
+from windrow import WorkerError
 from windrow.collectors import Collector
 from windrow.envs import GymEnv, GymWrapper, check_env
 
@@ -98,14 +100,58 @@ def test_an_object_is_lent_to_one_at_a_time() -> None:
     inner = gymnasium.make("CartPole-v1")
     env = GymWrapper(inner)
     env.rollout(3)
-    with Collector(env, None, frames_per_batch=10, total_frames=20) as collector:
-        assert [batch.shape for batch in collector] == [(10,), (10,)]
-        with pytest.raises(ValueError, match="one object and already in use"):
-            env.reset()
+    collector = Collector(env, None, frames_per_batch=10, total_frames=20)
+    assert [batch.shape for batch in collector] == [(10,), (10,)]
+    with pytest.raises(ValueError, match="one object and already in use"):
+        env.reset()
     del collector
     gc.collect()
     env.rollout(3)
     assert next(Collector(inner, None, frames_per_batch=4)).shape == (4,)
+
+
+@pytest.mark.parametrize("placement", ["inline", "threads"])
+@pytest.mark.parametrize("batches", [0, 1, 2])
+def test_an_object_that_was_lent_is_back_after_a_shutdown(placement: str, batches: int) -> None:
+    env = GymWrapper(gymnasium.make("CartPole-v1"))
+    for _ in range(2):
+        collector = Collector(env, None, frames_per_batch=10, total_frames=20, placement=placement)
+        assert [next(collector).shape for _ in range(batches)] == [(10,)] * batches
+        collector.shutdown()
+        assert env.rollout(3).numel() == 3
+
+
+@pytest.mark.parametrize("placement", ["inline", "threads"])
+def test_an_object_is_back_after_an_error_and_a_shutdown(scripted: Any, placement: str) -> None:
+    inner = scripted(RuntimeError("broken"))
+    env = GymWrapper(inner)
+    collector = Collector(env, None, frames_per_batch=10, placement=placement)
+    with pytest.raises(WorkerError, match="broken"):
+        next(collector)
+    collector.shutdown()
+    inner.observation = np.ones(3, np.float32)
+    assert env.rollout(2).numel() == 2
+
+
+@pytest.mark.parametrize("placement", ["inline", "threads"])
+def test_a_shutdown_closes_what_was_made_for_the_collector_and_nothing_else(echo: Any, placement: str) -> None:
+    closed: list[Any] = []
+
+    class Closing(echo):  # type: ignore[misc]
+        def close(self) -> None:
+            closed.append(self)
+
+    def make() -> Any:
+        return Closing(gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2))
+
+    with Collector(make, None, frames_per_batch=10, placement=placement) as collector:
+        next(collector)
+        assert closed == []
+    assert len(closed) == 1
+    own = make()
+    with Collector(own, None, frames_per_batch=10, placement=placement) as collector:
+        next(collector)
+    assert len(closed) == 1
 
 
 def test_a_closed_environment_says_so() -> None:

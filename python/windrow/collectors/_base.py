@@ -561,9 +561,11 @@ class BaseCollector:
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
         """Ends collection and waits for the workers. Batches that are held stay valid.
 
+        Environments that were made for the collector are closed. An object that was handed over is not: it can be used again.
+
         Args:
             timeout: seconds to wait for the thread of :meth:`start`; as long as it takes where it is None.
-            close_env: environments are closed, whatever this says.
+            close_env: environments are closed, or given back, whatever this says.
             raise_on_error: whether an error in the background is raised now, if it was not before.
         """
         try:

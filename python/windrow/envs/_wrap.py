@@ -8,10 +8,13 @@ from typing import Any
 from windrow._windrow import EnvRecipe
 
 
-def wrap(env: Any) -> EnvRecipe | None:
+def wrap(env: Any, own: bool) -> EnvRecipe | None:
     """How ``env`` is stepped: an id, an environment or vector of Gymnasium, or an environment of TorchRL. None otherwise.
 
     Choices are one-hot as in TorchRL, except under a bare id, which means what it does in Rust: there they are indices.
+
+    Arguments:
+        own: whether it is the user's own object, which stays open; otherwise it was made to be stepped.
     """
     if isinstance(env, str):
         from windrow.envs._gym import GymEnv
@@ -22,14 +25,19 @@ def wrap(env: Any) -> EnvRecipe | None:
         import gymnasium
 
         if isinstance(env, gymnasium.vector.VectorEnv):
-            return EnvRecipe.vector(env, True, True)
+            return EnvRecipe.vector(_lent(env, own), own, True)
         if isinstance(env, gymnasium.Env):
-            return EnvRecipe.gymnasium(env, True, True, 1)
+            return EnvRecipe.gymnasium(_lent(env, own), own, True, 1)
     if "torchrl" in sys.modules:
         from torchrl.envs import EnvBase
 
         if isinstance(env, EnvBase):
             from windrow.envs._torchrl import Adapter
 
-            return EnvRecipe.foreign(Adapter(env), True)
+            return EnvRecipe.foreign(_lent(Adapter(env), own), own)
     return None
+
+
+def _lent(env: Any, own: bool) -> Any:
+    """The object itself where it is the user's own, otherwise a function that gives it away."""
+    return env if own else lambda: env

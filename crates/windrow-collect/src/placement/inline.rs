@@ -37,4 +37,11 @@ impl Inline {
         }
         ring.try_next().ok_or(SlabError::Stopped)
     }
+
+    /// Drops the workers, in the thread that asks.
+    pub(crate) fn end(&mut self) {
+        for worker in self.workers.drain(..) {
+            worker.contained(drop);
+        }
+    }
 }

@@ -1,4 +1,3 @@
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,15 +42,9 @@ impl Threads {
         for worker in self.waiting.drain(..) {
             let name = format!("windrow-worker-{}", worker.id);
             let (id, shared) = (worker.id, Arc::clone(&worker.shared));
-            let (end, to_tell, its_ring) =
-                (end.clone(), Arc::clone(&shared), Arc::clone(&worker.ring));
+            let end = end.clone();
             let run = move || {
-                // Panics while filling a part were caught there; this is what is left, such as one in a `drop`. Nobody
-                // is to wait for a thread that is gone.
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
-                    let fault = WorkerFault::panic(panic.as_ref());
-                    to_tell.fail(&its_ring, WorkerError::new(id, None, fault));
-                }
+                worker.contained(Worker::run);
                 // Whoever shuts down may be gone already.
                 let _ = end.send(());
             };
@@ -67,7 +60,9 @@ impl Threads {
 
     /// Waits until every thread has ended, `timeout` at most: how many have not.
     pub(crate) fn join(&mut self, timeout: Duration) -> usize {
-        self.waiting.clear();
+        for worker in self.waiting.drain(..) {
+            worker.contained(drop);
+        }
         let Some(ended) = &self.ended else {
             return 0;
         };

@@ -132,7 +132,7 @@ fn resolve(recipe: &Arc<Recipe>) -> Result<Arc<Recipe>, EnvError> {
     attach(|py| {
         let kwargs = kwargs.as_ref().map(|kwargs| kwargs.bind(py));
         let made = function.bind(py).call((), kwargs);
-        let made = made.and_then(|made| of(&made, None));
+        let made = made.and_then(|made| recipe_of(&made, None, false));
         resolve(&made.map_err(EnvError::failed)?)
     })
 }
@@ -294,6 +294,15 @@ pub(crate) fn of(
     env: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Arc<Recipe>> {
+    recipe_of(env, kwargs, true)
+}
+
+/// As [`of`]; an object of another library is the user's `own`, or was made to be stepped and is closed in the end.
+fn recipe_of(
+    env: &Bound<'_, PyAny>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+    own: bool,
+) -> PyResult<Arc<Recipe>> {
     let py = env.py();
     if let Ok(recipe) = env.cast::<EnvRecipe>() {
         return Ok(Arc::clone(&recipe.get().0));
@@ -302,7 +311,7 @@ pub(crate) fn of(
     if !env.get_type().hasattr(intern!(py, "_recipe"))? {
         if let Some(wrapped) = py
             .import("windrow.envs._wrap")?
-            .call_method1("wrap", (env,))?
+            .call_method1("wrap", (env, own))?
             .into_option()
         {
             return of(&wrapped, kwargs);
