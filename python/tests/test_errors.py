@@ -10,12 +10,16 @@ import textwrap
 import threading
 import time
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
 from environments import cartpole
 from windrow import WorkerError
 from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
+from windrow.data import LazyTensorStorage, ListStorage, ReplayBuffer
 
 
 class Breaks:
@@ -164,3 +168,37 @@ def test_a_batch_that_ctrl_c_kept_from_arriving_comes_later() -> None:
         go_on.set()
         signal.signal(signal.SIGALRM, handler)
         collector.shutdown()
+
+
+class Wide(gymnasium.Env):
+    """Observes a mebibyte."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (1 << 20,), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1 << 20, np.uint8), {}
+
+    def step(self, action):
+        return np.zeros(1 << 20, np.uint8), 0.0, False, False, {}
+
+
+def test_what_does_not_fit_into_memory_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match="frames_per_batch=35184372088832 is too much: no memory for .* bytes"):
+        Collector("CartPole-v1", frames_per_batch=1 << 45)
+    with pytest.raises(MemoryError, match="its size in bytes overflows"):
+        Collector("CartPole-v1", frames_per_batch=(1 << 64) - 1)
+    buffer = ReplayBuffer(storage=LazyTensorStorage((1 << 32) - 1))
+    large = TensorDict({"pixels": torch.zeros(1, 1 << 20, dtype=torch.uint8)}, [1])
+    with pytest.raises(MemoryError, match="no memory for a store of 4294967295 rows of 1048576 bytes each"):
+        buffer.extend(large)
+    collector = Collector(Wide, None, frames_per_batch=1, replay_buffer=buffer)
+    with pytest.raises(MemoryError, match="4294967295 rows of 2097"):
+        next(collector)
+    with pytest.raises(ValueError, match="a capacity of 1 to 4294967295 frames, got 10000000000000"):
+        ReplayBuffer(storage=LazyTensorStorage(10**13))
+    small = ReplayBuffer(storage=ListStorage((1 << 32) - 1))
+    small.extend(TensorDict({"number": torch.arange(3)}, [3]))
+    assert len(small) == 3
+    with pytest.raises(MemoryError, match="no memory for a sample of 1125899906842624 frames"):
+        small.sample(1 << 50)

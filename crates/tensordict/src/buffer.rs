@@ -24,35 +24,36 @@ unsafe impl Send for HeapBuffer {}
 unsafe impl Sync for HeapBuffer {}
 
 impl HeapBuffer {
-    /// Allocates `bytes` bytes of unspecified content.
+    /// Allocates `bytes` bytes of unspecified content, for a copy of what is in memory already: that there is no room for
+    /// another ends the process.
     pub(crate) fn uninit(bytes: usize) -> Self {
+        Self::try_uninit(bytes).unwrap_or_else(|| handle_alloc_error(Self::layout(bytes)))
+    }
+
+    /// Allocates `bytes` bytes of unspecified content; `None` when the system does not give so many.
+    pub(crate) fn try_uninit(bytes: usize) -> Option<Self> {
         // SAFETY: `alloc` is the allocation function itself and `with` passes a layout of non-zero
         // size.
         Self::with(bytes, |layout| unsafe { alloc(layout) })
     }
 
-    /// Allocates `bytes` bytes of zero.
-    pub(crate) fn zeroed(bytes: usize) -> Self {
-        // SAFETY: as in `uninit`.
+    /// Allocates `bytes` bytes of zero; `None` when the system does not give so many.
+    pub(crate) fn try_zeroed(bytes: usize) -> Option<Self> {
+        // SAFETY: as in `try_uninit`.
         Self::with(bytes, |layout| unsafe { alloc_zeroed(layout) })
     }
 
-    fn with(bytes: usize, allocate: impl FnOnce(Layout) -> *mut u8) -> Self {
+    fn with(bytes: usize, allocate: impl FnOnce(Layout) -> *mut u8) -> Option<Self> {
         assert!(
             bytes <= MAX_BYTES,
             "a tensor of {bytes} bytes is larger than the address space"
         );
         let layout = Self::layout(bytes);
-        if bytes == 0 {
-            return Self {
-                ptr: layout.dangling_ptr(),
-                bytes,
-            };
-        }
-        match NonNull::new(allocate(layout)) {
-            Some(ptr) => Self { ptr, bytes },
-            None => handle_alloc_error(layout),
-        }
+        let ptr = match bytes {
+            0 => layout.dangling_ptr(),
+            _ => NonNull::new(allocate(layout))?,
+        };
+        Some(Self { ptr, bytes })
     }
 
     fn layout(bytes: usize) -> Layout {
@@ -90,7 +91,7 @@ mod tests {
     #[test]
     fn blocks_are_aligned_even_when_empty() {
         for bytes in [0, 1, 63, 64, 4097] {
-            let block = HeapBuffer::zeroed(bytes);
+            let block = HeapBuffer::try_zeroed(bytes).unwrap();
             assert_eq!(block.ptr().addr().get() % ALIGN, 0);
             assert!(block.holds(block.ptr(), bytes));
             assert!(!block.holds(block.ptr(), bytes + 1));

@@ -46,6 +46,17 @@ pub enum TensorError {
         dtype: DType,
     },
 
+    /// The system does not give the memory for a tensor.
+    #[error("no memory for shape {shape:?} of {dtype}: the system does not give {bytes} bytes")]
+    NoMemory {
+        /// The shape asked for.
+        shape: Vec<usize>,
+        /// The element type asked for.
+        dtype: DType,
+        /// Size of the tensor.
+        bytes: usize,
+    },
+
     /// The elements do not lie one after another in row-major order.
     #[error(
         "tensor of shape {shape:?} and strides {strides:?} is not contiguous, call contiguous() first"

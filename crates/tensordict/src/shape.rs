@@ -34,6 +34,16 @@ pub(crate) fn checked_numel(shape: &[usize], dtype: DType) -> Result<usize> {
     Ok(numel(shape))
 }
 
+/// The error for a tensor of `shape`, which passed [`checked_numel`], where the system does not give its memory.
+#[cold]
+pub(crate) fn no_memory(shape: &[usize], dtype: DType) -> TensorError {
+    TensorError::NoMemory {
+        shape: shape.to_vec(),
+        dtype,
+        bytes: numel(shape) * dtype.size(),
+    }
+}
+
 /// Number of elements in a shape that is known to be addressable.
 pub(crate) fn numel(shape: &[usize]) -> usize {
     shape.iter().product()

@@ -6,7 +6,7 @@ mod frames;
 use std::sync::Arc;
 
 use windrow_env::EnvSpec;
-use windrow_slab::{Layout, LeafSpec, RecordSpec, Ring, RingSpec, Shares};
+use windrow_slab::{Layout, LeafSpec, RecordSpec, Ring, RingSpec, Shares, SlabError};
 
 use crate::CollectError;
 use crate::actor::Actor;
@@ -52,7 +52,15 @@ pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError>
         envs: num_envs,
         batched: num_envs > 1 || chosen.num_envs.is_some(),
     };
-    let ring = Ring::new(Layout::new(&record, shares)?, ring_spec(&chosen, workers))?;
+    let ring = Layout::new(&record, shares)
+        .and_then(|layout| Ring::new(layout, ring_spec(&chosen, workers)))
+        .map_err(|error| match error {
+            SlabError::TooLarge { .. } | SlabError::NoMemory { .. } => CollectError::BatchMemory {
+                frames_per_batch: schedule.frames_per_batch(),
+                source: error,
+            },
+            other => other.into(),
+        })?;
     ring.end_at(schedule.end());
     let shared = Arc::new(Shared::new(schedule, workers, chosen.on_loss));
     let ids = TrajIds {

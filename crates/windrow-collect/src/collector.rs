@@ -347,7 +347,8 @@ impl Collector {
 fn can_go_on(error: &CollectError) -> bool {
     matches!(
         error,
-        CollectError::Slab(SlabError::Exhausted { .. }) | CollectError::Started
+        CollectError::Slab(SlabError::Exhausted { .. } | SlabError::NoMemory { .. })
+            | CollectError::Started
     )
 }
 

@@ -79,6 +79,14 @@ pub enum CollectError {
     /// Memory could not be laid out or lent.
     #[error(transparent)]
     Slab(#[from] SlabError),
+    /// There is no memory for a batch of so many frames.
+    #[error("frames_per_batch={frames_per_batch} is too much: {source}")]
+    BatchMemory {
+        /// Frames asked for in a batch.
+        frames_per_batch: u64,
+        /// How much it takes.
+        source: SlabError,
+    },
     /// Workers, and what was chosen for them, do not go together.
     #[error("{0}")]
     Workers(String),

@@ -53,6 +53,22 @@ fn frame_counts_must_fit() {
 }
 
 #[test]
+fn a_batch_must_fit_into_memory() {
+    let error = refused(cartpole().frames_per_batch(1 << 45));
+    assert!(
+        error.starts_with(
+            "frames_per_batch=35184372088832 is too much: no memory for 35184372088832 frames of "
+        ),
+        "{error}"
+    );
+    for frames in [usize::MAX, usize::MAX - 7] {
+        let builder = cartpole().num_envs(8).frames_per_batch(frames);
+        let error = refused(builder.round_up(true));
+        assert!(error.contains("its size in bytes overflows"), "{error}");
+    }
+}
+
+#[test]
 fn an_unknown_id_lists_near_names() {
     let error = refused(Collector::builder("CartPole-v2").frames_per_batch(1));
     assert!(

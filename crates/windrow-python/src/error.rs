@@ -3,8 +3,11 @@
 use std::error::Error;
 
 use pyo3::create_exception;
-use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use windrow::replay::ReplayError;
+use windrow::slab::{SinkError, SlabError, StoreError};
+use windrow::tensordict::TensorError;
 use windrow::{CollectError, WorkerError as Lost};
 
 create_exception!(
@@ -38,6 +41,9 @@ pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
         return raised;
     }
     let message = error.to_string();
+    if is_for_want_of_memory(error) {
+        return PyMemoryError::new_err(message);
+    }
     match error {
         CollectError::NotPositive { .. }
         | CollectError::OutOfRange { .. }
@@ -51,6 +57,36 @@ pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
         | CollectError::State(_) => PyValueError::new_err(in_python(&message)),
         CollectError::ProfileFile { .. } => PyOSError::new_err(message),
         _ => PyRuntimeError::new_err(message),
+    }
+}
+
+/// Whether there was not the memory for what somebody asked for.
+pub(crate) fn is_for_want_of_memory(error: &(dyn Error + 'static)) -> bool {
+    let of_tensor = |error: &TensorError| {
+        matches!(
+            error,
+            TensorError::NoMemory { .. } | TensorError::TooLarge { .. }
+        )
+    };
+    if let Some(error) = error.downcast_ref::<CollectError>() {
+        return match error {
+            CollectError::BatchMemory { .. } | CollectError::Slab(SlabError::NoMemory { .. }) => {
+                true
+            }
+            CollectError::Tensor(error) => of_tensor(error),
+            CollectError::Sink(SinkError::Failed(error)) => is_for_want_of_memory(&**error),
+            _ => false,
+        };
+    }
+    match error.downcast_ref::<ReplayError>() {
+        Some(ReplayError::NoMemory { .. }) => true,
+        Some(ReplayError::Store(error)) => match error {
+            StoreError::NoMemory { .. } | StoreError::TooLarge { .. } => true,
+            StoreError::Tensor(error) => of_tensor(error),
+            _ => false,
+        },
+        Some(ReplayError::Tensor(error)) => of_tensor(error),
+        _ => false,
     }
 }
 

@@ -4,7 +4,7 @@ mod parts;
 
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyIndexError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensordict::{Tensor, TensorDict};
@@ -237,6 +237,9 @@ fn of<T>(py: Python<'_>, result: Result<T, ReplayError>) -> PyResult<T> {
             return raised;
         }
         let message = failed.to_string();
+        if error::is_for_want_of_memory(&failed) {
+            return PyMemoryError::new_err(message);
+        }
         match failed {
             ReplayError::Argument { .. }
             | ReplayError::Priorities(_)

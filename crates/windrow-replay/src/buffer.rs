@@ -6,6 +6,7 @@ use std::time::Duration;
 use tensordict::TensorDict;
 
 use crate::marks::RunKeys;
+use crate::room::check_room;
 use crate::sampler::Sampler;
 use crate::state::State;
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -258,7 +259,8 @@ impl ReplayBufferBuilder {
     /// Puts the buffer together, and goes on with the frames that a storage on disk holds already.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] when the parts make no sense alone or together; those of the storage.
+    /// [`ReplayError::Argument`] when the parts make no sense alone or together; [`ReplayError::NoMemory`] when there is none
+    /// for what sampler and writer keep of each row; those of the storage.
     pub fn build(mut self) -> Result<ReplayBuffer, ReplayError> {
         let capacity = self.storage.capacity();
         let argument = |name, expected: String, got: String| {
@@ -278,6 +280,9 @@ impl ReplayBufferBuilder {
         if self.sampler.run_keys().is_some() && matches!(self.writer, Writer::MaxReward(_)) {
             let expected = "one that keeps frames in order, which slices need".to_owned();
             return argument("writer", expected, "MaxRewardWriter".to_owned());
+        }
+        if matches!(self.writer, Writer::MaxReward(_)) {
+            check_room::<u32>("the places by reward", capacity)?;
         }
         self.sampler.begin(capacity)?;
         let rng = self

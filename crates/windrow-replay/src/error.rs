@@ -64,6 +64,16 @@ pub enum ReplayError {
         /// What came.
         got: String,
     },
+    /// The system does not give the memory for something of so many frames.
+    #[error("no memory for {what} of {frames} frames: the system does not give {bytes} bytes")]
+    NoMemory {
+        /// What was to be kept.
+        what: &'static str,
+        /// How many frames it is of.
+        frames: usize,
+        /// Its size.
+        bytes: usize,
+    },
     /// Nobody said how many frames to sample.
     #[error("expected a batch size, got none: give one to sample() or batch_size() to the builder")]
     NoBatchSize,

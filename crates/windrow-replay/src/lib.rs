@@ -55,6 +55,7 @@ mod limiter;
 mod live;
 mod marks;
 mod rng;
+mod room;
 mod sampler;
 mod state;
 mod storage;

@@ -5,7 +5,9 @@
 use std::fs;
 
 use tensordict::{DType, Tensor, TensorDict};
-use windrow_replay::{LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayError, Storage};
+use windrow_replay::{
+    LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayBuffer, ReplayError, Storage,
+};
 use windrow_slab::StoreError;
 
 const CAPACITY: usize = 10;
@@ -113,6 +115,43 @@ fn a_capacity_of_nothing_is_an_error_of_the_first_write() {
             ReplayError::Store(StoreError::Capacity { capacity: 0 })
         ));
     }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "its allocator ends the process")]
+fn more_than_the_memory_there_is_is_an_error() {
+    let mut large = TensorDict::new([1]);
+    let pixels = Tensor::zeros(DType::U8, [1, 1 << 20]).unwrap();
+    large.set("pixels", pixels).unwrap();
+    let storage = LazyTensorStorage::new(u32::MAX as usize);
+    let error = storage.write(0, &large).unwrap_err();
+    assert!(matches!(
+        error,
+        ReplayError::Store(StoreError::NoMemory {
+            capacity: 4_294_967_295,
+            ..
+        })
+    ));
+    let said = error.to_string();
+    assert!(
+        said.contains("4294967295 rows of 1048576 bytes each"),
+        "{said}"
+    );
+    // A list takes as much as is written to it.
+    let list = ListStorage::new(u32::MAX as usize);
+    list.write(5, &frames(0..2)).unwrap();
+    assert_eq!(list.read().filled(), [5..7]);
+
+    let buffer = ReplayBuffer::builder().storage(list).build().unwrap();
+    buffer.extend(&frames(0..2)).unwrap();
+    let error = buffer.sample(1 << 50).unwrap_err();
+    assert!(matches!(
+        error,
+        ReplayError::NoMemory {
+            what: "a sample",
+            ..
+        }
+    ));
 }
 
 #[test]

@@ -16,6 +16,17 @@ pub enum SlabError {
         /// Frames that one slab was to hold.
         frames: usize,
     },
+    /// The system does not give the memory for a slab.
+    #[error(
+        "no memory for {frames} frames of {} bytes each: the system does not give {bytes} bytes",
+        bytes / frames.max(&1)
+    )]
+    NoMemory {
+        /// Frames that the slab was to hold.
+        frames: usize,
+        /// Its size.
+        bytes: usize,
+    },
     /// A slab was asked for without room for a single frame.
     #[error(
         "a slab needs at least one part, one step and one environment, got {parts} parts of {steps} steps and {envs} environments"

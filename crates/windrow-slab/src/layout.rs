@@ -116,7 +116,7 @@ pub(crate) struct PartBlocks {
 }
 
 impl Slab {
-    /// A zeroed slab; `None` when its size overflows, which `Layout::new` has ruled out.
+    /// A zeroed slab; `None` when the system does not give the memory.
     pub(crate) fn new(layout: &Layout) -> Option<Self> {
         let memory = Memory::zeroed(layout.bytes)?;
         // SAFETY: the offsets of a layout lie within its size.
@@ -166,7 +166,11 @@ impl Layout {
                 });
             }
         }
-        let rows = shares.steps.iter().sum();
+        // Saturated, they are too many for a column of any width.
+        let rows = shares
+            .steps
+            .iter()
+            .fold(0, |rows: usize, steps| rows.saturating_add(*steps));
         let mut bytes = 0;
         let places = leaves
             .into_iter()
@@ -181,7 +185,7 @@ impl Layout {
             .collect::<Option<Vec<_>>>()
             .filter(|_| isize::try_from(bytes).is_ok())
             .ok_or(SlabError::TooLarge {
-                frames: rows * shares.envs,
+                frames: rows.saturating_mul(shares.envs),
             })?;
         let mut first_row = 0;
         let parts = shares
@@ -205,6 +209,11 @@ impl Layout {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Frames that one slab holds.
+    pub(crate) fn frames(&self) -> usize {
+        self.shares.steps.iter().sum::<usize>() * self.shares.envs
     }
 
     /// Parts of a slab, their steps and environments.

@@ -1,6 +1,6 @@
 //! A block of bytes with an address that never changes.
 
-use std::alloc::{Layout as AllocLayout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout as AllocLayout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 /// Alignment of every block and column in bytes: one cache line, and enough for any SIMD load.
@@ -23,14 +23,11 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Allocates `bytes` zeroed bytes (at least one cache line); `None` when the size overflows.
+    /// Allocates `bytes` zeroed bytes (at least one cache line); `None` when the system does not give so many.
     pub(crate) fn zeroed(bytes: usize) -> Option<Self> {
         let layout = AllocLayout::from_size_align(bytes.max(ALIGN), ALIGN).ok()?;
         // SAFETY: the layout's size is at least `ALIGN`, never zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else {
-            handle_alloc_error(layout)
-        };
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Self { start, layout })
     }
 

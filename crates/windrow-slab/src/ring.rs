@@ -68,10 +68,12 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring of slabs laid out by `layout`. Memory is allocated when a slab is first needed.
+    /// A ring of slabs laid out by `layout`. Memory is allocated for the first of them, and for another when it is first
+    /// needed.
     ///
     /// # Errors
-    /// [`SlabError::Empty`] without workers or slabs, or, by worker, when there are not as many parts as workers.
+    /// [`SlabError::Workers`] without workers or slabs, or, by worker, when there are not as many parts as workers;
+    /// [`SlabError::NoMemory`].
     pub fn new(layout: Layout, spec: RingSpec) -> Result<Arc<Self>, SlabError> {
         let parts = layout.parts.len();
         let fits = spec.order == Order::ByArrival || parts == spec.workers;
@@ -82,13 +84,16 @@ impl Ring {
                 slabs: spec.max_slabs,
             });
         }
+        let fixed = Fixed {
+            layout: Arc::new(layout),
+            spec,
+            cut: Apart(AtomicU64::new(0)),
+        };
+        let mut state = State::new(spec.workers);
+        state.make_room(&fixed)?;
         Ok(Arc::new(Self {
-            fixed: Fixed {
-                layout: Arc::new(layout),
-                spec,
-                cut: Apart(AtomicU64::new(0)),
-            },
-            state: Apart(Mutex::new(State::new(spec.workers))),
+            fixed,
+            state: Apart(Mutex::new(state)),
             room: Bell::new(),
             ready: Bell::new(),
         }))
@@ -135,7 +140,8 @@ impl Ring {
     /// As [`claim`](Self::claim) without waiting: `None` when nothing may be filled now.
     ///
     /// # Errors
-    /// [`SlabError::Exhausted`] when only batches that are still alive keep the worker from going on.
+    /// [`SlabError::Exhausted`] when only batches that are still alive keep the worker from going on,
+    /// [`SlabError::NoMemory`] when there is none for another slab.
     pub fn try_claim(self: &Arc<Self>, worker: usize) -> Result<Option<Part>, SlabError> {
         let lent = self.locked(|state| match state.lend(&self.fixed, worker) {
             Ok(lent) => Ok(Some(lent)),
@@ -148,7 +154,8 @@ impl Ring {
     /// Asks for one more slab, unless one that was asked for is still to come.
     ///
     /// # Errors
-    /// [`SlabError::Exhausted`] when batches that are still alive hold every slab.
+    /// [`SlabError::Exhausted`] when batches that are still alive hold every slab, [`SlabError::NoMemory`] when they do and
+    /// there is no memory for another.
     pub fn request(&self) -> Result<(), SlabError> {
         self.locked(|state| state.ask(&self.fixed))?;
         self.room.ring();
@@ -158,8 +165,8 @@ impl Ring {
     /// Asks for one more slab and waits until it is whole.
     ///
     /// # Errors
-    /// [`SlabError::Exhausted`] when batches that are still alive hold every slab; [`SlabError::Stopped`] once the
-    /// ring is stopped and all whole slabs were taken.
+    /// [`SlabError::Exhausted`] and [`SlabError::NoMemory`] as [`request`](Self::request); [`SlabError::Stopped`] once the ring
+    /// is stopped and all whole slabs were taken.
     pub fn next(self: &Arc<Self>) -> Result<Lease, SlabError> {
         let at_once = self.locked(|state| {
             state.ask(&self.fixed)?;
@@ -177,7 +184,7 @@ impl Ring {
             if state.stopped || state.is_over() {
                 return Some(Err(SlabError::Stopped));
             }
-            state.check_room(&self.fixed).err().map(Err)
+            state.make_room(&self.fixed).err().map(Err)
         })?;
         self.room.ring();
         Ok(self.lease(taken))

@@ -15,7 +15,7 @@ impl RowBlock {
     /// A zeroed row of `leaves` for `envs` environments.
     ///
     /// # Errors
-    /// [`SlabError::TooLarge`] when the size overflows.
+    /// [`SlabError::TooLarge`] when the size overflows, [`SlabError::NoMemory`].
     pub fn new(leaves: &[LeafSpec], envs: usize) -> Result<Self, SlabError> {
         let mut end = 0;
         let columns = leaves
@@ -23,7 +23,10 @@ impl RowBlock {
             .map(|leaf| place(leaf, &mut end, 1, envs))
             .collect::<Option<Vec<Column>>>()
             .ok_or(SlabError::TooLarge { frames: envs })?;
-        let memory = Memory::zeroed(end).ok_or(SlabError::TooLarge { frames: envs })?;
+        let memory = Memory::zeroed(end).ok_or(SlabError::NoMemory {
+            frames: envs,
+            bytes: end,
+        })?;
         Ok(Self {
             // SAFETY: the columns were placed before `end`, the size of the memory.
             block: unsafe { Block::new(memory.start(), envs, &columns) },

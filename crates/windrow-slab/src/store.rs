@@ -95,12 +95,12 @@ impl Store {
     /// An empty store in memory, of `capacity` rows of these leaves.
     ///
     /// # Errors
-    /// [`StoreError::Capacity`], [`StoreError::NoEntries`], and [`StoreError::TooLarge`], also when the system does not give
-    /// so much memory.
+    /// [`StoreError::Capacity`], [`StoreError::NoEntries`], [`StoreError::TooLarge`] and [`StoreError::NoMemory`].
     pub fn new(leaves: Vec<LeafSpec>, capacity: usize) -> Result<Self, StoreError> {
         let layout = FrameLayout::new(leaves, capacity)?;
-        let zeroed = Backing::zeroed(layout.bytes);
-        let (start, backing) = zeroed.ok_or(StoreError::TooLarge { capacity })?;
+        let bytes = layout.bytes;
+        let zeroed = Backing::zeroed(bytes);
+        let (start, backing) = zeroed.ok_or(StoreError::NoMemory { capacity, bytes })?;
         // SAFETY: the memory has the layout's size, is zeroed and held by the backing.
         Ok(unsafe { Self::over(layout, start, backing) })
     }

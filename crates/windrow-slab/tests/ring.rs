@@ -208,6 +208,40 @@ fn kept_batches_never_change_and_the_ring_says_when_it_is_full() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "its allocator ends the process")]
+fn a_slab_that_there_is_no_memory_for_is_an_error() {
+    let record = RecordSpec {
+        observation: vec![LeafSpec::new("observation", DType::F32, [1 << 20])],
+        ..RecordSpec::default()
+    };
+    let shares = Shares {
+        steps: vec![1 << 28],
+        envs: 2,
+        batched: true,
+    };
+    let layout = Layout::new(&record, shares).unwrap();
+    let bytes = layout.bytes();
+    let spec = RingSpec {
+        order: Order::ByWorker,
+        workers: 1,
+        ahead: 0,
+        max_slabs: 2,
+        cut_after: None,
+    };
+    let error = Ring::new(layout, spec).unwrap_err();
+    let frames = 2 << 28;
+    assert_eq!(error, SlabError::NoMemory { frames, bytes });
+    // Two observations, six flags and a reward.
+    let frame = 2 * (4 << 20) + 6 + 4;
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "no memory for {frames} frames of {frame} bytes each: the system does not give {bytes} bytes"
+        )
+    );
+}
+
+#[test]
 fn dropping_each_batch_takes_one_slab_only() {
     let ring = ring(Order::ByWorker, 1, 1, 0, 64);
     for _ in 0..100 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Tensor;
 use crate::buffer::HeapBuffer;
-use crate::shape::{checked_numel, row_major};
+use crate::shape::{checked_numel, no_memory, row_major};
 use crate::{DType, Element, Result, Shape, TensorError};
 
 impl Tensor {
@@ -91,11 +91,11 @@ impl Tensor {
     /// Tensor of zeros (`false` for bool).
     ///
     /// # Errors
-    /// [`TensorError::TooLarge`].
+    /// [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn zeros(dtype: DType, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         let shape = shape.as_ref();
-        let count = checked_numel(shape, dtype)?;
-        let buffer = HeapBuffer::zeroed(count * dtype.size());
+        let bytes = checked_numel(shape, dtype)? * dtype.size();
+        let buffer = HeapBuffer::try_zeroed(bytes).ok_or_else(|| no_memory(shape, dtype))?;
         // SAFETY: zero bytes are a valid element of every dtype.
         Ok(unsafe { Self::from_buffer(buffer, dtype, Shape::from_slice(shape)) })
     }
@@ -103,14 +103,14 @@ impl Tensor {
     /// Row-major tensor of unspecified content, to be filled through [`data_ptr`](Tensor::data_ptr).
     ///
     /// # Errors
-    /// [`TensorError::TooLarge`].
+    /// [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     ///
     /// # Safety
     /// Every element is written, bools with 0 or 1, before anything reads or views the tensor.
     pub unsafe fn uninit(dtype: DType, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         let shape = shape.as_ref();
-        let count = checked_numel(shape, dtype)?;
-        let buffer = HeapBuffer::uninit(count * dtype.size());
+        let bytes = checked_numel(shape, dtype)? * dtype.size();
+        let buffer = HeapBuffer::try_uninit(bytes).ok_or_else(|| no_memory(shape, dtype))?;
         // SAFETY: the caller initialises the elements before they are read.
         Ok(unsafe { Self::from_buffer(buffer, dtype, Shape::from_slice(shape)) })
     }
@@ -216,6 +216,26 @@ mod tests {
         assert!(matches!(
             Tensor::arange(i64::MIN..i64::MAX),
             Err(TensorError::TooLarge { .. })
+        ));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "its allocator ends the process")]
+    fn more_than_the_memory_there_is_is_an_error() {
+        // More than any machine has, and less than an address can name.
+        let elements = 1 << 56;
+        let error = Tensor::zeros(DType::F32, [elements]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "no memory for shape [72057594037927936] of float32: the system does not give 288230376151711744 bytes"
+        );
+        // SAFETY: there is no element to be written.
+        let uninit = unsafe { Tensor::uninit(DType::U8, [elements]) };
+        assert!(matches!(uninit, Err(TensorError::NoMemory { .. })));
+        let long = Tensor::scalar(1u8).expand([elements / 2]).unwrap();
+        assert!(matches!(
+            Tensor::cat(&[&long, &long], 0),
+            Err(TensorError::NoMemory { .. })
         ));
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use super::Tensor;
 use crate::buffer::HeapBuffer;
-use crate::shape::{check_dim, checked_numel, row_major};
+use crate::shape::{check_dim, checked_numel, no_memory, row_major};
 use crate::{Result, Shape, TensorError};
 
 impl Tensor {
@@ -13,7 +13,7 @@ impl Tensor {
     /// # Errors
     /// [`TensorError::Nothing`] for an empty list, [`TensorError::DType`] and
     /// [`TensorError::Shape`] when they are not alike, [`TensorError::Dim`],
-    /// [`TensorError::TooLarge`].
+    /// [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn stack<T: Borrow<Tensor>>(tensors: &[T], dim: usize) -> Result<Tensor> {
         let Some(first) = tensors.first().map(T::borrow) else {
             return Err(TensorError::Nothing {
@@ -40,7 +40,7 @@ impl Tensor {
     /// # Errors
     /// [`TensorError::Nothing`] for an empty list, [`TensorError::DType`] and
     /// [`TensorError::Shape`] when they are not alike, [`TensorError::Dim`],
-    /// [`TensorError::TooLarge`].
+    /// [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn cat<T: Borrow<Tensor>>(tensors: &[T], dim: usize) -> Result<Tensor> {
         Self::join("cat", tensors, dim)
     }
@@ -69,7 +69,8 @@ impl Tensor {
         let mut shape: Shape = first.shape.clone();
         shape[dim] = total;
         let count = checked_numel(&shape, dtype)?;
-        let buffer = HeapBuffer::uninit(count * dtype.size());
+        let buffer =
+            HeapBuffer::try_uninit(count * dtype.size()).ok_or_else(|| no_memory(&shape, dtype))?;
         let strides = row_major(&shape);
         let mut start = 0isize;
         for tensor in tensors

@@ -2,14 +2,15 @@
 
 use super::Tensor;
 use crate::buffer::HeapBuffer;
-use crate::shape::{check_dim, check_index, checked_numel, row_major};
+use crate::shape::{check_dim, check_index, checked_numel, no_memory, row_major};
 use crate::{Result, TensorError};
 
 impl Tensor {
     /// Copy of the given indices along `dim`, in their order; indices may repeat.
     ///
     /// # Errors
-    /// [`TensorError::Dim`], [`TensorError::Index`], [`TensorError::TooLarge`].
+    /// [`TensorError::Dim`], [`TensorError::Index`], [`TensorError::TooLarge`],
+    /// [`TensorError::NoMemory`].
     pub fn index_select(&self, dim: usize, indices: &[usize]) -> Result<Tensor> {
         check_dim(dim, self.ndim())?;
         for &index in indices {
@@ -18,7 +19,8 @@ impl Tensor {
         let mut shape = self.shape.clone();
         shape[dim] = indices.len();
         let count = checked_numel(&shape, self.dtype)?;
-        let buffer = HeapBuffer::uninit(count * self.dtype.size());
+        let buffer = HeapBuffer::try_uninit(count * self.dtype.size())
+            .ok_or_else(|| no_memory(&shape, self.dtype))?;
         let mut strides = row_major(&shape);
         let step = strides.remove(dim) * self.dtype.size() as isize;
         if count > 0 {

@@ -14,8 +14,11 @@ pub(super) fn schedule(
 ) -> Result<Schedule, CollectError> {
     let steps = shares(chosen, chosen.plan, workers, num_envs)?;
     let slabs_per_batch = chosen.plan.slabs_per_batch();
-    let per_slab = steps.iter().sum::<usize>() * num_envs;
-    let per_batch = per_slab * slabs_per_batch;
+    let per_slab = steps
+        .iter()
+        .fold(0, |sum: usize, steps| sum.saturating_add(*steps))
+        .saturating_mul(num_envs);
+    let per_batch = per_slab.saturating_mul(slabs_per_batch);
     let mut total_frames = chosen.total_frames;
     if chosen.trajs_per_batch.is_some() {
         // Frames are not what is delivered, so nobody minds the few that a whole step of all environments would exceed.
@@ -31,7 +34,7 @@ pub(super) fn schedule(
                 total,
                 per_batch: asked,
                 below: (total / batch).max(1) * batch,
-                above: total.div_ceil(batch) * batch,
+                above: total.div_ceil(batch).saturating_mul(batch),
             });
         }
         lockstep("total_frames", total, num_envs)?;
@@ -115,6 +118,6 @@ fn lockstep(name: &'static str, frames: u64, num_envs: usize) -> Result<(), Coll
         frames,
         num_envs,
         below: (frames / envs).max(1) * envs,
-        above: frames.div_ceil(envs) * envs,
+        above: frames.div_ceil(envs).saturating_mul(envs),
     })
 }

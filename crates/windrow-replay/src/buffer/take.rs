@@ -6,6 +6,7 @@ use tensordict::{Tensor, TensorDict};
 
 use super::{ReplayBuffer, Shared};
 use crate::error::Waited;
+use crate::room::check_room;
 use crate::sampler::{Draw, NoDraw};
 use crate::{ReplayError, StorageRead};
 
@@ -20,6 +21,7 @@ impl ReplayBuffer {
     ///
     /// # Errors
     /// [`ReplayError::NoBatchSize`]; [`ReplayError::BatchSize`] when it is no multiple of what slices need;
+    /// [`ReplayError::NoMemory`] when there is none for so many frames;
     /// [`ReplayError::Writer`] once when a collector has failed; [`ReplayError::NotEnough`], at once when no collector is
     /// attached.
     pub fn sample(&self, batch_size: impl Into<Option<usize>>) -> Result<TensorDict, ReplayError> {
@@ -44,6 +46,7 @@ impl ReplayBuffer {
                 got: "0".to_owned(),
             });
         }
+        check_room::<i64>("a sample", batch_size)?;
         let (draw, reader) = self.shared.draw(batch_size, timeout)?;
         let batch = reader.gather(&draw.rows)?;
         drop(reader);

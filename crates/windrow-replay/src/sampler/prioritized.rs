@@ -3,6 +3,7 @@ use tensordict::{Tensor, TensorDict};
 use super::sum_tree::SumTree;
 use super::{Draw, Frames, NoDraw, Sampler};
 use crate::live::RowSpan;
+use crate::room::check_room;
 use crate::{ReplayError, SampleRng};
 
 /// Frames in proportion to their priorities, with replacement.
@@ -41,6 +42,7 @@ impl PrioritizedSampler {
 impl Sampler for PrioritizedSampler {
     fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
         self.priorities.check()?;
+        check_room::<[f32; 2]>("the priorities", capacity)?;
         self.tree = SumTree::new(capacity);
         Ok(())
     }

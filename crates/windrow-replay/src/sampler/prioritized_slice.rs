@@ -7,6 +7,7 @@ use super::{Draw, Frames, NoDraw, Sampler};
 use crate::index::{Run, Runs};
 use crate::live::RowSpan;
 use crate::marks::RunKeys;
+use crate::room::check_room;
 use crate::{ReplayError, SampleRng};
 
 /// Slices that begin at frames drawn in proportion to their priorities, with replacement.
@@ -126,6 +127,7 @@ impl Sampler for PrioritizedSliceSampler {
                 got: "more".to_owned(),
             });
         }
+        check_room::<[f32; 3]>("the priorities", capacity)?;
         self.masses = vec![0.0; capacity];
         self.starts = SumTree::new(capacity);
         Ok(())

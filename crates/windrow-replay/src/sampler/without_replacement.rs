@@ -2,6 +2,7 @@ use tensordict::{Tensor, TensorDict};
 
 use super::{Draw, Frames, NoDraw, Sampler};
 use crate::live::RowSpan;
+use crate::room::check_room;
 use crate::{ReplayError, SampleRng};
 
 const NOWHERE: u32 = u32::MAX;
@@ -82,7 +83,7 @@ impl SamplerWithoutReplacement {
     /// The next rows from the cursor on, and where the cursor is behind them.
     fn next_in_order(&self, batch_size: usize, frames: &Frames<'_>) -> (Vec<u32>, usize) {
         let mut cursor = self.cursor;
-        let mut rows = Vec::with_capacity(batch_size);
+        let mut rows = Vec::with_capacity(batch_size.min(frames.len()));
         while rows.len() < batch_size && cursor < frames.end() {
             if frames.contains(cursor) {
                 rows.push(cursor as u32);
@@ -120,6 +121,7 @@ impl SamplerWithoutReplacement {
 
 impl Sampler for SamplerWithoutReplacement {
     fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
+        check_room::<u32>("the places in a pass", capacity)?;
         self.place = vec![NOWHERE; capacity];
         Ok(())
     }

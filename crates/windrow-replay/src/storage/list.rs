@@ -12,6 +12,8 @@ use crate::ReplayError;
 /// Sampling stacks the frames, so those that are sampled together must be alike. Writers wait until nobody reads.
 #[derive(Debug)]
 pub struct ListStorage {
+    capacity: usize,
+    /// As many as were written to.
     rows: RwLock<Vec<Option<TensorDict>>>,
 }
 
@@ -20,7 +22,8 @@ impl ListStorage {
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
-            rows: RwLock::new(vec![None; capacity]),
+            capacity,
+            rows: RwLock::default(),
         }
     }
 
@@ -31,7 +34,7 @@ impl ListStorage {
 
 impl Storage for ListStorage {
     fn capacity(&self) -> usize {
-        self.rows().len()
+        self.capacity
     }
 
     /// Checks that the frames are flat; everything else may differ.
@@ -51,8 +54,7 @@ impl Storage for ListStorage {
         let split = (0..frames.numel())
             .map(|frame| Ok(frames.index(frame)?.detach()))
             .collect::<Result<Vec<_>, ReplayError>>()?;
-        let mut rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
-        let capacity = rows.len();
+        let capacity = self.capacity;
         if first >= capacity {
             return Err(StoreError::NoSuchRow {
                 row: first,
@@ -67,6 +69,11 @@ impl Storage for ListStorage {
             }
             .into());
         }
+        let mut rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
+        let end = capacity.min(first + split.len());
+        if rows.len() < end {
+            rows.resize(end, None);
+        }
         for (place, frame) in split.into_iter().enumerate() {
             rows[(first + place) % capacity] = Some(frame);
         }
@@ -74,7 +81,10 @@ impl Storage for ListStorage {
     }
 
     fn read(&self) -> Box<dyn StorageRead + '_> {
-        Box::new(ListRead { rows: self.rows() })
+        Box::new(ListRead {
+            capacity: self.capacity,
+            rows: self.rows(),
+        })
     }
 
     fn clear(&self) {
@@ -87,18 +97,18 @@ impl Storage for ListStorage {
 
 /// A reader of the list: it holds the lock.
 struct ListRead<'a> {
+    capacity: usize,
     rows: RwLockReadGuard<'a, Vec<Option<TensorDict>>>,
 }
 
 impl ListRead<'_> {
     fn row(&self, row: u32) -> Result<&TensorDict, ReplayError> {
-        let capacity = self.rows.len();
-        let at = row as usize;
-        let found = self
-            .rows
-            .get(at)
-            .ok_or(StoreError::NoSuchRow { row: at, capacity })?;
-        Ok(found.as_ref().ok_or(StoreError::NotFilled { row })?)
+        let (at, capacity) = (row as usize, self.capacity);
+        if at >= capacity {
+            return Err(StoreError::NoSuchRow { row: at, capacity }.into());
+        }
+        let found = self.rows.get(at).and_then(Option::as_ref);
+        Ok(found.ok_or(StoreError::NotFilled { row })?)
     }
 }
 

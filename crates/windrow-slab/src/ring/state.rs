@@ -81,7 +81,7 @@ pub(super) enum Refusal {
     Over,
     /// The consumer has not asked for that many slabs yet, or the ring is paused.
     NotNow,
-    /// No slab is free and the ring may not grow.
+    /// No slab is free and the ring may not, or cannot, grow.
     Exhausted,
 }
 
@@ -136,7 +136,7 @@ impl State {
     /// Asks for one more slab, unless one that was asked for is still to come.
     pub(super) fn ask(&mut self, fixed: &Fixed) -> Result<(), SlabError> {
         self.requested = self.delivered + 1;
-        self.check_room(fixed)
+        self.make_room(fixed)
     }
 
     /// The part that `worker` is to fill now.
@@ -244,14 +244,18 @@ impl State {
         if self.slots.len() >= fixed.spec.max_slabs {
             return Err(Refusal::Exhausted);
         }
-        let slab = Slab::new(&fixed.layout).ok_or(Refusal::Exhausted)?;
+        self.grow(fixed).ok_or(Refusal::Exhausted)
+    }
+
+    /// One more slot; `None` when the system does not give the memory.
+    fn grow(&mut self, fixed: &Fixed) -> Option<usize> {
         self.slots.push(Slot {
-            slab: Arc::new(slab),
+            slab: Arc::new(Slab::new(&fixed.layout)?),
             phase: Phase::Free,
             commits: vec![Commit::default(); fixed.parts()],
             workers: vec![NOBODY; fixed.parts()],
         });
-        Ok(self.slots.len() - 1)
+        Some(self.slots.len() - 1)
     }
 
     /// Marks a part as written; its slab is whole with the last one. Returns whether somebody may wait for that.
@@ -342,21 +346,26 @@ impl State {
         lacking
     }
 
-    /// Fails when nothing can become whole until a batch is dropped.
-    pub(super) fn check_room(&self, fixed: &Fixed) -> Result<(), SlabError> {
+    /// Sees to it that there is a slab that can become whole, so that the consumer learns of it when there is no memory, and
+    /// workers need not say so. Fails when nothing can until a batch is dropped.
+    pub(super) fn make_room(&mut self, fixed: &Fixed) -> Result<(), SlabError> {
         let leased = |slot: &Slot| slot.phase == Phase::Leased;
-        if self.slots.len() >= fixed.spec.max_slabs && self.slots.iter().all(leased) {
-            return Err(self.exhausted(fixed));
+        if self.stopped || self.is_over() || !self.slots.iter().all(leased) {
+            return Ok(());
         }
+        let slot = self.free_slot(fixed).map_err(|_| self.exhausted(fixed))?;
+        self.free.push(slot);
         Ok(())
     }
 
     #[cold]
     pub(super) fn exhausted(&self, fixed: &Fixed) -> SlabError {
-        SlabError::Exhausted {
-            slabs: self.slots.len(),
-            bytes: fixed.layout.bytes,
+        let (slabs, bytes) = (self.slots.len(), fixed.layout.bytes);
+        if slabs < fixed.spec.max_slabs {
+            let frames = fixed.layout.frames();
+            return SlabError::NoMemory { frames, bytes };
         }
+        SlabError::Exhausted { slabs, bytes }
     }
 }
 

@@ -16,11 +16,22 @@ pub enum StoreError {
     /// Frames have no entry at all.
     #[error("a store needs frames with at least one entry, got none")]
     NoEntries,
-    /// The store does not fit into memory.
-    #[error("a store of {capacity} rows like these does not fit into memory")]
+    /// The store does not fit into the address space.
+    #[error("a store of {capacity} rows like these is too large: its size in bytes overflows")]
     TooLarge {
         /// Rows that were asked for.
         capacity: usize,
+    },
+    /// The system does not give the memory for the store.
+    #[error(
+        "no memory for a store of {capacity} rows of {} bytes each: the system does not give {bytes} bytes",
+        bytes / capacity
+    )]
+    NoMemory {
+        /// Rows that were asked for.
+        capacity: usize,
+        /// Size of the store.
+        bytes: usize,
     },
     /// An entry that the store keeps is missing.
     #[error("frames lack entry {key}, which the first frames had")]

@@ -1,0 +1,32 @@
+use crate::ReplayError;
+
+/// Checks that the system gives the memory for `len` values of type `T`, which are allocated right after: a list that it
+/// does not give ends the process. `what` they are of.
+pub(crate) fn check_room<T>(what: &'static str, len: usize) -> Result<(), ReplayError> {
+    let mut room = Vec::<T>::new();
+    let given = room.try_reserve_exact(len);
+    // Memory that nobody looks at would be optimised away.
+    std::hint::black_box(room.as_ptr());
+    given.map_err(|_| ReplayError::NoMemory {
+        what,
+        frames: len,
+        bytes: len.saturating_mul(size_of::<T>()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "its allocator ends the process")]
+    fn what_there_is_no_room_for_is_named() {
+        check_room::<u32>("the places", 1000).unwrap();
+        let error = check_room::<f32>("the priorities", 1 << 50).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "no memory for the priorities of 1125899906842624 frames: the system does not give 4503599627370496 bytes"
+        );
+        assert!(check_room::<u64>("the places", usize::MAX).is_err());
+    }
+}
