@@ -417,3 +417,33 @@ def test_one_hot_actions_are_the_default_of_gym_env(network, backend) -> None:
     with torch.no_grad():
         best = network(batch["observation"]).argmax(-1)
     assert torch.equal(batch["action"], nn.functional.one_hot(best, 2))
+
+
+def frames_of(collector, batches: int):
+    kept = torch.cat([next(collector).clone() for _ in range(batches)], -1)
+    return kept.exclude(("collector", "traj_ids"))
+
+
+@pytest.mark.parametrize("env", [cartpole, lambda: GymEnv("CartPole-v1", categorical_action_encoding=True, backend="gymnasium")], ids=["native", "gymnasium"])
+@pytest.mark.parametrize("threads", [False, True], ids=["inline", "threads"])
+@pytest.mark.parametrize("policy", ["random", "native", "torch"])
+def test_a_seed_is_followed_by_the_same_frames_whenever_it_is_given(env, threads: bool, policy: str) -> None:
+    make = MultiSyncCollector if threads else Collector
+    # Of several threads nobody knows which draws first from the one generator that torch has.
+    workers = [env] * (1 if policy == "torch" else 2) if threads else env
+    torch.manual_seed(0)
+    acts = None if policy == "random" else categorical(nn.Linear(4, 2), return_log_prob=True)
+    arguments = {} if policy == "random" else {"policy_backend": policy}
+    with make(workers, acts, frames_per_batch=30, seed=3, **arguments) as collector:
+        runs = []
+        for before in (0, 3, 1):
+            for _ in range(before):
+                next(collector)
+            collector.set_seed(7)
+            torch.manual_seed(7)
+            runs.append(frames_of(collector, 3))
+        for run in runs[1:]:
+            assert (run == runs[0]).all()
+        collector.set_seed(8)
+        torch.manual_seed(8)
+        assert not torch.equal(frames_of(collector, 3)["observation"], runs[0]["observation"])

@@ -10,7 +10,7 @@ use crate::worker::Resume;
 pub(crate) struct Cursor {
     /// Observations that the next part starts from.
     carry: RowBlock,
-    /// Who the environments are, and how many frames each has delivered.
+    /// Who the environments are, and how many frames each has delivered since it was seeded.
     envs: EnvRows,
     /// Episodes that each environment has begun before the present one.
     episode: Vec<u64>,
@@ -54,7 +54,7 @@ impl TrajIds {
 pub(crate) enum Restart {
     /// Their generators go on.
     Unseeded,
-    /// Environment `i` is seeded with `seed + i`, or all with `seed`.
+    /// Environment `i` is seeded with `seed + i`, or all with `seed`, and noise begins anew.
     Seeded { seed: u64, same: bool },
     /// From the seed, the environment and its frame, so that no episode is repeated.
     Resumed,
@@ -271,7 +271,10 @@ impl Cursor {
     fn begin_all(&mut self, env: &mut dyn VecEnv, how: Restart) -> Result<(), WorkerFault> {
         self.resets.clear();
         if let Restart::Seeded { seed, .. } = how {
+            // What follows depends on the seed alone, so frames are counted from here.
+            self.envs.set_frame(0);
             self.envs.set_seed(seed);
+            self.began.fill(0);
         }
         for env in 0..self.envs.len() {
             let id = self.envs.ids()[env];

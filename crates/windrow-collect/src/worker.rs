@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     pub(crate) restarts: AtomicU64,
     /// The smallest trajectory id that no frame carries yet.
     pub(crate) next_traj_id: AtomicI64,
-    /// The smallest frame from which no environment's noise and seeds were drawn yet.
+    /// The smallest frame from which no environment's noise and seeds were drawn yet, whatever the seed.
     pub(crate) next_frame: AtomicU64,
     /// Nanoseconds that workers have waited for a part, over all of them.
     pub(crate) waited: AtomicU64,

@@ -129,6 +129,68 @@ fn a_new_seed_midway_starts_the_same_data_in_any_worker() {
     assert_alike(run, 5);
 }
 
+/// Everything but trajectory ids, which are never used twice.
+fn without_ids(batches: &[TensorDict]) -> Vec<TensorDict> {
+    let batches = batches.iter();
+    batches
+        .map(|batch| batch.exclude(&[("collector", "traj_ids")]))
+        .collect()
+}
+
+#[test]
+fn a_seed_is_followed_by_the_same_data_whenever_it_is_given() {
+    for (placement, workers) in [(Placement::Inline, 1), (Placement::Threads, 3)] {
+        for policy in [None, Some(network(1))] {
+            let make = |seed| {
+                let builder = builder(placement, workers, seed);
+                match &policy {
+                    None => builder.build().unwrap(),
+                    Some(policy) => builder.policy(policy.clone()).build().unwrap(),
+                }
+            };
+            let expected = without_ids(&take(&mut make(9), 3));
+            let mut collector = make(1);
+            for before in [0, 4, 1] {
+                take(&mut collector, before);
+                collector.set_seed(9, false);
+                assert_eq!(without_ids(&take(&mut collector, 3)), expected);
+            }
+            collector.set_seed(9, true);
+            let alike = without_ids(&take(&mut collector, 2));
+            assert_ne!(alike, expected[..2]);
+            collector.reset();
+            assert_ne!(without_ids(&take(&mut collector, 2)), alike);
+            collector.set_seed(9, true);
+            assert_eq!(without_ids(&take(&mut collector, 2)), alike);
+        }
+    }
+}
+
+#[test]
+fn a_state_saved_after_a_seed_goes_on_behind_all_that_was_drawn() {
+    let mut collector = builder(Placement::Inline, 1, 1).build().unwrap();
+    take(&mut collector, 5);
+    collector.set_seed(9, false);
+    take(&mut collector, 2);
+    let state = collector.state_dict().unwrap();
+    let number = |key: &str| state.get(key).unwrap().item::<i64>().unwrap();
+    assert_eq!(
+        (number("seed"), number("next_frame")),
+        (9, 5 * STEPS as i64)
+    );
+    let seeded = without_ids(&take(&mut collector, 2));
+    let run = |builder: CollectorBuilder| {
+        let mut resumed = builder.build().unwrap();
+        resumed.load_state_dict(&state).unwrap();
+        let mut batches = take(&mut resumed, 2);
+        assert_ne!(without_ids(&batches), seeded);
+        resumed.set_seed(9, false);
+        batches.extend(take(&mut resumed, 2));
+        batches
+    };
+    assert_alike(run, 3);
+}
+
 #[test]
 fn a_seed_is_kept_when_a_reset_follows_it() {
     let batches = |then: fn(&mut Collector)| {

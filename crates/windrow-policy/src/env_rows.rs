@@ -58,7 +58,7 @@ impl EnvRows {
         &self.ids
     }
 
-    /// How many frames each row's environment has delivered before. `[rows]`.
+    /// How many frames each row's environment has delivered since it was seeded. `[rows]`.
     #[must_use]
     pub fn frames(&self) -> &[u64] {
         &self.frames

@@ -411,7 +411,12 @@ class BaseCollector:
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seeds environment ``i`` with ``seed + i`` (all of them with ``seed``, where ``static_seed``), and begins new
-        episodes. Returns the seed of the last environment."""
+        episodes. Returns the seed of the last environment.
+
+        The frames that follow are those that would follow this seed at any other time, with the same weights, except for
+        their trajectory ids. A policy that torch evaluates draws from torch's own generator, which is left alone: call
+        ``torch.manual_seed`` too, and its actions repeat where one thread draws them.
+        """
         self._surface()
         return self._core.set_seed(int(seed), static_seed)
 

@@ -61,6 +61,9 @@ impl Collector {
 
     /// Seeds environment `i` with `seed + i` (or all with `seed`, when `static_seed`) and the policy's noise with `seed`;
     /// each worker begins its episodes anew with its next part. Returns the seed of the last environment.
+    ///
+    /// The frames that follow are those that would follow this seed at any other time, with the same weights, except for
+    /// their trajectory ids. Where workers run ahead, batches that they have begun before come first.
     pub fn set_seed(&mut self, seed: u64, static_seed: bool) -> u64 {
         self.seed = seed;
         self.restart(Restart::Seeded {
