@@ -1,8 +1,8 @@
 //! What a collector accepts as an environment: a constructor, a closure or an id.
 
 use crate::{
-    DoubleToFloat, Env, EnvError, FiniteCheck, InitTracker, ObservationNorm, OneHotActions,
-    RewardSum, Serial, StepCounter, VecEnv, make_vec,
+    DoubleToFloat, Env, EnvError, FiniteCheck, InitTracker, LimitFlag, ObservationNorm,
+    OneHotActions, RewardSum, Serial, StepCounter, VecEnv, make_vec,
 };
 
 /// Makes environments, as many as one worker steps in lockstep.
@@ -88,6 +88,7 @@ vectors!(
     DoubleToFloat,
     FiniteCheck,
     InitTracker,
+    LimitFlag,
     ObservationNorm,
     OneHotActions,
     RewardSum,

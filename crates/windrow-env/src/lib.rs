@@ -60,6 +60,6 @@ pub use rng::{EnvRng, NumpyRng};
 pub use spec::{EnvSpec, Spec};
 pub use vec_env::{Outcomes, Reset, Serial, VecEnv};
 pub use wrappers::{
-    DoubleToFloat, FiniteCheck, FrameSkip, InitTracker, NotFinite, ObservationNorm, OneHotActions,
-    RewardSum, StepCounter, TimeLimit,
+    Appended, DoubleToFloat, FiniteCheck, FrameSkip, InitTracker, LimitFlag, NotFinite,
+    ObservationNorm, OneHotActions, RewardSum, StepCounter, TimeLimit,
 };

@@ -5,6 +5,7 @@ mod double_to_float;
 mod finite_check;
 mod frame_skip;
 mod init_tracker;
+mod limit_flag;
 mod observation_norm;
 mod one_hot_actions;
 mod reward_sum;
@@ -15,10 +16,12 @@ mod time_limit;
 #[cfg(test)]
 mod vec_driver;
 
+pub use appended::Appended;
 pub use double_to_float::DoubleToFloat;
 pub use finite_check::{FiniteCheck, NotFinite};
 pub use frame_skip::FrameSkip;
 pub use init_tracker::InitTracker;
+pub use limit_flag::LimitFlag;
 pub use observation_norm::ObservationNorm;
 pub use one_hot_actions::OneHotActions;
 pub use reward_sum::RewardSum;

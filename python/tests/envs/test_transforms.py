@@ -143,6 +143,68 @@ def test_transforms_go_around_any_environment() -> None:
     assert env.rollout(100)["next", "step_count"].max() <= 9
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (StepCounter(3, step_count_key="n"), "StepCounter(3, step_count_key='n')"),
+        (InitTracker("start"), "InitTracker('start')"),
+        (RewardSum(["reward"], ["gain"]), "RewardSum(['reward'], ['gain'])"),
+        (RewardSum(["reward"], [("stats", "gain")]), "RewardSum(['reward'], [('stats', 'gain')])"),
+        (StepCounter(3, truncated_key="late"), "StepCounter(3, truncated_key='late')"),
+        (Compose(StepCounter(5), StepCounter(2, step_count_key="n")), "Compose(StepCounter(5), StepCounter(2, step_count_key='n'))"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_names_are_those_that_were_asked_for(ours: Any, theirs: str) -> None:
+    from torchrl import envs
+
+    played = rollout(TransformedEnv(GymEnv("Pendulum-v1", backend="gymnasium"), ours), 7)
+    transform = eval(theirs, vars(envs))
+    expected = envs.TransformedEnv(envs.GymEnv("Pendulum-v1"), transform).rollout(7, break_when_any_done=False)
+    assert set(played.keys(True, True)) == set(expected.keys(True, True))
+    for key in expected.keys(True, True):
+        assert (played[key].dtype, played[key].shape) == (expected[key].dtype, expected[key].shape), key
+        # An episode ends here where a flag of another name ends it there.
+        if expected[key].dtype in (torch.bool, torch.int64) and not (key == ("next", "truncated") and "late" in theirs):
+            assert torch.equal(played[key], expected[key]), key
+    gain = {"gain": ("next", "gain"), "stats": ("next", "stats", "gain")}
+    for name, key in gain.items():
+        if name in played.keys():
+            torch.testing.assert_close(played[key].flatten(), played["next", "reward"].flatten().cumsum(0))
+    batch = next(Collector(TransformedEnv(GymEnv("Pendulum-v1"), ours), None, frames_per_batch=7))
+    assert set(played.keys(True, True)) == set(batch.exclude("collector").keys(True, True))
+
+
+def test_a_flag_need_not_end_the_episode(pendulum: GymEnv) -> None:
+    played = rollout(TransformedEnv(pendulum, StepCounter(3, truncated_key="late", update_done=False)), 5)
+    assert played["next", "late"].flatten().tolist() == [False, False, True, True, True]
+    assert played["late"].flatten().tolist() == [False, False, False, True, True]
+    assert not played["next", "done"].any()
+    assert played["next", "step_count"].flatten().tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: InitTracker(("a", "b")), r"init_key has to be a name, got \('a', 'b'\)"),
+        (lambda: StepCounter(step_count_key=""), "step_count_key has to be a name, got ''"),
+        (lambda: StepCounter(3, update_done=False), "update_done=False: an episode that is truncated ends"),
+        (lambda: RewardSum(in_keys=["gain"]), r"in_keys can only be \['reward'\], got \['gain'\]"),
+        (lambda: RewardSum(out_keys=["a", "b"]), "expected one of out_keys, got"),
+        (lambda: RewardSum(out_keys=[("a", 1)]), "out_keys has to be a name, got 1"),
+        (lambda: RewardSum(reset_keys=["other"]), "reset_keys can only be"),
+        (lambda: StepCounter(step_count_key="observation"), 'Pendulum-v1 observes "observation" already'),
+        (lambda: InitTracker("action"), 'frames of Pendulum-v1 have "action" already'),
+        (lambda: RewardSum(out_keys=[("next", "sum")]), r'frames of Pendulum-v1 have \("next", "sum"\) already'),
+        (lambda: Compose(InitTracker("n"), StepCounter(step_count_key="n")), 'observes "n" already'),
+        (lambda: StepCounter(3, truncated_key="step_count"), 'observes "step_count" already'),
+    ],
+)
+def test_names_that_cannot_be_are_errors(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TransformedEnv(GymEnv("Pendulum-v1"), make()).reset()
+
+
 def test_misuse_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="needs in_keys"):
         ObservationNorm()
@@ -157,8 +219,6 @@ def test_misuse_is_an_error() -> None:
         TransformedEnv(GymEnv("Pendulum-v1"), ObservationNorm([0.0, 1.0], [1.0, 1.0], ["observation"])).reset()
     with pytest.raises(TypeError, match="expected a transform of windrow.envs, got int"):
         TransformedEnv(GymEnv("Pendulum-v1"), 3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="init_key can only be 'is_init'"):
-        InitTracker("start")
 
 
 def test_exploration_types_are_those_of_tensordict() -> None:

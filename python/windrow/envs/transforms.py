@@ -39,13 +39,19 @@ class _Parent:
 
 
 class StepCounter(Transform):
-    """Counts the steps of each episode as ``"step_count"`` (``int64 [1]``), and may end it.
+    """Counts the steps of each episode (``int64 [1]``), and may end it.
+
+    An episode that is truncated ends here, so ``("next", "truncated")`` is True where it does. A flag of another name is
+    observed besides, ``bool [1]``, and need not end the episode.
 
     Arguments:
         max_steps: truncates an episode after so many steps; None never does.
+        truncated_key: name of the flag that is raised then.
+        step_count_key: name of the count.
+        update_done: whether the episode ends then; it always does with the flag ``"truncated"``.
 
     Raises:
-        ValueError: ``max_steps`` is below 1, or a key or option has another value than the only one there is.
+        ValueError: ``max_steps`` is below 1, a key is no string, or an episode would go on although it is truncated.
     """
 
     def __init__(
@@ -57,20 +63,36 @@ class StepCounter(Transform):
     ) -> None:
         if max_steps is not None and max_steps < 1:
             raise ValueError(f"max_steps must be 1 or more, got {max_steps}")
-        _only("truncated_key", truncated_key, "truncated")
-        _only("step_count_key", step_count_key, "step_count")
-        _only("update_done", update_done, True)
+        if not update_done and truncated_key == "truncated":
+            raise ValueError(
+                "update_done=False: an episode that is truncated ends, so a flag that does not end it needs another truncated_key"
+            )
         self.max_steps = max_steps
+        self.truncated_key = _name("truncated_key", truncated_key)
+        self.step_count_key = _name("step_count_key", step_count_key)
+        self.update_done = update_done
 
     def _around(self, recipe: EnvRecipe) -> EnvRecipe:
-        return recipe.step_counter(self.max_steps)
+        recipe = recipe.step_counter(self.step_count_key, self.max_steps if self.update_done else None)
+        if self.max_steps is not None and self.truncated_key != "truncated":
+            recipe = recipe.limit_flag(self.truncated_key, self.max_steps)
+        return recipe
 
     def __repr__(self) -> str:
         return f"StepCounter(max_steps={self.max_steps})"
 
 
 class RewardSum(Transform):
-    """Sums the rewards of each episode up as ``"episode_reward"`` (``float32 [1]``)."""
+    """Sums the rewards of each episode up (``float32 [1]``).
+
+    Arguments:
+        in_keys: ``["reward"]``, the only reward that there is.
+        out_keys: name of the sum; ``["episode_reward"]`` unless given.
+        reset_keys: ``["_reset"]``: sums begin anew with each episode.
+
+    Raises:
+        ValueError: one of the keys is unknown, or there is not one ``out_key``.
+    """
 
     def __init__(
         self,
@@ -79,21 +101,31 @@ class RewardSum(Transform):
         reset_keys: Sequence[Key] | None = None,
     ) -> None:
         _only("in_keys", list(in_keys or ["reward"]), ["reward"])
-        _only("out_keys", list(out_keys or ["episode_reward"]), ["episode_reward"])
         _only("reset_keys", list(reset_keys or ["_reset"]), ["_reset"])
+        keys = ["episode_reward"] if out_keys is None else list(out_keys)
+        if len(keys) != 1 or not keys[0]:
+            raise ValueError(f"RewardSum sums one reward up: expected one of out_keys, got {keys}")
+        self.out_key = tuple(_name("out_keys", name) for name in _path(keys[0]))
 
     def _around(self, recipe: EnvRecipe) -> EnvRecipe:
-        return recipe.reward_sum()
+        return recipe.reward_sum(list(self.out_key))
 
 
 class InitTracker(Transform):
-    """Marks the first step of each episode as ``"is_init"`` (``bool [1]``)."""
+    """Marks the first step of each episode (``bool [1]``).
+
+    Arguments:
+        init_key: name of the mark.
+
+    Raises:
+        ValueError: it is no string.
+    """
 
     def __init__(self, init_key: str = "is_init") -> None:
-        _only("init_key", init_key, "is_init")
+        self.init_key = _name("init_key", init_key)
 
     def _around(self, recipe: EnvRecipe) -> EnvRecipe:
-        return recipe.init_tracker()
+        return recipe.init_tracker(self.init_key)
 
 
 class DoubleToFloat(Transform):
@@ -367,6 +399,12 @@ def _checked(transform: Any) -> Transform:
 def _only(name: str, given: Any, there_is: Any) -> None:
     if given != there_is:
         raise ValueError(f"{name} can only be {there_is!r}, got {given!r}")
+
+
+def _name(argument: str, given: Any) -> str:
+    if not isinstance(given, str) or not given:
+        raise ValueError(f"{argument} has to be a name, got {given!r}")
+    return given
 
 
 def _path(key: Key) -> tuple[str, ...]:

@@ -1,98 +1,153 @@
-use tensordict::Element;
+use std::fmt::Debug;
+
+use tensordict::{Element, NestedKey};
 use windrow_slab::{Key, Rows, RowsMut, SlabError};
 
 use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, VecEnv, VecEnvError};
 
-/// Environments that also observe one number of type `T` each, which changes with every step.
+/// Names that frames have beside those of observations and actions.
+const TAKEN: [&str; 6] = [
+    "done",
+    "terminated",
+    "truncated",
+    "reward",
+    "next",
+    "collector",
+];
+
+/// Environments that also observe one number each, which changes with every step: see
+/// [`StepCounter`](crate::StepCounter), [`LimitFlag`](crate::LimitFlag), [`RewardSum`](crate::RewardSum) and
+/// [`InitTracker`](crate::InitTracker).
 ///
 /// Its leaf `[1]` comes after all others, which so keep their places: the inner environments write into the same rows.
 /// A bare observation becomes the named one it is delivered as.
 #[derive(Debug, Clone)]
-pub(super) struct Appended<V, T: Element> {
+pub struct Appended<V, A: Appendix> {
     envs: V,
     pub(super) spec: EnvSpec,
-    key: Key<T>,
-    values: Vec<T>,
-    /// What a reset sets a value to.
-    first: T,
+    key: Key<A::Value>,
+    values: Vec<A::Value>,
+    pub(super) own: A,
 }
 
-impl<V: VecEnv, T: Element> Appended<V, T> {
-    /// `envs` with the observation `name`, which is `first` after a reset.
+/// What is observed of each environment beside its own observations.
+pub trait Appendix: Clone + Debug + Send {
+    /// Type of the number.
+    type Value: Element;
+
+    /// What it is after a reset.
+    const FIRST: Self::Value;
+
+    /// Environment `env`, which exists, begins an episode.
+    fn begin(&mut self, _env: usize) {}
+
+    /// Turns the numbers before a step into those after it, `[num_envs]`; `outcomes` are the step's.
+    fn change(&mut self, values: &mut [Self::Value], outcomes: Outcomes<'_>);
+}
+
+impl<V: VecEnv, A: Appendix> Appended<V, A> {
+    /// `envs` with the observation `key`.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when there is an observation `name` already.
-    pub(super) fn new(envs: V, name: &str, first: T) -> Result<Self, EnvError> {
+    /// [`EnvError::Spec`] when something else has that name.
+    pub(super) fn append(envs: V, key: &NestedKey, own: A) -> Result<Self, EnvError> {
         let mut spec = envs.spec().clone();
+        let taken = |name: &str| {
+            let actions = spec.action.leaves("action");
+            TAKEN.contains(&name) || actions.iter().any(|(key, _)| key.first() == name)
+        };
+        if taken(key.first()) {
+            return Err(EnvError::Spec(format!(
+                "frames of {} have {key} already: an observation appended to it needs another name",
+                spec.id
+            )));
+        }
         let leaf = spec.observation_leaves().len();
         let mut entries = match spec.observation {
             Spec::Composite(entries) => entries,
             bare => vec![("observation".to_owned(), bare)],
         };
-        if entries.iter().any(|(entry, _)| entry == name) {
+        let names = key.components();
+        if !push_last(&mut entries, names, Spec::unbounded(A::Value::DTYPE, [1])) {
             return Err(EnvError::Spec(format!(
-                "{} observes {name:?} already: an observation appended to it needs another name",
+                "{} observes {key} already: an observation appended to it needs another name",
                 spec.id
             )));
         }
-        entries.push((name.to_owned(), Spec::unbounded(T::DTYPE, [1])));
         spec.observation = Spec::Composite(entries);
         Ok(Self {
             spec,
             key: Key::new(leaf),
-            values: vec![first; envs.num_envs()],
-            first,
+            values: vec![A::FIRST; envs.num_envs()],
+            own,
             envs,
         })
     }
 
-    pub(super) fn num_envs(&self) -> usize {
+    /// The environments without what is appended.
+    pub fn into_inner(self) -> V {
+        self.envs
+    }
+}
+
+/// Adds `leaf` behind all others; whether its name was free and leaves that place to it.
+fn push_last<N: AsRef<str>>(entries: &mut Vec<(String, Spec)>, names: &[N], leaf: Spec) -> bool {
+    let [name, below @ ..] = names else {
+        return false;
+    };
+    let name = name.as_ref();
+    match entries.iter().position(|(entry, _)| entry == name) {
+        None => {
+            let nested = below.iter().rev().fold(leaf, |inner, name| {
+                Spec::composite([(name.as_ref(), inner)])
+            });
+            entries.push((name.to_owned(), nested));
+            true
+        }
+        Some(at) if at + 1 == entries.len() => match &mut entries[at].1 {
+            Spec::Composite(inner) => push_last(inner, below, leaf),
+            _ => false,
+        },
+        Some(_) => false,
+    }
+}
+
+impl<V: VecEnv, A: Appendix> VecEnv for Appended<V, A> {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn num_envs(&self) -> usize {
         self.envs.num_envs()
     }
 
-    pub(super) fn panicked_at(&self) -> Option<usize> {
+    fn panicked_at(&self) -> Option<usize> {
         self.envs.panicked_at()
     }
 
-    pub(super) fn into_inner(self) -> V {
-        self.envs
-    }
-
-    /// Resets the environments named, and their values.
-    ///
-    /// # Errors
-    /// Those of the inner environments, and rows of another layout.
-    pub(super) fn reset(
-        &mut self,
-        resets: &[Reset],
-        mut obs: RowsMut<'_>,
-    ) -> Result<(), VecEnvError> {
+    fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
         self.envs.reset(resets, obs.reborrow())?;
         let seen = column(&mut obs, self.key, self.values.len())?;
         for &Reset { env, .. } in resets {
             // An environment that does not exist was reported by the inner ones.
             if let (Some(value), Some(seen)) = (self.values.get_mut(env), seen.get_mut(env)) {
-                (*value, *seen) = (self.first, self.first);
+                (*value, *seen) = (A::FIRST, A::FIRST);
+                self.own.begin(env);
             }
         }
         Ok(())
     }
 
-    /// Steps all environments, lets `change` turn the values before into those after, and writes these.
-    ///
-    /// # Errors
-    /// Those of the inner environments, and rows of another layout.
-    pub(super) fn step(
+    fn step(
         &mut self,
         actions: Rows<'_>,
         mut obs: RowsMut<'_>,
         mut outcomes: Outcomes<'_>,
-        change: impl FnOnce(&mut [T], Outcomes<'_>),
     ) -> Result<(), VecEnvError> {
         self.envs
             .step(actions, obs.reborrow(), outcomes.reborrow())?;
         let seen = column(&mut obs, self.key, self.values.len())?;
-        change(&mut self.values, outcomes);
+        self.own.change(&mut self.values, outcomes);
         seen.copy_from_slice(&self.values);
         Ok(())
     }
@@ -126,7 +181,7 @@ mod tests {
 
     use super::*;
     use crate::testing::CountingEnv;
-    use crate::{Env, Outcome, Serial};
+    use crate::{Env, Outcome, Serial, StepCounter};
 
     /// An environment that is nothing but its spec.
     struct Observing(EnvSpec);
@@ -145,11 +200,15 @@ mod tests {
         }
     }
 
-    /// The leaves of `observation` and one called `extra`.
-    fn extended(observation: Spec) -> Result<Vec<LeafSpec>, EnvError> {
+    /// The leaves of `observation` and one called `key`.
+    fn extended_by(observation: Spec, key: NestedKey) -> Result<Vec<LeafSpec>, EnvError> {
         let env = Observing(EnvSpec::new("Test", observation, Spec::discrete(2)));
-        let appended = Appended::new(Serial::new(vec![env])?, "extra", 0i64)?;
+        let appended = StepCounter::named(Serial::new(vec![env])?, key)?;
         Ok(appended.spec.observation_leaves())
+    }
+
+    fn extended(observation: Spec) -> Result<Vec<LeafSpec>, EnvError> {
+        extended_by(observation, "extra".into())
     }
 
     #[test]
@@ -182,9 +241,43 @@ mod tests {
     }
 
     #[test]
+    fn a_nested_name_takes_the_last_place_or_none() {
+        let leaf = || Spec::unbounded(DType::F32, [1]);
+        let tree = || {
+            let body = Spec::composite([("joints", leaf())]);
+            let stats = Spec::composite([("sum", leaf())]);
+            Spec::composite([("body", body), ("stats", stats)])
+        };
+        let keys = |key: (&str, &str)| {
+            let leaves = extended_by(tree(), key.into());
+            leaves.map(|leaves| leaves.last().unwrap().key.clone())
+        };
+        for key in [("new", "extra"), ("stats", "extra")] {
+            assert_eq!(keys(key).unwrap(), key.into());
+        }
+        for key in [("body", "extra"), ("stats", "sum")] {
+            let error = keys(key).unwrap_err().to_string();
+            assert!(error.starts_with("Test observes (\""), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_of_other_entries_of_a_frame_are_taken() {
+        for name in ["action", "done", "reward", "next", "collector"] {
+            let error = extended_by(Spec::unbounded(DType::F32, [1]), name.into()).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "frames of Test have {name:?} already: an observation appended to it needs another name"
+                )
+            );
+        }
+    }
+
+    #[test]
     fn rows_of_another_layout_are_an_error() {
         let envs = Serial::from_fn(2, || CountingEnv::new(9, 0)).unwrap();
-        let mut appended = Appended::new(envs, "extra", 0i64).unwrap();
+        let mut appended = StepCounter::named(envs, "extra").unwrap();
         let resets = [Reset { env: 0, seed: None }];
         let leaves = appended.spec.observation_leaves();
         let mut error = |leaves: &[LeafSpec], envs| {

@@ -1,7 +1,7 @@
-use windrow_slab::{Rows, RowsMut};
+use tensordict::NestedKey;
 
-use super::appended::Appended;
-use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use super::appended::{Appended, Appendix};
+use crate::{EnvError, Outcomes, VecEnv};
 
 /// Environments that also observe whether their episode has just begun.
 ///
@@ -20,52 +20,37 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 /// assert_eq!(obs.rows().get(is_init)?, [false, true]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+pub type InitTracker<V> = Appended<V, Beginning>;
+
+/// Whether an episode has just begun.
 #[derive(Debug, Clone)]
-pub struct InitTracker<V> {
-    flags: Appended<V, bool>,
+pub struct Beginning;
+
+impl Appendix for Beginning {
+    type Value = bool;
+    const FIRST: bool = true;
+
+    #[inline(always)]
+    fn change(&mut self, flags: &mut [bool], _: Outcomes<'_>) {
+        flags.fill(false);
+    }
 }
 
 impl<V: VecEnv> InitTracker<V> {
     /// `envs`, their first observations marked.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when an observation is called `is_init` already.
+    /// As [`named`](Self::named).
     pub fn new(envs: V) -> Result<Self, EnvError> {
-        let flags = Appended::new(envs, "is_init", true)?;
-        Ok(Self { flags })
+        Self::named(envs, "is_init")
     }
 
-    /// The environments without the mark.
-    pub fn into_inner(self) -> V {
-        self.flags.into_inner()
-    }
-}
-
-impl<V: VecEnv> VecEnv for InitTracker<V> {
-    fn spec(&self) -> &EnvSpec {
-        &self.flags.spec
-    }
-
-    fn num_envs(&self) -> usize {
-        self.flags.num_envs()
-    }
-
-    fn panicked_at(&self) -> Option<usize> {
-        self.flags.panicked_at()
-    }
-
-    fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
-        self.flags.reset(resets, obs)
-    }
-
-    fn step(
-        &mut self,
-        actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
-    ) -> Result<(), VecEnvError> {
-        self.flags
-            .step(actions, obs, outcomes, |flags, _| flags.fill(false))
+    /// As [`new`](Self::new), with the mark under the name `key`.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when something else has that name.
+    pub fn named(envs: V, key: impl Into<NestedKey>) -> Result<Self, EnvError> {
+        Self::append(envs, &key.into(), Beginning)
     }
 }
 

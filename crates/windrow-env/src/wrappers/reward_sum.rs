@@ -1,7 +1,7 @@
-use windrow_slab::{Rows, RowsMut};
+use tensordict::NestedKey;
 
-use super::appended::Appended;
-use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use super::appended::{Appended, Appendix};
+use crate::{EnvError, Outcomes, VecEnv};
 
 /// Environments that also observe what their episode has earned.
 ///
@@ -28,55 +28,39 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+pub type RewardSum<V> = Appended<V, Earned>;
+
+/// What an episode has earned.
 #[derive(Debug, Clone)]
-pub struct RewardSum<V> {
-    sums: Appended<V, f32>,
+pub struct Earned;
+
+impl Appendix for Earned {
+    type Value = f32;
+    const FIRST: f32 = 0.0;
+
+    #[inline(always)]
+    fn change(&mut self, sums: &mut [f32], outcomes: Outcomes<'_>) {
+        for (sum, reward) in sums.iter_mut().zip(outcomes.reward) {
+            *sum += *reward;
+        }
+    }
 }
 
 impl<V: VecEnv> RewardSum<V> {
     /// `envs`, their rewards added up.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when an observation is called `episode_reward` already.
+    /// As [`named`](Self::named).
     pub fn new(envs: V) -> Result<Self, EnvError> {
-        let sums = Appended::new(envs, "episode_reward", 0.0)?;
-        Ok(Self { sums })
+        Self::named(envs, "episode_reward")
     }
 
-    /// The environments without their sums.
-    pub fn into_inner(self) -> V {
-        self.sums.into_inner()
-    }
-}
-
-impl<V: VecEnv> VecEnv for RewardSum<V> {
-    fn spec(&self) -> &EnvSpec {
-        &self.sums.spec
-    }
-
-    fn num_envs(&self) -> usize {
-        self.sums.num_envs()
-    }
-
-    fn panicked_at(&self) -> Option<usize> {
-        self.sums.panicked_at()
-    }
-
-    fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
-        self.sums.reset(resets, obs)
-    }
-
-    fn step(
-        &mut self,
-        actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
-    ) -> Result<(), VecEnvError> {
-        self.sums.step(actions, obs, outcomes, |sums, outcomes| {
-            for (sum, reward) in sums.iter_mut().zip(outcomes.reward) {
-                *sum += *reward;
-            }
-        })
+    /// As [`new`](Self::new), with the sum under the name `key`.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when something else has that name.
+    pub fn named(envs: V, key: impl Into<NestedKey>) -> Result<Self, EnvError> {
+        Self::append(envs, &key.into(), Earned)
     }
 }
 

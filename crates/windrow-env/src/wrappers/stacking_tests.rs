@@ -111,6 +111,23 @@ fn no_name_is_appended_twice_however_far_apart() {
 }
 
 #[test]
+fn each_of_a_kind_has_a_name_of_its_own() {
+    let short = StepCounter::named(cart_poles(), "short").and_then(|envs| envs.with_max_steps(2));
+    let both = StepCounter::new(short.unwrap()).unwrap();
+    let sums = RewardSum::named(both, ("stats", "sum")).unwrap();
+    let mut envs = VecDriver::new(InitTracker::named(sums, "begun").unwrap());
+    envs.reset(&[0, 1]).unwrap();
+    envs.step(0i64).unwrap();
+    envs.step(0i64).unwrap();
+    for name in ["short", "step_count"] {
+        assert_eq!(envs.seen::<i64>(name), [2; 2]);
+    }
+    assert_eq!(envs.seen_at::<f32>(3), [2.0; 2]);
+    assert_eq!(envs.seen::<bool>("begun"), [false; 2]);
+    assert_eq!(envs.truncated, [true; 2]);
+}
+
+#[test]
 fn layers_come_off_again() {
     let plain = CartPole::v1();
     let counted = StepCounter::new(Serial::from_fn(2, || plain.clone()).unwrap()).unwrap();

@@ -1,7 +1,7 @@
-use windrow_slab::{Rows, RowsMut};
+use tensordict::NestedKey;
 
-use super::appended::Appended;
-use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use super::appended::{Appended, Appendix};
+use crate::{EnvError, EnvSpec, Outcomes, VecEnv};
 
 /// Environments that also observe how many steps their episode has lasted, and may be truncated by it.
 ///
@@ -18,22 +18,42 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 /// assert_eq!(names.collect::<Vec<_>>(), ["observation", "step_count"]);
 /// # Ok::<(), windrow_env::EnvError>(())
 /// ```
+pub type StepCounter<V> = Appended<V, Steps>;
+
+/// How many steps an episode has lasted.
 #[derive(Debug, Clone)]
-pub struct StepCounter<V> {
-    counts: Appended<V, i64>,
+pub struct Steps {
     limit: i64,
+}
+
+impl Appendix for Steps {
+    type Value = i64;
+    const FIRST: i64 = 0;
+
+    #[inline(always)]
+    fn change(&mut self, counts: &mut [i64], outcomes: Outcomes<'_>) {
+        for (count, truncated) in counts.iter_mut().zip(outcomes.truncated) {
+            *count += 1;
+            *truncated |= *count >= self.limit;
+        }
+    }
 }
 
 impl<V: VecEnv> StepCounter<V> {
     /// `envs`, counted but not limited.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when an observation is called `step_count` already.
+    /// As [`named`](Self::named).
     pub fn new(envs: V) -> Result<Self, EnvError> {
-        Ok(Self {
-            counts: Appended::new(envs, "step_count", 0)?,
-            limit: i64::MAX,
-        })
+        Self::named(envs, "step_count")
+    }
+
+    /// As [`new`](Self::new), with the count under the name `key`.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when something else has that name.
+    pub fn named(envs: V, key: impl Into<NestedKey>) -> Result<Self, EnvError> {
+        Self::append(envs, &key.into(), Steps { limit: i64::MAX })
     }
 
     /// Truncates an episode after `max_steps` steps, besides what truncates it already.
@@ -41,57 +61,25 @@ impl<V: VecEnv> StepCounter<V> {
     /// # Errors
     /// [`EnvError::Spec`] when `max_steps` is 0.
     pub fn with_max_steps(mut self, max_steps: usize) -> Result<Self, EnvError> {
-        let spec = &mut self.counts.spec;
-        if max_steps == 0 {
-            return Err(EnvError::Spec(format!(
-                "a step counter needs at least one step, got max_steps = 0 for {}",
-                spec.id
-            )));
-        }
-        self.limit = i64::try_from(max_steps).unwrap_or(i64::MAX);
-        let limit = &mut spec.max_episode_steps;
+        self.own.limit = limit(&self.spec, max_steps)?;
+        let limit = &mut self.spec.max_episode_steps;
         *limit = Some(limit.unwrap_or(max_steps).min(max_steps));
         Ok(self)
     }
-
-    /// The environments without their counts and the limit.
-    pub fn into_inner(self) -> V {
-        self.counts.into_inner()
-    }
 }
 
-impl<V: VecEnv> VecEnv for StepCounter<V> {
-    fn spec(&self) -> &EnvSpec {
-        &self.counts.spec
+/// `max_steps` as a count of steps.
+///
+/// # Errors
+/// [`EnvError::Spec`] when it is 0.
+pub(super) fn limit(spec: &EnvSpec, max_steps: usize) -> Result<i64, EnvError> {
+    if max_steps == 0 {
+        return Err(EnvError::Spec(format!(
+            "a step counter needs at least one step, got max_steps = 0 for {}",
+            spec.id
+        )));
     }
-
-    fn num_envs(&self) -> usize {
-        self.counts.num_envs()
-    }
-
-    fn panicked_at(&self) -> Option<usize> {
-        self.counts.panicked_at()
-    }
-
-    fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
-        self.counts.reset(resets, obs)
-    }
-
-    fn step(
-        &mut self,
-        actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
-    ) -> Result<(), VecEnvError> {
-        let limit = self.limit;
-        self.counts
-            .step(actions, obs, outcomes, |counts, outcomes| {
-                for (count, truncated) in counts.iter_mut().zip(outcomes.truncated) {
-                    *count += 1;
-                    *truncated |= *count >= limit;
-                }
-            })
-    }
+    Ok(i64::try_from(max_steps).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod describe;
 mod foreign;
 mod gym;
 mod handle;
+mod layer;
 mod read;
 mod recipe;
 mod rows;

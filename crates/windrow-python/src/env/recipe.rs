@@ -9,12 +9,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use tensordict::NestedKey;
 use windrow::env::{
-    DoubleToFloat, Env, EnvError, EnvFactory, FrameSkip, InitTracker, Joined, ObservationNorm,
-    OneHotActions, RewardSum, Serial, StepCounter, VecEnv, make, make_vec,
+    Env, EnvError, EnvFactory, FrameSkip, Joined, OneHotActions, Serial, VecEnv, make, make_vec,
 };
 
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
+use super::layer::Layer;
 use super::source::Source;
 use super::vector::VectorEnvs;
 use crate::gil::attach;
@@ -47,22 +47,6 @@ pub(crate) enum Recipe {
     Many(Vec<Arc<Recipe>>),
     /// One with something done to it.
     Layered(Arc<Recipe>, Layer),
-}
-
-/// What is done to environments.
-#[derive(Debug)]
-pub(crate) enum Layer {
-    StepCounter(Option<usize>),
-    RewardSum,
-    InitTracker,
-    /// Of these observations, or of all.
-    DoubleToFloat(Option<Vec<NestedKey>>),
-    ObservationNorm {
-        key: NestedKey,
-        loc: Vec<f64>,
-        scale: Vec<f64>,
-        name: Option<String>,
-    },
 }
 
 /// Environments and what is known of them.
@@ -225,33 +209,6 @@ fn gym(recipes: &[Arc<Recipe>]) -> Result<GymEnvs, EnvError> {
         }
         GymEnvs::new(py, worlds, encoding)
     })
-}
-
-impl Layer {
-    fn around(&self, envs: Box<dyn VecEnv>) -> Result<Box<dyn VecEnv>, EnvError> {
-        Ok(match self {
-            Self::StepCounter(None) => Box::new(StepCounter::new(envs)?),
-            Self::StepCounter(Some(steps)) => {
-                Box::new(StepCounter::new(envs)?.with_max_steps(*steps)?)
-            }
-            Self::RewardSum => Box::new(RewardSum::new(envs)?),
-            Self::InitTracker => Box::new(InitTracker::new(envs)?),
-            Self::DoubleToFloat(None) => Box::new(DoubleToFloat::new(envs)?),
-            Self::DoubleToFloat(Some(keys)) => Box::new(DoubleToFloat::of(envs, keys)?),
-            Self::ObservationNorm {
-                key,
-                loc,
-                scale,
-                name,
-            } => {
-                let normed = ObservationNorm::new(envs, key.clone(), loc, scale)?;
-                match name {
-                    None => Box::new(normed),
-                    Some(name) => Box::new(normed.named(name)?),
-                }
-            }
-        })
-    }
 }
 
 /// A recipe as a factory of the engine.
@@ -420,19 +377,24 @@ impl EnvRecipe {
         of(env, kwargs).map(Self)
     }
 
-    /// The same, with a step counter.
-    fn step_counter(&self, max_steps: Option<usize>) -> Self {
-        self.layered(Layer::StepCounter(max_steps))
+    /// The same, with steps counted, and episodes truncated after so many.
+    fn step_counter(&self, key: String, max_steps: Option<usize>) -> Self {
+        self.layered(Layer::StepCounter { key, max_steps })
+    }
+
+    /// The same, with a flag that is raised after so many steps.
+    fn limit_flag(&self, key: String, max_steps: usize) -> Self {
+        self.layered(Layer::LimitFlag { key, max_steps })
     }
 
     /// The same, with the sum of rewards.
-    fn reward_sum(&self) -> Self {
-        self.layered(Layer::RewardSum)
+    fn reward_sum(&self, key: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(self.layered(Layer::RewardSum(nested_key(key)?)))
     }
 
     /// The same, with a mark at the first step of an episode.
-    fn init_tracker(&self) -> Self {
-        self.layered(Layer::InitTracker)
+    fn init_tracker(&self, key: String) -> Self {
+        self.layered(Layer::InitTracker(key))
     }
 
     /// The same, with observations of float64 narrowed to float32: those named, or all.
