@@ -23,6 +23,22 @@ def _make(env_name: str, kwargs: dict[str, Any]) -> Any:
         raise _unknown(env_name, f"Gymnasium: {error}") from error
 
 
+def _make_with_pixels(env_name: str, kwargs: dict[str, Any], pixels_only: bool) -> Any:
+    """As :func:`_make`, with pictures of the environment among its observations, or in place of them."""
+    return _with_pixels(_make(env_name, {"render_mode": "rgb_array", **kwargs}), pixels_only)
+
+
+def _with_pixels(env: Any, pixels_only: bool) -> Any:
+    from gymnasium.wrappers import AddRenderObservation, FilterObservation
+
+    try:
+        # It draws the environment once, to see how large pictures are.
+        seen = AddRenderObservation(env, render_only=False, render_key="pixels", obs_key="observation")
+    except Exception as error:
+        raise ValueError(f"from_pixels: {env} cannot be drawn: {error or type(error).__name__}") from error
+    return FilterObservation(seen, ["pixels"]) if pixels_only else seen
+
+
 def _unknown(env_name: str, more: str) -> ValueError:
     try:
         EnvHandle(EnvRecipe.native(env_name, False, 1))
@@ -38,13 +54,16 @@ class GymEnv(EnvBase):
         env_name: an id such as ``"CartPole-v1"``; an environment of Gymnasium is taken as it is.
         categorical_action_encoding: give choices as indices (``int64 []``) instead of one-hot vectors (``int64 [n]``).
         frame_skip: take every action so many times, and add rewards up.
+        from_pixels: observe pictures of the environment as ``"pixels"`` (``uint8 [height, width, 3]``), as it renders itself
+            in the mode ``"rgb_array"``.
+        pixels_only: observe nothing else then.
         device: where tensors are put.
         backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
-            ``kwargs``.
+            arguments.
         kwargs: passed to ``gymnasium.make``.
 
     Raises:
-        ValueError: there is no such backend, or it cannot make the environment.
+        ValueError: there is no such backend, or it cannot make the environment, or draw it.
     """
 
     def __init__(
@@ -53,6 +72,8 @@ class GymEnv(EnvBase):
         *,
         categorical_action_encoding: bool = False,
         frame_skip: int | None = None,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
         device: Any = None,
         backend: str | None = None,
         **kwargs: Any,
@@ -61,6 +82,7 @@ class GymEnv(EnvBase):
         self._name, self._kwargs = env_name, kwargs
         self._one_hot = not categorical_action_encoding
         self._frame_skip = 1 if frame_skip is None else frame_skip
+        self._from_pixels, self._pixels_only = from_pixels, pixels_only
         self.backend = self._choose(backend or "auto")
         self._source: EnvRecipe | None = None
 
@@ -73,8 +95,10 @@ class GymEnv(EnvBase):
                 raise ValueError(f"windrow has no {self._name!r} of its own; it has {', '.join(native_ids())}")
             if self._kwargs:
                 raise ValueError(f"native environments take no further arguments, got {', '.join(self._kwargs)}")
+            if self._from_pixels:
+                raise ValueError('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
         if backend == "auto":
-            return "native" if own and not self._kwargs else "gymnasium"
+            return "native" if own and not self._kwargs and not self._from_pixels else "gymnasium"
         return backend
 
     def _make_recipe(self) -> EnvRecipe:
@@ -86,9 +110,13 @@ class GymEnv(EnvBase):
         if self.backend == "native":
             return EnvRecipe.native(self._name, self._one_hot, self._frame_skip)
         if not isinstance(self._name, str):
-            return EnvRecipe.gymnasium(self._name, True, self._one_hot, self._frame_skip)
+            env = _with_pixels(self._name, self._pixels_only) if self._from_pixels else self._name
+            return EnvRecipe.gymnasium(env, True, self._one_hot, self._frame_skip)
         # Observations are checked as they are read.
-        make = partial(_make, self._name, {"disable_env_checker": True, **self._kwargs})
+        kwargs = {"disable_env_checker": True, **self._kwargs}
+        make = partial(_make, self._name, kwargs)
+        if self._from_pixels:
+            make = partial(_make_with_pixels, self._name, kwargs, self._pixels_only)
         return EnvRecipe.gymnasium(make, False, self._one_hot, self._frame_skip)
 
     @property
@@ -110,6 +138,8 @@ class GymWrapper(GymEnv):
         env: a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``, in any of its autoreset modes.
         categorical_action_encoding: as for :class:`GymEnv`.
         frame_skip: as for :class:`GymEnv`; not for vectors.
+        from_pixels: as for :class:`GymEnv`, of an environment made with ``render_mode="rgb_array"``; not for vectors.
+        pixels_only: as for :class:`GymEnv`.
         device: where tensors are put.
     """
 
@@ -119,12 +149,16 @@ class GymWrapper(GymEnv):
         *,
         categorical_action_encoding: bool = False,
         frame_skip: int | None = None,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
         device: Any = None,
     ) -> None:
         super().__init__(
             env,
             categorical_action_encoding=categorical_action_encoding,
             frame_skip=frame_skip,
+            from_pixels=from_pixels,
+            pixels_only=pixels_only,
             device=device,
             backend="gymnasium",
         )
@@ -136,4 +170,6 @@ class GymWrapper(GymEnv):
             return super()._new_recipe()
         if self._frame_skip != 1:
             raise ValueError(f"a vector takes every action once, got frame_skip={self._frame_skip}")
+        if self._from_pixels:
+            raise ValueError("a vector observes what it observes: give from_pixels to single environments")
         return EnvRecipe.vector(self._name, True, self._one_hot)
