@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
@@ -15,11 +16,20 @@ from tensordict.nn import (
     TensorDictSequential,
     set_interaction_type,
 )
+from tensordict.nn.probabilistic import interaction_type
 from torch import nn
 from torch.distributions import Categorical
 
 from environments import cartpole
-from windrow.collectors import AsyncCollector, Collector, MultiSyncCollector, VanillaWeightUpdater
+from windrow.collectors import (
+    AsyncCollector,
+    Collector,
+    Evaluator,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+    RandomPolicy,
+    VanillaWeightUpdater,
+)
 from windrow.envs import GymEnv
 
 
@@ -224,7 +234,7 @@ def hooked() -> nn.Module:
 def test_on_any_doubt_the_module_is_called(policy, why) -> None:
     from windrow import _lower
 
-    assert _lower.lower(policy) is None
+    assert _lower.lower(policy, "random") is None
     with pytest.raises(ValueError, match=why):
         collect(policy, policy_backend="native")
 
@@ -447,3 +457,77 @@ def test_a_seed_is_followed_by_the_same_frames_whenever_it_is_given(env, threads
         collector.set_seed(8)
         torch.manual_seed(8)
         assert not torch.equal(frames_of(collector, 3)["observation"], runs[0]["observation"])
+
+
+class Exploring(nn.Module):
+    """Acts 1 where it is told to explore, 0 otherwise."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        explores = interaction_type() in (None, InteractionType.RANDOM)
+        return torch.full(observation.shape[:-1], int(explores))
+
+
+@pytest.mark.parametrize("kind", [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector])
+def test_the_type_of_exploration_of_the_learner_is_not_that_of_workers(kind) -> None:
+    workers = {"num_workers": 2} if "Multi" in kind.__name__ else {}
+    with kind(cartpole, Exploring(), frames_per_batch=20, total_frames=200, **workers) as collector:
+        with set_interaction_type(InteractionType.DETERMINISTIC):
+            for batch in collector:
+                assert bool((batch["action"] == 1).all())
+                assert interaction_type() is InteractionType.DETERMINISTIC
+    assert interaction_type() is None
+
+
+def test_an_evaluator_and_a_collector_act_as_each_was_told() -> None:
+    collector = Collector(cartpole, Exploring(), frames_per_batch=50)
+    with Evaluator(cartpole, Exploring(), num_trajectories=20, metrics_fn=lambda all: {"one": all["action"].sum()}) as evaluator:
+        evaluator.trigger_eval()
+        while (result := evaluator.poll()) is None:
+            assert bool((next(collector)["action"] == 1).all())
+            assert interaction_type() is None
+    assert result["eval/one"] == 0
+    assert interaction_type() is None
+
+
+@pytest.mark.parametrize("kind", [Collector, MultiSyncCollector])
+@pytest.mark.parametrize("options", [True, {"warmup": 1, "backend": "eager"}])
+def test_compiled_policies_act_and_take_weights_up(network, kind, options) -> None:
+    policy = TensorDictModule(network, in_keys=["observation"], out_keys=["action"])
+    options = {"backend": "eager"} if options is True else options
+    workers = {} if kind is Collector else {"num_workers": 2}
+    with kind(cartpole, policy, compile_policy=options, frames_per_batch=20, **workers) as collector:
+        assert collector.policy_backend == "torch"
+        other = copy.deepcopy(policy)
+        for parameter in other.parameters():
+            nn.init.normal_(parameter)
+        for weights in (other, TensorDict.from_module(other), other.state_dict(), torch.compile(other)):
+            collector.update_policy_weights_(weights)
+            batch = next(collector)
+            with torch.no_grad():
+                assert torch.equal(batch["action"], other.module(batch["observation"]).argmax(-1))
+
+
+def test_random_policies_draw_from_the_space_that_they_were_given() -> None:
+    from torchrl.data import Bounded
+
+    env = GymEnv("Pendulum-v1")
+    narrow = collect(RandomPolicy(Bounded(0.5, 0.6, (1,))), env)["action"]
+    assert bool((narrow >= 0.5).all() and (narrow <= 0.6).all())
+    whole = Collector(env, RandomPolicy(env.action_spec), frames_per_batch=10)
+    assert whole.policy_backend == "native"
+    assert Collector(cartpole, RandomPolicy(cartpole().action_spec), frames_per_batch=10).policy_backend == "native"
+
+
+def test_an_exploration_type_for_which_torch_has_another_answer_is_left_to_torch() -> None:
+    from torchrl.modules import ProbabilisticActor, TanhNormal
+
+    net = nn.Sequential(nn.Linear(3, 2), NormalParamExtractor())
+    nn.init.zeros_(net[0].weight)
+    actor = ProbabilisticActor(
+        TensorDictModule(net, ["observation"], ["loc", "scale"]),
+        in_keys=["loc", "scale"],
+        distribution_class=TanhNormal,
+        distribution_kwargs={"low": -2.0, "high": 2.0},
+    )
+    for name, backend in {"random": "native", "deterministic": "native", "mean": "torch"}.items():
+        assert Collector("Pendulum-v1", actor, frames_per_batch=10, exploration_type=name).policy_backend == backend

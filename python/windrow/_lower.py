@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from tensordict.nn import (
-    InteractionType,
     ProbabilisticTensorDictModule,
     TensorDictModule,
     TensorDictSequential,
@@ -23,6 +22,7 @@ from tensordict.nn import (
 from torch import nn
 
 from windrow import _weights
+from windrow._exploration import interaction_type
 from windrow._windrow import evaluate_network
 
 #: Rows of random inputs on which module and network are compared.
@@ -73,24 +73,25 @@ class Head:
     bounds: tuple[list[float], list[float]] | None = None
 
 
-def lower(policy: Any, *, strict: bool = False) -> dict[str, Any] | None:
+def lower(policy: Any, exploration_type: str, *, strict: bool = False) -> dict[str, Any] | None:
     """A description of ``policy`` for the engine; None where the module is to be called.
 
     Args:
+        exploration_type: name of the exploration type that will hold: what it chooses is compared too.
         strict: raise instead of returning None.
 
     Raises:
         ValueError: the policy cannot be lowered, and has to be.
     """
     try:
-        return _lower(policy)
+        return _lower(policy, exploration_type)
     except Doubt as doubt:
         if strict:
             raise ValueError(f'policy_backend="native": {doubt}') from None
         return None
 
 
-def _lower(policy: Any) -> dict[str, Any]:
+def _lower(policy: Any, exploration_type: str) -> dict[str, Any]:
     if not isinstance(policy, nn.Module):
         raise Doubt(f"expected a module, got {type(policy).__name__}")
     for name, module in policy.named_modules():
@@ -118,7 +119,8 @@ def _lower(policy: Any) -> dict[str, Any]:
         "names": network.names,
         "bounds": head.bounds,
     }
-    _compare(policy, network, described)
+    # Samples are compared by their densities.
+    _compare(policy, network, described, "deterministic" if exploration_type == "random" else exploration_type)
     return described
 
 
@@ -264,8 +266,8 @@ def _returns_log_prob(drawn: ProbabilisticTensorDictModule) -> bool:
     return True
 
 
-def _compare(policy: Any, network: Network, described: dict[str, Any]) -> None:
-    """Whether module and network give the same numbers for random inputs.
+def _compare(policy: Any, network: Network, described: dict[str, Any], guess: str) -> None:
+    """Whether module and network give the same numbers for random inputs, their actions by the exploration type ``guess``.
 
     Raises:
         Doubt: they do not, or cannot be compared.
@@ -282,12 +284,12 @@ def _compare(policy: Any, network: Network, described: dict[str, Any]) -> None:
     actions = network.outputs if network.scale is None else network.outputs // 2
     is_distribution = described["head"] != "Deterministic"
     asked["return_log_prob"] = is_distribution
-    own = evaluate_network(asked, inputs, actions, "deterministic")
+    own = evaluate_network(asked, inputs, actions, guess)
     drawn = evaluate_network(asked, inputs, actions, "random")
     # The module is called on a copy: a call may change buffers.
     theirs = copy.deepcopy(policy)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), set_interaction_type(InteractionType.DETERMINISTIC):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), set_interaction_type(interaction_type(guess)):
             if not is_distribution and not isinstance(policy, TensorDictModule):
                 expected = {"action": theirs(*inputs)}
             else:

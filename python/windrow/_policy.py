@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from windrow import _weights
 from windrow.modules import RandomPolicy
 
 BACKENDS = ("auto", "native", "torch")
@@ -28,9 +29,19 @@ class Choice:
     shared: bool = False
 
 
-def is_random(policy: Any) -> bool:
-    """Whether the engine's random policy does what ``policy`` would do."""
-    return policy is None or isinstance(policy, RandomPolicy) or type(policy).__name__ == "RandomPolicy"
+def is_random(policy: Any, env: Any) -> bool:
+    """Whether the engine's random policy does what ``policy`` would do in ``env``."""
+    if policy is None:
+        return True
+    if not isinstance(policy, RandomPolicy) and type(policy).__name__ != "RandomPolicy":
+        return False
+    spec = policy.action_spec
+    if spec is None or spec is getattr(env, "action_spec", None):
+        return True
+    # These leave nothing to choose but how many actions there are.
+    if type(spec).__name__ in ("Categorical", "OneHot", "MultiCategorical", "MultiOneHot", "Binary"):
+        return getattr(spec, "mask", None) is None
+    return bool(spec == getattr(env, "action_spec", None))
 
 
 def choose(
@@ -43,10 +54,11 @@ def choose(
     device: Any,
     trust: bool,
     register: bool = True,
+    env: Any = None,
 ) -> Choice:
     """The form in which the engine takes ``policy``, or what ``factories`` make for each worker.
 
-    Where ``register``, environments observe ``is_init`` for policies that read it, and states begin as their modules say.
+    ``env`` is an environment of the collector, or what makes one. Where ``register``, environments observe ``is_init`` for policies that read it, and states begin as their modules say.
 
     Raises:
         TypeError: both are given, or the policy cannot be called.
@@ -57,17 +69,17 @@ def choose(
     make = partial(_actor, exploration_type=exploration_type, threads=threads, device=device, trust=trust, register=register)
     if factories is not None:
         return Choice([partial(make, factory, copied=False) for factory in factories], source=policy)
-    if is_random(policy):
+    if is_random(policy, env):
         return Choice(None)
     if not callable(policy):
         raise TypeError(f"expected a policy that can be called, got {type(policy).__name__}")
     fallback = [partial(make, lambda: policy, copied=threads)]
-    module = policy if hasattr(policy, "state_dict") else None
+    module = _weights.original(policy) if hasattr(policy, "state_dict") else None
     shared = module is not None and not threads and device is None
     if backend != "torch" and device is None:
         from windrow import _lower
 
-        lowered = _lower.lower(policy, strict=backend == "native")
+        lowered = _lower.lower(policy, exploration_type, strict=backend == "native")
         if lowered is not None:
             core = {**lowered, "fallback": None if backend == "native" else fallback}
             return Choice(core, source=module, shared=shared)
@@ -108,7 +120,10 @@ def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: An
     if compile_policy:
         import torch
 
-        policy = torch.compile(policy, **(compile_policy if isinstance(compile_policy, dict) else {}))
+        options = dict(compile_policy) if isinstance(compile_policy, dict) else {}
+        # How often TorchRL calls a policy before it relies on the compiled one.
+        options.pop("warmup", None)
+        policy = torch.compile(policy, **options)
     return policy
 
 

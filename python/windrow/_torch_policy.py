@@ -203,7 +203,7 @@ def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bo
     That is so for modules of tensordict, and for callables with exactly one parameter that is called ``tensordict`` or
     ``td`` or annotated as a TensorDict; and for any other one when it is trusted.
     """
-    if trust or isinstance(policy, TensorDictModuleBase):
+    if trust or isinstance(_weights.original(policy), TensorDictModuleBase):
         return True
     parameters = _parameters(policy)
     if len(parameters) != 1:
@@ -242,6 +242,7 @@ def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
 
 
 def _parameters(policy: Callable[..., Any]) -> list[inspect.Parameter]:
+    policy = _weights.original(policy)
     function = policy.forward if isinstance(policy, torch.nn.Module) else policy
     try:
         signature = inspect.signature(function)

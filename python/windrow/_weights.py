@@ -6,11 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def original(policy: Any) -> Any:
+    """What ``policy`` was made from, where it was compiled or captured as a CUDA graph."""
+    if type(policy).__name__ == "CudaGraphModule":
+        policy = policy.module
+    return getattr(policy, "_orig_mod", policy)
+
+
 def tensors_of(module: Any) -> dict[str, Any]:
     """Parameters and buffers of ``module`` by their names in its ``state_dict``: the tensors themselves, not copies."""
     import torch
 
-    state = module.state_dict(keep_vars=True)
+    state = original(module).state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 

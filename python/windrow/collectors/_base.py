@@ -175,6 +175,7 @@ class BaseCollector:
             device=self._policy_device,
             trust=bool(trust_policy),
             register=auto_register_policy_transforms is not False,
+            env=envs[0],
         )
         self.policy = policy
         self._postproc = postproc

@@ -84,6 +84,7 @@ class Evaluator:
             threads=True,
             device=_arguments.device_of("device", device),
             trust=trust_policy,
+            env=env,
         )
         self._source = choice.source
         self._step = 0
