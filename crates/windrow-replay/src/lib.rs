@@ -72,7 +72,7 @@ pub use marks::RunKeys;
 pub use rng::SampleRng;
 pub use sampler::{
     Draw, Frames, NoDraw, PrioritizedSampler, PrioritizedSliceSampler, RandomSampler, Sampler,
-    SamplerWithoutReplacement, SliceSampler, Slices,
+    SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement, Slices,
 };
 #[cfg(not(loom))]
 pub use storage::LazyMemmapStorage;

@@ -13,6 +13,7 @@ mod prioritized;
 mod prioritized_slice;
 mod random;
 mod slice;
+mod slice_without_replacement;
 mod sum_tree;
 mod without_replacement;
 
@@ -20,6 +21,7 @@ pub use prioritized::PrioritizedSampler;
 pub use prioritized_slice::PrioritizedSliceSampler;
 pub use random::RandomSampler;
 pub use slice::SliceSampler;
+pub use slice_without_replacement::SliceSamplerWithoutReplacement;
 pub use without_replacement::SamplerWithoutReplacement;
 
 /// Chooses rows. Its methods are never called concurrently: the buffer holds its lock.

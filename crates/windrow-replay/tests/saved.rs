@@ -8,7 +8,8 @@ use tensordict::{Tensor, TensorDict};
 use windrow_replay::{
     LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter, PrioritizedSampler,
     PrioritizedSliceSampler, RandomSampler, RateLimiter, Reduction, ReplayBuffer,
-    ReplayBufferBuilder, SamplerWithoutReplacement, SliceSampler, Storage,
+    ReplayBufferBuilder, SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
+    Storage,
 };
 
 const CAPACITY: usize = 60;
@@ -30,6 +31,7 @@ fn kinds() -> Vec<fn(ReplayBufferBuilder) -> ReplayBufferBuilder> {
             let writer = MaxRewardWriter::new(("next", "payload")).reduction(Reduction::Min);
             builder.writer(writer)
         },
+        |builder| builder.sampler(SliceSamplerWithoutReplacement::new(slices())),
     ]
 }
 

@@ -12,7 +12,7 @@ use common::{Stamp, batch, index};
 use tensordict::{Tensor, TensorDict};
 use windrow_replay::{
     LazyTensorStorage, PrioritizedSampler, PrioritizedSliceSampler, RandomSampler, ReplayBuffer,
-    Sampler, SamplerWithoutReplacement, SliceSampler,
+    Sampler, SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
 };
 
 /// The 1 - 1e-4 quantile of the chi-square distribution with `k` degrees of freedom.
@@ -130,6 +130,19 @@ fn slices_choose_trajectories_and_then_places() {
         count(common::stamps(&batch).into_iter().step_by(4), &mut found);
     }
     // Five of them have four frames at least.
+    check(&found, &of_starts(&LENS, 4));
+}
+
+#[test]
+fn slices_without_replacement_choose_trajectories_and_places_evenly() {
+    let slices = SliceSamplerWithoutReplacement::new(SliceSampler::slice_len(4)).drop_last(true);
+    let buffer = buffer(slices, &trajectories(&LENS));
+    let mut found = BTreeMap::new();
+    // Five of them have four frames at least: the second batch of three begins a new pass each time.
+    for _ in 0..6000 {
+        let batch = buffer.sample(12).unwrap();
+        count(common::stamps(&batch).into_iter().take(1), &mut found);
+    }
     check(&found, &of_starts(&LENS, 4));
 }
 

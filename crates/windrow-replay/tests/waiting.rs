@@ -11,7 +11,7 @@ use common::{Stamp, batch};
 use tensordict::{Tensor, TensorDict};
 use windrow_replay::{
     LazyTensorStorage, RandomSampler, RateLimiter, ReplayBuffer, ReplayBufferBuilder, ReplayError,
-    SamplerWithoutReplacement, SliceSampler,
+    SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
 };
 use windrow_slab::{Sink, SinkError, WriterId};
 
@@ -233,6 +233,32 @@ fn an_insertion_that_waited_in_vain_says_why() {
 }
 
 #[test]
+fn a_write_waits_no_longer_than_it_is_told() {
+    let buffer = limited(5.0).timeout(Duration::MAX).build().unwrap();
+    let writer = buffer.attach();
+    let wait = Duration::from_millis(1);
+    buffer.write_within(writer, &frames(10), wait).unwrap();
+    let refused = buffer.extend_within(&frames(6), wait);
+    assert!(matches!(
+        refused,
+        Err(ReplayError::NotTaken { frames: 6, .. })
+    ));
+    let SinkError::Failed(refused) = buffer.write_within(writer, &frames(6), wait).unwrap_err()
+    else {
+        panic!("the writer is attached");
+    };
+    assert!(matches!(
+        refused.downcast_ref(),
+        Some(ReplayError::NotTaken { frames: 6, .. })
+    ));
+    buffer.sample(1).unwrap();
+    buffer.write_within(writer, &frames(6), wait).unwrap();
+    buffer.detach(writer, None);
+    let refused = buffer.write_within(writer, &frames(1), wait);
+    assert!(matches!(refused, Err(SinkError::Detached)));
+}
+
+#[test]
 fn a_writer_that_waits_for_the_limiter_is_woken_by_its_end_and_by_a_reset() {
     let buffer = limited(5.0).build().unwrap();
     let writer = buffer.attach();
@@ -295,6 +321,16 @@ fn parts_that_make_no_sense_are_named() {
     assert_eq!(
         buffer.get(&[3, 10]).unwrap_err().to_string(),
         "row 10 holds no frame"
+    );
+    let strict = SliceSamplerWithoutReplacement::new(slices()).drop_last(true);
+    let buffer = builder().sampler(strict).build().unwrap();
+    buffer.extend(&frames(10)).unwrap();
+    let error = buffer.sample(8).unwrap_err().to_string();
+    assert!(
+        error.contains(
+            "with drop_last that takes 2 trajectories of at least 4 frames, there are 1;"
+        ),
+        "{error}"
     );
     let strict = SamplerWithoutReplacement::new().drop_last(true);
     let buffer = builder().sampler(strict).build().unwrap();

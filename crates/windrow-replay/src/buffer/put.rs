@@ -1,10 +1,10 @@
 //! Writing frames.
 
 use std::borrow::Cow;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
-use windrow_slab::WriterId;
+use windrow_slab::{SinkError, WriterId};
 
 use super::{ReplayBuffer, Shared, flat};
 use crate::live::RowSpan;
@@ -15,7 +15,7 @@ use crate::{ReplayError, Storage, Writer};
 
 /// Why a batch was not taken in.
 #[derive(Debug)]
-pub(super) enum Refused {
+enum Refused {
     /// Its writer was detached.
     Detached,
     Error(ReplayError),
@@ -29,7 +29,7 @@ impl<E: Into<ReplayError>> From<E> for Refused {
 
 /// Whose frames they are, and how they came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+enum Source {
     /// A batch of a user.
     Batch,
     /// A user's single frame, which may go on where the last did.
@@ -53,7 +53,34 @@ impl ReplayBuffer {
     /// [`ReplayError::NotTaken`] and [`ReplayError::NeverThrough`] when the limiter does not let them in. Nothing of the batch
     /// is visible then.
     pub fn extend(&self, batch: &TensorDict) -> Result<Vec<i64>, ReplayError> {
-        self.put_for_user(batch, Source::Batch)
+        self.extend_within(batch, self.shared.timeout)
+    }
+
+    /// As [`extend`](Self::extend), waiting for the limiter no longer than `timeout`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn extend_within(
+        &self,
+        batch: &TensorDict,
+        timeout: Duration,
+    ) -> Result<Vec<i64>, ReplayError> {
+        self.put_for_user(batch, Source::Batch, timeout)
+    }
+
+    /// Takes a copy of a collector's batch in, as [`Sink::extend`](windrow_slab::Sink::extend) does, but waits for the limiter
+    /// no longer than `timeout`.
+    ///
+    /// # Errors
+    /// [`SinkError::Detached`] when the writer was detached, also while it waited; otherwise those of
+    /// [`extend`](Self::extend), within [`SinkError::Failed`].
+    pub fn write_within(
+        &self,
+        writer: WriterId,
+        batch: &TensorDict,
+        timeout: Duration,
+    ) -> Result<(), SinkError> {
+        self.put_for_writer(batch, writer, Some(timeout))
     }
 
     /// Takes a copy of one frame in, a dict of batch size `[]`; returns its row, if it was kept. Frames without ids that are
@@ -63,18 +90,43 @@ impl ReplayBuffer {
     /// As [`extend`](Self::extend), and [`ReplayError::Tensor`] when the batch size is another.
     pub fn add(&self, frame: &TensorDict) -> Result<Option<i64>, ReplayError> {
         let batch = frame.unsqueeze(0)?;
-        let rows = self.put_for_user(&batch, Source::Single)?;
+        let rows = self.put_for_user(&batch, Source::Single, self.shared.timeout)?;
         Ok(rows.first().copied())
     }
 
-    fn put_for_user(&self, batch: &TensorDict, source: Source) -> Result<Vec<i64>, ReplayError> {
-        self.put(batch, source).map_err(|refused| match refused {
-            Refused::Error(error) => error,
-            Refused::Detached => ReplayError::State("a user's batch has no writer".to_owned()),
-        })
+    fn put_for_user(
+        &self,
+        batch: &TensorDict,
+        source: Source,
+        timeout: Duration,
+    ) -> Result<Vec<i64>, ReplayError> {
+        self.put(batch, source, Some(timeout))
+            .map_err(|refused| match refused {
+                Refused::Error(error) => error,
+                Refused::Detached => ReplayError::State("a user's batch has no writer".to_owned()),
+            })
     }
 
-    pub(super) fn put(&self, batch: &TensorDict, source: Source) -> Result<Vec<i64>, Refused> {
+    pub(super) fn put_for_writer(
+        &self,
+        batch: &TensorDict,
+        writer: WriterId,
+        timeout: Option<Duration>,
+    ) -> Result<(), SinkError> {
+        match self.put(batch, Source::Writer(writer), timeout) {
+            Ok(_) => Ok(()),
+            Err(Refused::Detached) => Err(SinkError::Detached),
+            Err(Refused::Error(error)) => Err(SinkError::failed(error)),
+        }
+    }
+
+    /// `timeout`: how long the limiter is waited for; as long as it takes where there is none.
+    fn put(
+        &self,
+        batch: &TensorDict,
+        source: Source,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<i64>, Refused> {
         let (frames, row) = flat(batch)?;
         self.shared.storage.prepare(&frames)?;
         let (keys, needed) = &self.shared.run_keys;
@@ -84,7 +136,7 @@ impl ReplayBuffer {
             Source::Batch | Source::Writer(_) => marks,
         };
         let values = self.shared.values(&frames)?;
-        let (turn, state) = self.shared.turn_for(frames.numel(), source)?;
+        let (turn, state) = self.shared.turn_for(frames.numel(), source, timeout)?;
         let written = match values {
             None => self.shared.write_ring(state, &frames, marks),
             Some(values) => self.shared.write_best(state, &frames, &values),
@@ -100,7 +152,12 @@ type Turn<'a> = (MutexGuard<'a, ()>, MutexGuard<'a, State>);
 
 impl Shared {
     /// Waits until it is this writer's turn and the limiter lets `frames` frames in.
-    fn turn_for(&self, frames: usize, source: Source) -> Result<Turn<'_>, Refused> {
+    fn turn_for(
+        &self,
+        frames: usize,
+        source: Source,
+        timeout: Option<Duration>,
+    ) -> Result<Turn<'_>, Refused> {
         let begin = Instant::now();
         loop {
             let turn = self.turn();
@@ -116,14 +173,12 @@ impl Shared {
             // Others may write while this waits: less, or after a reset of the buffer.
             drop(turn);
             let waited = begin.elapsed();
-            match self.timeout.checked_sub(waited) {
-                _ if matches!(source, Source::Writer(_)) => {
-                    drop(self.writable.wait(state));
-                }
+            match timeout.map(|timeout| timeout.saturating_sub(waited)) {
+                None => drop(self.writable.wait(state)),
                 Some(left) if !left.is_zero() => {
                     drop(self.writable.wait_timeout(state, left));
                 }
-                _ => {
+                Some(_) => {
                     return Err(Refused::Error(ReplayError::NotTaken {
                         frames,
                         why,

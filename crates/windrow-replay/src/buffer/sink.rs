@@ -4,7 +4,6 @@ use tensordict::TensorDict;
 use windrow_slab::{Sink, SinkError, WriterId};
 
 use super::ReplayBuffer;
-use super::put::{Refused, Source};
 
 impl Sink for ReplayBuffer {
     fn attach(&self) -> WriterId {
@@ -13,11 +12,7 @@ impl Sink for ReplayBuffer {
 
     /// As [`ReplayBuffer::extend`], but a limiter is waited for until the writer is detached.
     fn extend(&self, writer: WriterId, batch: &TensorDict) -> Result<(), SinkError> {
-        match self.put(batch, Source::Writer(writer)) {
-            Ok(_) => Ok(()),
-            Err(Refused::Detached) => Err(SinkError::Detached),
-            Err(Refused::Error(error)) => Err(SinkError::failed(error)),
-        }
+        self.put_for_writer(batch, writer, None)
     }
 
     fn detach(&self, writer: WriterId, error: Option<SinkError>) {

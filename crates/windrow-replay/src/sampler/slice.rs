@@ -272,7 +272,12 @@ impl Sampler for SliceSampler {
 }
 
 /// A slice of `run`: number of its first frame, and its frames.
-fn piece(run: &Run, len: usize, [left, right]: [usize; 2], rng: &mut SampleRng) -> (u64, usize) {
+pub(super) fn piece(
+    run: &Run,
+    len: usize,
+    [left, right]: [usize; 2],
+    rng: &mut SampleRng,
+) -> (u64, usize) {
     let len = len.min(run.len);
     let (left, right) = (left.min(len - 1), right.min(len - 1));
     // Counted from the first possible start, which lies `left` steps before the trajectory.

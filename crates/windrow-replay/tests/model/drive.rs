@@ -163,7 +163,9 @@ impl Pair {
     /// The batch size for `n` frames, slices, or frames a slice.
     fn asked(&self, n: usize) -> usize {
         match self.kind {
-            Kind::Slice(slice) | Kind::PrioritizedSlice(slice) => {
+            Kind::Slice(slice)
+            | Kind::SliceWithoutReplacement { slice, .. }
+            | Kind::PrioritizedSlice(slice) => {
                 let (num, len) = slice.of(n);
                 num * len
             }
@@ -180,6 +182,9 @@ impl Pair {
                     Kind::Slice(slice) | Kind::PrioritizedSlice(slice) => {
                         !self.list.slices(slice, slice.of(n).1).is_empty()
                     }
+                    Kind::SliceWithoutReplacement {
+                        slice, drop_last, ..
+                    } => self.list.runs_left(slice, slice.of(n), drop_last).is_some(),
                     Kind::WithoutReplacement { shuffle, drop_last } => {
                         self.list.pass(asked, shuffle, drop_last).is_some()
                     }
@@ -203,7 +208,24 @@ impl Pair {
             }
             Kind::BestWithoutReplacement => self.check_pass(asked, &rows, true, false),
             Kind::Slice(slice) => {
-                self.check_slices(n, slice, batch, &rows);
+                self.check_slices(slice, slice.of(n), batch, &rows);
+            }
+            Kind::SliceWithoutReplacement {
+                slice,
+                shuffle,
+                drop_last,
+            } => {
+                let (num, len) = slice.of(n);
+                let left = self.list.runs_left(slice, (num, len), drop_last).unwrap();
+                let num = num.min(left.len());
+                let mut firsts = self.check_slices(slice, (num, len), batch, &rows);
+                firsts.dedup();
+                let drawn: Vec<usize> = firsts.iter().map(|&row| self.list.at(row).run).collect();
+                if !shuffle {
+                    assert_eq!(drawn, left[..num]);
+                }
+                // No trajectory twice, and each of them still to be drawn from.
+                self.list.runs_drawn(&drawn, &left);
             }
             Kind::Prioritized => {
                 assert_eq!(rows.len(), asked);
@@ -211,7 +233,7 @@ impl Pair {
                 self.check_weights(batch, &rows, &all);
             }
             Kind::PrioritizedSlice(slice) => {
-                let firsts = self.check_slices(n, slice, batch, &rows);
+                let firsts = self.check_slices(slice, slice.of(n), batch, &rows);
                 let slices = self.list.slices(slice, slice.of(n).1);
                 let starts: Vec<usize> = slices.iter().map(|slice| slice[0].row).collect();
                 self.check_weights(batch, &firsts, &starts);
@@ -243,12 +265,11 @@ impl Pair {
     /// Returns the first row of the slice of every frame.
     fn check_slices(
         &self,
-        n: usize,
         slice: Slice,
+        (num, len): (usize, usize),
         batch: &TensorDict,
         rows: &[usize],
     ) -> Vec<usize> {
-        let (num, len) = slice.of(n);
         let possible: Vec<Vec<usize>> = self
             .list
             .slices(slice, len)

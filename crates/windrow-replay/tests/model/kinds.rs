@@ -2,7 +2,7 @@
 
 use windrow_replay::{
     PrioritizedSampler, PrioritizedSliceSampler, RandomSampler, ReplayBufferBuilder,
-    SamplerWithoutReplacement, SliceSampler,
+    SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
 };
 
 /// One way to sample.
@@ -14,6 +14,11 @@ pub(crate) enum Kind {
         drop_last: bool,
     },
     Slice(Slice),
+    SliceWithoutReplacement {
+        slice: Slice,
+        shuffle: bool,
+        drop_last: bool,
+    },
     Prioritized,
     PrioritizedSlice(Slice),
     /// The frames with the highest numbers are kept.
@@ -113,6 +118,26 @@ pub(crate) const KINDS: &[Kind] = &[
     Kind::Slice(Slice::new(Cut::Len(5)).short().padded()),
     Kind::Slice(Slice::new(Cut::Len(4)).span(2, 1)),
     Kind::Slice(Slice::new(Cut::Num(2)).short().span(ALL, ALL)),
+    Kind::SliceWithoutReplacement {
+        slice: Slice::new(Cut::Len(4)),
+        shuffle: true,
+        drop_last: false,
+    },
+    Kind::SliceWithoutReplacement {
+        slice: Slice::new(Cut::Num(3)),
+        shuffle: true,
+        drop_last: true,
+    },
+    Kind::SliceWithoutReplacement {
+        slice: Slice::new(Cut::Len(5)).short().padded().span(1, 1),
+        shuffle: false,
+        drop_last: true,
+    },
+    Kind::SliceWithoutReplacement {
+        slice: Slice::new(Cut::Num(2)).short(),
+        shuffle: false,
+        drop_last: false,
+    },
     Kind::Prioritized,
     Kind::PrioritizedSlice(Slice::new(Cut::Len(4))),
     Kind::PrioritizedSlice(Slice::new(Cut::Num(3))),
@@ -137,6 +162,15 @@ impl Kind {
             ),
             Kind::BestWithoutReplacement => builder.sampler(SamplerWithoutReplacement::new()),
             Kind::Slice(slice) => builder.sampler(slice.sampler()),
+            Kind::SliceWithoutReplacement {
+                slice,
+                shuffle,
+                drop_last,
+            } => builder.sampler(
+                SliceSamplerWithoutReplacement::new(slice.sampler())
+                    .shuffle(shuffle)
+                    .drop_last(drop_last),
+            ),
             Kind::Prioritized => builder.sampler(PrioritizedSampler::new(ALPHA, BETA)),
             Kind::PrioritizedSlice(slice) => {
                 builder.sampler(PrioritizedSliceSampler::new(slice.sampler(), ALPHA, BETA))

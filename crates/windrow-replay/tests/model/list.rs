@@ -11,7 +11,7 @@ pub(crate) struct Cell {
     pub(crate) row: usize,
     pub(crate) stamp: Stamp,
     /// Frames with the same number follow each other.
-    run: usize,
+    pub(crate) run: usize,
     pub(crate) priority: f32,
 }
 
@@ -31,6 +31,9 @@ pub(crate) struct List {
     /// Without replacement: rows still to be drawn, and the next row when in order.
     pending: BTreeSet<usize>,
     next: usize,
+    /// Slices without replacement: runs that had their turn, and the frames that they needed for it.
+    had_their_turn: BTreeSet<usize>,
+    least: usize,
 }
 
 impl List {
@@ -47,6 +50,8 @@ impl List {
             highest: None,
             pending: BTreeSet::new(),
             next: 0,
+            had_their_turn: BTreeSet::new(),
+            least: 0,
         }
     }
 
@@ -63,6 +68,10 @@ impl List {
     pub(crate) fn write(&mut self, batch: &[Vec<Stamp>], single: bool) -> Vec<i64> {
         if self.kind.keeps_best() {
             return self.keep_best(&batch.concat());
+        }
+        // Nothing is left of a run whose every frame is overwritten: what goes on is another.
+        if batch.iter().map(Vec::len).sum::<usize>() >= self.capacity {
+            self.last = None;
         }
         let mut rows = Vec::new();
         for row in batch {
@@ -205,6 +214,39 @@ impl List {
         let rows: Vec<usize> = all.range(self.next..).take(asked).copied().collect();
         self.next = rows.last()? + 1;
         Some(rows)
+    }
+
+    /// Runs that the next batch of `num` slices of `len` may be of, oldest first; `None` when there is no such batch.
+    pub(crate) fn runs_left(
+        &mut self,
+        slice: Slice,
+        (num, len): (usize, usize),
+        drop_last: bool,
+    ) -> Option<Vec<usize>> {
+        let least = if slice.strict { len } else { 1 };
+        let runs = self.runs().into_iter();
+        let all: Vec<usize> = runs
+            .filter(|cells| cells.len() >= least)
+            .map(|cells| cells[0].run)
+            .collect();
+        let too_few = |left: usize| left == 0 || (drop_last && left < num);
+        if too_few(all.len()) {
+            return None;
+        }
+        let fresh = |run: &&usize| self.least == least && !self.had_their_turn.contains(run);
+        let left: Vec<usize> = all.iter().filter(fresh).copied().collect();
+        if !too_few(left.len()) {
+            return Some(left);
+        }
+        self.had_their_turn.clear();
+        self.least = least;
+        Some(all)
+    }
+
+    pub(crate) fn runs_drawn(&mut self, runs: &[usize], left: &[usize]) {
+        for &run in runs {
+            assert!(left.contains(&run) && self.had_their_turn.insert(run));
+        }
     }
 
     pub(crate) fn drawn(&mut self, rows: &[usize]) {
