@@ -20,7 +20,7 @@ use crate::outlet::Outlet;
 use crate::placement::Crew;
 use crate::plan::Delivery;
 use crate::stats::Tally;
-use crate::sync::{AtomicBool, Mutex};
+use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::trajectories::TrajectoryBatcher;
 use crate::worker::{Maker, Shared, Worker};
 use envs::{EnvOptions, env_makers, guarded, make_all};
@@ -101,6 +101,8 @@ pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError>
         }),
         source: Mutex::new(chosen.weight_source),
         forget: AtomicBool::new(false),
+        seed: AtomicU64::new(seed),
+        over: AtomicBool::new(false),
     });
     let consumer = Consumer {
         batcher,
@@ -108,7 +110,7 @@ pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError>
         ..chosen.consumer
     };
     let crew = Crew::new(plan.placement, crew);
-    Ok(Collector::new(Driver::new(crew, core, consumer), seed))
+    Ok(Collector::new(Driver::new(crew, core, consumer)))
 }
 
 /// The policies of all workers, bound, and the columns that each of them writes.

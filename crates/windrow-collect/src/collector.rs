@@ -14,7 +14,7 @@ use crate::background::Background;
 use crate::core::Core;
 use crate::driver::Driver;
 use crate::plan::Plan;
-use crate::stats::Stats;
+use crate::stats::{Stats, WorkerStats};
 use crate::sync::Ordering;
 use crate::{CollectError, CollectorBuilder, WorkerError};
 
@@ -53,7 +53,6 @@ pub struct Collector {
     driver: Option<Driver>,
     /// From the start on, also when it has ended.
     background: Option<Background>,
-    seed: u64,
     /// Batches from first to last, if that is known.
     len: Option<usize>,
     life: Life,
@@ -77,7 +76,7 @@ impl Collector {
         CollectorBuilder::new(Arc::new(env), Plan::COLLECTOR)
     }
 
-    pub(crate) fn new(driver: Driver, seed: u64) -> Self {
+    pub(crate) fn new(driver: Driver) -> Self {
         let core = Arc::clone(&driver.core);
         let schedule = core.shared.schedule();
         // What is delivered depends on the lengths of trajectories; what is written, on what is collected.
@@ -89,7 +88,6 @@ impl Collector {
             core,
             driver: Some(driver),
             background: None,
-            seed,
             len,
             life: Life::Running,
         }
@@ -113,6 +111,24 @@ impl Collector {
         self.driver()?.rollout()
     }
 
+    /// Zeros with the names, shapes and dtypes of a whole batch after post-processing; no environment is stepped. A
+    /// post-processing whose result depends on what is in a batch, such as `split_trajs`, sees zeros.
+    ///
+    /// # Errors
+    /// [`CollectError::Workers`] where whole trajectories are delivered, whose lengths nobody knows before;
+    /// [`CollectError::Postproc`] when the post-processing fails; [`CollectError::Started`] while the collector runs in the
+    /// background; [`CollectError::ShutDown`] after a shutdown or an error.
+    pub fn fake_batch(&mut self) -> Result<TensorDict, CollectError> {
+        self.check_running()?;
+        let driver = self.driver()?;
+        if driver.has_batcher() {
+            return Err(CollectError::Workers(
+                "a batch of whole trajectories has no shape before they are collected".to_owned(),
+            ));
+        }
+        driver.fake_batch()
+    }
+
     /// Batches from first to last; `None` when endless, or where it depends on the lengths of trajectories.
     #[must_use]
     pub fn len(&self) -> Option<usize> {
@@ -128,32 +144,13 @@ impl Collector {
     /// What was done so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let core = &*self.core;
-        let (total_frames, frames_per_batch) = {
-            let schedule = core.shared.schedule();
-            (schedule.total_frames, schedule.frames_per_batch())
-        };
-        let tally = core.tally();
-        let (frames_per_second, recent_frames_per_second) = tally.throughput.rates();
-        Stats {
-            frames: tally.frames,
-            batches: tally.batches,
-            dropped_frames: tally.dropped,
-            total_frames,
-            completed: total_frames.is_some_and(|total| tally.frames >= total),
-            requested_frames_per_batch: frames_per_batch as usize,
-            workers: core.workers(),
-            workers_alive: core.shared.alive.load(Ordering::Relaxed),
-            restarts: core.shared.restarts.load(Ordering::Relaxed),
-            num_envs: core.workers() * core.num_envs,
-            frames_per_second,
-            recent_frames_per_second,
-            workers_waited: Duration::from_nanos(core.shared.waited.load(Ordering::Relaxed)),
-            policy_version: core.shared.weights.version(),
-            policy_lag: tally.lag.of_all(),
-            seed: self.seed,
-            slab_bytes: core.ring.slabs() * core.ring.layout().bytes(),
-        }
+        self.core.stats()
+    }
+
+    /// What each worker has done so far, in the order of their numbers.
+    #[must_use]
+    pub fn worker_stats(&self) -> Vec<WorkerStats> {
+        self.core.worker_stats()
     }
 
     /// Collects and writes in the background, until `total_frames` are collected or there is a
@@ -243,7 +240,7 @@ impl Collector {
     /// [`CollectError::SeveralWorkers`] for several.
     pub fn shutdown(&mut self) -> Result<(), CollectError> {
         if self.life == Life::Running {
-            self.life = Life::ShutDown;
+            self.end(Life::ShutDown);
         }
         let deadline = Instant::now() + PATIENCE;
         self.core.ring.stop();
@@ -261,6 +258,11 @@ impl Collector {
         }
         self.failures()?;
         self.core.shared.profile.check()
+    }
+
+    fn end(&mut self, life: Life) {
+        self.life = life;
+        self.core.over.store(true, Ordering::Relaxed);
     }
 
     /// Waits until no thread runs any more, `deadline` at most; how many still did then.
@@ -363,7 +365,7 @@ impl Iterator for Collector {
         match self.life {
             Life::Over => return None,
             Life::ShutDown => {
-                self.life = Life::Over;
+                self.end(Life::Over);
                 return Some(Err(CollectError::ShutDown));
             }
             Life::Running => {}
@@ -376,7 +378,7 @@ impl Iterator for Collector {
             && !can_go_on(error)
         {
             self.core.ring.stop();
-            self.life = Life::Over;
+            self.end(Life::Over);
         }
         Some(batch)
     }

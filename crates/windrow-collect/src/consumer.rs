@@ -74,6 +74,19 @@ impl Consumer {
     /// Applies the post-processing to batch number `number`, and shows it to the hook.
     pub(crate) fn finish(
         &mut self,
+        batch: TensorDict,
+        number: u64,
+    ) -> Result<TensorDict, CollectError> {
+        let batch = self.process(batch, number)?;
+        if let Some(hook) = &mut self.post_collect_hook {
+            hook(&batch);
+        }
+        Ok(batch)
+    }
+
+    /// Applies the post-processing to batch number `number`.
+    pub(crate) fn process(
+        &mut self,
         mut batch: TensorDict,
         number: u64,
     ) -> Result<TensorDict, CollectError> {
@@ -85,9 +98,6 @@ impl Consumer {
                 batch: number,
                 source,
             })?;
-        }
-        if let Some(hook) = &mut self.post_collect_hook {
-            hook(&batch);
         }
         Ok(batch)
     }
@@ -131,10 +141,19 @@ pub(crate) fn assemble(
         .iter()
         .map(|lease| lease.part(0))
         .collect::<Result<Vec<_>, _>>()?;
+    put_together(&parts, how, preempting)
+}
+
+/// As [`assemble`], of parts that lie anywhere; not none.
+pub(crate) fn put_together(
+    parts: &[TensorDict],
+    how: CatResults,
+    preempting: bool,
+) -> Result<TensorDict, TensorError> {
     match how {
-        CatResults::Stack if preempting || is_uneven(&parts) => TensorDict::stack(&pad(&parts)?, 0),
-        CatResults::Stack => TensorDict::stack(&parts, 0),
-        CatResults::Flat | CatResults::Time => cat(&parts, how),
+        CatResults::Stack if preempting || is_uneven(parts) => TensorDict::stack(&pad(parts)?, 0),
+        CatResults::Stack => TensorDict::stack(parts, 0),
+        CatResults::Flat | CatResults::Time => cat(parts, how),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a collector's methods and its driver both look at.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use windrow_policy::{Policy, WeightUpdater, Weights};
 use windrow_slab::Ring;
@@ -8,8 +9,8 @@ use windrow_slab::Ring;
 use crate::CollectError;
 use crate::outlet::Outlet;
 use crate::plan::{CatResults, Plan};
-use crate::stats::Tally;
-use crate::sync::{AtomicBool, Mutex, MutexGuard};
+use crate::stats::{Stats, Tally, WorkerRecord, WorkerStats};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::worker::{Shared, lock};
 
 /// Where weights come from when none are given.
@@ -31,6 +32,10 @@ pub(crate) struct Core {
     pub(crate) source: Mutex<Option<WeightSource>>,
     /// Whether trajectories that are begun are to be forgotten before the next batch.
     pub(crate) forget: AtomicBool,
+    /// Seed that environments and policy noise derive from.
+    pub(crate) seed: AtomicU64,
+    /// Whether the collector was shut down or has failed.
+    pub(crate) over: AtomicBool,
 }
 
 /// The way of weights to the workers.
@@ -47,6 +52,49 @@ impl Core {
 
     pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
         lock(&self.tally)
+    }
+
+    /// See [`Collector::stats`](crate::Collector::stats).
+    pub(crate) fn stats(&self) -> Stats {
+        let (total_frames, frames_per_batch) = {
+            let schedule = self.shared.schedule();
+            (schedule.total_frames, schedule.frames_per_batch())
+        };
+        let records = &self.shared.records;
+        let sum = |count: fn(&WorkerRecord) -> &AtomicU64| {
+            let counts = records.iter().map(count);
+            counts.map(|count| count.load(Ordering::Relaxed)).sum()
+        };
+        let tally = self.tally();
+        let (frames_per_second, recent_frames_per_second) = tally.throughput.rates();
+        Stats {
+            frames: tally.frames,
+            batches: tally.batches,
+            dropped_frames: tally.dropped,
+            total_frames,
+            completed: total_frames.is_some_and(|total| tally.frames >= total),
+            requested_frames_per_batch: frames_per_batch as usize,
+            workers: self.workers(),
+            workers_alive: self.shared.alive.load(Ordering::Relaxed),
+            restarts: sum(|record| &record.restarts),
+            num_envs: self.workers() * self.num_envs,
+            frames_per_second,
+            recent_frames_per_second,
+            workers_waited: Duration::from_nanos(sum(|record| &record.waited)),
+            policy_version: self.shared.weights.version(),
+            policy_lag: tally.lag.of_all(),
+            seed: self.seed.load(Ordering::Relaxed),
+            slab_bytes: self.ring.slabs() * self.ring.layout().bytes(),
+        }
+    }
+
+    /// See [`Collector::worker_stats`](crate::Collector::worker_stats).
+    pub(crate) fn worker_stats(&self) -> Vec<WorkerStats> {
+        let newest = self.shared.weights.version();
+        let records = self.shared.records.iter().enumerate();
+        records
+            .map(|(worker, record)| record.stats(worker, newest))
+            .collect()
     }
 
     /// Counts the frames that are left from slab `seq` on.
@@ -74,6 +122,22 @@ impl Core {
         let mut supply = lock(&self.supply);
         supply.reference.check(weights)?;
         Ok(supply.updater.push(&self.shared.weights, weights)?)
+    }
+
+    /// Publishes `weights` to worker `worker` alone.
+    pub(crate) fn push_weights_to(
+        &self,
+        worker: usize,
+        weights: &Weights,
+    ) -> Result<i64, CollectError> {
+        self.check_weights(weights)?;
+        let published = self.shared.weights.publish_to(worker, weights);
+        published.ok_or_else(|| {
+            CollectError::Workers(format!(
+                "there is no worker {worker}: the collector has {}",
+                self.workers()
+            ))
+        })
     }
 
     /// Publishes what the source gives.

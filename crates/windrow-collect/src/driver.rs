@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tensordict::{TensorDict, TensorError};
-use windrow_slab::{Lease, SlabError};
+use tensordict::{Tensor, TensorDict, TensorError};
+use windrow_slab::{Layout, Lease, SlabError};
 
 use crate::CollectError;
-use crate::consumer::{Consumer, assemble, unpadded};
+use crate::consumer::{Consumer, assemble, put_together, unpadded};
 use crate::core::Core;
 use crate::placement::Crew;
 use crate::plan::Delivery;
@@ -118,6 +118,19 @@ impl Driver {
         Ok(self.assemble(&leases?)?)
     }
 
+    /// Zeros in the shape of a batch.
+    pub(crate) fn fake_batch(&mut self) -> Result<TensorDict, CollectError> {
+        let core = &self.core;
+        let shares = core.ring.layout().shares();
+        let parts = (0..core.plan.slabs_per_batch())
+            .flat_map(|_| &shares.steps)
+            .map(|&steps| zeros(core.ring.layout(), steps))
+            .collect::<Result<Vec<_>, _>>()?;
+        let batch = put_together(&parts, core.cat_results, core.preempting)?;
+        let number = core.tally().batches;
+        self.consumer.process(batch, number)
+    }
+
     /// Forgets trajectories that are begun, whose rest is left out when it comes.
     pub(crate) fn drop_trajectories(&mut self) {
         self.core.tally().dropped += self.consumer.sever();
@@ -218,6 +231,22 @@ impl Driver {
                 other => other.into(),
             })
     }
+}
+
+/// A part of `steps` steps that holds zeros, shaped as [`Lease::part`] is.
+fn zeros(layout: &Layout, steps: usize) -> Result<TensorDict, TensorError> {
+    let shares = layout.shares();
+    let (size, names): (&[usize], &[Option<&str>]) = match shares.batched {
+        true => (&[shares.envs, steps], &[None, Some("time")]),
+        false => (&[steps], &[Some("time")]),
+    };
+    let mut part = TensorDict::new(size);
+    part.set_names(names)?;
+    for leaf in layout.columns() {
+        let shape = [size, &leaf.shape[..]].concat();
+        part.set(&leaf.key, Tensor::zeros(leaf.dtype, shape)?)?;
+    }
+    Ok(part)
 }
 
 impl std::fmt::Debug for Driver {

@@ -1,26 +1,28 @@
 use std::sync::Arc;
 
-use windrow_slab::Ring;
+use windrow_policy::Weights;
 
-use crate::outlet::Outlet;
+use crate::core::Core;
+use crate::sync::Ordering;
+use crate::{CollectError, Stats, WorkerStats};
 
-/// Stops a collector, or its present batch, from any thread.
-#[derive(Debug, Clone)]
+/// Stops a collector, or its present batch, and sees to its weights, from any thread: also while the collector waits for a
+/// batch, or for room in a replay buffer.
+#[derive(Clone)]
 pub struct Handle {
-    ring: Arc<Ring>,
-    outlet: Option<Arc<Outlet>>,
+    core: Arc<Core>,
 }
 
 impl Handle {
-    pub(crate) fn new(ring: Arc<Ring>, outlet: Option<Arc<Outlet>>) -> Self {
-        Self { ring, outlet }
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self { core }
     }
 
     /// Ends collection: whoever waits for a batch is told that the collector was shut down. One that writes to a replay buffer
     /// writes no more, also if it waits there.
     pub fn shutdown(&self) {
-        self.ring.stop();
-        if let Some(outlet) = &self.outlet {
+        self.core.ring.stop();
+        if let Some(outlet) = &self.core.outlet {
             outlet.shut();
         }
     }
@@ -28,11 +30,67 @@ impl Handle {
     /// Cuts every part short at its next step, until [`start_collection`](Self::start_collection): batches come early, with
     /// what there is.
     pub fn stop_collection(&self) {
-        self.ring.cut_all(true);
+        self.core.ring.cut_all(true);
     }
 
     /// Parts are filled whole again.
     pub fn start_collection(&self) {
-        self.ring.cut_all(false);
+        self.core.ring.cut_all(false);
+    }
+
+    /// As [`Collector::update_policy_weights`](crate::Collector::update_policy_weights).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn update_policy_weights(&self, weights: &Weights) -> Result<i64, CollectError> {
+        self.check_running()?;
+        self.core.push_weights(weights)
+    }
+
+    /// As [`Collector::update_worker_weights`](crate::Collector::update_worker_weights).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn update_worker_weights(
+        &self,
+        worker: usize,
+        weights: &Weights,
+    ) -> Result<i64, CollectError> {
+        self.check_running()?;
+        self.core.push_weights_to(worker, weights)
+    }
+
+    /// A copy of the weights that were published last.
+    #[must_use]
+    pub fn policy_weights(&self) -> Weights {
+        self.core.weights()
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.core.stats()
+    }
+
+    /// What each worker has done so far.
+    #[must_use]
+    pub fn worker_stats(&self) -> Vec<WorkerStats> {
+        self.core.worker_stats()
+    }
+
+    fn check_running(&self) -> Result<(), CollectError> {
+        match self.core.over.load(Ordering::Relaxed) {
+            true => Err(CollectError::ShutDown),
+            false => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle")
+            .field("plan", &self.core.plan)
+            .field("workers", &self.core.workers())
+            .finish_non_exhaustive()
     }
 }

@@ -35,5 +35,5 @@ pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
 pub use handle::Handle;
 pub use plan::{CatResults, Delivery, OnLoss, Placement};
 pub use probe::{Phase, PhaseProfile, ProfileConfig, ProfileSummary, WorkerProfile};
-pub use stats::{PolicyLag, Stats};
+pub use stats::{PolicyLag, Stats, WorkerStats};
 pub use trajectories::{TrajFormat, TrajectoryBatcher};

@@ -3,6 +3,8 @@ use std::time::{Duration, Instant};
 
 use windrow_slab::Commit;
 
+use crate::sync::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
 /// What a collector has done so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -41,6 +43,64 @@ pub struct Stats {
     pub seed: u64,
     /// Memory of all slabs in bytes.
     pub slab_bytes: usize,
+}
+
+/// What one worker of a collector has done so far; see [`Collector::worker_stats`](crate::Collector::worker_stats).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerStats {
+    /// Number of the worker.
+    pub worker: usize,
+    /// Frames that it has collected, also those that were not delivered.
+    pub frames: u64,
+    /// Parts of batches that it has filled with them.
+    pub parts: u64,
+    /// How often it started over after it had failed.
+    pub restarts: u64,
+    /// Whether it still collects: false where it was lost and the others go on without it.
+    pub alive: bool,
+    /// How long it has waited until it could go on, in a thread of its own.
+    pub waited: Duration,
+    /// Version of the weights that have acted in its last part; 0 before the first.
+    pub policy_version: i64,
+    /// How many versions the newest weights are ahead of these.
+    pub policy_lag: i64,
+}
+
+/// What a worker notes of itself.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerRecord {
+    frames: AtomicU64,
+    parts: AtomicU64,
+    version: AtomicI64,
+    pub(crate) restarts: AtomicU64,
+    /// Nanoseconds that it has waited for a part.
+    pub(crate) waited: AtomicU64,
+    pub(crate) gone: AtomicBool,
+}
+
+impl WorkerRecord {
+    /// A part of `frames` frames was filled by weights of this version.
+    pub(crate) fn collected(&self, frames: u64, version: i64) {
+        self.frames.fetch_add(frames, Ordering::Relaxed);
+        self.parts.fetch_add(1, Ordering::Relaxed);
+        self.version.store(version, Ordering::Relaxed);
+    }
+
+    /// What worker `worker` has noted, where `newest` is the newest version of its weights.
+    pub(crate) fn stats(&self, worker: usize, newest: i64) -> WorkerStats {
+        let policy_version = self.version.load(Ordering::Relaxed);
+        WorkerStats {
+            worker,
+            frames: self.frames.load(Ordering::Relaxed),
+            parts: self.parts.load(Ordering::Relaxed),
+            restarts: self.restarts.load(Ordering::Relaxed),
+            alive: !self.gone.load(Ordering::Relaxed),
+            waited: Duration::from_nanos(self.waited.load(Ordering::Relaxed)),
+            policy_version,
+            policy_lag: (newest - policy_version).max(0),
+        }
+    }
 }
 
 /// How many versions behind the newest one parts were collected.

@@ -13,6 +13,7 @@ use crate::plan::OnLoss;
 use crate::probe::{NoProbe, Phase, Probe, Profile, Recorder};
 use crate::rollout::rollout;
 use crate::schedule::Schedule;
+use crate::stats::WorkerRecord;
 use crate::sync::{AtomicI64, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// Environments, the policy that acts in them, and where they stand.
@@ -47,13 +48,12 @@ pub(crate) struct Shared {
     pub(crate) on_loss: OnLoss,
     /// Workers that still collect.
     pub(crate) alive: AtomicUsize,
-    pub(crate) restarts: AtomicU64,
+    /// What each worker has done.
+    pub(crate) records: Vec<WorkerRecord>,
     /// The smallest trajectory id that no frame carries yet.
     pub(crate) next_traj_id: AtomicI64,
     /// The smallest frame from which no environment's noise and seeds were drawn yet, whatever the seed.
     pub(crate) next_frame: AtomicU64,
-    /// Nanoseconds that workers have waited for a part, over all of them.
-    pub(crate) waited: AtomicU64,
     /// Where the time of profiled workers is recorded.
     pub(crate) profile: Profile,
 }
@@ -84,10 +84,9 @@ impl Shared {
             losses: Mutex::default(),
             on_loss,
             alive: AtomicUsize::new(workers),
-            restarts: AtomicU64::new(0),
+            records: (0..workers).map(|_| WorkerRecord::default()).collect(),
             next_traj_id: AtomicI64::new(0),
             next_frame: AtomicU64::new(0),
-            waited: AtomicU64::new(0),
             profile: Profile::new(workers),
         }
     }
@@ -98,6 +97,12 @@ impl Shared {
 
     pub(crate) fn mail(&self, worker: usize) -> MutexGuard<'_, Mail> {
         lock(&self.mail[worker])
+    }
+
+    /// Worker `worker` collects no more; how many others still do.
+    fn lose(&self, worker: usize) -> usize {
+        self.records[worker].gone.store(true, Ordering::Relaxed);
+        self.alive.fetch_sub(1, Ordering::AcqRel) - 1
     }
 
     /// Keeps the error of a worker that was replaced or is gone; of very many, the first ones.
@@ -151,7 +156,7 @@ impl Worker {
                 return;
             };
             let waited = asked.elapsed().as_nanos() as u64;
-            self.shared.waited.fetch_add(waited, Ordering::Relaxed);
+            self.record().waited.fetch_add(waited, Ordering::Relaxed);
             self.fill(part);
         }
     }
@@ -171,6 +176,8 @@ impl Worker {
         let (fault, env) = match filled {
             Ok(Ok(())) => {
                 self.note_progress(self.cursor.next_frame());
+                let frames = part.steps() * part.envs();
+                self.record().collected(frames as u64, self.actor.version());
                 part.commit_version(self.actor.version());
                 if let Some(recorder) = recorder {
                     self.shared.profile.give_back(recorder, true);
@@ -190,6 +197,10 @@ impl Worker {
             self.shared.profile.give_back(recorder, false);
         }
         self.lose(fault, env);
+    }
+
+    fn record(&self) -> &WorkerRecord {
+        &self.shared.records[self.id]
     }
 
     /// Brings itself up to date, and fills a part.
@@ -231,12 +242,12 @@ impl Worker {
             OnLoss::Restart { budget } if self.losses < budget => {
                 self.shared.note_loss(error);
                 self.losses += 1;
-                self.shared.restarts.fetch_add(1, Ordering::Relaxed);
+                self.record().restarts.fetch_add(1, Ordering::Relaxed);
                 if let Err(fault) = self.remake() {
                     self.raise(WorkerError::new(self.id, None, fault));
                 }
             }
-            OnLoss::Continue if self.shared.alive.fetch_sub(1, Ordering::AcqRel) > 1 => {
+            OnLoss::Continue if self.shared.lose(self.id) > 0 => {
                 self.shared.note_loss(error);
                 if self.ring.retire(self.id) {
                     self.shared.schedule().retire(self.id);

@@ -38,6 +38,7 @@ pub use windrow_collect::{
     Evaluation, Evaluator, EvaluatorBuilder, Handle, MultiAsyncCollector, MultiCollector,
     MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile, Placement, PolicyLag, ProfileConfig,
     ProfileSummary, Stats, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault, WorkerProfile,
+    WorkerStats,
 };
 pub use windrow_env::{self as env, CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
 pub use windrow_policy::{
@@ -48,5 +49,6 @@ pub use windrow_replay::{
     self as replay, LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter,
     PrioritizedSampler, PrioritizedSliceSampler, RandomSampler, RateLimiter, ReplayBuffer,
     ReplayBufferBuilder, ReplayError, SamplerWithoutReplacement, SliceSampler,
+    SliceSamplerWithoutReplacement,
 };
 pub use windrow_slab::{self as slab, Key, SlabError};

@@ -33,14 +33,7 @@ impl Collector {
         weights: &Weights,
     ) -> Result<i64, CollectError> {
         self.check_running()?;
-        self.core.check_weights(weights)?;
-        let published = self.core.shared.weights.publish_to(worker, weights);
-        published.ok_or_else(|| {
-            CollectError::Workers(format!(
-                "there is no worker {worker}: the collector has {}",
-                self.core.workers()
-            ))
-        })
+        self.core.push_weights_to(worker, weights)
     }
 
     /// As [`update_policy_weights`](Self::update_policy_weights), with weights from the
@@ -65,7 +58,7 @@ impl Collector {
     /// The frames that follow are those that would follow this seed at any other time, with the same weights, except for
     /// their trajectory ids. Where workers run ahead, batches that they have begun before come first.
     pub fn set_seed(&mut self, seed: u64, static_seed: bool) -> u64 {
-        self.seed = seed;
+        self.core.seed.store(seed, Ordering::Relaxed);
         self.restart(Restart::Seeded {
             seed,
             same: static_seed,
@@ -137,10 +130,10 @@ impl Collector {
         Ok(paused)
     }
 
-    /// A way to stop collection from another thread.
+    /// A way to stop collection, and to update weights, from another thread.
     #[must_use]
     pub fn handle(&self) -> Handle {
-        Handle::new(Arc::clone(&self.core.ring), self.core.outlet.clone())
+        Handle::new(Arc::clone(&self.core))
     }
 }
 

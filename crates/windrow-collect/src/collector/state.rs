@@ -36,7 +36,8 @@ impl Collector {
         state.set("env_state_dict", TensorDict::new([]))?;
         state.set("frames", Tensor::scalar(frames))?;
         state.set("iter", Tensor::scalar(batches))?;
-        state.set("seed", Tensor::scalar(self.seed as i64))?;
+        let seed = self.core.seed.load(Ordering::Relaxed) as i64;
+        state.set("seed", Tensor::scalar(seed))?;
         state.set("next_frame", Tensor::scalar(next_frame))?;
         state.set("policy_version", Tensor::scalar(shared.weights.version()))?;
         state.set(("traj_pool", "traj_id"), Tensor::scalar(next_traj_id))?;
@@ -70,7 +71,7 @@ impl Collector {
         shared.next_traj_id.store(traj_id, Ordering::Relaxed);
         shared.next_frame.store(next_frame, Ordering::Relaxed);
         core.tally().go_on_from(frames, batches);
-        self.seed = seed;
+        core.seed.store(seed, Ordering::Relaxed);
         for worker in 0..core.workers() {
             let mut mail = shared.mail(worker);
             mail.restart = None;

@@ -1,0 +1,164 @@
+//! What is told of each worker, and from other threads.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+#[path = "conformance/crew.rs"]
+mod crew;
+#[path = "conformance/faulty.rs"]
+mod faulty;
+#[path = "conformance/frames.rs"]
+mod frames;
+#[path = "conformance/stamp.rs"]
+mod stamp;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tensordict::TensorDict;
+use windrow_collect::{CollectError, Collector, OnLoss, Placement, WorkerStats};
+use windrow_slab::{Sink, SinkError, WriterId};
+
+use crew::{Crew, ENVS, STEPS, WORKERS, all};
+use faulty::{At, Fault, How};
+use stamp::weights;
+
+fn healthy(crew: Crew) -> Collector {
+    crew.builder([None, None]).build().unwrap()
+}
+
+#[test]
+fn figures_of_workers_add_up_to_those_of_the_collector() {
+    for crew in all() {
+        let mut collector = healthy(crew);
+        let unused = collector.worker_stats();
+        assert!(unused.iter().all(|worker| {
+            let none = (worker.frames, worker.parts, worker.policy_version) == (0, 0, 0);
+            none && worker.alive && worker.waited.is_zero()
+        }));
+        for _ in 0..10 {
+            collector.next().unwrap().unwrap();
+        }
+        collector.shutdown().unwrap();
+        let (stats, workers) = (collector.stats(), collector.worker_stats());
+        let numbers: Vec<usize> = workers.iter().map(|worker| worker.worker).collect();
+        assert_eq!(numbers, [0, 1]);
+        let sum = |count: fn(&WorkerStats) -> u64| workers.iter().map(count).sum::<u64>();
+        let frames = sum(|worker| worker.frames);
+        // Those that run ahead have collected more than was delivered.
+        assert!(frames == stats.frames || (crew.runs_ahead() && frames > stats.frames));
+        // The shutdown may have cut those short that were being filled.
+        let whole = sum(|worker| worker.parts) * (STEPS * ENVS) as u64;
+        assert!(frames == whole || (crew.runs_ahead() && frames < whole));
+        let waited: Duration = workers.iter().map(|worker| worker.waited).sum();
+        assert_eq!(waited, stats.workers_waited);
+        let threads = crew.placement == Placement::Threads;
+        assert!(
+            workers
+                .iter()
+                .all(|worker| worker.waited.is_zero() != threads)
+        );
+    }
+}
+
+#[test]
+fn each_worker_tells_which_weights_it_acts_with() {
+    for crew in all().filter(|crew| !crew.runs_ahead() && crew.parts() == WORKERS) {
+        let mut collector = healthy(crew);
+        let versions = |collector: &Collector| {
+            let workers = collector.worker_stats();
+            [0, 1].map(|at| (workers[at].policy_version, workers[at].policy_lag))
+        };
+        collector.update_policy_weights(&weights(1.0)).unwrap();
+        assert_eq!(versions(&collector), [(0, 1), (0, 1)]);
+        collector.next().unwrap().unwrap();
+        assert_eq!(versions(&collector), [(1, 0), (1, 0)]);
+        collector.update_policy_weights(&weights(2.0)).unwrap();
+        collector.update_policy_weights(&weights(3.0)).unwrap();
+        assert_eq!(versions(&collector), [(1, 2), (1, 2)]);
+    }
+}
+
+#[test]
+fn restarts_and_losses_are_those_of_the_worker_that_had_them() {
+    for crew in all() {
+        for (on_loss, restarts, alive) in [
+            (OnLoss::Restart { budget: 1 }, [0, 1], [true, true]),
+            (OnLoss::Continue, [0, 0], [true, false]),
+        ] {
+            let fault = Fault::new(At::Step(3), How::Error, 1);
+            let mut collector = crew
+                .builder([None, Some(fault)])
+                .on_loss(on_loss)
+                .total_frames(20 * crew.frames_per_batch() as u64)
+                .build()
+                .unwrap();
+            collector.by_ref().for_each(|batch| drop(batch.unwrap()));
+            let workers = collector.worker_stats();
+            assert_eq!([0, 1].map(|at: usize| workers[at].restarts), restarts);
+            assert_eq!([0, 1].map(|at: usize| workers[at].alive), alive);
+            let stats = collector.stats();
+            assert_eq!(stats.restarts, restarts.iter().sum::<u64>());
+            assert_eq!(
+                stats.workers_alive,
+                alive.iter().filter(|&&alive| alive).count()
+            );
+        }
+    }
+}
+
+/// Takes nothing in before it is opened, and says when it is asked to.
+#[derive(Debug, Default)]
+struct Gate {
+    open: Mutex<bool>,
+    asked: AtomicBool,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Sink for Gate {
+    fn attach(&self) -> WriterId {
+        WriterId(0)
+    }
+
+    fn extend(&self, _: WriterId, _: &TensorDict) -> Result<(), SinkError> {
+        self.asked.store(true, Ordering::Release);
+        let open = self.open.lock().unwrap();
+        drop(self.changed.wait_while(open, |open| !*open).unwrap());
+        Ok(())
+    }
+
+    fn detach(&self, _: WriterId, _: Option<SinkError>) {}
+}
+
+#[test]
+fn a_handle_is_answered_while_a_write_waits() {
+    let gate = Arc::new(Gate::default());
+    let crew = all().next().unwrap();
+    let builder = crew.builder([None, None]).replay_buffer(Arc::clone(&gate));
+    let mut collector = builder.build().unwrap();
+    let handle = collector.handle();
+    thread::scope(|scope| {
+        let iterating = scope.spawn(|| collector.next().unwrap().map(|batch| batch.numel()));
+        while !gate.asked.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        assert_eq!(handle.update_policy_weights(&weights(1.0)).unwrap(), 1);
+        assert_eq!(handle.update_worker_weights(1, &weights(2.0)).unwrap(), 2);
+        assert_eq!(handle.stats().frames as usize, crew.frames_per_batch());
+        assert_eq!(handle.worker_stats()[1].policy_lag, 2);
+        let published = handle.policy_weights();
+        assert_eq!(published, weights(1.0));
+        gate.open();
+        assert_eq!(iterating.join().unwrap().unwrap(), crew.frames_per_batch());
+    });
+    collector.shutdown().unwrap();
+    let refused = handle.update_policy_weights(&weights(3.0));
+    assert!(matches!(refused, Err(CollectError::ShutDown)));
+}
