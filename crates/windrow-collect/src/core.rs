@@ -7,6 +7,7 @@ use windrow_policy::{Policy, WeightUpdater, Weights};
 use windrow_slab::Ring;
 
 use crate::CollectError;
+use crate::cursor::Restart;
 use crate::outlet::Outlet;
 use crate::plan::{CatResults, Plan};
 use crate::stats::{Stats, Tally, WorkerRecord, WorkerStats};
@@ -95,6 +96,31 @@ impl Core {
         records
             .map(|(worker, record)| record.stats(worker, newest))
             .collect()
+    }
+
+    /// Seeds environments and noise, each worker's with its next part; the seed of the last environment.
+    pub(crate) fn set_seed(&self, seed: u64, static_seed: bool) -> u64 {
+        self.seed.store(seed, Ordering::Relaxed);
+        self.restart(Restart::Seeded {
+            seed,
+            same: static_seed,
+        });
+        if static_seed {
+            seed
+        } else {
+            seed.wrapping_add((self.workers() * self.num_envs) as u64 - 1)
+        }
+    }
+
+    /// Begins new episodes with each worker's next part.
+    pub(crate) fn restart(&self, how: Restart) {
+        for worker in 0..self.workers() {
+            let mut mail = self.shared.mail(worker);
+            // New episodes are under way already, and their seed is not to be forgotten.
+            if how != Restart::Unseeded || mail.restart.is_none() {
+                mail.restart = Some(how);
+            }
+        }
     }
 
     /// Counts the frames that are left from slab `seq` on.

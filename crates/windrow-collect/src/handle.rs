@@ -1,12 +1,14 @@
 use std::sync::Arc;
 
+use tensordict::TensorDict;
 use windrow_policy::Weights;
 
 use crate::core::Core;
+use crate::cursor::Restart;
 use crate::sync::Ordering;
-use crate::{CollectError, Stats, WorkerStats};
+use crate::{CollectError, Stats, WorkerError, WorkerStats};
 
-/// Stops a collector, or its present batch, and sees to its weights, from any thread: also while the collector waits for a
+/// Stops a collector, or its present batch, and sees to its weights, seeds and figures, from any thread: also while the collector waits for a
 /// batch, or for room in a replay buffer.
 #[derive(Clone)]
 pub struct Handle {
@@ -76,6 +78,34 @@ impl Handle {
     #[must_use]
     pub fn worker_stats(&self) -> Vec<WorkerStats> {
         self.core.worker_stats()
+    }
+
+    /// As [`Collector::set_seed`](crate::Collector::set_seed); whole trajectories that are begun are forgotten when frames are
+    /// collected next.
+    pub fn set_seed(&self, seed: u64, static_seed: bool) -> u64 {
+        self.core.forget.store(true, Ordering::Relaxed);
+        self.core.set_seed(seed, static_seed)
+    }
+
+    /// As [`Collector::reset`](crate::Collector::reset); whole trajectories that are begun are forgotten when frames are
+    /// collected next.
+    pub fn reset(&self) {
+        self.core.forget.store(true, Ordering::Relaxed);
+        self.core.restart(Restart::Unseeded);
+    }
+
+    /// As [`Collector::state_dict`](crate::Collector::state_dict). A batch that waits to be written counts.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn state_dict(&self) -> Result<TensorDict, CollectError> {
+        self.core.state_dict()
+    }
+
+    /// As [`Collector::take_losses`](crate::Collector::take_losses).
+    #[must_use]
+    pub fn take_losses(&self) -> Vec<WorkerError> {
+        self.core.shared.take_losses()
     }
 
     fn check_running(&self) -> Result<(), CollectError> {

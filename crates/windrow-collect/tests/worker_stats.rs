@@ -155,9 +155,24 @@ fn a_handle_is_answered_while_a_write_waits() {
         assert_eq!(handle.worker_stats()[1].policy_lag, 2);
         let published = handle.policy_weights();
         assert_eq!(published, weights(1.0));
+        assert_eq!(handle.set_seed(7, false), 7 + (WORKERS * ENVS) as u64 - 1);
+        handle.reset();
+        let state = handle.state_dict().unwrap();
+        assert_eq!(state.get("seed").unwrap().item::<i64>().unwrap(), 7);
+        assert!(handle.take_losses().is_empty());
         gate.open();
         assert_eq!(iterating.join().unwrap().unwrap(), crew.frames_per_batch());
     });
+    // Every environment begins the episode that belongs to its new seed.
+    let again = collector.next().unwrap().unwrap().detach();
+    let mut seeded = crew.builder([None, None]).seed(7).build().unwrap();
+    seeded.update_policy_weights(&weights(1.0)).unwrap();
+    seeded.update_worker_weights(1, &weights(2.0)).unwrap();
+    let expected = seeded.next().unwrap().unwrap();
+    assert_eq!(
+        again.get("observation").unwrap(),
+        expected.get("observation").unwrap()
+    );
     collector.shutdown().unwrap();
     let refused = handle.update_policy_weights(&weights(3.0));
     assert!(matches!(refused, Err(CollectError::ShutDown)));

@@ -58,35 +58,21 @@ impl Collector {
     /// The frames that follow are those that would follow this seed at any other time, with the same weights, except for
     /// their trajectory ids. Where workers run ahead, batches that they have begun before come first.
     pub fn set_seed(&mut self, seed: u64, static_seed: bool) -> u64 {
-        self.core.seed.store(seed, Ordering::Relaxed);
-        self.restart(Restart::Seeded {
-            seed,
-            same: static_seed,
-        });
-        if static_seed {
-            seed
-        } else {
-            seed.wrapping_add((self.core.workers() * self.core.num_envs) as u64 - 1)
-        }
+        self.forget();
+        self.core.set_seed(seed, static_seed)
     }
 
     /// Begins new episodes in all environments, with each worker's next part.
     pub fn reset(&mut self) {
-        self.restart(Restart::Unseeded);
+        self.forget();
+        self.core.restart(Restart::Unseeded);
     }
 
-    fn restart(&mut self, how: Restart) {
-        // Trajectories that are begun will not be ended.
+    /// Trajectories that are begun will not be ended.
+    fn forget(&mut self) {
         match &mut self.driver {
             Some(driver) => driver.drop_trajectories(),
             None => self.core.forget.store(true, Ordering::Relaxed),
-        }
-        for worker in 0..self.core.workers() {
-            let mut mail = self.core.shared.mail(worker);
-            // New episodes are under way already, and their seed is not to be forgotten.
-            if how != Restart::Unseeded || mail.restart.is_none() {
-                mail.restart = Some(how);
-            }
         }
     }
 

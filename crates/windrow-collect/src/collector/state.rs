@@ -6,6 +6,7 @@ use tensordict::{Element, Tensor, TensorDict};
 
 use super::Collector;
 use crate::CollectError;
+use crate::core::Core;
 use crate::sync::Ordering;
 use crate::worker::Resume;
 
@@ -21,27 +22,10 @@ impl Collector {
     /// # Errors
     /// What went wrong in the background; otherwise none that a well-made policy can cause.
     pub fn state_dict(&self) -> Result<TensorDict, CollectError> {
-        let mut state = TensorDict::new([]);
         if let Some(background) = &self.background {
             background.check()?;
         }
-        let shared = &self.core.shared;
-        let (frames, batches) = {
-            let tally = self.core.tally();
-            (tally.frames as i64, tally.batches as i64)
-        };
-        let next_traj_id = shared.next_traj_id.load(Ordering::Relaxed);
-        let next_frame = shared.next_frame.load(Ordering::Relaxed) as i64;
-        state.set("policy_state_dict", self.policy_weights())?;
-        state.set("env_state_dict", TensorDict::new([]))?;
-        state.set("frames", Tensor::scalar(frames))?;
-        state.set("iter", Tensor::scalar(batches))?;
-        let seed = self.core.seed.load(Ordering::Relaxed) as i64;
-        state.set("seed", Tensor::scalar(seed))?;
-        state.set("next_frame", Tensor::scalar(next_frame))?;
-        state.set("policy_version", Tensor::scalar(shared.weights.version()))?;
-        state.set(("traj_pool", "traj_id"), Tensor::scalar(next_traj_id))?;
-        Ok(state)
+        self.core.state_dict()
     }
 
     /// Goes on from a [saved state](Self::state_dict). Nothing is changed when that fails.
@@ -84,6 +68,30 @@ impl Collector {
         core.count_on(core.ring.begun());
         core.ring.resume();
         Ok(())
+    }
+}
+
+impl Core {
+    /// See [`Collector::state_dict`].
+    pub(crate) fn state_dict(&self) -> Result<TensorDict, CollectError> {
+        let mut state = TensorDict::new([]);
+        let shared = &self.shared;
+        let (frames, batches) = {
+            let tally = self.tally();
+            (tally.frames as i64, tally.batches as i64)
+        };
+        let next_traj_id = shared.next_traj_id.load(Ordering::Relaxed);
+        let next_frame = shared.next_frame.load(Ordering::Relaxed) as i64;
+        state.set("policy_state_dict", self.weights())?;
+        state.set("env_state_dict", TensorDict::new([]))?;
+        state.set("frames", Tensor::scalar(frames))?;
+        state.set("iter", Tensor::scalar(batches))?;
+        let seed = self.seed.load(Ordering::Relaxed) as i64;
+        state.set("seed", Tensor::scalar(seed))?;
+        state.set("next_frame", Tensor::scalar(next_frame))?;
+        state.set("policy_version", Tensor::scalar(shared.weights.version()))?;
+        state.set(("traj_pool", "traj_id"), Tensor::scalar(next_traj_id))?;
+        Ok(state)
     }
 }
 

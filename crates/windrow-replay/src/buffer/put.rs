@@ -89,8 +89,20 @@ impl ReplayBuffer {
     /// # Errors
     /// As [`extend`](Self::extend), and [`ReplayError::Tensor`] when the batch size is another.
     pub fn add(&self, frame: &TensorDict) -> Result<Option<i64>, ReplayError> {
+        self.add_within(frame, self.shared.timeout)
+    }
+
+    /// As [`add`](Self::add), waiting for the limiter no longer than `timeout`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_within(
+        &self,
+        frame: &TensorDict,
+        timeout: Duration,
+    ) -> Result<Option<i64>, ReplayError> {
         let batch = frame.unsqueeze(0)?;
-        let rows = self.put_for_user(&batch, Source::Single, self.shared.timeout)?;
+        let rows = self.put_for_user(&batch, Source::Single, timeout)?;
         Ok(rows.first().copied())
     }
 
