@@ -2,22 +2,25 @@
 
 mod courier;
 pub(crate) mod options;
+mod sink;
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
+use std::time::Instant;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensordict::TensorDict;
-use windrow::{CollectError, Collector, Handle, ProfileConfig, WorkerProfile};
+use windrow::{CollectError, Collector, Handle, ProfileConfig, WorkerProfile, WorkerStats};
 
 use crate::{batch, env, error, gil};
 use courier::{Answer, Courier};
 use options::Options;
+use sink::{BufferSink, Target};
 
 use crate::batch::Named;
 use crate::policy::Terms;
@@ -35,6 +38,7 @@ struct CollectorCore {
     /// Who waits for batches, where these come from other threads.
     courier: Option<Mutex<Courier>>,
     terms: Terms,
+    target: Target,
     /// The tensors that weights come from, and what they were when they were last published.
     source: Mutex<Option<(Named, TensorDict)>>,
 }
@@ -47,7 +51,8 @@ impl CollectorCore {
         let options: Options<'_> = options.extract()?;
         let threads = options.threads();
         let terms = options.terms();
-        let builder = options.builder(&terms)?;
+        let target = options.target();
+        let builder = options.builder(&terms, &target)?;
         // Environments may be made in other threads, which need the lock if they are Python's.
         let collector = py
             .detach(|| builder.build())
@@ -65,6 +70,7 @@ impl CollectorCore {
             handle,
             courier,
             terms,
+            target,
             source: Mutex::default(),
         })
     }
@@ -76,12 +82,47 @@ impl CollectorCore {
             .transpose()
     }
 
-    /// Has the next batch collected for the replay buffer alone; whether there was one.
-    fn advance(&self, py: Python<'_>) -> PyResult<bool> {
+    /// Has the next batch collected and written; whether there was one. `patient`: its write waits for samples as long as it
+    /// takes.
+    fn advance(&self, py: Python<'_>, patient: bool) -> PyResult<bool> {
+        if let Target::Buffer(buffer) = &self.target {
+            buffer.set_patient(patient);
+        }
         match self.answer(py)? {
             Some(batch) => of(py, batch).map(|_| true),
             None => Ok(false),
         }
+    }
+
+    /// Ends the wait of a write for samples; it fails.
+    fn give_up(&self) {
+        if let Target::Buffer(buffer) = &self.target {
+            buffer.give_up();
+        }
+    }
+
+    /// Seconds for which a write has been waiting for samples, if one is.
+    fn write_waits(&self) -> Option<f64> {
+        match &self.target {
+            Target::Buffer(buffer) => buffer.waits().map(|waited| waited.as_secs_f64()),
+            Target::Tray(_) | Target::None => None,
+        }
+    }
+
+    /// What was written since this was last asked, where Python has to write it on.
+    fn take_writes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let writes = match &self.target {
+            Target::Tray(tray) => tray.take(),
+            Target::Buffer(_) | Target::None => Vec::new(),
+        };
+        let writes = writes.iter();
+        writes.map(|batch| batch::to_python(py, batch)).collect()
+    }
+
+    /// Zeros in the shape of a batch.
+    fn fake_batch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let batch = self.with(py, Collector::fake_batch)?;
+        batch::to_python(py, &of(py, batch)?)
     }
 
     /// One batch as it is, outside of the count.
@@ -103,10 +144,10 @@ impl CollectorCore {
         worker: Option<usize>,
     ) -> PyResult<i64> {
         let weights = batch::from_python(weights)?;
-        let version = self.with(py, |collector| match worker {
-            None => collector.update_policy_weights(&weights),
-            Some(worker) => collector.update_worker_weights(worker, &weights),
-        })?;
+        let version = py.detach(|| match worker {
+            None => self.handle.update_policy_weights(&weights),
+            Some(worker) => self.handle.update_worker_weights(worker, &weights),
+        });
         of(py, version)
     }
 
@@ -129,7 +170,7 @@ impl CollectorCore {
         let weights = named.views(py)?;
         if published != weights {
             let copy = weights.detach();
-            let version = self.with(py, |collector| collector.update_policy_weights(&copy))?;
+            let version = py.detach(|| self.handle.update_policy_weights(&copy));
             of(py, version)?;
             *published = copy;
         }
@@ -146,23 +187,25 @@ impl CollectorCore {
 
     /// A copy of the weights that were published last.
     fn weights<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let weights = self.with(py, |collector| collector.policy_weights())?;
+        let weights = py.detach(|| self.handle.policy_weights());
         batch::to_python(py, &weights)
     }
 
     /// Seeds everything; the seed of the last environment.
     fn set_seed(&self, py: Python<'_>, seed: u64, static_seed: bool) -> PyResult<u64> {
-        self.with(py, |collector| collector.set_seed(seed, static_seed))
+        let set = |collector: &mut Collector| collector.set_seed(seed, static_seed);
+        self.with_or(py, set, |handle| handle.set_seed(seed, static_seed))
     }
 
     /// Begins new episodes with each worker's next part.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, Collector::reset)
+        self.with_or(py, Collector::reset, Handle::reset)
     }
 
     /// What it takes to go on later.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let state = self.with(py, |collector| collector.state_dict())?;
+        let state = |collector: &mut Collector| collector.state_dict();
+        let state = self.with_or(py, state, Handle::state_dict)?;
         batch::to_python(py, &of(py, state)?)
     }
 
@@ -205,7 +248,7 @@ impl CollectorCore {
 
     /// Figures by name.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.with(py, |collector| collector.stats())?;
+        let stats = py.detach(|| self.handle.stats());
         let out = PyDict::new(py);
         out.set_item("frames", stats.frames)?;
         out.set_item("batches", stats.batches)?;
@@ -230,6 +273,23 @@ impl CollectorCore {
         out.set_item("seed", stats.seed)?;
         out.set_item("slab_bytes", stats.slab_bytes)?;
         Ok(out)
+    }
+
+    /// Figures of each worker by name.
+    fn worker_stats<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let workers = py.detach(|| self.handle.worker_stats());
+        let figures = |worker: &WorkerStats| {
+            let out = PyDict::new(py);
+            out.set_item("frames", worker.frames)?;
+            out.set_item("parts", worker.parts)?;
+            out.set_item("restarts", worker.restarts)?;
+            out.set_item("alive", worker.alive)?;
+            out.set_item("waited", worker.waited.as_secs_f64())?;
+            out.set_item("policy_version", worker.policy_version)?;
+            out.set_item("policy_lag", worker.policy_lag)?;
+            Ok(out)
+        };
+        workers.iter().map(figures).collect()
     }
 
     /// Records where the time of `workers` goes.
@@ -272,9 +332,9 @@ impl CollectorCore {
     }
 
     /// Messages of workers that were lost without ending the collector, since this was last asked.
-    fn take_losses(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        let losses = self.with(py, |collector| collector.take_losses())?;
-        Ok(losses.iter().map(ToString::to_string).collect())
+    fn take_losses(&self, py: Python<'_>) -> Vec<String> {
+        let losses = py.detach(|| self.handle.take_losses());
+        losses.iter().map(ToString::to_string).collect()
     }
 
     /// Ends collection and waits for the workers.
@@ -334,23 +394,52 @@ impl CollectorCore {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `f` of the collector, without the interpreter's lock, once nobody else has it.
+    /// `f` of the collector, without the interpreter's lock, once nobody else has it. An error where its replay buffer keeps
+    /// whoever has it waiting.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
         f: impl FnOnce(&mut Collector) -> R + Send,
     ) -> PyResult<R> {
+        let asked = Instant::now();
+        let answered = self.locked(py, f, |buffer| buffer.check(asked).err())?;
+        of(py, answered)
+    }
+
+    /// As [`with`](Self::with), but where the replay buffer keeps a write waiting, `meanwhile` of the handle.
+    fn with_or<R: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut Collector) -> R + Send,
+        meanwhile: impl FnOnce(&Handle) -> R + Send,
+    ) -> PyResult<R> {
+        let answered = self.locked(py, f, |buffer| buffer.waits_for_samples().then_some(()))?;
+        Ok(answered.unwrap_or_else(|()| py.detach(|| meanwhile(&self.handle))))
+    }
+
+    /// `f` of the collector once nobody else has it, or what `give_up` says of a buffer that whoever has it writes to.
+    fn locked<R: Send, E: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut Collector) -> R + Send,
+        give_up: impl Fn(&BufferSink) -> Option<E> + Sync,
+    ) -> PyResult<Result<R, E>> {
         let mut f = Some(f);
         gil::wait(py, |patience| {
             let mut collector = match self.collector.try_lock() {
                 Ok(collector) => collector,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => {
+                    if let Target::Buffer(buffer) = &self.target
+                        && let Some(why) = give_up(buffer)
+                    {
+                        return Some(Err(why));
+                    }
                     thread::sleep(patience / 100);
                     return None;
                 }
             };
-            f.take().map(|f| f(&mut collector))
+            f.take().map(|f| Ok(f(&mut collector)))
         })
     }
 }

@@ -97,7 +97,11 @@ pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option
         if let Some(raised) = error.downcast_ref::<PyErr>() {
             return Some(raised.clone_ref(py));
         }
-        next = error.source();
+        // It stands for what it holds, and so does not name it as its source.
+        next = match error.downcast_ref() {
+            Some(SinkError::Failed(inner)) => Some(&**inner),
+            _ => error.source(),
+        };
     }
     None
 }

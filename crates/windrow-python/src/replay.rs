@@ -34,6 +34,11 @@ impl ReplayBufferCore {
     pub(crate) fn buffer(&self) -> &ReplayBuffer {
         &self.buffer
     }
+
+    /// How long samples wait for frames, and writes for samples.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
 }
 
 #[pymethods]
@@ -49,14 +54,18 @@ impl ReplayBufferCore {
         Ok(Self { buffer, timeout })
     }
 
-    /// Takes a copy of the frames in; the rows that they were written to.
+    /// Takes a copy of the frames in; the rows that they were written to. Where the limiter lets the write wait, it waits as
+    /// long as it takes until `given_up`, if there is one, returns true.
+    #[pyo3(signature = (frames, given_up=None))]
     fn extend<'py>(
         &self,
         py: Python<'py>,
         frames: &Bound<'_, PyAny>,
+        given_up: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let frames = batch::views_of(frames)?;
-        let rows = of(py, py.detach(|| self.buffer.extend(&frames)))?;
+        let given_up = given_up.map(|given_up| given_up.clone().unbind());
+        let rows = self.write(py, &frames, given_up.as_ref())?;
         let count = rows.len();
         batch::to_torch(py, tensor(rows, count)?)
     }
@@ -64,7 +73,15 @@ impl ReplayBufferCore {
     /// Takes a copy of one frame in; its row, if it was kept.
     fn add(&self, py: Python<'_>, frame: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
         let frame = batch::views_of(frame)?;
-        of(py, py.detach(|| self.buffer.add(&frame)))
+        let begin = Instant::now();
+        let added = gil::wait(py, |patience| {
+            let left = self.timeout.saturating_sub(begin.elapsed());
+            match self.buffer.add_within(&frame, patience.min(left)) {
+                Err(ReplayError::NotTaken { .. }) if left > patience => None,
+                added => Some(waited_in_vain(added, begin.elapsed())),
+            }
+        })?;
+        of(py, added)
     }
 
     /// A batch of frames; waits for collectors that write to the buffer.
@@ -181,18 +198,54 @@ impl ReplayBufferCore {
     }
 }
 
+impl ReplayBufferCore {
+    fn write(
+        &self,
+        py: Python<'_>,
+        frames: &TensorDict,
+        given_up: Option<&Py<PyAny>>,
+    ) -> PyResult<Vec<i64>> {
+        let begin = Instant::now();
+        let written = gil::wait(py, |patience| {
+            let left = match given_up {
+                None => self.timeout.saturating_sub(begin.elapsed()),
+                Some(_) => Duration::MAX,
+            };
+            match self.buffer.extend_within(frames, patience.min(left)) {
+                Err(ReplayError::NotTaken { .. }) if left > patience => {
+                    given_up.and_then(end_of_patience).map(Err)
+                }
+                written => Some(Ok(waited_in_vain(written, begin.elapsed()))),
+            }
+        })?;
+        of(py, written?)
+    }
+}
+
+/// The error of a write that is not to wait any longer, if `given_up` says that.
+fn end_of_patience(given_up: &Py<PyAny>) -> Option<PyErr> {
+    match gil::attach(|py| given_up.call0(py)?.is_truthy(py)) {
+        Ok(false) => None,
+        Ok(true) => Some(PyRuntimeError::new_err(
+            "the write was given up while it waited for samples to be drawn",
+        )),
+        Err(raised) => Some(raised),
+    }
+}
+
 /// Says how long was waited in all, not in the last of several attempts.
-fn waited_in_vain(
-    sampled: Result<TensorDict, ReplayError>,
+fn waited_in_vain<T>(
+    attempted: Result<T, ReplayError>,
     in_all: Duration,
-) -> Result<TensorDict, ReplayError> {
-    sampled.map_err(|mut failed| {
+) -> Result<T, ReplayError> {
+    attempted.map_err(|mut failed| {
         if let ReplayError::NotEnough {
-            waited: Waited::For { time, .. },
+            waited: Waited::For { time: waited, .. },
             ..
-        } = &mut failed
+        }
+        | ReplayError::NotTaken { waited, .. } = &mut failed
         {
-            *time = in_all;
+            *waited = in_all;
         }
         failed
     })

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Iterator
+from typing import Any
 
-from windrow._windrow import ReplayBufferCore
+from windrow._windrow import CollectorCore, ReplayBufferCore
+from windrow.data import ReplayBuffer
 
-if TYPE_CHECKING:
-    from windrow.collectors._base import BaseCollector
+#: Seconds for which a pause waits until a write is done.
+_PATIENCE = 5.0
 
 
 class Background:
@@ -16,44 +19,62 @@ class Background:
         error: what ended the thread before its time, until someone has seen it.
     """
 
-    def __init__(self, collector: BaseCollector) -> None:
+    def __init__(self, collector: Iterator[Any], core: CollectorCore, buffer: Any) -> None:
         self.error: BaseException | None = None
         self._collector = collector
+        self._core = core
+        self._buffer = buffer
         # Before the thread runs, so that who samples from now on waits for it.
-        self._writer = _Writer(collector.replay_buffer)
-        self._stopped = False
-        self._held = False
-        self._collecting = False
-        self._changed = threading.Condition()
+        self._writer = _Writer(buffer)
+        self._writing: float | None = None
+        self._stopped = threading.Event()
+        self._gate = threading.Condition()
+        self._closed = False
+        self._stands = False
         self._thread = threading.Thread(target=self._run, name="windrow-background", daemon=True)
+
+    def start(self) -> None:
+        """Begins to collect."""
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            while self._may_go_on():
+            while self._passes():
                 next(self._collector)
         except StopIteration:
             pass
         except BaseException as error:
-            if not self._stopped:
+            if not self._stopped.is_set():
                 self.error = error
         finally:
-            self._change(collecting=False)
+            with self._gate:
+                self._stands = True
+                self._gate.notify_all()
             self._writer.detach(self.error)
 
-    def _may_go_on(self) -> bool:
-        """Waits while it is held; False once it is stopped."""
-        self._change(collecting=False)
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or not self._held)
-            self._collecting = not self._stopped
-            return self._collecting
+    def _passes(self) -> bool:
+        """Waits between two batches while there is a pause; whether there is to be another batch."""
+        with self._gate:
+            self._stands = True
+            self._gate.notify_all()
+            self._gate.wait_for(lambda: not self._closed)
+            self._stands = False
+        return not self._stopped.is_set()
 
-    def _change(self, **flags: bool) -> None:
-        with self._changed:
-            for name, flag in flags.items():
-                setattr(self, f"_{name}", flag)
-            self._changed.notify_all()
+    def write(self, batch: Any) -> None:
+        """Writes a batch. Waits until samples let it in, or until the thread is to end.
+
+        Raises:
+            RuntimeError: the thread is to end.
+        """
+        self._writing = time.monotonic()
+        try:
+            if isinstance(self._buffer, ReplayBuffer):
+                self._buffer._extend_until(batch, self._stopped.is_set)
+            else:
+                self._buffer.extend(batch)
+        finally:
+            self._writing = None
 
     def is_alive(self) -> bool:
         """Whether it still collects."""
@@ -64,24 +85,46 @@ class Background:
         return threading.current_thread() is self._thread
 
     def hold(self) -> None:
-        """Waits until the batch that it is at is written, and keeps it from the next until :meth:`release`."""
-        with self._changed:
-            self._held = True
-            self._changed.wait_for(lambda: not self._collecting)
+        """Lets the thread finish the batch that it is at, and keeps it from the next one.
+
+        Raises:
+            RuntimeError: the replay buffer keeps its write waiting.
+        """
+        asked = time.monotonic()
+        with self._gate:
+            self._closed = True
+            try:
+                while not self._gate.wait_for(lambda: self._stands, timeout=0.1):
+                    self._check_write(asked)
+            except BaseException:
+                self.release()
+                raise
+
+    def _check_write(self, asked: float) -> None:
+        now, since = time.monotonic(), self._writing
+        waited = self._core.write_waits() if since is None else now - since
+        if waited is not None and min(waited, now - asked) > _PATIENCE:
+            raise RuntimeError(
+                f"the replay buffer has kept a write waiting for {waited:.1f} s: its limiter waits for samples to be drawn"
+            )
 
     def release(self) -> None:
-        """Lets it go on."""
-        self._change(held=False)
+        """Lets the thread go on."""
+        with self._gate:
+            self._closed = False
+            self._gate.notify_all()
 
     def stop(self, timeout: Any) -> None:
-        """Lets it finish the batch that it is at.
+        """Lets it finish the batch that it is at, but not wait for samples that would let it write.
 
         Raises:
             TimeoutError: it did not within ``timeout`` seconds.
         """
         if self.is_this_thread():
             return
-        self._change(stopped=True)
+        self._stopped.set()
+        self._core.give_up()
+        self.release()
         self._thread.join(timeout)
         if self._thread.is_alive():
             raise TimeoutError(f"collection in the background did not end within {timeout} s")

@@ -17,6 +17,8 @@ class Collector(BaseCollector):
         [torch.Size([100]), torch.Size([100]), torch.Size([100])]
     """
 
+    _direct = True
+
     def __init__(self, create_env_fn: Any, policy: Any = None, **arguments: Any) -> None:
         backend = arguments.pop("backend", None)
         if backend not in (None, "direct"):

@@ -1,4 +1,4 @@
-"""Replay buffers, their storages, samplers and writers, and what is done to batches."""
+"""Replay buffers, their storages, samplers, writers and limiters, and what is done to batches."""
 
 from windrow.data._buffers import (
     PrioritizedReplayBuffer,
@@ -6,6 +6,7 @@ from windrow.data._buffers import (
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
 )
+from windrow.data._limiters import RateLimiter
 from windrow.data._postprocs import MultiStep, split_trajectories
 from windrow.data._samplers import (
     PrioritizedSampler,
@@ -13,6 +14,7 @@ from windrow.data._samplers import (
     RandomSampler,
     SamplerWithoutReplacement,
     SliceSampler,
+    SliceSamplerWithoutReplacement,
 )
 from windrow.data._storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from windrow.data._writers import RoundRobinWriter, TensorDictMaxValueWriter, TensorDictRoundRobinWriter
@@ -26,10 +28,12 @@ __all__ = [
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
     "RandomSampler",
+    "RateLimiter",
     "ReplayBuffer",
     "RoundRobinWriter",
     "SamplerWithoutReplacement",
     "SliceSampler",
+    "SliceSamplerWithoutReplacement",
     "TensorDictMaxValueWriter",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from windrow._windrow import ReplayBufferCore
+from windrow.data._limiters import RateLimiter
 from windrow.data._samplers import Key, PrioritizedSampler, RandomSampler
 from windrow.data._storages import ListStorage
 from windrow.data._writers import RoundRobinWriter
@@ -26,8 +27,10 @@ class ReplayBuffer:
         batch_size: frames in a sample that does not name a number.
         transform: called with each sample; what it returns is the sample. Where it has a method ``inv``, that is called with
             what is written.
+        limiter: a :class:`RateLimiter` that says when samples and writes wait for each other; they do not where nothing is
+            said.
         seed: what all choices follow from.
-        sample_timeout: seconds that a sample waits.
+        sample_timeout: seconds that a sample waits for frames, and a write for samples where there is a limiter.
         shared: has no effect: threads share every buffer.
 
     Raises:
@@ -53,6 +56,7 @@ class ReplayBuffer:
         writer: Any = None,
         batch_size: int | None = None,
         transform: Callable[[Any], Any] | None = None,
+        limiter: RateLimiter | None = None,
         seed: int | None = None,
         sample_timeout: float = 60.0,
         shared: bool = False,
@@ -66,6 +70,10 @@ class ReplayBuffer:
             if not hasattr(part, "_parts"):
                 raise TypeError(f"expected a {name} of windrow.data, got {type(part).__module__}.{type(part).__name__}")
             parts[name] = part._parts()
+        if limiter is not None and not isinstance(limiter, RateLimiter):
+            raise TypeError(f"expected a RateLimiter as limiter, got {type(limiter).__module__}.{type(limiter).__name__}")
+        self.limiter = limiter
+        parts["limiter"] = None if limiter is None else limiter._parts()
         self._batch_size = batch_size
         self._transforms: list[Callable[[Any], Any]] = [] if transform is None else [transform]
         self._core = ReplayBufferCore(parts)
@@ -97,11 +105,20 @@ class ReplayBuffer:
 
         Raises:
             ValueError: they do not fit to those that were written before.
+            RuntimeError: the limiter does not let them in, not within ``sample_timeout`` or never.
         """
         return self._core.extend(self._inverse(batch))
 
+    def _extend_until(self, batch: Any, given_up: Callable[[], bool]) -> Any:
+        """As :meth:`extend`, but waits until ``given_up`` is true, however long that takes."""
+        return self._core.extend(self._inverse(batch), given_up)
+
     def add(self, frame: Any) -> int | None:
-        """Writes one frame, a TensorDict without batch size, and returns its row, if it was kept."""
+        """Writes one frame, a TensorDict without batch size, and returns its row, if it was kept.
+
+        Raises:
+            ValueError, RuntimeError: as :meth:`extend`.
+        """
         return self._core.add(self._inverse(frame))
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
@@ -112,8 +129,8 @@ class ReplayBuffer:
             return_info: return a dictionary too, with ``"index"``, the rows that were drawn.
 
         Raises:
-            RuntimeError: there are not enough frames, and nobody writes any; no batch size was given; a collector that wrote
-                to the buffer has failed.
+            RuntimeError: there are not enough frames, and nobody writes any, or the limiter has let none through within
+                ``sample_timeout``; no batch size was given; a collector that wrote to the buffer has failed.
         """
         batch = self._core.sample(batch_size)
         info = {name: batch[name] for name in _INFO if name in batch.keys()}

@@ -106,6 +106,30 @@ class SliceSampler(_Sampler):
         return {**super()._parts(), "slices": self._slices}
 
 
+class SliceSamplerWithoutReplacement(SliceSampler):
+    """Pieces of trajectories, one of every trajectory before any has another.
+
+    A pass over the trajectories takes in what is written meanwhile and goes without what is overwritten. No batch has two
+    pieces of one trajectory: where there are fewer trajectories than pieces in a batch, it is shorter. Where in its
+    trajectory a piece begins is random.
+
+    Args:
+        drop_last: leave out trajectories at the end of a pass that do not fill a last batch.
+        shuffle: draw trajectories in random order, not in that in which they were written.
+        slices: the arguments of :class:`SliceSampler`.
+    """
+
+    kind = "without_replacement"
+
+    def __init__(self, *, drop_last: bool = False, shuffle: bool = True, **slices: Any) -> None:
+        super().__init__(**slices)
+        self.drop_last = drop_last
+        self.shuffle = shuffle
+
+    def _parts(self) -> dict[str, Any]:
+        return {**super()._parts(), "drop_last": self.drop_last, "shuffle": self.shuffle}
+
+
 class PrioritizedSampler(_Sampler):
     """Frames in proportion to ``(priority + eps) ** alpha``, with ``"priority_weight"``.
 

@@ -13,6 +13,7 @@ use windrow::{
     TrajFormat,
 };
 
+use super::sink::{BufferSink, Target};
 use crate::env;
 use crate::policy::{Actor, Rows, Terms};
 use crate::replay::ReplayBufferCore;
@@ -47,6 +48,7 @@ pub(super) struct Options<'py> {
     trajs_per_batch: Option<usize>,
     trajs_per_write: Option<usize>,
     replay_buffer: Option<Bound<'py, ReplayBufferCore>>,
+    takes_writes: bool,
     traj_format: String,
     split_trajs: bool,
     on_loss: Bound<'py, PyAny>,
@@ -56,6 +58,18 @@ impl Options<'_> {
     /// Whether workers run in threads of their own.
     pub(super) fn threads(&self) -> bool {
         self.threads
+    }
+
+    /// What batches are written to.
+    pub(super) fn target(&self) -> Target {
+        match &self.replay_buffer {
+            Some(buffer) => {
+                let (buffer, timeout) = (buffer.get().buffer().clone(), buffer.get().timeout());
+                Target::Buffer(Arc::new(BufferSink::new(buffer, timeout)))
+            }
+            None if self.takes_writes => Target::Tray(Arc::default()),
+            None => Target::None,
+        }
     }
 
     /// What policies are told.
@@ -74,7 +88,7 @@ impl Options<'_> {
     ///
     /// # Errors
     /// Whatever is wrong with an environment, the policy or a name.
-    pub(super) fn builder(self, terms: &Terms) -> PyResult<CollectorBuilder> {
+    pub(super) fn builder(self, terms: &Terms, target: &Target) -> PyResult<CollectorBuilder> {
         let actor = Actor::new(&self.policy, terms)?;
         let makers = self.makers(&actor, &terms.rows)?;
         let exploration = exploration_type(&self.exploration_type)?;
@@ -104,7 +118,11 @@ impl Options<'_> {
             .traj_format(traj_format(&self.traj_format)?)
             .split_trajs(self.split_trajs)
             .on_loss(on_loss(&self.on_loss)?);
-        builder = self.numbers(builder);
+        builder = match target {
+            Target::None => self.numbers(builder),
+            Target::Buffer(buffer) => self.numbers(builder).replay_buffer(Arc::clone(buffer)),
+            Target::Tray(tray) => self.numbers(builder).replay_buffer(Arc::clone(tray)),
+        };
         Ok(actor.act_in(builder, terms.clone()))
     }
 
@@ -139,9 +157,6 @@ impl Options<'_> {
         }
         if let Some(trajectories) = self.trajs_per_write {
             builder = builder.trajs_per_write(trajectories);
-        }
-        if let Some(buffer) = &self.replay_buffer {
-            builder = builder.replay_buffer(buffer.get().buffer().clone());
         }
         builder
     }

@@ -6,8 +6,8 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use windrow::replay::{
     LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter, PrioritizedSampler,
-    PrioritizedSliceSampler, RandomSampler, Reduction, ReplayBuffer, ReplayBufferBuilder,
-    SamplerWithoutReplacement, SliceSampler,
+    PrioritizedSliceSampler, RandomSampler, RateLimiter, Reduction, ReplayBuffer,
+    ReplayBufferBuilder, SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
 };
 use windrow::tensordict::NestedKey;
 
@@ -18,6 +18,7 @@ pub(super) struct Parts {
     storage: StorageParts,
     sampler: SamplerParts,
     writer: Option<WriterParts>,
+    limiter: Option<LimiterParts>,
     batch_size: Option<usize>,
     seed: Option<u64>,
     pub(super) sample_timeout: f64,
@@ -61,15 +62,26 @@ struct WriterParts {
     reduction: String,
 }
 
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct LimiterParts {
+    samples_per_insert: Option<f64>,
+    min_size_to_sample: usize,
+    error_buffer: f64,
+}
+
 impl Parts {
     /// The builder that does as these parts say.
     ///
     /// # Errors
-    /// `ValueError` for a name that there is not, those of the storage's directory.
+    /// `ValueError` for a name that there is not and for a limiter that lets nothing through, those of the storage's directory.
     pub(super) fn builder(self, py: Python<'_>) -> PyResult<ReplayBufferBuilder> {
         let mut builder = self.sampler.add_to(self.storage.add_to(py)?)?;
         if let Some(writer) = self.writer {
             builder = builder.writer(writer.writer()?);
+        }
+        if let Some(limiter) = self.limiter {
+            builder = builder.limiter(limiter.limiter()?);
         }
         if let Some(batch_size) = self.batch_size {
             builder = builder.batch_size(batch_size);
@@ -110,7 +122,14 @@ impl SamplerParts {
         Ok(match (self.slices, self.priorities) {
             (Some(slices), Some((alpha, beta, eps))) => builder
                 .sampler(PrioritizedSliceSampler::new(slices.sampler()?, alpha, beta).eps(eps)),
-            (Some(slices), None) => builder.sampler(slices.sampler()?),
+            (Some(slices), None) => match self.kind.as_str() {
+                "without_replacement" => builder.sampler(
+                    SliceSamplerWithoutReplacement::new(slices.sampler()?)
+                        .drop_last(self.drop_last)
+                        .shuffle(self.shuffle),
+                ),
+                _ => builder.sampler(slices.sampler()?),
+            },
             (None, Some((alpha, beta, eps))) => {
                 builder.sampler(PrioritizedSampler::new(alpha, beta).eps(eps))
             }
@@ -172,6 +191,20 @@ impl WriterParts {
             }
         };
         Ok(MaxRewardWriter::new(key(&self.key)).reduction(reduction))
+    }
+}
+
+impl LimiterParts {
+    fn limiter(&self) -> PyResult<RateLimiter> {
+        let Some(samples_per_insert) = self.samples_per_insert else {
+            return Ok(RateLimiter::min_size(self.min_size_to_sample));
+        };
+        RateLimiter::sample_to_insert_ratio(
+            samples_per_insert,
+            self.min_size_to_sample,
+            self.error_buffer,
+        )
+        .map_err(|error| PyValueError::new_err(error.to_string()))
     }
 }
 

@@ -1,0 +1,178 @@
+"""What can be told to collectors and asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from windrow import _weights
+from windrow.collectors._interruptor import Interruptor
+from windrow.collectors._profile import ProfileConfig
+from windrow.collectors._publishing import Publishing
+
+
+class Control(Publishing):
+    """Seeds, states, figures and profiles."""
+
+    _interruptor: Interruptor | None
+    _worker_idx: int | None
+    _profile: ProfileConfig | None
+    post_collect_hook: Callable[[Any], None] | None
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seeds environment ``i`` with ``seed + i`` (all of them with ``seed``, where ``static_seed``), and begins new
+        episodes. Returns the seed of the last environment."""
+        self._surface()
+        return self._core.set_seed(int(seed), static_seed)
+
+    def reset(self, index: Any = None) -> None:
+        """Begins new episodes in all environments.
+
+        Raises:
+            RuntimeError: only some of them are to be reset.
+        """
+        if index is not None and not (isinstance(index, (list, tuple)) and all(index)):
+            raise RuntimeError("reset begins new episodes in all environments: index must be left out")
+        self._surface()
+        self._core.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it takes to go on later: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool`` and
+        ``policy_state_dict``. Simulators are not saved. A batch that waits until a limiter lets it be written counts."""
+        state = self._core.state_dict().to_dict()
+        if self._calls_source:
+            source = _weights.tensors_of(self._policy.source)
+            state["policy_state_dict"] = {name: value.detach().clone() for name, value in source.items()}
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], **_: Any) -> None:
+        """Goes on from a saved state, with new episodes in every environment.
+
+        Raises:
+            ValueError: it is the state of another kind of collector, or of another policy.
+        """
+        state = dict(state_dict)
+        if self._follows:
+            _weights.copy(_weights.tensors_of(self._policy.source), state.get("policy_state_dict", {}))
+        if self._calls_source:
+            state["policy_state_dict"] = {}
+        self._core.load_state_dict(state)
+
+    def stats(self, workers: str = "aggregate") -> dict[str, Any]:
+        """Figures since the start, by name.
+
+        Args:
+            workers: ``"aggregate"`` are those of the collector, ``"per_worker"`` those of each worker, as
+                ``"worker_<i>/<name>"``: ``frames`` that it has collected, also those that were not delivered, ``parts`` of
+                batches that they filled, ``restarts`` after it had failed, whether it is ``alive``, how many seconds it has
+                ``waited``, the ``policy_version`` that has acted last, and its ``policy_lag`` behind the newest.
+                ``"both"`` are all of them.
+
+        Raises:
+            ValueError: ``workers`` is none of these.
+        """
+        if workers not in ("aggregate", "per_worker", "both"):
+            raise ValueError(f'workers must be "aggregate", "per_worker" or "both", got {workers!r}')
+        figures: dict[str, Any] = {}
+        if workers != "per_worker":
+            figures |= {**self._core.stats(), "policy_backend": self.policy_backend}
+        if workers != "aggregate":
+            for worker, its in enumerate(self._core.worker_stats()):
+                figures |= {f"worker_{worker}/{name}": figure for name, figure in its.items()}
+        return figures
+
+    def losses(self) -> list[str]:
+        """What happened to workers that were lost without ending the collector, since this was last asked."""
+        return self._core.take_losses()
+
+    @property
+    def policy_backend(self) -> str:
+        """Who evaluates the policy: ``"native"`` in Rust, ``"torch"`` in Python."""
+        return self._core.policy_backend()
+
+    @property
+    def requested_frames_per_batch(self) -> int:
+        """Frames in a batch."""
+        return int(self._core.stats()["requested_frames_per_batch"])
+
+    @property
+    def frames_per_batch(self) -> int:
+        """Frames in a batch."""
+        return self.requested_frames_per_batch
+
+    @property
+    def total_frames(self) -> int | float:
+        """Frames in all; infinite where the collector is endless."""
+        total = self._core.stats()["total_frames"]
+        return float("inf") if total is None else int(total)
+
+    @property
+    def replay_buffer(self) -> Any:
+        """Where batches go, if they are not delivered."""
+        return self._replay_buffer
+
+    @property
+    def interruptor(self) -> Interruptor | None:
+        """What can cut batches short."""
+        return self._interruptor
+
+    @property
+    def worker_idx(self) -> int:
+        """The number that was given to this collector.
+
+        Raises:
+            RuntimeError: none was.
+        """
+        if self._worker_idx is None:
+            raise RuntimeError("worker_idx was not given to this collector")
+        return self._worker_idx
+
+    def set_post_collect_hook(self, hook: Callable[[Any], None] | None) -> None:
+        """Calls ``hook`` with each batch as it is delivered, in place of the present one."""
+        self.post_collect_hook = hook
+
+    # Profile
+
+    def enable_profile(
+        self,
+        *,
+        workers: list[int] | None = None,
+        num_rollouts: int = 3,
+        warmup_rollouts: int = 1,
+        save_path: Any = None,
+        **options: Any,
+    ) -> None:
+        """Records where the time of workers goes, and writes a trace for each that Perfetto opens.
+
+        Args:
+            workers: numbers of workers; the first where there is nothing.
+            num_rollouts: batches after which a worker is no longer looked at.
+            warmup_rollouts: how many of these are not recorded.
+            save_path: of the trace; ``{worker_idx}`` stands for the number of the worker. Its folder is made.
+            options: of torch's profiler, which is not used; kept in :attr:`profile_config`.
+
+        Raises:
+            RuntimeError: the first batch was collected already.
+            ValueError: nothing would be recorded, or there is no such worker.
+        """
+        config = ProfileConfig(
+            workers=workers, num_rollouts=num_rollouts, warmup_rollouts=warmup_rollouts, save_path=save_path, **options
+        )
+        template = config.template()
+        Path(template).parent.mkdir(parents=True, exist_ok=True)
+        self._core.enable_profile(config.workers or [0], num_rollouts, warmup_rollouts, template)
+        self._profile = config
+
+    def disable_profile(self) -> None:
+        """Ends the recording, and writes what there is."""
+        self._core.disable_profile()
+
+    @property
+    def profile_config(self) -> ProfileConfig | None:
+        """What :meth:`enable_profile` was called with."""
+        return self._profile
+
+    def profile_summary(self) -> dict[int, dict[str, float]]:
+        """Seconds that each recorded worker has spent in each phase."""
+        return self._core.profile_summary()

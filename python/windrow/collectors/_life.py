@@ -1,0 +1,150 @@
+"""How collectors begin, pause and end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any, Self
+
+from windrow._windrow import CollectorCore
+from windrow.collectors._background import Background
+
+_ALIVE: weakref.WeakSet[Life] = weakref.WeakSet()
+
+
+class Life(Iterator[Any]):
+    """Collection in the background, pauses, and the end."""
+
+    _core: CollectorCore
+    _replay_buffer: Any
+    _background: Background | None
+    _paused: bool
+    _lock: threading.RLock
+
+    def _begin(self) -> None:
+        """Takes note of a collector that is to be ended before the interpreter is."""
+        _ALIVE.add(self)
+
+    def start(self) -> None:
+        """Collects into the replay buffer in a thread, up to ``total_frames``.
+
+        Raises:
+            RuntimeError: there is no replay buffer, or the collector runs already.
+        """
+        if self._replay_buffer is None:
+            raise RuntimeError("start() collects into a replay buffer: build the collector with replay_buffer=")
+        if self.is_running():
+            raise RuntimeError("the collector was started already")
+        self._background = Background(self, self._core, self._replay_buffer)
+        self._background.start()
+
+    def is_running(self) -> bool:
+        """Whether a thread collects into the replay buffer."""
+        return self._background is not None and self._background.is_alive()
+
+    def async_shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """Ends what :meth:`start` began, and the collector."""
+        self.shutdown(timeout, close_env, raise_on_error)
+
+    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """Ends collection and waits for the workers. Batches that are held stay valid.
+
+        Environments that were made for the collector are closed. An object that was handed over is not: it can be used again.
+
+        Args:
+            timeout: seconds to wait for the thread of :meth:`start`; as long as it takes where it is None.
+            close_env: environments are closed, or given back, whatever this says.
+            raise_on_error: whether an error in the background is raised now, if it was not before.
+        """
+        try:
+            if self._background is not None:
+                self._background.stop(timeout)
+            self._core.shutdown()
+            if raise_on_error:
+                self._raise_background()
+        except Exception:
+            if raise_on_error:
+                raise
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[Self]:
+        """Workers finish what they are at and start nothing in this context, where no batch can be asked for. After
+        :meth:`start`, the batch that is under way is written before, and nothing is written in this context.
+
+        Raises:
+            RuntimeError: it is paused already; the replay buffer has kept a write waiting for long; a hook of the background
+                asks, which would wait for itself.
+        """
+        self._surface()
+        with self._background_held():
+            self._core.pause()
+            self._paused = True
+            try:
+                yield self
+            finally:
+                self._paused = False
+                self._core.resume()
+
+    @contextlib.contextmanager
+    def _background_held(self) -> Iterator[None]:
+        background = self._background
+        if background is None:
+            yield
+            return
+        if background.is_this_thread():
+            raise RuntimeError("the thread that collects in the background cannot pause the collector")
+        background.hold()
+        try:
+            yield
+        finally:
+            background.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        # An error that leaves the context is the one to be seen.
+        self.shutdown(raise_on_error=kind is None)
+
+    def _surface(self) -> None:
+        """Raises what cannot be asked in a pause, and what went wrong in the background."""
+        if self._paused:
+            raise RuntimeError("the collector is paused: nothing can be asked of it before the pause is over")
+        self._raise_background()
+
+    def _raise_background(self) -> None:
+        background = self._background
+        if background is not None and background.error is not None and not background.is_this_thread():
+            error, background.error = background.error, None
+            raise error
+
+    def _is_in_background(self) -> bool:
+        """Whether the thread of :meth:`start` asks."""
+        return self._background is not None and self._background.is_this_thread()
+
+    def _write(self, batch: Any) -> None:
+        """Writes a batch to the replay buffer. In the background that waits as long as it takes."""
+        background = self._background
+        if background is not None and background.is_this_thread():
+            background.write(batch)
+        else:
+            self._replay_buffer.extend(batch)
+
+    @contextlib.contextmanager
+    def _ended_by_errors(self) -> Iterator[None]:
+        """An error of the user's own functions ends the collector."""
+        try:
+            yield
+        except Exception:
+            self.shutdown(raise_on_error=False)
+            raise
+
+
+@atexit.register
+def _end_all() -> None:
+    """Ends what is still alive: threads that need the interpreter must be through before it is."""
+    for collector in list(_ALIVE):
+        collector.shutdown(raise_on_error=False)

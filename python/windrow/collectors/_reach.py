@@ -1,0 +1,243 @@
+"""What lies behind collectors: the environments and policies of their workers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from windrow.collectors._control import Control
+
+#: A name, or a key in brackets behind one.
+_STEP = re.compile(r"([A-Za-z_]\w*)|\[([^\]]+)\]")
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[[^\]]+\])*")
+
+
+class Factory:
+    """A function that makes environments or a policy for one worker, and keeps what it has made.
+
+    Args:
+        function: what is called.
+        together: how many are made at a time; the first of them is kept.
+        first: keep the first that was ever made, not what was made in its place.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, together: int = 1, first: bool = False) -> None:
+        self.made: Any = None
+        self._function = function
+        self._together = together
+        self._first = first
+        self._calls = 0
+
+    def __call__(self, **arguments: Any) -> Any:
+        try:
+            made = self._function(**arguments)
+        except BaseException:
+            # Who fails begins anew.
+            self._calls = 0
+            raise
+        if self.made is None or (not self._first and self._calls % self._together == 0):
+            self.made = made
+        self._calls += 1
+        return made
+
+
+def factories_of_envs(envs: list[Any], workers: int | None, num_envs: int | None) -> tuple[list[Any], int | None]:
+    """``envs`` and ``workers``, with functions in a form that keeps what they make for each worker."""
+
+    def keeping(env: Any) -> Any:
+        return Factory(env, together=num_envs or 1)
+
+    if workers is not None and _is_function(envs[0]):
+        return [keeping(envs[0]) for _ in range(workers)], None
+    return [keeping(env) if _is_function(env) else env for env in envs], workers
+
+
+def factories_of_policies(policies: list[Callable[[], Any]] | None) -> list[Factory] | None:
+    """``policies`` in a form that keeps what they make. The engine makes one more, which knows what weights are like."""
+    return None if policies is None else [Factory(policy, first=True) for policy in policies]
+
+
+def _is_function(env: Any) -> bool:
+    return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
+
+
+class Reach(Control):
+    """Ways to environments and policies.
+
+    What is read of an environment that Python steps is read while a worker may be stepping it: :meth:`pause` before, where
+    that matters.
+    """
+
+    #: Whether paths begin at the collector itself, not at each of its workers.
+    _direct: ClassVar[bool] = False
+
+    policy: Any
+    _envs: list[Any]
+    _policies: list[Factory] | None
+
+    @property
+    def env(self) -> Any:
+        """The environment of the first worker, as ``create_env_fn`` names it or has made it."""
+        return self._env_of(0)
+
+    def getattr_env(self, attr: str) -> Any:
+        """The attribute ``attr`` of the first worker's environment.
+
+        Raises:
+            AttributeError: it has none.
+        """
+        return getattr(self.env, attr)
+
+    def getattr_policy(self, attr: str) -> Any:
+        """The attribute ``attr`` of the policy, or of what ``policy_factory`` has made for the first worker.
+
+        Raises:
+            AttributeError: it has none, or actions are random.
+        """
+        return getattr(self._policy_of(0), attr)
+
+    def getattr_rb(self, attr: str) -> Any:
+        """The attribute ``attr`` of the replay buffer.
+
+        Raises:
+            AttributeError: it has none, or there is no replay buffer.
+        """
+        if self._replay_buffer is None:
+            raise AttributeError(f"{attr}: the collector has no replay buffer")
+        return getattr(self._replay_buffer, attr)
+
+    def get_model(self, model_id: str) -> Any:
+        """The model called ``model_id``: ``"policy"`` is the only one.
+
+        Raises:
+            KeyError: another one is asked for.
+            ValueError: actions are random.
+        """
+        if model_id != "policy":
+            raise KeyError(f"no model is called {model_id!r}: there is 'policy' alone")
+        policy = self._policy_of(0)
+        if policy is None:
+            raise ValueError("the collector acts at random: there is no policy")
+        return policy
+
+    def get_distant_attr(self, attr: str) -> Any:
+        """What a path such as ``"env.batch_size"`` or ``"policy.layers[0].weight"`` leads to: from the collector itself where
+        it has one worker in the caller's thread, otherwise a list with an entry for each worker, which has ``env``,
+        ``policy``, ``worker_idx`` and ``stats()``.
+
+        Raises:
+            AttributeError: the path leads nowhere.
+            ValueError: it is no path.
+        """
+        self._surface()
+        if self._direct:
+            return _resolve(self, attr)
+        return [_resolve(worker, attr) for worker in self._reached()]
+
+    def cascade_execute(self, attr_path: str, *args: Any, **kwargs: Any) -> Any:
+        """Calls what a path from the collector itself leads to, such as ``"replay_buffer.empty"``; what cannot be called is
+        returned.
+
+        Raises:
+            AttributeError: the path leads nowhere.
+            ValueError: it is no path, or arguments are given for what cannot be called.
+        """
+        found = _resolve(self, attr_path)
+        if callable(found):
+            return found(*args, **kwargs)
+        if args or kwargs:
+            raise ValueError(f"{attr_path} cannot be called: expected no arguments, got {args} and {kwargs}")
+        return found
+
+    def map_fn(
+        self,
+        method_name: str,
+        list_of_args: Sequence[Sequence[Any]] | None = None,
+        list_of_kwargs: Sequence[dict[str, Any]] | None = None,
+    ) -> list[Any]:
+        """Calls the method that a path leads to, once for each entry of the lists, and returns what it returns.
+
+        Where the collector has one worker in the caller's thread, the path begins at the collector. Otherwise it begins at
+        each worker in turn, which has ``update_policy_weights_(weights)`` and what :meth:`get_distant_attr` names, and there
+        is an entry for each worker.
+
+        Args:
+            method_name: such as ``"update_policy_weights_"`` or ``"env.render"``.
+            list_of_args: arguments of each call.
+            list_of_kwargs: arguments of each call, by name.
+
+        Raises:
+            ValueError: the lists are not as long as each other, or as there are workers.
+            AttributeError: the path leads nowhere, or to what cannot be called.
+        """
+        self._surface()
+        workers = [self] if self._direct else self._reached()
+        count = len(list_of_args or list_of_kwargs or workers)
+        all_args = [()] * count if list_of_args is None else list(list_of_args)
+        all_kwargs = [{}] * count if list_of_kwargs is None else list(list_of_kwargs)
+        if len(all_args) != len(all_kwargs):
+            raise ValueError(f"expected lists of one length, got {len(all_args)} args and {len(all_kwargs)} kwargs")
+        if not self._direct and len(all_args) != len(workers):
+            raise ValueError(f"expected an entry for each of {len(workers)} workers, got {len(all_args)}")
+        targets = workers * len(all_args) if self._direct else workers
+        methods = [_resolve(target, method_name) for target in targets]
+        if not all(map(callable, methods)):
+            raise AttributeError(f"{method_name} cannot be called")
+        return [method(*args, **kwargs) for method, args, kwargs in zip(methods, all_args, all_kwargs, strict=True)]
+
+    def _reached(self) -> list[Any]:
+        return [_Worker(self, worker) for worker in range(len(self._core.worker_stats()))]
+
+    def _env_of(self, worker: int) -> Any:
+        env = self._envs[worker if len(self._envs) > 1 else 0]
+        if isinstance(env, Factory):
+            env = env.made
+        if isinstance(env, str):
+            from windrow.envs import GymEnv
+
+            # As ids are meant where an environment is expected.
+            return GymEnv(env, categorical_action_encoding=True)
+        return env
+
+    def _policy_of(self, worker: int) -> Any:
+        return self.policy if self._policies is None else self._policies[worker].made
+
+
+class _Worker:
+    """One worker, as paths see it."""
+
+    def __init__(self, collector: Reach, worker_idx: int) -> None:
+        self.worker_idx = worker_idx
+        self._collector = collector
+
+    @property
+    def env(self) -> Any:
+        return self._collector._env_of(self.worker_idx)
+
+    @property
+    def policy(self) -> Any:
+        return self._collector._policy_of(self.worker_idx)
+
+    def stats(self) -> dict[str, Any]:
+        return self._collector._core.worker_stats()[self.worker_idx]
+
+    def update_policy_weights_(self, policy_or_weights: Any = None, **source: Any) -> None:
+        self._collector.update_policy_weights_(policy_or_weights, **source, worker_ids=self.worker_idx)
+
+
+def _resolve(target: Any, path: str) -> Any:
+    """What ``path`` leads to from ``target``: names with dots between them, and keys in brackets."""
+    if not _PATH.fullmatch(path):
+        raise ValueError(f"expected a path such as 'env.transform[0]', got {path!r}")
+    for name, key in _STEP.findall(path):
+        target = getattr(target, name) if name else target[_literal(key, path)]
+    return target
+
+
+def _literal(key: str, path: str) -> Any:
+    try:
+        return ast.literal_eval(key)
+    except (SyntaxError, ValueError):
+        raise ValueError(f"expected a number or a quoted name in brackets, got {key!r} in {path!r}") from None
