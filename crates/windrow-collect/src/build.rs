@@ -54,13 +54,7 @@ pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError>
     };
     let ring = Layout::new(&record, shares)
         .and_then(|layout| Ring::new(layout, ring_spec(&chosen, workers)))
-        .map_err(|error| match error {
-            SlabError::TooLarge { .. } | SlabError::NoMemory { .. } => CollectError::BatchMemory {
-                frames_per_batch: schedule.frames_per_batch(),
-                source: error,
-            },
-            other => other.into(),
-        })?;
+        .map_err(|error| unbuilt(error, schedule.frames_per_batch()))?;
     ring.end_at(schedule.end());
     let shared = Arc::new(Shared::new(schedule, workers, chosen.on_loss));
     let ids = TrajIds {
@@ -189,6 +183,17 @@ fn check_plan(chosen: &CollectorBuilder, workers: usize) -> Result<(), CollectEr
         ));
     }
     Ok(())
+}
+
+/// Why there is no ring for batches of so many frames.
+fn unbuilt(error: SlabError, frames_per_batch: usize) -> CollectError {
+    match error {
+        SlabError::TooLarge { .. } | SlabError::NoMemory { .. } => CollectError::BatchMemory {
+            frames_per_batch,
+            source: error,
+        },
+        other => other.into(),
+    }
 }
 
 fn ring_spec(chosen: &CollectorBuilder, workers: usize) -> RingSpec {
