@@ -77,16 +77,6 @@ def test_memory_is_used_again_once_a_batch_is_dropped() -> None:
     assert source.stats()["slab_bytes"] <= 2 * 64 * 1024
 
 
-def test_keeping_every_batch_ends_in_an_error_and_dropping_them_takes_it_back() -> None:
-    source = collector(total_frames=-1)
-    kept = []
-    with pytest.raises(RuntimeError, match="64"):
-        while True:
-            kept.append(next(source))
-    kept.clear()
-    assert next(source).batch_size == torch.Size([50])
-
-
 def test_a_tensor_outlives_its_collector() -> None:
     source = collector()
     batch = next(source)
@@ -143,3 +133,15 @@ def test_pieces_of_trajectories_are_rows() -> None:
     batch = next(collector(split_trajs=True))
     assert batch.ndim == 2
     assert int(batch["collector", "mask"].sum()) == 50
+
+
+@pytest.mark.parametrize("kind", [Collector, MultiAsyncCollector])
+def test_batches_are_kept_in_any_number_with_a_warning(kind) -> None:
+    workers = {} if kind is Collector else {"num_workers": 2}
+    with kind(cartpole, frames_per_batch=10, total_frames=2000, **workers) as collector:
+        with pytest.warns(UserWarning, match=r"65 batches of \d+ bytes each are kept alive") as warned:
+            kept = [(batch["observation"], batch["observation"].clone()) for batch in collector]
+    assert len(kept) == 200
+    assert len(warned) == 1
+    assert all(torch.equal(seen, copy) for seen, copy in kept)
+    assert collector.stats()["slabs"] >= 200

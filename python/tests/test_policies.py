@@ -531,3 +531,39 @@ def test_an_exploration_type_for_which_torch_has_another_answer_is_left_to_torch
     )
     for name, backend in {"random": "native", "deterministic": "native", "mean": "torch"}.items():
         assert Collector("Pendulum-v1", actor, frames_per_batch=10, exploration_type=name).policy_backend == backend
+
+
+def test_policies_are_tried_on_what_the_environment_observes_first() -> None:
+    from torchrl.data import Binary, Bounded, Composite, OneHot
+    from torchrl.envs import EnvBase
+    from torchrl.modules import MaskedOneHotCategorical, ProbabilisticActor
+
+    class Masked(EnvBase):
+        """The first of three actions is never allowed."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_spec = Composite(observation=Bounded(-1.0, 1.0, (4,)), action_mask=Binary(3, dtype=torch.bool))
+            self.action_spec = OneHot(3)
+            self.reward_spec = Bounded(-1.0, 1.0, (1,))
+
+        def _seen(self) -> dict:
+            return {"observation": torch.rand(4), "action_mask": torch.tensor([False, True, True])}
+
+        def _reset(self, tensordict=None):
+            return TensorDict(self._seen(), [])
+
+        def _step(self, tensordict):
+            return TensorDict({**self._seen(), "reward": torch.zeros(1), "done": torch.zeros(1, dtype=torch.bool)}, [])
+
+        def _set_seed(self, seed) -> None:
+            torch.manual_seed(0)
+
+    actor = ProbabilisticActor(
+        TensorDictModule(nn.Linear(4, 3), ["observation"], ["logits"]),
+        in_keys={"logits": "logits", "mask": "action_mask"},
+        distribution_class=MaskedOneHotCategorical,
+    )
+    batch = collect(actor, Masked())
+    assert not batch["action"][:, 0].any()
+    assert bool(batch["action"].any(-1).all())

@@ -80,7 +80,7 @@ def find(
     """Calls ``policy`` as at the first step of an episode. Returns what it has to remember, and what it writes.
 
     Args:
-        inputs: observations of zeros.
+        inputs: observations.
         evaluate: calls the policy; always with the same random numbers.
         batch: dimensions of a batch of observations.
         prime: take first values of states from the modules that know them.

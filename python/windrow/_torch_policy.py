@@ -73,7 +73,7 @@ class TorchPolicy:
         """Calls the policy once, and returns what it writes: the actions in the order of ``action_keys``, then the rest.
 
         Args:
-            inputs: an observation of zeros for each key of the environment, ``[*batch, *shape]``.
+            inputs: a first observation, or zeros, for each key of the environment, ``[*batch, *shape]``.
             action_keys: the actions that the environment wants.
             batch: dimensions of a batch of observations: none for one environment.
 

@@ -186,7 +186,7 @@ fn check_plan(chosen: &CollectorBuilder, workers: usize) -> Result<(), CollectEr
 }
 
 /// Why there is no ring for batches of so many frames.
-fn unbuilt(error: SlabError, frames_per_batch: usize) -> CollectError {
+fn unbuilt(error: SlabError, frames_per_batch: u64) -> CollectError {
     match error {
         SlabError::TooLarge { .. } | SlabError::NoMemory { .. } => CollectError::BatchMemory {
             frames_per_batch,

@@ -85,6 +85,7 @@ impl Core {
             policy_version: self.shared.weights.version(),
             policy_lag: tally.lag.of_all(),
             seed: self.seed.load(Ordering::Relaxed),
+            slabs: self.ring.slabs(),
             slab_bytes: self.ring.slabs() * self.ring.layout().bytes(),
         }
     }

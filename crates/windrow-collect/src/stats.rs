@@ -41,6 +41,8 @@ pub struct Stats {
     pub policy_lag: PolicyLag,
     /// Seed that environments and policy noise derive from.
     pub seed: u64,
+    /// Slabs allocated so far: as many as batches were held at once, and those that workers are at.
+    pub slabs: usize,
     /// Memory of all slabs in bytes.
     pub slab_bytes: usize,
 }

@@ -5,13 +5,14 @@ pub(crate) mod options;
 mod sink;
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::Instant;
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensordict::TensorDict;
@@ -24,6 +25,9 @@ use sink::{BufferSink, Target};
 
 use crate::batch::Named;
 use crate::policy::Terms;
+
+/// Batches kept at once that few mean to keep.
+const MANY: usize = 64;
 
 /// Adds the class.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -41,6 +45,8 @@ struct CollectorCore {
     target: Target,
     /// The tensors that weights come from, and what they were when they were last published.
     source: Mutex<Option<(Named, TensorDict)>>,
+    /// Whether a warning was given of batches that are kept.
+    warned: AtomicBool,
 }
 
 #[pymethods]
@@ -57,7 +63,7 @@ impl CollectorCore {
         let collector = py
             .detach(|| builder.build())
             .map_err(|error| error::to_py(py, &error))?;
-        if threads && terms.rows.by_python.load(Ordering::Relaxed) {
+        if threads && terms.rows.by_python() {
             env::warn_of_turns(py)?;
         }
         let handle = collector.handle();
@@ -72,11 +78,14 @@ impl CollectorCore {
             terms,
             target,
             source: Mutex::default(),
+            warned: AtomicBool::new(false),
         })
     }
 
     /// The next batch; `None` after the last.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        // Before there is a batch that would be lost where warnings are errors.
+        self.warn_of_memory(py)?;
         self.answer(py)?
             .map(|batch| batch::to_python(py, &of(py, batch)?))
             .transpose()
@@ -271,6 +280,7 @@ impl CollectorCore {
         out.set_item("policy_lag_mean", stats.policy_lag.mean)?;
         out.set_item("policy_lag_max", stats.policy_lag.max)?;
         out.set_item("seed", stats.seed)?;
+        out.set_item("slabs", stats.slabs)?;
         out.set_item("slab_bytes", stats.slab_bytes)?;
         Ok(out)
     }
@@ -377,6 +387,22 @@ impl CollectorCore {
 }
 
 impl CollectorCore {
+    /// Warns once, where whoever keeps batches may not know that a single tensor keeps all of one.
+    fn warn_of_memory(&self, py: Python<'_>) -> PyResult<()> {
+        let stats = self.handle.stats();
+        if stats.slabs <= MANY || self.warned.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let told = format!(
+            "{} batches of {} bytes each are kept alive: any tensor of a batch keeps all of it. clone() the tensors that you \
+             need for longer, if that is more than you meant to keep",
+            stats.slabs,
+            stats.slab_bytes / stats.slabs
+        );
+        let told = CString::new(told)?;
+        PyErr::warn(py, &py.get_type::<PyUserWarning>(), &told, 1)
+    }
+
     /// What the collector answers when it is asked for a batch.
     fn answer(&self, py: Python<'_>) -> PyResult<Answer> {
         match &self.courier {

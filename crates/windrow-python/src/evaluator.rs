@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 use tensordict::TensorDict;
 use windrow::{BusyPolicy, CollectError, Evaluation, Evaluator};
 
-use crate::collector::options::{Counted, exploration_type};
+use crate::collector::options::{Noted, exploration_type};
 use crate::gil::attach;
 use crate::policy::{Actor, Terms};
 use crate::{batch, error, gil};
@@ -55,7 +55,7 @@ impl EvaluatorCore {
         let options: Options<'_> = options.extract()?;
         let terms = Terms::new(false, false);
         let actor = Actor::new(&options.policy, &terms)?;
-        let env = Counted::new(&options.env, None, &actor, &terms.rows)?;
+        let env = Noted::new(&options.env, None, &actor, &terms.rows)?;
         let mut builder = Evaluator::builder(env)
             .policy_factory(move |worker| actor.policy(worker, &terms))
             .num_trajectories(options.num_trajectories)

@@ -1,7 +1,6 @@
 //! From the arguments of Python to a builder.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -114,6 +113,8 @@ impl Options<'_> {
             .track_traj_ids(self.track_traj_ids)
             .track_policy_version(self.track_policy_version)
             .return_same_td(self.return_same_td)
+            // Batches are objects like others: how many are kept is up to whoever keeps them.
+            .max_slabs(usize::MAX)
             .cat_results(cat_results(&self.cat_results)?)
             .traj_format(traj_format(&self.traj_format)?)
             .split_trajs(self.split_trajs)
@@ -161,26 +162,27 @@ impl Options<'_> {
         builder
     }
 
-    fn makers(&self, actor: &Actor, rows: &Rows) -> PyResult<Vec<Counted>> {
+    fn makers(&self, actor: &Actor, rows: &Rows) -> PyResult<Vec<Noted>> {
         self.envs
             .iter()
             .zip(self.env_kwargs.iter().cycle())
-            .map(|(env, kwargs)| Counted::new(env, kwargs.as_ref(), actor, rows))
+            .map(|(env, kwargs)| Noted::new(env, kwargs.as_ref(), actor, rows))
             .collect()
     }
 }
 
-/// Environments for a policy: they observe what it has to know, and their number is noted, since it is bound after that.
+/// Environments for a policy: they observe what it has to know, and what it will see is noted, since it is bound after that.
 #[derive(Clone)]
-pub(crate) struct Counted {
+pub(crate) struct Noted {
     maker: Arc<env::Factory>,
     /// Whether they are to observe `is_init`.
     init: bool,
-    envs: Arc<AtomicUsize>,
-    by_python: Arc<AtomicBool>,
+    /// Whether the policy may be called.
+    called: bool,
+    rows: Rows,
 }
 
-impl Counted {
+impl Noted {
     pub(crate) fn new(
         env: &Bound<'_, PyAny>,
         kwargs: Option<&Bound<'_, PyDict>>,
@@ -190,24 +192,23 @@ impl Counted {
         Ok(Self {
             maker: env::maker(env, kwargs)?,
             init: actor.reads_init(env.py())?,
-            envs: Arc::clone(&rows.envs),
-            by_python: Arc::clone(&rows.by_python),
+            called: actor.may_be_called(),
+            rows: rows.clone(),
         })
     }
 }
 
-impl EnvFactory for Counted {
+impl EnvFactory for Noted {
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-        let env = self.maker.build(num_envs)?;
-        self.envs.store(env.num_envs(), Ordering::Relaxed);
-        self.by_python
-            .fetch_or(self.maker.is_python(), Ordering::Relaxed);
+        let mut env = self.maker.build(num_envs)?;
         let is_init = NestedKey::from("is_init");
         let observed = env.spec().observation_leaves();
-        match self.init && observed.iter().all(|leaf| leaf.key != is_init) {
-            true => Ok(Box::new(InitTracker::new(env)?)),
-            false => Ok(env),
+        if self.init && observed.iter().all(|leaf| leaf.key != is_init) {
+            env = Box::new(InitTracker::new(env)?);
         }
+        self.rows
+            .take_note(env.as_mut(), self.maker.is_python(), self.called);
+        Ok(env)
     }
 }
 

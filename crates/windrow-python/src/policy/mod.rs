@@ -8,7 +8,7 @@ mod network;
 mod torch;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyValueError;
@@ -82,11 +82,7 @@ impl Terms {
     /// `batched`: rows have a dimension even if there is one.
     pub(crate) fn new(batched: bool, watched: bool) -> Self {
         Self {
-            rows: Rows {
-                envs: Arc::new(AtomicUsize::new(0)),
-                batched,
-                by_python: Arc::default(),
-            },
+            rows: Rows::new(batched),
             by_torch: Arc::default(),
             watched,
         }
@@ -127,6 +123,15 @@ impl Actor {
             Self::Torch(makers) => makers.get(py, 0)?.getattr(py, "reads_init")?.extract(py),
             // Networks read real numbers alone.
             Self::Random | Self::Native(..) => Ok(false),
+        }
+    }
+
+    /// Whether Python may be called to act.
+    pub(crate) fn may_be_called(&self) -> bool {
+        match self {
+            Self::Torch(_) => true,
+            Self::Native(_, fallback) => fallback.is_some(),
+            Self::Random => false,
         }
     }
 

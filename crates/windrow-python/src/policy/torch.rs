@@ -1,15 +1,15 @@
 //! A module that torch evaluates, or any other function of Python, as a policy.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use tensordict::{Tensor, for_dtype};
-use windrow::env::EnvSpec;
+use tensordict::{Tensor, TensorError, for_dtype};
+use windrow::env::{EnvSpec, Reset, VecEnv};
 use windrow::policy::{EnvRows, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
-use windrow::slab::{Key, LeafSpec, Rows as ObsRows, RowsMut};
+use windrow::slab::{Key, LeafSpec, RowBlock, Rows as ObsRows, RowsMut};
 use windrow::tensordict::NestedKey;
 
 use super::Makers;
@@ -17,17 +17,75 @@ use super::columns::Column;
 use crate::batch;
 use crate::gil::attach;
 
-/// How many rows a policy sees at a time, known once environments are made.
+/// What policies see, known once environments are made.
 #[derive(Clone)]
 pub(crate) struct Rows {
-    pub(crate) envs: Arc<AtomicUsize>,
+    /// How many rows at a time.
+    envs: Arc<AtomicUsize>,
     /// Whether rows have a dimension even if there is one.
-    pub(crate) batched: bool,
-    /// Whether environments are stepped by Python, known once they are made.
-    pub(crate) by_python: Arc<AtomicBool>,
+    batched: bool,
+    /// Whether environments are stepped by Python.
+    by_python: Arc<AtomicBool>,
+    /// What environments that are stepped by Python observe first.
+    first: Arc<OnceLock<Vec<Tensor>>>,
 }
 
 impl Rows {
+    pub(super) fn new(batched: bool) -> Self {
+        Self {
+            envs: Arc::default(),
+            batched,
+            by_python: Arc::default(),
+            first: Arc::default(),
+        }
+    }
+
+    /// Whether environments are stepped by Python.
+    pub(crate) fn by_python(&self) -> bool {
+        self.by_python.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of environments that were made. Those that are stepped `by_python` are reset where policies are `called`:
+    /// a policy may not do with observations of zeros, such as a mask that allows nothing.
+    pub(crate) fn take_note(&self, env: &mut dyn VecEnv, by_python: bool, called: bool) {
+        self.envs.store(env.num_envs(), Ordering::Relaxed);
+        self.by_python.fetch_or(by_python, Ordering::Relaxed);
+        if by_python
+            && called
+            && self.first.get().is_none()
+            && let Ok(first) = self.reset(env)
+        {
+            // Two workers may have come here at once.
+            let _ = self.first.set(first);
+        }
+    }
+
+    /// The first observations. What goes wrong here goes wrong again when collection begins, which tells where.
+    fn reset(&self, env: &mut dyn VecEnv) -> Result<Vec<Tensor>, PolicyError> {
+        let leaves = env.spec().observation_leaves();
+        let mut block = RowBlock::new(&leaves, env.num_envs())?;
+        let resets: Vec<Reset> = (0..env.num_envs())
+            .map(|env| Reset { env, seed: None })
+            .collect();
+        env.reset(&resets, block.rows_mut())
+            .map_err(PolicyError::failed)?;
+        let leaves = leaves.iter().enumerate();
+        leaves
+            .map(|(index, leaf)| observations(block.rows(), index, leaf, &self.batch()))
+            .collect()
+    }
+
+    /// An observation to try a policy with: the first one, or zeros.
+    fn example(&self, index: usize, leaf: &LeafSpec) -> Result<Tensor, TensorError> {
+        let shape = [&self.batch()[..], &leaf.shape].concat();
+        match self.first.get().and_then(|first| first.get(index)) {
+            Some(first) if first.shape() == shape && first.dtype() == leaf.dtype => {
+                Ok(first.detach())
+            }
+            _ => Tensor::zeros(leaf.dtype, shape),
+        }
+    }
+
     /// The dimension of rows, if there is one.
     fn batch(&self) -> Vec<usize> {
         match self.envs.load(Ordering::Relaxed) {
@@ -76,18 +134,18 @@ impl TorchPolicy {
         }
     }
 
-    /// Calls the policy once on observations of zeros, to learn what it writes.
+    /// Calls the policy on first observations, to learn what it writes.
     fn probe(&self, py: Python<'_>, env: &EnvSpec) -> PyResult<Known> {
         let object = self.makers.get(py, self.worker)?;
         let batch = self.rows.batch();
         let leaves = env.observation_leaves();
         let inputs = PyDict::new(py);
-        for leaf in &leaves {
-            let zeros = Tensor::zeros(leaf.dtype, [&batch[..], &leaf.shape].concat());
-            let zeros = zeros.map_err(|error| PyTypeError::new_err(error.to_string()))?;
+        for (index, leaf) in leaves.iter().enumerate() {
+            let example = self.rows.example(index, leaf);
+            let example = example.map_err(|error| PyTypeError::new_err(error.to_string()))?;
             inputs.set_item(
                 batch::key_to_python(py, &leaf.key)?,
-                batch::to_torch(py, zeros)?,
+                batch::to_torch(py, example)?,
             )?;
         }
         let actions = env.action.leaves("action");
