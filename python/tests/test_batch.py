@@ -145,3 +145,10 @@ def test_batches_are_kept_in_any_number_with_a_warning(kind) -> None:
     assert len(warned) == 1
     assert all(torch.equal(seen, copy) for seen, copy in kept)
     assert collector.stats()["slabs"] >= 200
+
+
+@pytest.mark.parametrize("named", [{"device": "cpu"}, {"storing_device": torch.device("cpu")}, {}])
+def test_a_batch_tells_its_device_where_one_was_named(named: dict[str, object]) -> None:
+    batch = next(collector(**named))
+    expected = torch.device("cpu") if named else None
+    assert batch.device == batch["next"].device == batch["collector"].device == expected

@@ -567,3 +567,29 @@ def test_policies_are_tried_on_what_the_environment_observes_first() -> None:
     batch = collect(actor, Masked())
     assert not batch["action"][:, 0].any()
     assert bool(batch["action"].any(-1).all())
+
+
+@pytest.mark.parametrize("kind", [Collector, MultiSyncCollector])
+@pytest.mark.parametrize("change", ["layer", "activation", "module", "hook", "forward"])
+def test_a_policy_that_was_read_may_only_change_its_weights(kind, change: str) -> None:
+    policy = TensorDictModule(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), ["observation"], ["action"])
+    workers = {} if kind is Collector else {"num_workers": 2}
+    collector = kind(cartpole, policy, frames_per_batch=20, policy_backend="native", **workers)
+    next(collector)
+    policy.module[2].weight = nn.Parameter(torch.zeros(2, 8))
+    policy.module[2].bias.data = torch.tensor([0.0, 1.0])
+    collector.update_policy_weights_()
+    assert bool((next(collector)["action"] == 1).all())
+    match change:
+        case "layer":
+            policy.module[2] = nn.Linear(8, 2)
+        case "activation":
+            policy.module[1] = nn.ReLU()
+        case "module":
+            policy.module = nn.Sequential(nn.Linear(4, 2))
+        case "hook":
+            policy.module.register_forward_hook(lambda *_: None)
+        case "forward":
+            policy.module.forward = lambda observation: observation
+    with pytest.raises(RuntimeError, match="other parts or hooks"):
+        collector.update_policy_weights_()

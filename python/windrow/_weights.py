@@ -27,6 +27,26 @@ def slots_of(module: Any) -> list[tuple[dict[str, Any], str, Any]]:
     return [(entries, name, tensor) for entries in owners for name, tensor in entries.items() if tensor is not None]
 
 
+class Anatomy:
+    """Which modules a module consists of, to see whether it still does."""
+
+    def __init__(self, module: Any) -> None:
+        self._parts = [(part, dict(part._modules)) for part in module.modules()]
+
+    def check(self) -> None:
+        """Whether what was read out of the module is what it would do if it was called.
+
+        Raises:
+            RuntimeError: a part was replaced, or calls something else now.
+        """
+        for part, parts in self._parts:
+            if part._modules != parts or part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__:
+                raise RuntimeError(
+                    f"{type(part).__name__} of the policy has other parts or hooks than when windrow read it: build a new "
+                    "collector, or one with policy_backend='torch', which calls the policy as it is"
+                )
+
+
 def weights_of(source: Any) -> dict[str, Any]:
     """Weights by name out of a module, a ``TensorDict`` of parameters, or a ``state_dict``.
 

@@ -78,12 +78,21 @@ pub(crate) fn from_torch(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
 
 /// `dict` as a `tensordict.TensorDict` of tensors over the same memory.
 pub(crate) fn to_python<'py>(py: Python<'py>, dict: &TensorDict) -> PyResult<Bound<'py, PyAny>> {
+    named_after(py, dict, None)
+}
+
+/// As [`to_python`], with the name of the device that all tensors are on, if it is to have one: the CPU, as torch calls it.
+pub(crate) fn named_after<'py>(
+    py: Python<'py>,
+    dict: &TensorDict,
+    device: Option<&Py<PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
     let torch = Torch::get(py)?;
     let source = PyDict::new(py);
     for (name, entry) in dict.entries() {
         match entry {
             Entry::Tensor(tensor) => source.set_item(&**name, to_torch(py, tensor.clone())?)?,
-            Entry::Dict(inner) => source.set_item(&**name, to_python(py, inner)?)?,
+            Entry::Dict(inner) => source.set_item(&**name, named_after(py, inner, device)?)?,
         }
     }
     let shape = PyTuple::new(py, dict.batch_size())?;
@@ -95,6 +104,9 @@ pub(crate) fn to_python<'py>(py: Python<'py>, dict: &TensorDict) -> PyResult<Bou
     let options = PyDict::new(py);
     options.set_item(intern!(py, "batch_size"), size)?;
     options.set_item(intern!(py, "names"), names)?;
+    if let Some(device) = device {
+        options.set_item(intern!(py, "device"), device)?;
+    }
     let make = torch.unchecked.as_ref().unwrap_or(&torch.tensordict);
     make.bind(py).call((source,), Some(&options))
 }

@@ -47,6 +47,8 @@ struct CollectorCore {
     source: Mutex<Option<(Named, TensorDict)>>,
     /// Whether a warning was given of batches that are kept.
     warned: AtomicBool,
+    /// What batches say that they are on.
+    device: Option<Py<PyAny>>,
 }
 
 #[pymethods]
@@ -57,6 +59,7 @@ impl CollectorCore {
         let options: Options<'_> = options.extract()?;
         let threads = options.threads();
         let terms = options.terms();
+        let device = options.device();
         let target = options.target();
         let builder = options.builder(&terms, &target)?;
         // Environments may be made in other threads, which need the lock if they are Python's.
@@ -79,6 +82,7 @@ impl CollectorCore {
             target,
             source: Mutex::default(),
             warned: AtomicBool::new(false),
+            device,
         })
     }
 
@@ -87,7 +91,7 @@ impl CollectorCore {
         // Before there is a batch that would be lost where warnings are errors.
         self.warn_of_memory(py)?;
         self.answer(py)?
-            .map(|batch| batch::to_python(py, &of(py, batch)?))
+            .map(|batch| self.delivered(py, &of(py, batch)?))
             .transpose()
     }
 
@@ -125,19 +129,19 @@ impl CollectorCore {
             Target::Buffer(_) | Target::None => Vec::new(),
         };
         let writes = writes.iter();
-        writes.map(|batch| batch::to_python(py, batch)).collect()
+        writes.map(|batch| self.delivered(py, batch)).collect()
     }
 
     /// Zeros in the shape of a batch.
     fn fake_batch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let batch = self.with(py, Collector::fake_batch)?;
-        batch::to_python(py, &of(py, batch)?)
+        self.delivered(py, &of(py, batch)?)
     }
 
     /// One batch as it is, outside of the count.
     fn rollout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let batch = self.with(py, Collector::rollout)?;
-        batch::to_python(py, &of(py, batch)?)
+        self.delivered(py, &of(py, batch)?)
     }
 
     /// Batches from first to last; `None` when endless.
@@ -387,6 +391,11 @@ impl CollectorCore {
 }
 
 impl CollectorCore {
+    /// A batch as Python gets it.
+    fn delivered<'py>(&self, py: Python<'py>, batch: &TensorDict) -> PyResult<Bound<'py, PyAny>> {
+        batch::named_after(py, batch, self.device.as_ref())
+    }
+
     /// Warns once, where whoever keeps batches may not know that a single tensor keeps all of one.
     fn warn_of_memory(&self, py: Python<'_>) -> PyResult<()> {
         let stats = self.handle.stats();

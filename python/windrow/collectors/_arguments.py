@@ -147,6 +147,19 @@ def device_of(name: str, *candidates: Any) -> Any:
     return device
 
 
+def cpu(*candidates: Any) -> Any:
+    """``torch.device("cpu")``, if the first device that is given is that."""
+    given = next((candidate for candidate in candidates if candidate is not None), None)
+    if isinstance(given, (list, tuple)):
+        given = given[0]
+    if given is None:
+        return None
+    import torch
+
+    device = torch.device(given)
+    return device if device.type == "cpu" else None
+
+
 def unknown(name: str, arguments: dict[str, Any]) -> None:
     """Refuses arguments that no collector has, and warns of those that have no effect here.
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from windrow import _policy
+from windrow import _policy, _weights
 from windrow._exploration import name_of
 from windrow._windrow import CollectorCore
 from windrow.collectors import _arguments
@@ -159,7 +159,6 @@ class BaseCollector(Reach):
         self._storing_device = _arguments.device_of("storing_device", storing_device, device)
         self._policy_device = _arguments.device_of("policy_device", policy_device, device)
         _arguments.device_of("env_device", env_device)
-        self._annotation = storing_device if storing_device is not None else device
         self._exploration = name_of(exploration_type, exploration_mode)
         if init_fn is not None:
             init_fn()
@@ -226,6 +225,7 @@ class BaseCollector(Reach):
                 "traj_format": traj_format or ("padded" if replay_buffer is None else "cat"),
                 "split_trajs": bool(split_trajs),
                 "on_loss": on_loss,
+                "device": _arguments.cpu(storing_device, device),
             }
         )
         if batch is not None and batch < self.frames_per_batch:
@@ -238,6 +238,8 @@ class BaseCollector(Reach):
         self._follows = self._policy.shared
         self._calls_source = self._follows and self.policy_backend == "torch"
         self._slots = None
+        is_read = self.policy_backend == "native" and self._policy.source is not None
+        self._anatomy = _weights.Anatomy(self._policy.source) if is_read else None
         if self._follows and not self._calls_source:
             self._watch_source()
         self._interruptor = interruptor

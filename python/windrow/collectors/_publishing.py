@@ -19,6 +19,7 @@ class Publishing(Life):
     _follows: bool
     _calls_source: bool
     _slots: list[tuple[dict[str, Any], str, Any]] | None
+    _anatomy: _weights.Anatomy | None
     _updater: Any
 
     def update_policy_weights_(
@@ -48,7 +49,8 @@ class Publishing(Life):
         Raises:
             ValueError: weights were given twice, or are another policy's.
             KeyError: there is no such model.
-            RuntimeError: there are no weights to be published.
+            RuntimeError: there are no weights to be published; the module, which windrow has read, was changed in other ways
+                than by its weights.
         """
         self._surface()
         given = _single_source(policy_or_weights, weights, policy, policy_weights, model_id, weights_dict)
@@ -66,6 +68,8 @@ class Publishing(Life):
             return
         if given is None:
             given = self._policy.source
+            if self._anatomy is not None:
+                self._anatomy.check()
         if given is None:
             raise RuntimeError("no weights were given, and the collector has no module to take them from")
         weights = _weights.weights_of(given)
@@ -85,6 +89,8 @@ class Publishing(Life):
         collects and learns in turn need not publish them."""
         if self._slots is None:
             return
+        if self._anatomy is not None:
+            self._anatomy.check()
         if not all(owner.get(name) is tensor for owner, name, tensor in self._slots):
             self._watch_source()
         self._core.follow()

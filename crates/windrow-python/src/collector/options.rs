@@ -51,6 +51,8 @@ pub(super) struct Options<'py> {
     traj_format: String,
     split_trajs: bool,
     on_loss: Bound<'py, PyAny>,
+    /// What batches say that they are on.
+    device: Option<Py<PyAny>>,
 }
 
 impl Options<'_> {
@@ -69,6 +71,13 @@ impl Options<'_> {
             None if self.takes_writes => Target::Tray(Arc::default()),
             None => Target::None,
         }
+    }
+
+    /// What batches say that they are on: `torch.device("cpu")`, where a device was named.
+    pub(super) fn device(&self) -> Option<Py<PyAny>> {
+        self.device
+            .as_ref()
+            .map(|device| device.clone_ref(self.policy.py()))
     }
 
     /// What policies are told.
