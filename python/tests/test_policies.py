@@ -593,3 +593,11 @@ def test_a_policy_that_was_read_may_only_change_its_weights(kind, change: str) -
             policy.module.forward = lambda observation: observation
     with pytest.raises(RuntimeError, match="other parts or hooks"):
         collector.update_policy_weights_()
+
+
+def test_weights_whose_memory_was_freed_are_an_error(network) -> None:
+    collector = Collector(cartpole, network, frames_per_batch=20)
+    next(collector)
+    network[0].weight.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="storage was freed"):
+        next(collector)

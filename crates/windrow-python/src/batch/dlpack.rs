@@ -133,7 +133,7 @@ impl Drop for Taken {
 /// Takes the tensor out of a capsule, with its memory.
 ///
 /// # Errors
-/// `TypeError` for an element type that the engine has not, `ValueError` for memory of a device.
+/// `TypeError` for an element type that the engine has not, `ValueError` for memory of a device or none.
 pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let capsule: &Bound<'_, PyCapsule> = capsule.cast()?;
     // SAFETY: the pointer is that of a capsule called `dltensor`, which the protocol says is a `DLManagedTensor`; the capsule
@@ -165,6 +165,11 @@ pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
             .map(|&size| size as usize)
             .collect(),
     };
+    if tensor.data.is_null() && !shape.contains(&0) {
+        return Err(PyValueError::new_err(format!(
+            "expected a tensor with memory, got one of shape {shape:?} whose storage was freed"
+        )));
+    }
     let strides = strides(tensor, &shape);
     // SAFETY: `byte_offset` stays within the memory that `data` points to.
     let start = unsafe { tensor.data.cast::<u8>().add(tensor.byte_offset as usize) };
