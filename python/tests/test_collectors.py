@@ -346,3 +346,17 @@ def test_repr_tells_the_state() -> None:
     collector = Collector(cartpole, frames_per_batch=20, total_frames=40)
     next(collector)
     assert repr(collector) == "Collector(20 frames of 40, 20 a batch, 1 workers inline, 1 environments, policy=native)"
+
+
+def test_a_learner_publishes_while_the_background_looks_for_new_weights() -> None:
+    network = torch.nn.Linear(4, 2)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=8)
+    collector = Collector(cartpole, network, frames_per_batch=20, replay_buffer=buffer, policy_backend="native")
+    collector.start()
+    for _ in range(300):
+        with torch.no_grad():
+            network.weight.add_(0.01)
+        collector.update_policy_weights_()
+        buffer.sample()
+    assert collector.policy_version >= 300
+    collector.async_shutdown()

@@ -170,8 +170,10 @@ impl Named {
         for (name, tensor) in &self.tensors {
             let tensor = tensor.bind(py);
             let address: usize = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
-            let seen = self.views.get(name.as_str()).map(Tensor::data_ptr);
-            if seen.is_ok_and(|seen| seen.addr().get() != address) {
+            let elements: usize = tensor.call_method0(intern!(py, "numel"))?.extract()?;
+            let is_other =
+                |seen: &Tensor| seen.data_ptr().addr().get() != address || seen.len() != elements;
+            if self.views.get(name.as_str()).is_ok_and(is_other) {
                 set(&mut self.views, &[name], from_torch(tensor)?)?;
             }
         }

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use pyo3::exceptions::{PyRuntimeError, PyUserWarning};
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
 use tensordict::TensorDict;
 use windrow::{CollectError, Collector, Handle, ProfileConfig, WorkerProfile, WorkerStats};
@@ -168,7 +169,7 @@ impl CollectorCore {
     fn set_source(&self, weights: &Bound<'_, PyDict>) -> PyResult<()> {
         let mut named = Named::new(weights)?;
         let made_with = named.views(weights.py())?.detach();
-        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut source = self.source(weights.py());
         let published = source.take().map_or(made_with, |(_, published)| published);
         *source = Some((named, published));
         Ok(())
@@ -176,7 +177,7 @@ impl CollectorCore {
 
     /// Publishes the tensors of the source to all workers, if they have changed since that was last done.
     fn follow(&self, py: Python<'_>) -> PyResult<()> {
-        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut source = self.source(py);
         let Some((named, published)) = source.as_mut() else {
             return Ok(());
         };
@@ -391,6 +392,12 @@ impl CollectorCore {
 }
 
 impl CollectorCore {
+    /// The source of weights. The interpreter's lock is given up by who waits for it: who has it may want that lock back.
+    fn source(&self, py: Python<'_>) -> MutexGuard<'_, Option<(Named, TensorDict)>> {
+        let source = self.source.lock_py_attached(py);
+        source.unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A batch as Python gets it.
     fn delivered<'py>(&self, py: Python<'py>, batch: &TensorDict) -> PyResult<Bound<'py, PyAny>> {
         batch::named_after(py, batch, self.device.as_ref())
