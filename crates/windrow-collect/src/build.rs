@@ -14,7 +14,7 @@ use crate::builder::{CollectorBuilder, EnvMaker};
 use crate::collector::Collector;
 use crate::consumer::Consumer;
 use crate::core::{Core, Supply};
-use crate::cursor::{Cursor, TrajIds};
+use crate::cursor::{Cursor, Restart, TrajIds};
 use crate::driver::Driver;
 use crate::outlet::Outlet;
 use crate::placement::Crew;
@@ -33,17 +33,27 @@ pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError>
     let workers = makers.len();
     check_plan(&chosen, workers)?;
     let batcher = batcher(&chosen)?;
-    let envs = make_all(&makers, &chosen)?;
+    let mut envs = make_all(&makers, &chosen)?;
     let spec = envs[0].spec().clone();
     let num_envs = envs[0].num_envs();
     let schedule = schedule(&chosen, workers, num_envs)?;
-    let seed = chosen.seed.unwrap_or_else(entropy);
+    let drawn = || chosen.drawn_seed.unwrap_or_else(entropy);
+    let seed = chosen.seed.unwrap_or_else(drawn);
+    let first_episodes = match chosen.seed {
+        None if spec.keeps_seed => Restart::Unseeded,
+        _ => Restart::Seeded { seed, same: false },
+    };
 
     let (actors, columns) = actors(&chosen, workers, &spec)?;
+    for (worker, env) in envs.iter_mut().enumerate() {
+        env.bind(&columns)
+            .map_err(|source| CollectError::Env { worker, source })?;
+    }
     let reference = guarded(0, || Ok((chosen.policy)(0)))?;
     let record = RecordSpec {
         observation: spec.observation_leaves(),
         policy: columns,
+        next_only: spec.rewards.clone(),
         traj_ids: chosen.track_traj_ids,
         policy_version: chosen.track_policy_version,
     };
@@ -67,10 +77,10 @@ pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError>
         .zip(makers)
         .enumerate()
         .map(|(id, ((env, actor), maker))| {
-            let first = (id * num_envs) as u32;
+            let envs = (id * num_envs) as u32..((id + 1) * num_envs) as u32;
             Ok(Worker {
                 id,
-                cursor: Cursor::new(&spec, num_envs, first, ids, seed, chosen.cursor)?,
+                cursor: Cursor::new(&spec, envs, ids, seed, first_episodes, chosen.cursor)?,
                 env,
                 actor,
                 ring: Arc::clone(&ring),

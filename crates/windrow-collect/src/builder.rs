@@ -34,6 +34,7 @@ pub struct CollectorBuilder {
     pub(crate) init_random_frames: u64,
     pub(crate) exploration_type: ExplorationType,
     pub(crate) seed: Option<u64>,
+    pub(crate) drawn_seed: Option<u64>,
     pub(crate) track_traj_ids: bool,
     pub(crate) track_policy_version: bool,
     pub(crate) return_same_td: bool,
@@ -83,6 +84,7 @@ impl CollectorBuilder {
             init_random_frames: 0,
             exploration_type: ExplorationType::default(),
             seed: None,
+            drawn_seed: None,
             track_traj_ids: true,
             track_policy_version: false,
             return_same_td: false,
@@ -245,10 +247,18 @@ impl CollectorBuilder {
     }
 
     /// Seed of everything random: environment `i` is reset with `seed + i`, actions are keyed by seed, environment and
-    /// frame. Without it, one is drawn and told by [`Stats::seed`](crate::Stats::seed).
+    /// frame. Without it, one is drawn and told by [`Stats::seed`](crate::Stats::seed); environments that
+    /// [keep their own](windrow_env::EnvSpec::keeps_seed) are then not seeded.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
+        self
+    }
+
+    /// The seed that is drawn where none is given, by a generator of the caller's. Unset, the operating system draws it.
+    #[must_use]
+    pub fn drawn_seed(mut self, seed: u64) -> Self {
+        self.drawn_seed = Some(seed);
         self
     }
 

@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use windrow_env::{EnvSpec, Reset, VecEnv};
 use windrow_policy::EnvRows;
 use windrow_slab::{Part, PartRows, RowBlock, RowsMut, SlabError, Step};
@@ -61,16 +63,18 @@ pub(crate) enum Restart {
 }
 
 impl Cursor {
-    /// A cursor for `envs` environments, the first of which is number `first_env` of all.
+    /// A cursor for the environments with the numbers `envs` among all, which begin their `first_episodes` so; `seed` keys the
+    /// noise.
     pub(crate) fn new(
         spec: &EnvSpec,
-        envs: usize,
-        first_env: u32,
+        envs: Range<u32>,
         ids: TrajIds,
         seed: u64,
+        first_episodes: Restart,
         options: CursorOptions,
     ) -> Result<Self, SlabError> {
-        let env_ids: Vec<u32> = (first_env..).take(envs).collect();
+        let env_ids: Vec<u32> = envs.collect();
+        let envs = env_ids.len();
         Ok(Self {
             carry: RowBlock::new(&spec.observation_leaves(), envs)?,
             traj_ids: env_ids.iter().map(|&env| ids.id(env, 0)).collect(),
@@ -78,7 +82,7 @@ impl Cursor {
             episode: vec![0; envs],
             began: vec![0; envs],
             ids,
-            restart: Some(Restart::Seeded { seed, same: false }),
+            restart: Some(first_episodes),
             resets: Vec::with_capacity(envs),
             options,
         })

@@ -264,8 +264,10 @@ impl Worker {
     /// New environments and a new policy in place of those that failed.
     fn remake(&mut self) -> Result<(), WorkerFault> {
         let made = catch_unwind(AssertUnwindSafe(|| {
-            let env = (self.maker.env)()?;
+            let (worker, mut env) = (self.id, (self.maker.env)()?);
             self.actor.replace((self.maker.policy)(), env.spec())?;
+            env.bind(self.actor.columns())
+                .map_err(|source| CollectError::Env { worker, source })?;
             Ok(env)
         }));
         self.env = match made {

@@ -41,7 +41,11 @@ impl Joined {
         let mut num_envs = 0;
         for envs in vectors {
             let other = envs.spec();
-            if other.observation_leaves() != observation || other.action != spec.action {
+            if other.observation_leaves() != observation
+                || other.action != spec.action
+                || other.rewards != spec.rewards
+                || other.masks != spec.masks
+            {
                 return Err(EnvError::Spec(format!(
                     "environments of one vector observe and accept the same: environment 0 has {:?} and {:?}, environment {num_envs} has {:?} and {:?}",
                     spec.observation, spec.action, other.observation, other.action
@@ -50,6 +54,7 @@ impl Joined {
             if other.max_episode_steps != spec.max_episode_steps {
                 spec.max_episode_steps = None;
             }
+            spec.keeps_seed &= other.keeps_seed;
             let rows = envs.num_envs();
             members.push(Member {
                 first: num_envs,
@@ -77,6 +82,15 @@ impl VecEnv for Joined {
 
     fn num_envs(&self) -> usize {
         self.num_envs
+    }
+
+    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
+        for member in &mut self.members {
+            member.actions = RowBlock::new(columns, member.envs.num_envs())?;
+            member.envs.bind(columns)?;
+        }
+        self.action = columns.to_vec();
+        Ok(())
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {

@@ -164,6 +164,15 @@ impl Spec {
         out
     }
 
+    /// The same as columns.
+    #[must_use]
+    pub fn leaf_specs(&self, name: &str) -> Vec<LeafSpec> {
+        self.leaves(name)
+            .into_iter()
+            .filter_map(|(key, leaf)| Some(LeafSpec::new(key, leaf.dtype()?, leaf.shape())))
+            .collect()
+    }
+
     fn collect_leaves<'a>(&'a self, prefix: &NestedKey, out: &mut Vec<(NestedKey, &'a Spec)>) {
         match self {
             Self::Composite(entries) => {
@@ -188,10 +197,20 @@ pub struct EnvSpec {
     pub action: Spec,
     /// Steps after which the environment truncates an episode, if it does.
     pub max_episode_steps: Option<usize>,
+    /// Observations that are rewards, such as those of single agents: they follow a step, so they are delivered under
+    /// `"next"` alone, and policies do not look at them.
+    pub rewards: Vec<NestedKey>,
+    /// Actions of choices, each with the observation (`bool`, `int8` or `uint8`, an element for each choice) that says which of them are legal:
+    /// random actions are.
+    pub masks: Vec<(NestedKey, NestedKey)>,
+    /// Whether a collector that is given no seed leaves the environments' generators as they are, since others may have
+    /// seeded them.
+    pub keeps_seed: bool,
 }
 
 impl EnvSpec {
-    /// A spec without a time limit.
+    /// A spec without a time limit, with no other reward than that of the step, for environments whose actions are
+    /// all legal and that a collector seeds.
     #[must_use]
     pub fn new(id: impl Into<String>, observation: Spec, action: Spec) -> Self {
         Self {
@@ -199,19 +218,22 @@ impl EnvSpec {
             observation,
             action,
             max_episode_steps: None,
+            rewards: Vec::new(),
+            masks: Vec::new(),
+            keeps_seed: false,
         }
     }
 
     /// Columns of one observation, in the order in which an environment writes them.
     #[must_use]
     pub fn observation_leaves(&self) -> Vec<LeafSpec> {
-        layout_of(&self.observation, "observation")
+        self.observation.leaf_specs("observation")
     }
 
     /// Columns of one action, in the order in which an environment reads them.
     #[must_use]
     pub fn action_leaves(&self) -> Vec<LeafSpec> {
-        layout_of(&self.action, "action")
+        self.action.leaf_specs("action")
     }
 
     /// The observation leaf called `name`, as `T`.
@@ -242,13 +264,6 @@ impl EnvSpec {
             ))),
         }
     }
-}
-
-fn layout_of(spec: &Spec, name: &str) -> Vec<LeafSpec> {
-    spec.leaves(name)
-        .into_iter()
-        .filter_map(|(key, leaf)| Some(LeafSpec::new(key, leaf.dtype()?, leaf.shape())))
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-use windrow_slab::{Rows, RowsMut};
+use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use crate::{Env, EnvError, EnvSpec, VecEnvError};
 
@@ -27,6 +27,15 @@ pub trait VecEnv: Send {
         obs: RowsMut<'_>,
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError>;
+
+    /// Learns what the policy writes: the columns of `actions` in [`step`](Self::step), those of the action first. For
+    /// environments that look at more than the action.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when a column that they look at is another than they expect.
+    fn bind(&mut self, _columns: &[LeafSpec]) -> Result<(), EnvError> {
+        Ok(())
+    }
 
     /// The environment whose [`reset`](Self::reset) or [`step`](Self::step) panicked, if that is known: so that the error
     /// can name it. Nothing else is called after a panic.
@@ -239,6 +248,10 @@ impl<V: VecEnv + ?Sized> VecEnv for Box<V> {
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
         (**self).step(actions, obs, outcomes)
+    }
+
+    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
+        (**self).bind(columns)
     }
 
     fn panicked_at(&self) -> Option<usize> {

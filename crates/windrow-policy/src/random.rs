@@ -1,9 +1,9 @@
 //! Actions drawn uniformly from the action space.
 
 use pulp::{Arch, Simd, WithSimd};
-use tensordict::{DType, Element};
+use tensordict::{DType, Element, NestedKey};
 use windrow_env::{EnvSpec, Spec};
-use windrow_slab::{Key, RowsMut};
+use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::weights::expect_none;
 use crate::{Noise, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
@@ -11,7 +11,8 @@ use crate::{Noise, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 /// Rows from which on vector instructions are worth the choice between their variants.
 const MANY_ROWS: usize = 16;
 
-/// Draws every action leaf from its whole domain, whatever it observes.
+/// Draws every action leaf from its whole domain, whatever it observes; of choices with a [mask](EnvSpec::masks), those that
+/// are legal.
 ///
 /// Choices and bounded values are uniform; values with one bound are that bound plus or minus an exponential of
 /// mean 1, values without bounds normal. Integers are uniform over both bounds included, or the above rounded
@@ -50,7 +51,14 @@ impl Policy for RandomPolicy {
         let leaves = env.action.leaves("action");
         let samplers: Result<_, _> = leaves
             .iter()
-            .map(|(key, spec)| Sampler::new(spec).ok_or_else(|| unfit(env, &key.to_string(), spec)))
+            .map(|(key, spec)| {
+                let sampler = Sampler::new(spec);
+                let sampler = sampler.ok_or_else(|| unfit(env, &key.to_string(), spec))?;
+                match env.masks.iter().find(|(action, _)| action == key) {
+                    Some((_, mask)) => sampler.masked(env, mask),
+                    None => Ok(sampler),
+                }
+            })
             .collect();
         self.leaves = Some(samplers?);
         Ok(PolicySpec {
@@ -70,7 +78,7 @@ impl Policy for RandomPolicy {
             choices(self.arch, n, noise, 0, out.get_mut(Key::new(0))?);
             return Ok(());
         }
-        draw_leaves(leaves, noise, &mut out)
+        draw_leaves(leaves, noise, input.obs, &mut out)
     }
 
     fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
@@ -87,10 +95,11 @@ impl Policy for RandomPolicy {
 fn draw_leaves(
     leaves: &[Sampler],
     rows: &[Noise],
+    obs: Rows<'_>,
     out: &mut RowsMut<'_>,
 ) -> Result<(), PolicyError> {
     for (leaf, sampler) in leaves.iter().enumerate() {
-        sampler.fill(rows, leaf, out)?;
+        sampler.fill(rows, obs, leaf, out)?;
     }
     Ok(())
 }
@@ -115,6 +124,13 @@ enum Sampler {
     Choices(Box<[u64]>),
     /// A choice for each vector, as a one among zeros.
     OneHot(Box<[u64]>),
+    /// As [`Choices`](Self::Choices) or [`OneHot`](Self::OneHot), of those that an observation says are legal.
+    Legal {
+        choices: Box<[u64]>,
+        one_hot: bool,
+        mask: usize,
+        dtype: DType,
+    },
     /// So many zeros or ones.
     Bits(Box<[()]>),
     /// A number for each element.
@@ -152,8 +168,47 @@ impl Sampler {
 }
 
 impl Sampler {
+    /// The same with only those choices that the observation `mask` says are legal.
+    fn masked(self, env: &EnvSpec, mask: &NestedKey) -> Result<Self, PolicyError> {
+        let (choices, one_hot) = match self {
+            Self::Choice(n) => (Box::from([n]), false),
+            Self::Choices(n) => (n, false),
+            Self::OneHot(n) => (n, true),
+            other => return Ok(other),
+        };
+        let width = choices.iter().sum::<u64>() as usize;
+        let leaves = env.observation_leaves();
+        let found = leaves
+            .iter()
+            .position(|leaf| leaf.key == *mask && is_flag(leaf.dtype) && leaf.elements() == width);
+        let Some(mask) = found else {
+            return Err(PolicyError::Fit {
+                policy: "random policy".into(),
+                env: env.id.clone(),
+                what: format!("mask of legal actions {mask}"),
+                expected: format!("an observation of bool, int8 or uint8 [{width}]"),
+                got: match leaves.iter().find(|leaf| leaf.key == *mask) {
+                    Some(leaf) => format!("{} {:?}", leaf.dtype, leaf.shape.as_slice()),
+                    None => "none of this name".into(),
+                },
+            });
+        };
+        Ok(Self::Legal {
+            choices,
+            one_hot,
+            dtype: leaves[mask].dtype,
+            mask,
+        })
+    }
+
     /// Draws one leaf of every row.
-    fn fill(&self, rows: &[Noise], leaf: usize, out: &mut RowsMut<'_>) -> Result<(), PolicyError> {
+    fn fill(
+        &self,
+        rows: &[Noise],
+        obs: Rows<'_>,
+        leaf: usize,
+        out: &mut RowsMut<'_>,
+    ) -> Result<(), PolicyError> {
         match self {
             Self::Choice(n) => {
                 let out = out.get_mut(Key::new(leaf))?;
@@ -162,6 +217,22 @@ impl Sampler {
             }
             Self::Choices(n) => fill(n, rows, leaf, out, |&n, noise| noise.below(n).cast_signed()),
             Self::OneHot(n) => one_hot(n, rows, leaf, out.get_mut(Key::new(leaf))?),
+            Self::Legal {
+                choices,
+                one_hot,
+                mask,
+                dtype,
+            } => {
+                let mask = flags(obs, *mask, *dtype)?;
+                legal(
+                    choices,
+                    *one_hot,
+                    rows,
+                    leaf,
+                    &mask,
+                    out.get_mut(Key::new(leaf))?,
+                )
+            }
             Self::Bits(elements) => fill(elements, rows, leaf, out, |(), noise| {
                 (noise.bits() >> 63) as i8
             }),
@@ -305,6 +376,58 @@ fn one_hot(n: &[u64], rows: &[Noise], leaf: usize, out: &mut [i64]) -> Result<()
         let (mut noise, mut first) = (noise.branch(leaf), 0);
         for &n in n {
             row[first + noise.below(n) as usize] = 1;
+            first += n as usize;
+        }
+    }
+    Ok(())
+}
+
+/// Whether masks may hold elements of `dtype`.
+fn is_flag(dtype: DType) -> bool {
+    matches!(dtype, DType::Bool | DType::I8 | DType::U8)
+}
+
+/// Whether the elements of an observation are set.
+fn flags(obs: Rows<'_>, leaf: usize, dtype: DType) -> Result<Vec<bool>, PolicyError> {
+    fn set<T: Element + Default + PartialEq>(values: &[T]) -> Vec<bool> {
+        values.iter().map(|value| *value != T::default()).collect()
+    }
+    Ok(match dtype {
+        DType::I8 => set(obs.get::<i8>(Key::new(leaf))?),
+        DType::U8 => set(obs.get::<u8>(Key::new(leaf))?),
+        _ => set(obs.get::<bool>(Key::new(leaf))?),
+    })
+}
+
+/// Choices among those that `mask` says are legal, as indices or as ones among zeros.
+fn legal(
+    n: &[u64],
+    as_one_hot: bool,
+    rows: &[Noise],
+    leaf: usize,
+    mask: &[bool],
+    out: &mut [i64],
+) -> Result<(), PolicyError> {
+    out.fill(0);
+    let width = n.iter().sum::<u64>() as usize;
+    let elements = if as_one_hot { width } else { n.len() };
+    let masks = mask.chunks_exact(width);
+    for ((row, mask), noise) in out.chunks_exact_mut(elements).zip(masks).zip(rows) {
+        let (mut noise, mut first) = (noise.branch(leaf), 0);
+        for (place, &n) in n.iter().enumerate() {
+            let choices = &mask[first..first + n as usize];
+            let count = choices.iter().filter(|legal| **legal).count() as u64;
+            let drawn = noise.below(count) as usize;
+            let mut legal = choices.iter().enumerate().filter(|(_, legal)| **legal);
+            let Some((chosen, _)) = legal.nth(drawn) else {
+                return Err(PolicyError::failed(
+                    "no action is legal: the mask of an environment is all false",
+                ));
+            };
+            match as_one_hot {
+                true => row[first + chosen] = 1,
+                false => row[place] = chosen as i64,
+            }
             first += n as usize;
         }
     }

@@ -236,3 +236,71 @@ fn one_hot_choices_are_those_drawn_as_indices() {
         .collect();
     assert_eq!(decoded, indices);
 }
+
+#[test]
+fn masked_choices_are_uniform_over_the_legal_ones() {
+    for (action, elements) in [
+        (Spec::OneHot { nvec: vec![3, 4] }, 7),
+        (Spec::MultiDiscrete { nvec: vec![3, 4] }, 2),
+    ] {
+        let observation = Spec::composite([("mask", Spec::unbounded(DType::Bool, [7]))]);
+        let mut env = EnvSpec::new("Masked", observation, action);
+        env.masks.push(("action".into(), "mask".into()));
+        let mut policy = RandomPolicy::new();
+        let spec = policy.bind(&env).unwrap();
+        let mut obs = RowBlock::new(&env.observation_leaves(), 2).unwrap();
+        let masks = [true, false, true, false, true, false, true].repeat(2);
+        let mask = Key::<bool>::new(0);
+        obs.rows_mut()
+            .get_mut(mask)
+            .unwrap()
+            .copy_from_slice(&masks);
+        let mut out = RowBlock::new(&spec.columns, 2).unwrap();
+        let mut envs = EnvRows::new(5, vec![0, 1]);
+        let mut counts = [vec![0; 3], vec![0; 4]];
+        for _ in 0..4000 {
+            let input = PolicyIn {
+                obs: obs.rows(),
+                envs: &envs,
+                exploration: ExplorationType::Random,
+            };
+            policy.act(&input, out.rows_mut()).unwrap();
+            envs.advance();
+            for row in out.rows().get::<i64>(Key::new(0)).unwrap().chunks(elements) {
+                let chosen: Vec<_> = match elements {
+                    2 => row.iter().map(|&index| index as usize).collect(),
+                    _ => [&row[..3], &row[3..]]
+                        .map(|part| part.iter().position(|&one| one == 1).unwrap())
+                        .into(),
+                };
+                assert!(elements == 2 || row.iter().sum::<i64>() == 2);
+                counts[0][chosen[0]] += 1;
+                counts[1][chosen[1]] += 1;
+            }
+        }
+        assert_eq!((counts[0][1], counts[1][0], counts[1][2]), (0, 0, 0));
+        assert_uniform(&[counts[0][0], counts[0][2]]);
+        assert_uniform(&[counts[1][1], counts[1][3]]);
+
+        obs.rows_mut().get_mut(mask).unwrap()[..3].fill(false);
+        let input = PolicyIn {
+            obs: obs.rows(),
+            envs: &envs,
+            exploration: ExplorationType::Random,
+        };
+        let error = policy.act(&input, out.rows_mut()).unwrap_err().to_string();
+        assert!(error.contains("no action is legal"), "{error}");
+    }
+}
+
+#[test]
+fn a_mask_has_an_element_for_each_choice() {
+    let observation = Spec::composite([("mask", Spec::unbounded(DType::Bool, [3]))]);
+    let mut env = EnvSpec::new("Masked", observation, Spec::discrete(4));
+    env.masks.push(("action".into(), "mask".into()));
+    let error = RandomPolicy::new().bind(&env).unwrap_err().to_string();
+    assert!(
+        error.contains("uint8 [4]") && error.contains("bool [3]"),
+        "{error}"
+    );
+}

@@ -17,6 +17,8 @@ pub struct RecordSpec {
     /// Written by the policy: the action, then its extra columns. An observation that it writes too, at the root and under
     /// `"next"`, is state of its own, to which the environment gives the first value: the policy's columns are delivered.
     pub policy: Vec<LeafSpec>,
+    /// Observations that are delivered under `"next"` alone, such as rewards.
+    pub next_only: Vec<NestedKey>,
     /// Whether frames carry `("collector", "traj_ids")`.
     pub traj_ids: bool,
     /// Whether frames carry `"policy_version"`.
@@ -236,8 +238,9 @@ fn all_leaves(record: &RecordSpec) -> Vec<(LeafSpec, bool)> {
     let written = |key: &NestedKey| record.policy.iter().any(|leaf| leaf.key == *key);
     let observed = |leaf: &LeafSpec| !(written(&leaf.key) && written(&next.join(&leaf.key)));
     let flag = |key: NestedKey| LeafSpec::new(key, DType::Bool, [1]);
+    let at_root = |leaf: &LeafSpec| observed(leaf) && !record.next_only.contains(&leaf.key);
     let root = record.observation.iter();
-    let mut leaves: Vec<_> = root.map(|leaf| (leaf.clone(), observed(leaf))).collect();
+    let mut leaves: Vec<_> = root.map(|leaf| (leaf.clone(), at_root(leaf))).collect();
     leaves.extend(record.policy.iter().map(|leaf| (leaf.clone(), true)));
     leaves.extend(record.observation.iter().map(|leaf| {
         let key = next.join(&leaf.key);
@@ -307,6 +310,7 @@ mod tests {
         RecordSpec {
             observation: vec![LeafSpec::new("observation", DType::F32, [4])],
             policy: vec![LeafSpec::new("action", DType::I64, [])],
+            next_only: Vec::new(),
             traj_ids: true,
             policy_version: false,
         }
@@ -376,6 +380,20 @@ mod tests {
             assert!(delivered.contains(column));
         }
         assert!(!delivered.contains(&part.obs[0]) && !delivered.contains(&part.next_obs[0]));
+    }
+
+    #[test]
+    fn what_follows_a_step_is_not_delivered_at_the_root() {
+        let mut record = record();
+        let reward = NestedKey::from(("agents", "reward"));
+        record
+            .observation
+            .push(LeafSpec::new(reward.clone(), DType::F32, [2, 1]));
+        record.next_only.push(reward.clone());
+        let layout = Layout::new(&record, shares(&[2], 3)).unwrap();
+        let delivered: Vec<_> = layout.columns().map(|leaf| &leaf.key).collect();
+        assert!(delivered.contains(&&NestedKey::from("next").join(&reward)));
+        assert!(!delivered.contains(&&reward));
     }
 
     #[test]

@@ -33,6 +33,24 @@ def frames(name: str, value: Any) -> int | None:
     return int(value) if value >= 0 else None
 
 
+def own_seed(envs: list[Any]) -> int | None:
+    """The seed that the first of ``envs`` was given by its ``set_seed``, and that it has not begun an episode with yet.
+
+    Environments of other libraries keep theirs by themselves.
+    """
+    from windrow.envs._base import EnvBase
+
+    seeds = [env._take_seed() for env in envs if isinstance(env, EnvBase)]
+    return next((seed for seed in seeds if seed is not None), None)
+
+
+def drawn_seed() -> int:
+    """A seed from torch's generator, so that what follows a ``torch.manual_seed`` is the same each time."""
+    import torch
+
+    return int(torch.randint(2**62, ()))
+
+
 def positive(name: str, value: Any) -> int | None:
     """As :func:`frames`, where 0 means that there is no limit either."""
     return frames(name, value) or None

@@ -38,7 +38,8 @@ class BaseCollector(Reach):
         num_workers: how often ``create_env_fn`` is used, where it is no list.
         num_envs: environments of each worker, which step together and get a dimension of their own in batches.
         create_env_kwargs: arguments of ``create_env_fn``, for all workers or a list of one for each.
-        seed: of everything that is random; see :meth:`set_seed`. Drawn where it is not given.
+        seed: of everything that is random; see :meth:`set_seed`. Without it, environments begin as they were seeded by their own
+            ``set_seed``, and what else is random follows a seed that torch's generator draws.
         device: the default of the three devices that follow.
         storing_device: where batches go. On the CPU they are views; they are copied to any other device.
         policy_device: where a policy that torch evaluates is evaluated.
@@ -193,6 +194,8 @@ class BaseCollector(Reach):
         self._paused = False
         self._lock = threading.RLock()
         self._placement = "threads" if threads else "inline"
+        if seed is None:
+            seed = _arguments.own_seed(envs)
         self._core = CollectorCore(
             {
                 "sync": self._sync,
@@ -210,6 +213,7 @@ class BaseCollector(Reach):
                 "init_random_frames": _arguments.frames("init_random_frames", init_random_frames) or 0,
                 "exploration_type": self._exploration,
                 "seed": seed,
+                "drawn_seed": _arguments.drawn_seed() if seed is None else None,
                 "reset_at_each_iter": reset_at_each_iter,
                 "set_truncated": set_truncated,
                 "track_traj_ids": track_traj_ids,

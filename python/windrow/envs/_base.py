@@ -112,10 +112,8 @@ class EnvBase:
 
     @property
     def full_reward_spec(self) -> Any:
-        """The reward's spec under its name."""
-        batch = self._known().batch
-        reward = _specs.Unbounded((*batch, 1), "float32", self._device)
-        return _specs.give(_specs.Composite({"reward": reward}, batch, self._device))
+        """Specs of the rewards under their names: that of the step, and others if the environment has some."""
+        return _specs.give(self._reward())
 
     @property
     def done_spec(self) -> Any:
@@ -127,7 +125,13 @@ class EnvBase:
     full_done_spec = done_spec
 
     def _observation(self) -> _specs.Composite:
-        return self._named(self._known().observation)
+        facts = self._known()
+        return self._named([leaf for leaf in facts.observation if leaf[0] not in facts.rewards])
+
+    def _reward(self) -> _specs.Composite:
+        facts = self._known()
+        reward = (("reward",), ("unbounded", "float32", (1,)))
+        return self._named([reward, *(leaf for leaf in facts.observation if leaf[0] in facts.rewards)])
 
     def _action(self) -> _specs.Composite:
         return self._named(self._known().action)
@@ -150,7 +154,7 @@ class EnvBase:
     @property
     def observation_keys(self) -> list[Key]:
         """Names of the observations."""
-        return [_short(path) for path, _ in self._known().observation]
+        return [key for key, _ in self._observation().leaves()]
 
     @property
     def action_keys(self) -> list[Key]:
@@ -164,12 +168,12 @@ class EnvBase:
 
     @property
     def reward_keys(self) -> list[Key]:
-        """Names of the rewards: one."""
-        return ["reward"]
+        """Names of the rewards: one, unless the environment has more."""
+        return [key for key, _ in self._reward().leaves()]
 
     @property
     def reward_key(self) -> Key:
-        """Name of the reward."""
+        """Name of the reward of the step."""
         return "reward"
 
     @property
@@ -204,7 +208,7 @@ class EnvBase:
         else:
             seen = handle.reset(which, self._seeds)
             self._seeds = None
-        root = self._tensordict(seen)
+        root = self._tensordict(seen).exclude(*self.reward_keys)
         partial = len(which) < facts.num_envs
         for name in _FLAGS:
             flags = self._zeros(bool)
@@ -235,7 +239,7 @@ class EnvBase:
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Steps, and gives the root that follows too: ended environments have begun a new episode there."""
         tensordict = self.step(tensordict)
-        following = tensordict.get("next").exclude("reward")
+        following = tensordict.get("next").exclude(*self.reward_keys)
         done = following.get("done")
         if not bool(done.any()):
             return tensordict, following
@@ -277,7 +281,7 @@ class EnvBase:
             root = self.rand_action(root) if policy is None else policy(root)
             if break_when_any_done:
                 step = self.step(root)
-                root = step.get("next").exclude("reward")
+                root = step.get("next").exclude(*self.reward_keys)
             else:
                 step, root = self.step_and_maybe_reset(root)
             steps.append(step)
@@ -297,6 +301,11 @@ class EnvBase:
         self._seeds = [seed if static_seed else seed + env for env in range(number)]
         return self._seeds[-1]
 
+    def _take_seed(self) -> int | None:
+        """The seed of the first environment, which somebody else is to begin with. None where there is none."""
+        seeds, self._seeds = self._seeds, None
+        return None if seeds is None else seeds[0]
+
     def fake_tensordict(self) -> TensorDictBase:
         """One step of zeros, with all keys, shapes and element types."""
         fake = self._observation().zero()
@@ -304,7 +313,8 @@ class EnvBase:
         for name in _FLAGS:
             fake.set(name, self._zeros(bool))
             following.set(name, self._zeros(bool))
-        following.set("reward", self._zeros(float))
+        for key, spec in self._reward().leaves():
+            following.set(key, spec.zero())
         for key, spec in self._action().leaves():
             fake.set(key, spec.zero())
         return fake.set("next", following)
@@ -384,6 +394,7 @@ class _Facts:
         self.max_episode_steps = handle.max_episode_steps
         self.observation = _specs.leaves(handle.observation, "observation")
         self.action = _specs.leaves(handle.action, "action")
+        self.rewards = {tuple(path) for path in handle.rewards}
 
     def to_action(self, tensordict: TensorDictBase, path: tuple[str, ...], leaf: _specs.Description) -> Any:
         """The action at ``path`` as an array with a leading dimension for the environments."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase, unravel_key
 from torchrl.data import tensor_specs as theirs
-from torchrl.envs import EnvBase
-from torchrl.envs.utils import step_mdp
+from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
 from windrow.envs._specs import Description, leaves
 
@@ -19,8 +19,15 @@ _TYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float6
 class Adapter:
     """An environment of TorchRL that takes and gives arrays, one for each leaf, ``[num_envs, *shape]``.
 
-    Batch dimensions are flattened into one. The reward is the sum of all rewards, the flags say whether any of an
-    environment's are set; where they have other names, they are observations too, so that nothing is lost.
+    Batch dimensions are flattened into one. Rewards and flags of other names than windrow's, such as those of single agents,
+    are observed too, so that nothing is lost, rewards under ``"next"`` alone. The reward of a step is then the sum of all
+    rewards, unless there is one called ``"reward"``; the flags say whether any of an environment's are set.
+
+    What the ``state_spec`` names beside the observations is passed on where the policy writes it, and otherwise what a reset has
+    given.
+
+    Raises:
+        ValueError: a reward that belongs to the whole environment is not one number.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -29,20 +36,46 @@ class Adapter:
         self._batch = tuple(env.batch_size)
         self.num_envs = math.prod(self._batch)
         self.is_batched = bool(self._batch)
+        self._root: TensorDictBase | None = None
         observed = dict(_leaves(env.full_observation_spec))
-        for key, spec in (*_leaves(env.full_reward_spec), *_leaves(env.full_done_spec)):
-            if isinstance(key, tuple):
-                observed[key] = spec
+        state = {key: spec for key, spec in _leaves(env.full_state_spec) if key not in observed}
+        self.masks = _masks(env)
+        # Transforms read masks of the state too.
+        observed.update((key, state.pop(key)) for key in list(state) if _path(key) in [mask for _, mask in self.masks])
+        self._warn_of_others()
+        rewards = dict(_leaves(env.full_reward_spec))
+        for key, spec in rewards.items():
+            self._check_reward(key, self._shape(spec))
+        self._rewards = ["reward"] if "reward" in rewards else list(rewards)
+        own = {key: spec for key, spec in rewards.items() if key != "reward"}
+        self.rewards = [_path(key) for key in own]
+        observed.update(own)
+        observed.update((key, spec) for key, spec in _leaves(env.full_done_spec) if isinstance(key, tuple))
         described = {key: ("unbounded", _type(spec.dtype), self._shape(spec)) for key, spec in observed.items()}
         self.observation = _tree(list(described.items()))
         self._observed = [(key, described[key][2], described[key][1]) for key in _order(self.observation)]
         acted = dict(_leaves(env.full_action_spec))
         self.action = _tree([(key, self._describe(key, spec)) for key, spec in acted.items()])
         self._acted = [(key, acted[key]) for key in _order(self.action)]
-        self._rewards = [key for key, _ in _leaves(env.full_reward_spec)]
+        self.state = _tree([(key, ("unbounded", _type(spec.dtype), self._shape(spec))) for key, spec in state.items()])
+        self._state = [(key, state[key]) for key in _order(self.state)]
         flags = [key for key, _ in _leaves(env.full_done_spec)]
         self._flags = {name: [key for key in flags if _last(key) == name] for name in ("done", "terminated", "truncated")}
-        self._root: TensorDictBase | None = None
+
+    def _warn_of_others(self) -> None:
+        spec = self._env.full_observation_spec
+        others = [key for key, leaf in spec.items(True, True) if isinstance(leaf, theirs.NonTensor)]
+        if others:
+            names = ", ".join(repr(unravel_key(key)) for key in others)
+            warnings.warn(f"{self.id} observes what is no tensor, which batches leave out: {names}", UserWarning, stacklevel=2)
+
+    def _check_reward(self, key: Any, shape: tuple[int, ...]) -> None:
+        if not isinstance(key, tuple) and math.prod(shape) != 1:
+            weights = [1.0] * shape[-1]
+            raise ValueError(
+                f"reward {key!r} of {self.id} has shape {shape}: expected one number for each environment. "
+                f"TransformedEnv(env, LineariseRewards(in_keys=[{key!r}], weights={weights})) of torchrl.envs makes it one"
+            )
 
     def reset(self, envs: list[int], seeds: list[int | None]) -> list[Any]:
         """Resets the environments ``envs``. TorchRL derives the seeds of a batch from the first one."""
@@ -60,22 +93,23 @@ class Adapter:
         return self._arrays(self._root)
 
     def _like_done(self, asked: torch.Tensor, key: Any) -> torch.Tensor:
-        group = key[:-1] if isinstance(key, tuple) else ()
-        flags = [flag for names in self._flags.values() for flag in names if _group(flag) == group]
+        flags = [flag for names in self._flags.values() for flag in names if _group(flag) == _group(key)]
         shape = self._env.full_done_spec[flags[0]].shape
         asked = asked.reshape(self._batch + (1,) * (len(shape) - len(self._batch)))
         return asked.expand(shape).to(self._env.device or "cpu")
 
-    def step(self, actions: list[Any]) -> tuple[list[Any], Any, Any, Any]:
-        """Steps all environments."""
+    def step(self, actions: list[Any], state: list[Any]) -> tuple[list[Any], Any, Any, Any]:
+        """Steps all environments. Of the state, that is None which the policy does not write."""
         if self._root is None:
             raise RuntimeError(f"{self.id} was stepped before it was reset")
-        for (key, spec), action in zip(self._acted, actions, strict=True):
-            value = torch.from_numpy(action).reshape(spec.shape)
-            self._root.set(key, value.to(dtype=spec.dtype, device=self._env.device))
+        written = zip([*self._acted, *self._state], [*actions, *state], strict=True)
+        for (key, spec), array in written:
+            if array is not None:
+                value = torch.from_numpy(array).reshape(spec.shape)
+                self._root.set(key, value.to(dtype=spec.dtype, device=self._env.device))
         stepped = self._env.step(self._root)
         following = stepped.get("next")
-        self._root = step_mdp(stepped)
+        self._root = self._env.step_mdp(stepped)
         reward = sum(self._rows(following.get(key)).float().sum(-1) for key in self._rewards)
         any_of = {name: self._any(following, keys) for name, keys in self._flags.items()}
         terminated, truncated = any_of["terminated"], any_of["truncated"]
@@ -133,12 +167,22 @@ class Adapter:
         raise TypeError(f"action {key!r} of {self.id}: specs of type {type(spec).__name__} are not supported")
 
 
+def _masks(env: EnvBase) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Actions that an ``ActionMask`` limits, each with the observation that does."""
+    masks = []
+    while isinstance(env, TransformedEnv):
+        transforms = env.transform if isinstance(env.transform, Compose) else [env.transform]
+        masks += [transform.in_keys for transform in transforms if isinstance(transform, ActionMask)]
+        env = env.base_env
+    return [(_path(action), _path(mask)) for action, mask in masks]
+
+
 def _leaves(spec: Any) -> list[tuple[Any, Any]]:
     """Each leaf that holds numbers, with its key."""
     found = []
     for key, leaf in spec.items(True, True):
         key = unravel_key(key)
-        names = key if isinstance(key, tuple) else (key,)
+        names = _path(key)
         if leaf is not None and not isinstance(leaf, theirs.NonTensor) and not any(n.startswith("_") for n in names):
             if any(dim < 0 for dim in leaf.shape):
                 raise TypeError(f"{key!r} has a shape that changes: {tuple(leaf.shape)}, expected one that stays")
@@ -150,7 +194,7 @@ def _tree(named: list[tuple[Any, Description]]) -> Description:
     """The composite description of named leaves; they are in the order of a tree."""
     order: dict[str, list[tuple[Any, Description]]] = {}
     for key, leaf in named:
-        names = key if isinstance(key, tuple) else (key,)
+        names = _path(key)
         order.setdefault(names[0], []).append((names[1:], leaf))
     entries = []
     for name, below in order.items():
@@ -171,9 +215,13 @@ def _type(dtype: torch.dtype) -> str:
     return "float32" if dtype.is_floating_point else "int64"
 
 
+def _path(key: Any) -> tuple[str, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
 def _last(key: Any) -> str:
-    return str(key[-1] if isinstance(key, tuple) else key)
+    return _path(key)[-1]
 
 
 def _group(key: Any) -> tuple[str, ...]:
-    return key[:-1] if isinstance(key, tuple) else ()
+    return _path(key)[:-1]

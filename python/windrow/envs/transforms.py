@@ -328,6 +328,7 @@ class TransformedEnv(EnvBase):
     def __init__(self, env: Any, transform: Transform | None = None, device: Any = None) -> None:
         self.base_env = env if isinstance(env, EnvBase) else _Wrapped(env)
         super().__init__(device if device is not None else self.base_env._device)
+        self._seeds, self.base_env._seeds = self.base_env._seeds, None
         self.transform = Compose()
         if transform is not None:
             self.append_transform(transform)

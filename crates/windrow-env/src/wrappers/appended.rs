@@ -1,7 +1,7 @@
 use std::fmt::Debug;
 
 use tensordict::{Element, NestedKey};
-use windrow_slab::{Key, Rows, RowsMut, SlabError};
+use windrow_slab::{Key, LeafSpec, Rows, RowsMut, SlabError};
 
 use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, VecEnv, VecEnvError};
 
@@ -121,6 +121,10 @@ impl<V: VecEnv, A: Appendix> VecEnv for Appended<V, A> {
         self.envs.num_envs()
     }
 
+    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
+        self.envs.bind(columns)
+    }
+
     fn panicked_at(&self) -> Option<usize> {
         self.envs.panicked_at()
     }
@@ -177,7 +181,7 @@ fn column<'a, T: Element>(
 #[cfg(test)]
 mod tests {
     use tensordict::{DType, Shape};
-    use windrow_slab::{LeafSpec, Row, RowBlock, RowMut};
+    use windrow_slab::{Row, RowBlock, RowMut};
 
     use super::*;
     use crate::testing::CountingEnv;

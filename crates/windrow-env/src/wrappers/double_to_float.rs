@@ -128,6 +128,10 @@ impl<V: VecEnv> VecEnv for DoubleToFloat<V> {
         self.envs.num_envs()
     }
 
+    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
+        self.envs.bind(columns)
+    }
+
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
         self.envs.reset(resets, self.doubles.rows_mut())?;
         self.convert(resets.iter().map(|reset| reset.env), &mut obs)

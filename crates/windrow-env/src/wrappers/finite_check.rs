@@ -1,5 +1,5 @@
 use tensordict::{DType, NestedKey};
-use windrow_slab::{Key, Row, Rows, RowsMut, SlabError};
+use windrow_slab::{Key, LeafSpec, Row, Rows, RowsMut, SlabError};
 
 use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 
@@ -190,6 +190,10 @@ impl<V: VecEnv> VecEnv for FiniteCheck<V> {
 
     fn num_envs(&self) -> usize {
         self.envs.num_envs()
+    }
+
+    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
+        self.envs.bind(columns)
     }
 
     fn panicked_at(&self) -> Option<usize> {

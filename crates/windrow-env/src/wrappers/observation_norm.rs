@@ -1,5 +1,5 @@
 use tensordict::{DType, NestedKey, for_dtype};
-use windrow_slab::{Key, Rows, RowsMut};
+use windrow_slab::{Key, LeafSpec, Rows, RowsMut};
 
 use crate::number::Number;
 use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, VecEnv, VecEnvError};
@@ -192,6 +192,10 @@ impl<V: VecEnv> VecEnv for ObservationNorm<V> {
 
     fn num_envs(&self) -> usize {
         self.envs.num_envs()
+    }
+
+    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
+        self.envs.bind(columns)
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {

@@ -37,6 +37,7 @@ pub(super) struct Options<'py> {
     init_random_frames: u64,
     exploration_type: String,
     seed: Option<u64>,
+    drawn_seed: Option<u64>,
     reset_at_each_iter: bool,
     set_truncated: bool,
     track_traj_ids: bool,
@@ -158,6 +159,9 @@ impl Options<'_> {
         }
         if let Some(seed) = self.seed {
             builder = builder.seed(seed);
+        }
+        if let Some(seed) = self.drawn_seed {
+            builder = builder.drawn_seed(seed);
         }
         if let Some(fraction) = self.preemptive_threshold {
             builder = builder.preemptive_threshold(fraction);

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use tensordict::{DType, Shape};
+use tensordict::{DType, NestedKey, Shape};
 use windrow::env::Spec;
 
 /// `spec` as a tuple that begins with its kind.
@@ -93,4 +93,14 @@ pub(super) fn from_python(value: &Bound<'_, PyAny>) -> PyResult<Spec> {
             )));
         }
     })
+}
+
+/// A key from its names, outermost first.
+///
+/// # Errors
+/// `TypeError` for anything but a sequence of strings.
+pub(super) fn nested_key(names: &Bound<'_, PyAny>) -> PyResult<NestedKey> {
+    let names: Vec<String> = names.extract()?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Ok(NestedKey::from(names.as_slice()))
 }

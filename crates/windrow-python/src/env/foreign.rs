@@ -14,14 +14,16 @@ use super::source::Held;
 use super::write::Writer;
 use crate::gil::attach;
 
-/// Environments that a Python object steps: `reset(envs, seeds)` and `step(actions)` take and return lists of arrays, one
-/// for each leaf, with a leading dimension for the environments.
+/// Environments that a Python object steps: `reset(envs, seeds)` and `step(actions, state)` take and return lists of
+/// arrays, one for each leaf, with a leading dimension for the environments; state that the policy does not write is None.
 pub(super) struct ForeignEnvs {
     spec: EnvSpec,
     num_envs: usize,
     held: Held,
     observed: Vec<Leaf>,
     acted: Vec<Writer>,
+    /// What the environments may read beside their actions, and what makes arrays of it where the policy writes it.
+    state: Vec<(LeafSpec, Option<Writer>)>,
     /// What a reset of some returns for all.
     scratch: RowBlock,
     outcome: [Leaf; 3],
@@ -34,20 +36,35 @@ impl ForeignEnvs {
     /// [`EnvError::Failed`] when it is no such adapter.
     pub(super) fn new(py: Python<'_>, held: Held) -> Result<Self, EnvError> {
         let adapter = held.object.bind(py);
-        let describe = || -> PyResult<(EnvSpec, usize)> {
-            let spec = EnvSpec::new(
+        let describe = || -> PyResult<(EnvSpec, Vec<LeafSpec>, usize)> {
+            let mut spec = EnvSpec::new(
                 adapter.getattr("id")?.extract::<String>()?,
                 describe::from_python(&adapter.getattr("observation")?)?,
                 describe::from_python(&adapter.getattr("action")?)?,
             );
-            Ok((spec, adapter.getattr("num_envs")?.extract()?))
+            for key in adapter.getattr("rewards")?.try_iter()? {
+                spec.rewards.push(describe::nested_key(&key?)?);
+            }
+            for pair in adapter.getattr("masks")?.try_iter()? {
+                let (action, mask): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract()?;
+                let pair = (describe::nested_key(&action)?, describe::nested_key(&mask)?);
+                spec.masks.push(pair);
+            }
+            spec.keeps_seed = true;
+            let state = describe::from_python(&adapter.getattr("state")?)?;
+            Ok((
+                spec,
+                state.leaf_specs("state"),
+                adapter.getattr("num_envs")?.extract()?,
+            ))
         };
-        let (spec, num_envs) = describe().map_err(EnvError::failed)?;
+        let (spec, state, num_envs) = describe().map_err(EnvError::failed)?;
         let observed = spec.observation_leaves();
         Ok(Self {
             scratch: RowBlock::new(&observed, num_envs)?,
             observed: read_leaves(&observed, "observation", &spec.id),
             acted: write_leaves(&spec.action_leaves()),
+            state: state.into_iter().map(|leaf| (leaf, None)).collect(),
             outcome: outcome_leaves(&spec.id),
             spec,
             num_envs,
@@ -85,17 +102,23 @@ impl ForeignEnvs {
         obs: RowsMut<'_>,
         outcomes: Outcomes<'_>,
     ) -> Result<(), EnvError> {
+        let rows = Origin::All(actions);
         let actions: Vec<_> = self
             .acted
             .iter()
-            .map(|leaf| leaf.write(py, Origin::All(actions)))
+            .map(|leaf| leaf.write(py, rows))
             .collect::<Result<_, _>>()?;
         let actions = PyList::new(py, actions).map_err(EnvError::failed)?;
+        let state: Vec<_> = self
+            .state
+            .iter()
+            .map(|(_, leaf)| leaf.as_ref().map(|leaf| leaf.write(py, rows)).transpose())
+            .collect::<Result<_, _>>()?;
         let result = self
             .held
             .object
             .bind(py)
-            .call_method1(intern!(py, "step"), (actions,))
+            .call_method1(intern!(py, "step"), (actions, state))
             .map_err(EnvError::failed)?;
         let values = result
             .cast::<PyTuple>()
@@ -119,13 +142,19 @@ pub(super) fn read_leaves(leaves: &[LeafSpec], role: &str, id: &str) -> Vec<Leaf
 
 /// What makes arrays of leaves.
 pub(super) fn write_leaves(leaves: &[LeafSpec]) -> Vec<Writer> {
-    let writer = |(index, leaf): (usize, &LeafSpec)| Writer::Array {
+    let leaves = leaves.iter().enumerate();
+    leaves
+        .map(|(index, leaf)| write_leaf(index, leaf))
+        .collect()
+}
+
+fn write_leaf(index: usize, leaf: &LeafSpec) -> Writer {
+    Writer::Array {
         leaf: index,
         dtype: leaf.dtype,
         shape: leaf.shape.to_vec(),
         cast: None,
-    };
-    leaves.iter().enumerate().map(writer).collect()
+    }
 }
 
 /// Reads a sequence of arrays, one for each leaf.
@@ -180,6 +209,26 @@ impl VecEnv for ForeignEnvs {
 
     fn num_envs(&self) -> usize {
         self.num_envs
+    }
+
+    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
+        for (leaf, writer) in &mut self.state {
+            let Some(index) = columns.iter().position(|column| column.key == leaf.key) else {
+                continue;
+            };
+            let written = &columns[index];
+            if written.elements() != leaf.elements() {
+                return Err(EnvError::Spec(format!(
+                    "state {} of {}: expected {:?}, the policy writes {:?}",
+                    leaf.key,
+                    self.spec.id,
+                    leaf.shape.as_slice(),
+                    written.shape.as_slice()
+                )));
+            }
+            *writer = Some(write_leaf(index, written));
+        }
+        Ok(())
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {

@@ -202,6 +202,7 @@ fn spaces(env: &Bound<'_, PyAny>, one_hot: bool) -> PyResult<(EnvSpec, Reader, W
     let (action, writer) = Space::acted(&acted, &id, one_hot).writer()?;
     let mut spec = EnvSpec::new(id, observation, action);
     spec.max_episode_steps = limit;
+    spec.keeps_seed = true;
     Ok((spec, reader, writer))
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use tensordict::NestedKey;
 use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow::slab::RowBlock;
 
@@ -103,6 +104,13 @@ impl EnvHandle {
     #[getter]
     fn action<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         describe::to_python(py, &self.spec.action)
+    }
+
+    /// Names of the observations that are rewards.
+    #[getter]
+    fn rewards(&self) -> Vec<Vec<String>> {
+        let names = |key: &NestedKey| key.components().iter().map(ToString::to_string).collect();
+        self.spec.rewards.iter().map(names).collect()
     }
 
     /// Resets the environments `envs`, each with its seed or None, and returns what all observe.

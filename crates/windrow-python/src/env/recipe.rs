@@ -7,11 +7,11 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use tensordict::NestedKey;
 use windrow::env::{
     Env, EnvError, EnvFactory, FrameSkip, Joined, OneHotActions, Serial, VecEnv, make, make_vec,
 };
 
+use super::describe::nested_key;
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
 use super::layer::Layer;
@@ -306,13 +306,6 @@ impl EnvRecipe {
     fn layered(&self, layer: Layer) -> Self {
         Self(Arc::new(Recipe::Layered(Arc::clone(&self.0), layer)))
     }
-}
-
-/// A key from its names, outermost first.
-fn nested_key(names: &Bound<'_, PyAny>) -> PyResult<NestedKey> {
-    let names: Vec<String> = names.extract()?;
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    Ok(NestedKey::from(names.as_slice()))
 }
 
 fn source(env: Py<PyAny>, own: bool) -> Source {

@@ -100,6 +100,7 @@ impl VectorEnvs {
         let (action, writer) = Space::acted(&acted, &id, one_hot).writer()?;
         let mut spec = EnvSpec::new(id, observation, action);
         spec.max_episode_steps = limit;
+        spec.keeps_seed = true;
         let mode = env
             .getattr("metadata")?
             .call_method1("get", ("autoreset_mode",))?;

@@ -107,7 +107,8 @@ pub(super) struct TorchPolicy {
 struct Known {
     object: Py<PyAny>,
     act: Py<PyAny>,
-    leaves: Vec<LeafSpec>,
+    /// What the object is given, each with its number among the observations.
+    leaves: Vec<(usize, LeafSpec)>,
     /// Dimensions before those of a leaf.
     batch: Vec<usize>,
     columns: Vec<Column>,
@@ -138,10 +139,13 @@ impl TorchPolicy {
     fn probe(&self, py: Python<'_>, env: &EnvSpec) -> PyResult<Known> {
         let object = self.makers.get(py, self.worker)?;
         let batch = self.rows.batch();
-        let leaves = env.observation_leaves();
+        let observed = env.observation_leaves().into_iter().enumerate();
+        let leaves: Vec<_> = observed
+            .filter(|(_, leaf)| !env.rewards.contains(&leaf.key))
+            .collect();
         let inputs = PyDict::new(py);
-        for (index, leaf) in leaves.iter().enumerate() {
-            let example = self.rows.example(index, leaf);
+        for (index, leaf) in &leaves {
+            let example = self.rows.example(*index, leaf);
             let example = example.map_err(|error| PyTypeError::new_err(error.to_string()))?;
             inputs.set_item(
                 batch::key_to_python(py, &leaf.key)?,
@@ -202,8 +206,8 @@ impl Known {
         mut out: RowsMut<'_>,
     ) -> Result<(), PolicyError> {
         let mut arguments = Vec::with_capacity(self.leaves.len() + 1);
-        for (index, leaf) in self.leaves.iter().enumerate() {
-            let rows = observations(input.obs, index, leaf, &self.batch)?;
+        for (index, leaf) in &self.leaves {
+            let rows = observations(input.obs, *index, leaf, &self.batch)?;
             arguments.push(batch::to_torch(py, rows).map_err(PolicyError::failed)?);
         }
         if self.wants_first {

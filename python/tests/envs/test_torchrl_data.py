@@ -1,0 +1,223 @@
+"""What TorchRL's environments bring beside observations and actions: rewards, states, masks, seeds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import windrow.envs as ours
+from tensordict import TensorDict
+
+torchrl = pytest.importorskip("torchrl")
+
+from theirs import Counting  # noqa: E402
+from torchrl.collectors import Collector as TheirCollector  # noqa: E402
+from torchrl.data import Bounded, Categorical, Composite, NonTensor, OneHot, Unbounded  # noqa: E402
+from torchrl.envs import ActionMask, EnvBase, GymEnv, LineariseRewards, TransformedEnv  # noqa: E402
+from windrow.collectors import Collector  # noqa: E402
+
+
+class Agents(EnvBase):
+    """Two agents; the episode ends after four steps."""
+
+    def __init__(self, batch: tuple[int, ...] = (), name: Any = ("agents", "reward"), shape: tuple[int, ...] = (2, 1)) -> None:
+        super().__init__(batch_size=batch)
+        self.name, self.rewards, self.count = name, torch.arange(1.0, 1 + math.prod(shape)).reshape(shape), 0
+
+        def agents(**leaves: Any) -> Any:
+            return Composite(agents=Composite(leaves, shape=(*batch, 2)), shape=batch)
+
+        self.observation_spec = agents(observation=Unbounded((*batch, 2, 3)))
+        self.action_spec = agents(action=Bounded(-1, 1, (*batch, 2, 1)))
+        reward = Unbounded((*batch, *shape))
+        self.reward_spec = agents(reward=reward) if isinstance(name, tuple) else Composite({name: reward}, shape=batch)
+        self.full_done_spec = Categorical(2, (*batch, 1), dtype=torch.bool)
+
+    def _root(self) -> Any:
+        size = self.batch_size
+        agents = TensorDict({"observation": torch.full((*size, 2, 3), float(self.count))}, (*size, 2))
+        return TensorDict({"agents": agents, "done": torch.full((*size, 1), self.count >= 4)}, size)
+
+    def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
+        self.count = 0
+        return self._root()
+
+    def _step(self, tensordict: Any) -> Any:
+        self.count += 1
+        return self._root().set(self.name, self.rewards.expand(*self.batch_size, *self.rewards.shape).clone())
+
+    def _set_seed(self, seed: int | None) -> None:
+        return None
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_rewards_of_agents_lie_where_torchrl_has_them(batch: tuple[int, ...]) -> None:
+    theirs = next(iter(TheirCollector(Agents(batch), None, frames_per_batch=12, total_frames=12)))
+    ours_ = next(Collector(Agents(batch), None, frames_per_batch=12))
+    assert torch.equal(ours_["next", "agents", "reward"], theirs["next", "agents", "reward"])
+    assert ("agents", "reward") not in ours_.keys(True)
+    assert ours_["next", "reward"].unique().tolist() == [3]
+    assert set(theirs.keys(True, True)) <= set(ours_.keys(True, True))
+
+
+def test_a_reward_of_another_name_keeps_it() -> None:
+    def policy(td: Any) -> Any:
+        return td.set(("agents", "action"), td["agents", "observation"][..., :1] * 0)
+
+    batch = next(Collector(Agents(name="income", shape=(1,)), policy, frames_per_batch=4))
+    assert batch["next", "income"].tolist() == batch["next", "reward"].tolist() == [[1]] * 4
+    assert "income" not in batch.keys()
+
+
+@pytest.mark.parametrize("name", ["reward", "income"])
+def test_rewards_that_are_not_one_number_are_refused(name: str) -> None:
+    message = rf"reward '{name}' of Agents has shape \(3,\).*LineariseRewards\(in_keys=\['{name}'\], weights=\[1.0, 1.0, 1.0\]\)"
+    with pytest.raises(ValueError, match=message):
+        Collector(Agents(name=name, shape=(3,)), None, frames_per_batch=4)
+
+
+def test_linearised_rewards_are_one_number() -> None:
+    env = TransformedEnv(Agents(name="reward", shape=(3,)), LineariseRewards(in_keys=["reward"], weights=[1.0, 1.0, 2.0]))
+    assert next(Collector(env, None, frames_per_batch=4))["next", "reward"].tolist() == [[9]] * 4
+
+
+def test_rewards_are_not_observed() -> None:
+    env = ours.TransformedEnv(Agents(), ours.StepCounter())
+    root = env.reset()
+    assert ("agents", "reward") not in root.keys(True)
+    step, root = env.step_and_maybe_reset(env.rand_action(root))
+    assert step["next", "agents", "reward"].flatten().tolist() == [1, 2]
+    assert ("agents", "reward") not in root.keys(True)
+    assert env.reward_keys == ["reward", ("agents", "reward")]
+    assert env.full_reward_spec["agents", "reward"].shape == (2, 1)
+    assert ("agents", "reward") not in env.observation_keys
+
+
+class Masked(Counting):
+    """One of five choices is legal at each step: the reward says whether it was taken."""
+
+    def __init__(self, observe_mask: bool = True, dtype: Any = torch.bool) -> None:
+        super().__init__()
+        self.dtype = dtype
+        mask = Composite(action_mask=Unbounded((5,), dtype=dtype))
+        if observe_mask:
+            self.observation_spec.update(mask)
+        else:
+            self.state_spec = mask
+        self.action_spec = OneHot(5)
+
+    def _root(self, count: Any) -> Any:
+        self.legal = torch.nn.functional.one_hot(count[0].long() * 2 % 5, 5)
+        return super()._root(count).set("action_mask", self.legal.to(self.dtype))
+
+    def _step(self, tensordict: Any) -> Any:
+        legal = (tensordict["action"] * self.legal).sum(-1, keepdim=True)
+        return super()._step(tensordict).set("reward", legal.float())
+
+
+@pytest.mark.parametrize("observe_mask", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8])
+@pytest.mark.parametrize("arguments", [{}, {"init_random_frames": 20}])
+def test_random_actions_are_legal(observe_mask: bool, dtype: Any, arguments: dict[str, Any]) -> None:
+    policy = (lambda td: td.set("action", OneHot(5).zero())) if arguments else None
+    env = TransformedEnv(Masked(observe_mask, dtype), ActionMask())
+    batch = next(Collector(env, policy, frames_per_batch=20, **arguments))
+    assert batch["next", "reward"].flatten().tolist() == [1] * 20
+    assert torch.equal(batch["action"], batch["action_mask"].long())
+
+
+class Reading(Counting):
+    """Rewards with its goal, which it does not observe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state_spec = Composite(goal=Composite(value=Unbounded((1,))))
+
+    def _root(self, count: Any) -> Any:
+        return super()._root(count).set(("goal", "value"), torch.full((1,), 7.0))
+
+    def _step(self, tensordict: Any) -> Any:
+        following = super()._step(tensordict).set("reward", tensordict["goal", "value"])
+        return following.exclude("goal")
+
+
+def to_goals(td: Any) -> Any:
+    td.set("action", torch.ones((*td.shape, 1), dtype=torch.bool))
+    return td.set(("goal", "value"), td["data", "count"] * 10.0)
+
+
+def test_state_is_passed_on_where_the_policy_writes_it() -> None:
+    theirs = next(iter(TheirCollector(Reading(), to_goals, frames_per_batch=7, total_frames=7)))
+    batch = next(Collector(Reading(), to_goals, frames_per_batch=7))
+    for key in ("goal", "value"), ("next", "reward"):
+        assert batch[key].flatten().tolist() == theirs[key].flatten().tolist() == [0, 10, 20, 30, 40, 0, 10]
+    wrapped = ours.TransformedEnv(Reading(), ours.StepCounter())
+    joined = next(Collector(lambda: wrapped, to_goals, frames_per_batch=7))
+    assert joined["next", "reward"].flatten().tolist() == [0, 10, 20, 30, 40, 0, 10]
+    lockstep = next(Collector(Reading, to_goals, frames_per_batch=14, num_envs=2))
+    assert lockstep["next", "reward"].squeeze(-1).tolist() == [[0, 10, 20, 30, 40, 0, 10]] * 2
+
+
+def test_state_stays_what_a_reset_gave_where_the_policy_does_not_write_it() -> None:
+    theirs = next(iter(TheirCollector(Reading(), None, frames_per_batch=7, total_frames=7)))
+    batch = next(Collector(Reading(), None, frames_per_batch=7))
+    assert batch["next", "reward"].tolist() == theirs["next", "reward"].tolist() == [[7]] * 7
+
+
+def test_state_of_another_shape_is_refused() -> None:
+    def policy(td: Any) -> Any:
+        return to_goals(td).set(("goal", "value"), torch.zeros(*td.shape, 2))
+
+    message = r'state \("goal", "value"\) of Reading: expected \[1\], the policy writes \[2\]'
+    with pytest.raises(ValueError, match=message):
+        Collector(Reading(), policy, frames_per_batch=7)
+
+
+def test_what_is_no_tensor_is_left_out_with_a_warning() -> None:
+    class Telling(Counting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_spec["data", "text"] = NonTensor(())
+
+        def _root(self, count: Any) -> Any:
+            return super()._root(count).set(("data", "text"), f"step {int(count)}")
+
+    with pytest.warns(UserWarning, match=r"Telling observes what is no tensor, which batches leave out: \('data', 'text'\)"):
+        batch = next(Collector(Telling(), None, frames_per_batch=4))
+    assert batch["data", "count"].flatten().tolist() == [0, 1, 2, 3] and ("data", "text") not in batch.keys(True)
+
+
+@pytest.mark.parametrize("make", [ours.GymEnv, GymEnv], ids=["own", "torchrl"])
+@pytest.mark.parametrize("is_random", [True, False])
+def test_an_environment_keeps_its_seed(make: Any, is_random: bool) -> None:
+    def observed(own: int, collector: type = Collector, **arguments: Any) -> Any:
+        torch.manual_seed(0)
+        env = make("CartPole-v1")
+        env.set_seed(own)
+        policy = None if is_random else lambda td: td.set("action", torch.tensor([0, 1]))
+        return next(iter(collector(env, policy, frames_per_batch=60, total_frames=60, **arguments)))["observation"].clone()
+
+    assert torch.equal(observed(0), observed(0))
+    assert not torch.equal(observed(0), observed(1))
+    assert torch.equal(observed(0, seed=5), observed(1, seed=5))
+    if make is GymEnv and not is_random:
+        assert torch.equal(observed(0), observed(0, TheirCollector))
+
+
+def test_the_seed_of_an_environment_is_used_once() -> None:
+    env = ours.GymEnv("Pendulum-v1")
+    env.set_seed(3)
+    seen = [next(Collector(env, None, frames_per_batch=5))["observation"].clone() for _ in range(2)]
+    seeded = next(Collector("Pendulum-v1", None, frames_per_batch=5, seed=3))["observation"]
+    assert torch.equal(seen[0], seeded) and not torch.equal(seen[1], seeded)
+
+
+def test_torch_decides_what_nothing_else_does() -> None:
+    def batch(make: Any) -> Any:
+        torch.manual_seed(7)
+        return next(Collector(make(), None, frames_per_batch=20))
+
+    first, second = (batch(lambda: "CartPole-v1") for _ in range(2))
+    assert torch.equal(first["observation"], second["observation"]) and torch.equal(first["action"], second["action"])
