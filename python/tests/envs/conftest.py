@@ -37,8 +37,8 @@ class Scripted(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, observation: Any) -> None:
-        self.observation = observation
+    def __init__(self, observation: Any, reward: Any = 0.0) -> None:
+        self.observation, self.reward = observation, reward
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         return np.zeros(3, np.float32), {}
@@ -46,7 +46,7 @@ class Scripted(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if isinstance(self.observation, BaseException):
             raise self.observation
-        return self.observation, 0.0, False, False, {}
+        return self.observation, self.reward, False, False, {}
 
 
 @pytest.fixture

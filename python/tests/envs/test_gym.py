@@ -185,3 +185,16 @@ def test_ids_and_functions_are_environments() -> None:
 def test_torch_is_not_imported_to_describe_an_environment() -> None:
     code = "import sys; from windrow.envs import GymEnv, ParallelEnv; ParallelEnv(2, GymEnv('CartPole-v1')); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("reward", [3, np.float32(3), np.array([3.0]), np.array(3.0), np.array([[3]])], ids=repr)
+def test_rewards_are_numbers_however_they_are_packed(scripted: Any, reward: Any) -> None:
+    env = scripted(np.zeros(3, np.float32), reward)
+    assert next(Collector(env, None, frames_per_batch=2))["next", "reward"].tolist() == [[3], [3]]
+
+
+@pytest.mark.parametrize("reward", [None, np.zeros(2), "much"], ids=repr)
+def test_rewards_that_are_no_numbers_are_errors(scripted: Any, reward: Any) -> None:
+    env = scripted(np.zeros(3, np.float32), reward)
+    with pytest.raises(Exception, match="environment 0, episode 0, step 0: reward of Scripted: expected a number, got"):
+        next(Collector(env, None, frames_per_batch=2))

@@ -2,7 +2,7 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyFloat, PyTuple};
 use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow::slab::{Rows, RowsMut};
 
@@ -165,16 +165,35 @@ impl World {
             Ok(values) if values.len() == 5 => values,
             _ => return Err(not_five(id, &result)),
         };
+        let reward = values.get_item(1).map_err(EnvError::failed)?;
+        let reward = match reward.cast::<PyFloat>() {
+            Ok(reward) => reward.value(),
+            Err(_) => number(&reward, id)?,
+        };
         let read = || -> PyResult<Stepped<'py>> {
             Ok(Stepped {
                 observation: values.get_item(0)?,
-                reward: values.get_borrowed_item(1)?.extract()?,
+                reward,
                 terminated: values.get_borrowed_item(2)?.is_truthy()?,
                 truncated: values.get_borrowed_item(3)?.is_truthy()?,
             })
         };
         read().map_err(EnvError::failed)
     }
+}
+
+/// A reward that is no float of Python's: an array of one element is a number too.
+fn number(reward: &Bound<'_, PyAny>, id: &str) -> Result<f64, EnvError> {
+    let one = match reward.call_method0(intern!(reward.py(), "item")) {
+        Ok(one) => one.extract(),
+        Err(_) => reward.extract(),
+    };
+    one.map_err(|_: PyErr| {
+        EnvError::Spec(format!(
+            "reward of {id}: expected a number, got {reward} ({})",
+            reward.get_type()
+        ))
+    })
 }
 
 #[cold]
