@@ -3,6 +3,10 @@
 ``GymEnv("CartPole-v1")`` is an environment by its id; collectors also take an environment of Gymnasium or TorchRL, or a
 function that returns any of these. Choices are one-hot as in TorchRL, unless ``categorical_action_encoding=True``; where a
 collector is given a bare id, they are indices, as they are for the same id in Rust.
+
+Classes that there are only in ``torchrl.envs``, such as ``CatFrames`` or ``RewardScaling``, are found here too where torchrl is
+installed. They go with its environments, which collectors take as well: ``torchrl.envs.TransformedEnv`` of a
+``torchrl.envs.GymEnv``.
 """
 
 from __future__ import annotations
@@ -10,9 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windrow.envs._base import EnvBase
-from windrow.envs._batched import EnvCreator, ParallelEnv, SerialEnv, env_creator
+from windrow.envs._batched import ParallelEnv, SerialEnv
 from windrow.envs._check import check_env, check_env_specs
 from windrow.envs._gym import GymEnv, GymWrapper
+from windrow.envs._theirs import of_torchrl
+from windrow.envs.env_creator import EnvCreator, env_creator
 from windrow.envs.transforms import (
     Compose,
     DoubleToFloat,
@@ -50,11 +56,24 @@ __all__ = [
     "set_exploration_type",
 ]
 
+_OF_UTILS = {
+    "ExplorationType",
+    "RandomPolicy",
+    "exploration_type",
+    "make_composite_from_td",
+    "set_exploration_type",
+    "step_mdp",
+    "terminated_or_truncated",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # These come from tensordict, which brings torch.
-    if name not in ("ExplorationType", "exploration_type", "set_exploration_type"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from windrow.envs import utils
+    # These bring torch.
+    if name in _OF_UTILS:
+        from windrow.envs import utils
 
-    return getattr(utils, name)
+        return getattr(utils, name)
+    # Modules of this package are not meant.
+    if not name[0].isupper():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return of_torchrl(name, __name__, "torchrl.envs")

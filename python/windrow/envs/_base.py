@@ -36,6 +36,14 @@ class EnvBase:
         self._facts: _Facts | None = None
         self._closed = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if hasattr(cls, "_step") or hasattr(cls, "_reset"):
+            raise TypeError(
+                f"{cls.__name__} steps by its own _step and _reset, as environments of TorchRL do: derive it from "
+                "torchrl.envs.EnvBase; collectors, and whatever else takes an environment, take it as well"
+            )
+
     def _make_recipe(self) -> EnvRecipe:
         raise NotImplementedError
 

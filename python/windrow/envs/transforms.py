@@ -8,6 +8,7 @@ from typing import Any
 
 from windrow._windrow import EnvHandle, EnvRecipe
 from windrow.envs._base import EnvBase, Key
+from windrow.envs._theirs import of_torchrl
 
 FRAMES_FOR_STATISTICS = 1000
 """Random frames that statistics are estimated from where none were given."""
@@ -389,10 +390,16 @@ class _Wrapped(EnvBase):
         return repr(self._env)
 
 
+def __getattr__(name: str) -> Any:
+    return of_torchrl(name, __name__, "torchrl.envs.transforms")
+
+
 def _checked(transform: Any) -> Transform:
     if not isinstance(transform, Transform):
         raise TypeError(
-            f"expected a transform of windrow.envs, got {type(transform).__name__}: those of TorchRL go into its own TransformedEnv, which collectors take as well"
+            f"expected a transform of windrow.envs, got {type(transform).__name__}: transforms of TorchRL go around its own "
+            f"environments, torchrl.envs.TransformedEnv(torchrl.envs.GymEnv(...), {type(transform).__name__}(...)), which "
+            "collectors take as well"
         )
     return transform
 

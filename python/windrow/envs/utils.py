@@ -1,17 +1,26 @@
-"""Helpers around environments, under TorchRL's names."""
+"""Helpers around environments, under TorchRL's names. Those that windrow does not have are TorchRL's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from windrow.envs._check import check_env, check_env_specs
+from windrow.envs._theirs import of_torchrl
+from windrow.modules import RandomPolicy
 
 if TYPE_CHECKING:
     from tensordict.nn import InteractionType as ExplorationType
     from tensordict.nn.probabilistic import interaction_type as exploration_type
     from tensordict.nn.probabilistic import set_interaction_type as set_exploration_type
 
-__all__ = ["ExplorationType", "check_env", "check_env_specs", "exploration_type", "set_exploration_type"]
+__all__ = [
+    "ExplorationType",
+    "RandomPolicy",
+    "check_env",
+    "check_env_specs",
+    "exploration_type",
+    "set_exploration_type",
+]
 
 _OF_TENSORDICT = {
     "ExplorationType": "InteractionType",
@@ -23,7 +32,7 @@ _OF_TENSORDICT = {
 def __getattr__(name: str) -> Any:
     # tensordict brings torch, which is imported only by those who use it.
     if name not in _OF_TENSORDICT:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return of_torchrl(name, __name__, "torchrl.envs.utils")
     from tensordict.nn import probabilistic
 
     return getattr(probabilistic, _OF_TENSORDICT[name])

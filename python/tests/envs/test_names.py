@@ -1,0 +1,74 @@
+"""Where TorchRL has what, and what windrow does not have."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+import windrow.envs
+from windrow.envs import GymEnv, TransformedEnv
+
+torchrl = pytest.importorskip("torchrl")
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("common", ["EnvBase"]),
+        ("batched_envs", ["ParallelEnv", "SerialEnv"]),
+        ("env_creator", ["EnvCreator", "env_creator"]),
+        ("libs.gym", ["GymEnv", "GymWrapper"]),
+        ("transforms", ["Compose", "StepCounter", "TransformedEnv"]),
+    ],
+)
+def test_windrows_own_are_where_torchrl_has_them(module: str, names: list[str]) -> None:
+    found = importlib.import_module(f"windrow.envs.{module}")
+    for name in names:
+        assert getattr(found, name) is getattr(windrow.envs, name)
+        assert hasattr(importlib.import_module(f"torchrl.envs.{module}"), name)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("", "CatFrames"),
+        ("", "step_mdp"),
+        ("", "make_composite_from_td"),
+        (".transforms", "RewardScaling"),
+        (".utils", "step_mdp"),
+        (".libs.gym", "set_gym_backend"),
+    ],
+)
+def test_what_windrow_has_not_is_torchrls(module: str, name: str) -> None:
+    theirs = getattr(importlib.import_module(f"torchrl.envs{module}"), name)
+    assert getattr(importlib.import_module(f"windrow.envs{module}"), name) is theirs
+
+
+def test_nobody_has_some_names() -> None:
+    with pytest.raises(ImportError, match="cannot import name 'Nonsense'"):
+        from windrow.envs import Nonsense  # type: ignore[attr-defined]  # noqa: F401
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense', nor has torchrl.envs"):
+        windrow.envs.Nonsense
+    assert not hasattr(windrow.envs, "nonsense") and not hasattr(windrow.envs, "__wrapped__")
+
+
+@pytest.mark.parametrize("line", ["from windrow.envs import CatFrames", "from windrow.envs.utils import step_mdp"])
+def test_without_torchrl_it_is_named(line: str) -> None:
+    program = f"import sys; sys.modules['torchrl'] = None\n{line}"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "ImportError: windrow.envs" in told.stderr and "torchrl, which may have it, is not installed" in told.stderr
+
+
+def test_transforms_of_torchrl_go_around_its_environments() -> None:
+    with pytest.raises(TypeError, match=r"torchrl.envs.TransformedEnv\(torchrl.envs.GymEnv\(...\), RewardScaling\(...\)\)"):
+        TransformedEnv(GymEnv("Pendulum-v1"), windrow.envs.RewardScaling(0.0, 0.1))
+
+
+def test_environments_of_ones_own_derive_from_torchrls() -> None:
+    with pytest.raises(TypeError, match="Mine steps by its own _step and _reset.*derive it from torchrl.envs.EnvBase"):
+
+        class Mine(windrow.envs.EnvBase):
+            def _step(self, tensordict: object) -> object:
+                return tensordict
