@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from windrow._windrow import EnvHandle, EnvRecipe
-from windrow.envs import _specs
+from windrow.envs._described import FLAGS, Described, Facts, short
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-Key = str | tuple[str, ...]
 
-_FLAGS = ("done", "terminated", "truncated")
-
-
-def _short(path: tuple[str, ...]) -> Key:
-    return path[0] if len(path) == 1 else path
-
-
-class EnvBase:
+class EnvBase(Described):
     """An environment that steps on ``TensorDict``s, and that collectors make copies of.
 
     Observations, rewards and flags are those of TorchRL: ``reset`` gives a root, ``step`` adds ``"next"`` to it. A subclass
@@ -33,7 +26,7 @@ class EnvBase:
         self._device = device
         self._handle: EnvHandle | None = None
         self._seeds: list[int] | None = None
-        self._facts: _Facts | None = None
+        self._facts: Facts | None = None
         self._closed = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -59,140 +52,18 @@ class EnvBase:
             self._handle = EnvHandle(self._make_recipe())
         return self._handle
 
-    def _known(self) -> _Facts:
-        if self._facts is None:
-            self._facts = _Facts(self._made())
-        return self._facts
+    def _plain_recipe(self) -> EnvRecipe:
+        """How an environment is made that has the same specs, but may observe other numbers."""
+        return self._recipe()
 
-    # What it is
-
-    @property
-    def device(self) -> Any:
-        """Where tensors are put, a ``torch.device`` or None."""
-        import torch
-
-        return None if self._device is None else torch.device(self._device)
-
-    @property
-    def batch_size(self) -> Any:
-        """``[]`` for one environment, ``[n]`` for several in lockstep."""
-        import torch
-
-        return torch.Size(self._known().batch)
-
-    @property
-    def num_envs(self) -> int:
-        """Environments in lockstep."""
-        return self._known().num_envs
-
-    @property
-    def batch_locked(self) -> bool:
-        """The batch size does not change."""
+    def _is_settled(self) -> bool:
+        """Whether all is known that the environment is made with."""
         return True
 
-    @property
-    def max_episode_steps(self) -> int | None:
-        """Steps after which the environment truncates an episode by itself, if it does."""
-        return self._known().max_episode_steps
-
-    @property
-    def observation_spec(self) -> Any:
-        """Names and specs of the observations."""
-        return _specs.give(self._observation())
-
-    full_observation_spec = observation_spec
-
-    @property
-    def full_action_spec(self) -> Any:
-        """Names and specs of the actions."""
-        return _specs.give(self._action())
-
-    @property
-    def action_spec(self) -> Any:
-        """The action's spec; a composite where there are several."""
-        entries = list(self._action().leaves())
-        return _specs.give(entries[0][1] if len(entries) == 1 else self._action())
-
-    @property
-    def reward_spec(self) -> Any:
-        """The reward's spec, ``[*batch, 1]``."""
-        return _specs.give(_specs.Unbounded((*self._known().batch, 1), "float32", self._device))
-
-    @property
-    def full_reward_spec(self) -> Any:
-        """Specs of the rewards under their names: that of the step, and others if the environment has some."""
-        return _specs.give(self._reward())
-
-    @property
-    def done_spec(self) -> Any:
-        """Specs of ``done``, ``terminated`` and ``truncated``, ``[*batch, 1]``."""
-        batch = self._known().batch
-        flags = {name: _specs.Categorical(2, (*batch, 1), "bool", self._device) for name in _FLAGS}
-        return _specs.give(_specs.Composite(flags, batch, self._device))
-
-    full_done_spec = done_spec
-
-    def _observation(self) -> _specs.Composite:
-        facts = self._known()
-        return self._named([leaf for leaf in facts.observation if leaf[0] not in facts.rewards])
-
-    def _reward(self) -> _specs.Composite:
-        facts = self._known()
-        reward = (("reward",), ("unbounded", "float32", (1,)))
-        return self._named([reward, *(leaf for leaf in facts.observation if leaf[0] in facts.rewards)])
-
-    def _action(self) -> _specs.Composite:
-        return self._named(self._known().action)
-
-    def _named(self, leaves: list[tuple[tuple[str, ...], _specs.Description]]) -> _specs.Composite:
-        batch = self._known().batch
-        root: dict[str, Any] = {}
-        for path, leaf in leaves:
-            level = root
-            for name in path[:-1]:
-                level = level.setdefault(name, {})
-            level[path[-1]] = _specs.of(leaf, batch, self._device)
-
-        def composite(level: dict[str, Any]) -> _specs.Composite:
-            entries = {name: composite(entry) if isinstance(entry, dict) else entry for name, entry in level.items()}
-            return _specs.Composite(entries, batch, self._device)
-
-        return composite(root)
-
-    @property
-    def observation_keys(self) -> list[Key]:
-        """Names of the observations."""
-        return [key for key, _ in self._observation().leaves()]
-
-    @property
-    def action_keys(self) -> list[Key]:
-        """Names of the actions."""
-        return [_short(path) for path, _ in self._known().action]
-
-    @property
-    def action_key(self) -> Key:
-        """Name of the first action."""
-        return self.action_keys[0]
-
-    @property
-    def reward_keys(self) -> list[Key]:
-        """Names of the rewards: one, unless the environment has more."""
-        return [key for key, _ in self._reward().leaves()]
-
-    @property
-    def reward_key(self) -> Key:
-        """Name of the reward of the step."""
-        return "reward"
-
-    @property
-    def done_keys(self) -> list[Key]:
-        """Names of the flags."""
-        return list(_FLAGS)
-
-    @property
-    def reset_keys(self) -> list[Key]:
-        """Name of the flags that ask for a partial reset."""
-        return ["_reset"]
+    def _known(self) -> Facts:
+        if self._facts is None:
+            self._facts = Facts(self._made())
+        return self._facts
 
     # What it does
 
@@ -218,7 +89,7 @@ class EnvBase:
             self._seeds = None
         root = self._tensordict(seen).exclude(*self.reward_keys)
         partial = len(which) < facts.num_envs
-        for name in _FLAGS:
+        for name in FLAGS:
             flags = self._zeros(bool)
             if partial and tensordict is not None and tensordict.get(name, None) is not None:
                 flags = tensordict.get(name).reshape(facts.num_envs, 1).clone()
@@ -269,24 +140,36 @@ class EnvBase:
         self,
         max_steps: int,
         policy: Any = None,
+        callback: Callable[[EnvBase, TensorDictBase], Any] | None = None,
         *,
         auto_reset: bool = True,
+        auto_cast_to_device: bool = False,
         break_when_any_done: bool = True,
+        return_contiguous: bool | None = None,
         tensordict: TensorDictBase | None = None,
+        set_truncated: bool = False,
+        trust_policy: bool = False,
     ) -> TensorDictBase:
         """``max_steps`` steps under ``policy``, or fewer where an episode ends: ``[*batch, time]``.
 
         Arguments:
-            policy: called with the root, gives it back with actions; None draws actions at random.
+            policy: called with the root, gives it back with actions; a plain module is called with observations, as in a
+                collector. None draws actions at random.
+            callback: called with this environment and the root that follows, after each step but the last.
             auto_reset: begin with a reset; otherwise with ``tensordict``.
+            auto_cast_to_device: call the policy where its parameters are.
             break_when_any_done: end with the first episode that does; otherwise begin the next one.
+            return_contiguous: accepted for TorchRL's sake; the steps are always stacked in memory of their own.
+            set_truncated: mark the last step as truncated.
+            trust_policy: take a plain module for one that maps a TensorDict to a TensorDict.
         """
         import torch
 
         root = self.reset() if auto_reset or tensordict is None else tensordict
-        steps = []
-        for _ in range(max_steps):
-            root = self.rand_action(root) if policy is None else policy(root)
+        act = self.rand_action if policy is None else self._acting(policy, trust_policy, auto_cast_to_device)
+        steps: list[Any] = []
+        while len(steps) < max_steps:
+            root = act(root)
             if break_when_any_done:
                 step = self.step(root)
                 root = step.get("next").exclude(*self.reward_keys)
@@ -295,9 +178,36 @@ class EnvBase:
             steps.append(step)
             if break_when_any_done and bool(step.get(("next", "done")).any()):
                 break
+            if callback is not None and len(steps) < max_steps:
+                callback(self, root)
         stacked: Any = torch.stack(steps, len(self._known().batch))
         stacked.names = [*stacked.names[:-1], "time"]
+        if set_truncated:
+            for name in ("truncated", "done"):
+                stacked.get(("next", name))[..., -1, :] = True
         return stacked
+
+    def _acting(self, policy: Any, trust: bool, cast: bool) -> Callable[[TensorDictBase], TensorDictBase]:
+        """``policy`` as a function from root to root."""
+        from torch import nn
+
+        call = policy
+        if isinstance(policy, nn.Module):
+            from windrow._torch_policy import arguments_of, calls_with_tensordict
+
+            if not calls_with_tensordict(policy, trust):
+                places = arguments_of(policy, self.observation_keys)
+                keys = [self.observation_keys[place] for place in places]
+
+                def call(root: Any) -> Any:
+                    values = policy(*(root.get(key) for key in keys))
+                    values = values if isinstance(values, tuple) else (values,)
+                    return root.update(dict(zip(self.action_keys, values)))
+
+        parameter = next(policy.parameters(), None) if cast and isinstance(policy, nn.Module) else None
+        if parameter is None:
+            return call
+        return lambda root: call(root.to(parameter.device)).to(self.device or "cpu")
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seeds environment ``i`` with ``seed + i`` at the next reset, or all with ``seed`` when ``static_seed``.
@@ -318,7 +228,7 @@ class EnvBase:
         """One step of zeros, with all keys, shapes and element types."""
         fake = self._observation().zero()
         following = self._observation().zero()
-        for name in _FLAGS:
+        for name in FLAGS:
             fake.set(name, self._zeros(bool))
             following.set(name, self._zeros(bool))
         for key, spec in self._reward().leaves():
@@ -351,8 +261,18 @@ class EnvBase:
         self._device = device
         return self
 
-    def close(self) -> None:
-        """Lets the environment go; it cannot be used again."""
+    def train(self, mode: bool = True) -> EnvBase:
+        """Nothing changes: there is no other mode."""
+        return self
+
+    def eval(self) -> EnvBase:
+        """The same as :meth:`train`."""
+        return self.train(False)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Lets the environment go; it cannot be used again. ``raise_if_closed`` is accepted for TorchRL's sake: it may be closed
+        more than once.
+        """
         self._handle, self._closed = None, True
 
     @property
@@ -388,37 +308,5 @@ class EnvBase:
         facts, root = self._known(), self._empty()
         for (path, _), array in zip(facts.observation, seen, strict=True):
             tensor = torch.from_numpy(array)
-            root.set(_short(path), tensor if facts.batch else tensor[0])
+            root.set(short(path), tensor if facts.batch else tensor[0])
         return root
-
-
-class _Facts:
-    """What a handle says of itself, kept when the handle is given over."""
-
-    def __init__(self, handle: EnvHandle) -> None:
-        self.id = handle.id
-        self.num_envs = handle.num_envs
-        self.batch: tuple[int, ...] = (handle.num_envs,) if handle.is_batched else ()
-        self.max_episode_steps = handle.max_episode_steps
-        self.observation = _specs.leaves(handle.observation, "observation")
-        self.action = _specs.leaves(handle.action, "action")
-        self.rewards = {tuple(path) for path in handle.rewards}
-
-    def to_action(self, tensordict: TensorDictBase, path: tuple[str, ...], leaf: _specs.Description) -> Any:
-        """The action at ``path`` as an array with a leading dimension for the environments."""
-        import torch
-
-        value = tensordict.get(_short(path)).detach().cpu()
-        spec = _specs.of(leaf)
-        assert isinstance(spec, _specs.Spec)
-        if leaf[0] == "one_hot" and value.is_floating_point():
-            # Scores: the largest one chooses, before anything is rounded.
-            value = value.reshape(self.num_envs, *spec.shape)
-            chosen = [torch.zeros_like(v).scatter(-1, v.argmax(-1, True), 1) for v in value.split(list(leaf[1]), -1)]
-            value = torch.cat(chosen, -1)
-        expected = (self.num_envs, *spec.shape)
-        if value.numel() != torch.Size(expected).numel():
-            raise ValueError(
-                f"action {_short(path)!r} of {self.id}: expected shape {(*self.batch, *spec.shape)}, got {tuple(value.shape)}"
-            )
-        return value.reshape(expected).to(spec.dtype).numpy()

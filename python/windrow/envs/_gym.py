@@ -57,6 +57,7 @@ class GymEnv(EnvBase):
         from_pixels: observe pictures of the environment as ``"pixels"`` (``uint8 [height, width, 3]``), as it renders itself
             in the mode ``"rgb_array"``.
         pixels_only: observe nothing else then.
+        num_envs: so many of them in lockstep, batch size ``[num_envs]``; None or 0 is a single one without that dimension.
         device: where tensors are put.
         backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
             arguments.
@@ -74,6 +75,7 @@ class GymEnv(EnvBase):
         frame_skip: int | None = None,
         from_pixels: bool = False,
         pixels_only: bool = True,
+        num_envs: int | None = None,
         device: Any = None,
         backend: str | None = None,
         **kwargs: Any,
@@ -84,6 +86,9 @@ class GymEnv(EnvBase):
         self._frame_skip = 1 if frame_skip is None else frame_skip
         self._from_pixels, self._pixels_only = from_pixels, pixels_only
         self.backend = self._choose(backend or "auto")
+        self._num_envs = num_envs or 0
+        if self._num_envs and not isinstance(env_name, str):
+            raise ValueError(f"num_envs={num_envs} needs an id: one object is one environment")
         self._source: EnvRecipe | None = None
 
     def _choose(self, backend: str) -> str:
@@ -107,6 +112,10 @@ class GymEnv(EnvBase):
         return self._source
 
     def _new_recipe(self) -> EnvRecipe:
+        single = self._single_recipe()
+        return EnvRecipe.many([single] * self._num_envs) if self._num_envs else single
+
+    def _single_recipe(self) -> EnvRecipe:
         if self.backend == "native":
             return EnvRecipe.native(self._name, self._one_hot, self._frame_skip)
         if not isinstance(self._name, str):

@@ -1,0 +1,234 @@
+"""Observations that are scaled and shifted."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from windrow._windrow import EnvHandle, EnvRecipe
+from windrow.envs._described import Key
+from windrow.envs._transform import Transform, path
+
+FRAMES_FOR_STATISTICS = 1000
+"""Random frames that statistics are estimated from where none were given."""
+
+
+class ObservationNorm(Transform):
+    """Scales and shifts observations: ``x * scale + loc``, or ``(x - loc) / scale`` when ``standard_normal``.
+
+    Without ``loc`` and ``scale`` they are taken from :meth:`init_stats`; without that, estimated from 1000 random frames
+    at first use, which is said once.
+
+    Arguments:
+        loc: a number, or one for each element.
+        scale: the same.
+        in_keys: observations that are normalised.
+        out_keys: names of the results; those of ``in_keys`` unless given.
+        standard_normal: how the numbers are meant, see above.
+        eps: the smallest deviation that statistics may have.
+
+    Raises:
+        RuntimeError: there are no ``in_keys``.
+        ValueError: one of ``loc`` and ``scale`` is given without the other, or ``out_keys`` are not as many.
+    """
+
+    def __init__(
+        self,
+        loc: Any = None,
+        scale: Any = None,
+        in_keys: Sequence[Key] | None = None,
+        out_keys: Sequence[Key] | None = None,
+        in_keys_inv: Sequence[Key] | None = None,
+        out_keys_inv: Sequence[Key] | None = None,
+        standard_normal: bool = False,
+        eps: float = 1e-6,
+    ) -> None:
+        if not in_keys:
+            raise RuntimeError("ObservationNorm needs in_keys: the observations to be normalised")
+        if (loc is None) != (scale is None):
+            raise ValueError("ObservationNorm takes both loc and scale, or neither")
+        if in_keys_inv or out_keys_inv:
+            raise ValueError("ObservationNorm normalises observations only, got in_keys_inv or out_keys_inv")
+        self.in_keys = [path(key) for key in in_keys]
+        self.out_keys = self.in_keys if out_keys is None else [path(key) for key in out_keys]
+        if len(self.out_keys) != len(self.in_keys):
+            raise ValueError(f"{len(self.out_keys)} out_keys for {len(self.in_keys)} in_keys")
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            if out != key and len(out) != 1:
+                raise ValueError(f"an out_key that is not its in_key has one name, got {out!r}")
+        self.standard_normal, self.eps = standard_normal, eps
+        self._loc = None if loc is None else {key: _numbers(loc) for key in self.in_keys}
+        self._scale = None if scale is None else {key: _numbers(scale) for key in self.in_keys}
+
+    @property
+    def initialized(self) -> bool:
+        """Whether there are numbers to normalise with."""
+        return self._loc is not None
+
+    @property
+    def loc(self) -> Any:
+        """What is added (or subtracted first), for the first of the keys; None before there is any."""
+        return None if self._loc is None else _tensor(self._loc[self.in_keys[0]])
+
+    @property
+    def scale(self) -> Any:
+        """The factor (or divisor), for the first of the keys; None before there is any."""
+        return None if self._scale is None else _tensor(self._scale[self.in_keys[0]])
+
+    def init_stats(
+        self,
+        num_iter: int,
+        reduce_dim: int | tuple[int, ...] = 0,
+        cat_dim: int | None = None,
+        key: Key | None = None,
+        keep_dims: tuple[int, ...] | None = None,
+    ) -> None:
+        """Takes mean and deviation of ``num_iter`` steps with random actions.
+
+        Arguments:
+            num_iter: steps; with several environments, each makes so many.
+            reduce_dim: dimensions of ``[frames, *observation]`` that are averaged over; 0 has to be among them.
+            cat_dim: accepted for TorchRL's sake: frames always follow each other.
+            key: the observation that is looked at; each has its own statistics unless given.
+            keep_dims: accepted for TorchRL's sake: what is averaged over keeps its dimension where it has to.
+
+        Raises:
+            RuntimeError: there are statistics already, or the transform belongs to no environment.
+        """
+        if self.initialized:
+            raise RuntimeError(
+                "ObservationNorm has loc and scale already: they were given, taken before, or estimated when the environment was "
+                "first reset or given to a collector; call init_stats before that"
+            )
+        if self._parent is None:
+            raise RuntimeError("init_stats steps the environment: put ObservationNorm into a TransformedEnv first")
+        handle = EnvHandle(self._parent.recipe())
+        loc, scale = {}, {}
+        for name, frames in _observe(handle, self.in_keys if key is None else [path(key)], num_iter).items():
+            dims = (reduce_dim,) if isinstance(reduce_dim, int) else tuple(reduce_dim)
+            dims = tuple(dim % frames.ndim for dim in dims)
+            if 0 not in dims:
+                raise ValueError(f"reduce_dim must have 0 in it, the dimension of frames, got {reduce_dim}")
+            full = frames.shape[1:]
+            mean = _broadcast(frames.mean(axis=dims, keepdims=True)[0], full)
+            deviation = _broadcast(frames.std(axis=dims, ddof=1, keepdims=True)[0].clip(self.eps), full)
+            for target in self.in_keys if key is not None else [name]:
+                loc[target] = mean if self.standard_normal else -mean / deviation
+                scale[target] = deviation if self.standard_normal else 1 / deviation
+        self._loc, self._scale = loc, scale
+
+    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
+        if not self.initialized:
+            warnings.warn(
+                f"ObservationNorm has no statistics: estimating them from {FRAMES_FOR_STATISTICS} random frames",
+                UserWarning,
+                stacklevel=2,
+            )
+            handle_envs = EnvHandle(self._parent.recipe()).num_envs if self._parent else 1
+            self.init_stats(-(-FRAMES_FOR_STATISTICS // handle_envs))
+        assert self._loc is not None and self._scale is not None
+        return self._normalising(recipe, self._loc, self._scale)
+
+    def _plainly_around(self, recipe: EnvRecipe) -> EnvRecipe:
+        one = dict.fromkeys(self.in_keys, _numbers(1))
+        return self._normalising(recipe, one, one)
+
+    def _normalising(self, recipe: EnvRecipe, locs: dict[Any, Any], scales: dict[Any, Any]) -> EnvRecipe:
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            loc, scale = locs[key], scales[key]
+            if self.standard_normal:
+                loc, scale = -loc / scale, 1 / scale
+            name = None if out == key else out[0]
+            recipe = recipe.observation_norm(list(key), loc.ravel().tolist(), scale.ravel().tolist(), name)
+        return recipe
+
+    def state_dict(self) -> dict[str, Any]:
+        """The statistics, if there are any."""
+        if self._loc is None or self._scale is None:
+            return {}
+        names = [".".join(key) for key in self.in_keys]
+        return {
+            "loc": {name: _tensor(self._loc[key]) for name, key in zip(names, self.in_keys, strict=True)},
+            "scale": {name: _tensor(self._scale[key]) for name, key in zip(names, self.in_keys, strict=True)},
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` gave."""
+        if state_dict:
+            self._loc = {key: _numbers(state_dict["loc"][".".join(key)]) for key in self.in_keys}
+            self._scale = {key: _numbers(state_dict["scale"][".".join(key)]) for key in self.in_keys}
+
+    def __repr__(self) -> str:
+        keys = [".".join(key) for key in self.in_keys]
+        return f"ObservationNorm(in_keys={keys}, initialized={self.initialized})"
+
+
+def _numbers(values: Any) -> Any:
+    import numpy
+
+    values = values.detach().cpu().numpy() if hasattr(values, "detach") else values
+    return numpy.atleast_1d(numpy.asarray(values, dtype=numpy.float64))
+
+
+def _tensor(values: Any) -> Any:
+    import torch
+
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def _broadcast(values: Any, shape: tuple[int, ...]) -> Any:
+    import numpy
+
+    return numpy.broadcast_to(values, shape)
+
+
+def _observe(handle: EnvHandle, keys: list[tuple[str, ...]], steps: int) -> dict[tuple[str, ...], Any]:
+    """What is observed under ``keys`` in ``steps`` steps with random actions, ``[frames, *shape]`` each. The same for
+    every environment that is made alike.
+    """
+    import numpy
+
+    from windrow.envs import _specs
+
+    names = [path for path, _ in _specs.leaves(handle.observation, "observation")]
+    for key in keys:
+        if key not in names:
+            raise KeyError(f"{handle.id} has no observation {key!r}, it has {names}")
+    wanted = {key: names.index(key) for key in keys}
+    drawn = numpy.random.default_rng(0)
+    actions = [leaf for _, leaf in _specs.leaves(handle.action, "action")]
+    which = list(range(handle.num_envs))
+    handle.reset(which, list(which))
+    seen: dict[tuple[str, ...], list[Any]] = {key: [] for key in keys}
+    for _ in range(steps):
+        arrays, _, terminated, truncated = handle.step([_draw(drawn, leaf, handle.num_envs) for leaf in actions])
+        for key, place in wanted.items():
+            seen[key].append(arrays[place].astype(numpy.float64))
+        ended = [env for env in which if terminated[env] or truncated[env]]
+        if ended:
+            handle.reset(ended, [None] * len(ended))
+    return {key: numpy.concatenate(frames) for key, frames in seen.items()}
+
+
+def _draw(drawn: Any, leaf: Any, num_envs: int) -> Any:
+    """Random actions of one leaf, ``[num_envs, *shape]``."""
+    import numpy
+
+    kind, *rest = leaf
+    if kind == "discrete":
+        return drawn.integers(0, rest[0], num_envs)
+    if kind == "multi_discrete":
+        return drawn.integers(0, rest[0], (num_envs, len(rest[0])))
+    if kind == "one_hot":
+        eyes = [numpy.eye(n, dtype=numpy.int64)[drawn.integers(0, n, num_envs)] for n in rest[0]]
+        return numpy.concatenate(eyes, -1)
+    if kind == "binary":
+        return drawn.integers(0, 2, (num_envs, *rest[0])).astype(numpy.int8)
+    shape = (num_envs, *rest[1])
+    if kind == "unbounded":
+        return drawn.standard_normal(shape).astype(rest[0])
+    low, high = (numpy.clip(bound, -1e6, 1e6).reshape(rest[1]) for bound in rest[2:4])
+    if not rest[0].startswith("float"):
+        return drawn.integers(low, high, shape, endpoint=True).astype(rest[0])
+    return drawn.uniform(low, high, shape).astype(rest[0])

@@ -1,0 +1,48 @@
+"""What can be done to environments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from windrow._windrow import EnvRecipe
+from windrow.envs._base import EnvBase
+from windrow.envs._described import Key
+
+
+class Transform:
+    """One thing that is done to an environment."""
+
+    _parent: Parent | None = None
+
+    @property
+    def initialized(self) -> bool:
+        """Whether there is all that it works with."""
+        return True
+
+    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
+        raise NotImplementedError
+
+    def _plainly_around(self, recipe: EnvRecipe) -> EnvRecipe:
+        """As ``_around``, where it is enough that the specs are right."""
+        return self._around(recipe)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class Parent:
+    """What a transform is put around."""
+
+    def __init__(self, base: EnvBase, before: Sequence[Transform]) -> None:
+        self.base, self.before = base, list(before)
+
+    def recipe(self) -> EnvRecipe:
+        recipe = self.base._recipe()
+        for transform in self.before:
+            recipe = transform._around(recipe)
+        return recipe
+
+
+def path(key: Key) -> tuple[str, ...]:
+    """The names of a key, outermost first."""
+    return (key,) if isinstance(key, str) else tuple(key)
