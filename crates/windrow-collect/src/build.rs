@@ -37,11 +37,12 @@ pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError>
     let spec = envs[0].spec().clone();
     let num_envs = envs[0].num_envs();
     let schedule = schedule(&chosen, workers, num_envs)?;
-    let drawn = || chosen.drawn_seed.unwrap_or_else(entropy);
-    let seed = chosen.seed.unwrap_or_else(drawn);
-    let first_episodes = match chosen.seed {
-        None if spec.keeps_seed => Restart::Unseeded,
-        _ => Restart::Seeded { seed, same: false },
+    let keeps_seed = spec.keeps_seed && chosen.seed.is_none();
+    let noise_seed = chosen.noise_seed.filter(|_| keeps_seed);
+    let seed = chosen.seed.or(noise_seed).unwrap_or_else(entropy);
+    let first_episodes = match keeps_seed {
+        true => Restart::Unseeded,
+        false => Restart::Seeded { seed, same: false },
     };
 
     let (actors, columns) = actors(&chosen, workers, &spec)?;

@@ -34,7 +34,7 @@ pub struct CollectorBuilder {
     pub(crate) init_random_frames: u64,
     pub(crate) exploration_type: ExplorationType,
     pub(crate) seed: Option<u64>,
-    pub(crate) drawn_seed: Option<u64>,
+    pub(crate) noise_seed: Option<u64>,
     pub(crate) track_traj_ids: bool,
     pub(crate) track_policy_version: bool,
     pub(crate) return_same_td: bool,
@@ -84,7 +84,7 @@ impl CollectorBuilder {
             init_random_frames: 0,
             exploration_type: ExplorationType::default(),
             seed: None,
-            drawn_seed: None,
+            noise_seed: None,
             track_traj_ids: true,
             track_policy_version: false,
             return_same_td: false,
@@ -255,10 +255,11 @@ impl CollectorBuilder {
         self
     }
 
-    /// The seed that is drawn where none is given, by a generator of the caller's. Unset, the operating system draws it.
+    /// What actions are keyed by where no [`seed`](Self::seed) is given and environments keep their own. Without it, such a key
+    /// is drawn.
     #[must_use]
-    pub fn drawn_seed(mut self, seed: u64) -> Self {
-        self.drawn_seed = Some(seed);
+    pub fn noise_seed(mut self, seed: u64) -> Self {
+        self.noise_seed = Some(seed);
         self
     }
 

@@ -44,11 +44,12 @@ def own_seed(envs: list[Any]) -> int | None:
     return next((seed for seed in seeds if seed is not None), None)
 
 
-def drawn_seed() -> int:
-    """A seed from torch's generator, so that what follows a ``torch.manual_seed`` is the same each time."""
+def noise_seed() -> int:
+    """What torch's generator would draw next, so that what follows a ``torch.manual_seed`` is the same each time."""
     import torch
 
-    return int(torch.randint(2**62, ()))
+    with torch.random.fork_rng(devices=[]):
+        return int(torch.randint(2**62, ()))
 
 
 def positive(name: str, value: Any) -> int | None:

@@ -39,7 +39,7 @@ class BaseCollector(Reach):
         num_envs: environments of each worker, which step together and get a dimension of their own in batches.
         create_env_kwargs: arguments of ``create_env_fn``, for all workers or a list of one for each.
         seed: of everything that is random; see :meth:`set_seed`. Without it, environments begin as they were seeded by their own
-            ``set_seed``, and what else is random follows a seed that torch's generator draws.
+            ``set_seed``; random actions in those of other libraries then follow torch's generator.
         device: the default of the three devices that follow.
         storing_device: where batches go. On the CPU they are views; they are copied to any other device.
         policy_device: where a policy that torch evaluates is evaluated.
@@ -213,7 +213,7 @@ class BaseCollector(Reach):
                 "init_random_frames": _arguments.frames("init_random_frames", init_random_frames) or 0,
                 "exploration_type": self._exploration,
                 "seed": seed,
-                "drawn_seed": _arguments.drawn_seed() if seed is None else None,
+                "noise_seed": _arguments.noise_seed(),
                 "reset_at_each_iter": reset_at_each_iter,
                 "set_truncated": set_truncated,
                 "track_traj_ids": track_traj_ids,

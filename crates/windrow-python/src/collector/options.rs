@@ -37,7 +37,7 @@ pub(super) struct Options<'py> {
     init_random_frames: u64,
     exploration_type: String,
     seed: Option<u64>,
-    drawn_seed: Option<u64>,
+    noise_seed: u64,
     reset_at_each_iter: bool,
     set_truncated: bool,
     track_traj_ids: bool,
@@ -117,6 +117,7 @@ impl Options<'_> {
             .partial_last_batch(self.allow_partial_batch)
             .round_up(true)
             .init_random_frames(self.init_random_frames)
+            .noise_seed(self.noise_seed)
             .exploration_type(exploration)
             .reset_at_each_iter(self.reset_at_each_iter)
             .set_truncated(self.set_truncated)
@@ -159,9 +160,6 @@ impl Options<'_> {
         }
         if let Some(seed) = self.seed {
             builder = builder.seed(seed);
-        }
-        if let Some(seed) = self.drawn_seed {
-            builder = builder.drawn_seed(seed);
         }
         if let Some(fraction) = self.preemptive_threshold {
             builder = builder.preemptive_threshold(fraction);
