@@ -5,7 +5,7 @@ mod frames;
 
 use std::sync::Arc;
 
-use windrow_env::EnvSpec;
+use windrow_env::{EnvSpec, VecEnv};
 use windrow_slab::{Layout, LeafSpec, RecordSpec, Ring, RingSpec, Shares, SlabError};
 
 use crate::CollectError;
@@ -33,31 +33,16 @@ pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError>
     let workers = makers.len();
     check_plan(&chosen, workers)?;
     let batcher = batcher(&chosen)?;
-    let mut envs = make_all(&makers, &chosen)?;
+    let envs = make_all(&makers, &chosen)?;
     let spec = envs[0].spec().clone();
     let num_envs = envs[0].num_envs();
     let schedule = schedule(&chosen, workers, num_envs)?;
-    let keeps_seed = spec.keeps_seed && chosen.seed.is_none();
-    let noise_seed = chosen.noise_seed.filter(|_| keeps_seed);
-    let seed = chosen.seed.or(noise_seed).unwrap_or_else(entropy);
-    let first_episodes = match keeps_seed {
-        true => Restart::Unseeded,
-        false => Restart::Seeded { seed, same: false },
-    };
+    let (seed, first_episodes) = beginning(&chosen, &spec);
 
     let (actors, columns) = actors(&chosen, workers, &spec)?;
-    for (worker, env) in envs.iter_mut().enumerate() {
-        env.bind(&columns)
-            .map_err(|source| CollectError::Env { worker, source })?;
-    }
+    let envs = bound(envs, &columns)?;
     let reference = guarded(0, || Ok((chosen.policy)(0)))?;
-    let record = RecordSpec {
-        observation: spec.observation_leaves(),
-        policy: columns,
-        next_only: spec.rewards.clone(),
-        traj_ids: chosen.track_traj_ids,
-        policy_version: chosen.track_policy_version,
-    };
+    let record = record(&chosen, &spec, columns);
     let shares = Shares {
         steps: schedule.steps.clone(),
         envs: num_envs,
@@ -116,6 +101,38 @@ pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError>
     };
     let crew = Crew::new(plan.placement, crew);
     Ok(Collector::new(Driver::new(crew, core, consumer)))
+}
+
+/// The columns of a frame, where policies write `columns`.
+fn record(chosen: &CollectorBuilder, spec: &EnvSpec, columns: Vec<LeafSpec>) -> RecordSpec {
+    RecordSpec {
+        observation: spec.observation_leaves(),
+        policy: columns,
+        next_only: spec.rewards.clone(),
+        traj_ids: chosen.track_traj_ids,
+        policy_version: chosen.track_policy_version,
+    }
+}
+
+/// What noise is keyed by, and how environments begin their first episodes.
+fn beginning(chosen: &CollectorBuilder, spec: &EnvSpec) -> (u64, Restart) {
+    if spec.keeps_seed && chosen.seed.is_none() {
+        return (chosen.noise_seed.unwrap_or_else(entropy), Restart::Unseeded);
+    }
+    let seed = chosen.seed.unwrap_or_else(entropy);
+    (seed, Restart::Seeded { seed, same: false })
+}
+
+/// The environments of all workers, told what policies write.
+fn bound(
+    mut envs: Vec<Box<dyn VecEnv>>,
+    columns: &[LeafSpec],
+) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
+    for (worker, env) in envs.iter_mut().enumerate() {
+        env.bind(columns)
+            .map_err(|source| CollectError::Env { worker, source })?;
+    }
+    Ok(envs)
 }
 
 /// The policies of all workers, bound, and the columns that each of them writes.

@@ -4,6 +4,9 @@
 function that returns any of these. Choices are one-hot as in TorchRL, unless ``categorical_action_encoding=True``; where a
 collector is given a bare id, they are indices, as they are for the same id in Rust.
 
+Of an environment of TorchRL, batches hold the rewards under their own names, those of agents as ``("next", "agents", "reward")``.
+``("next", "reward")``, ``float32 [..., 1]``, is the one called so, or else the sum of all.
+
 Classes that there are only in ``torchrl.envs``, such as ``CatFrames`` or ``RewardScaling``, are found here too where torchrl is
 installed. They go with its environments, which collectors take as well: ``torchrl.envs.TransformedEnv`` of a
 ``torchrl.envs.GymEnv``.
