@@ -1,12 +1,14 @@
 //! The same seed gives the same data, bit for bit, however many workers collect them and wherever those run.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-use tensordict::TensorDict;
+use tensordict::{DType, TensorDict};
 use windrow_collect::{
     AsyncCollector, CatResults, Collector, CollectorBuilder, Delivery, MultiSyncCollector,
     Placement, TrajFormat,
 };
+use windrow_env::{Env, EnvError, EnvSpec, Outcome, Spec};
 use windrow_policy::{Head, NetworkPolicy, nn::Sequential};
+use windrow_slab::{Key, Row, RowMut};
 
 /// Environments over all workers: they can be shared out over 1, 2, 3 and 4.
 const ENVS: usize = 12;
@@ -304,4 +306,48 @@ fn batches_of_whichever_worker_came_first_are_those_that_it_would_have_collected
         let common = inline.len().min(threads.len());
         assert_eq!(inline[..common], threads[..common]);
     }
+}
+
+/// Observes the seed that it was reset with, -1 without one; keeps its own.
+struct Keeping(EnvSpec);
+
+impl Env for Keeping {
+    fn spec(&self) -> &EnvSpec {
+        &self.0
+    }
+
+    fn reset(&mut self, seed: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
+        let seen = seed.map_or(-1, u64::cast_signed);
+        Ok(obs.write(Key::<i64>::new(0), &[seen])?)
+    }
+
+    fn step(&mut self, _: Row<'_>, mut obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        obs.write(Key::<i64>::new(0), &[0])?;
+        Ok(Outcome::default())
+    }
+}
+
+#[test]
+fn environments_that_keep_their_seed_are_seeded_with_one_that_is_given() {
+    let make = || {
+        let observation = Spec::unbounded(DType::I64, [1]);
+        let mut spec = EnvSpec::new("Keeping", observation, Spec::discrete(1000));
+        spec.keeps_seed = true;
+        Keeping(spec)
+    };
+    let builder = || Collector::builder(make).frames_per_batch(20).noise_seed(3);
+    let run = |mut collector: Collector| {
+        let batch = collector.next().unwrap().unwrap();
+        let seen = batch.as_slice::<i64>("observation").unwrap()[0];
+        let actions = batch.get("action").unwrap();
+        (seen, actions.to_vec::<i64>().unwrap())
+    };
+    let (seen, actions) = run(builder().build().unwrap());
+    assert_eq!(seen, -1);
+    assert_eq!(run(builder().build().unwrap()), (seen, actions.clone()));
+    assert_ne!(run(builder().noise_seed(4).build().unwrap()).1, actions);
+    assert_eq!(run(builder().seed(3).build().unwrap()), (3, actions));
+    let mut seeded = builder().build().unwrap();
+    seeded.set_seed(8, false);
+    assert_eq!(run(seeded).0, 8);
 }

@@ -1,9 +1,14 @@
 //! What wrappers around vectors of environments owe each other.
 
+use tensordict::DType;
+use windrow_slab::{LeafSpec, Rows, RowsMut};
+
 use super::vec_driver::VecDriver;
-use super::{FiniteCheck, InitTracker, RewardSum, StepCounter};
+use super::{DoubleToFloat, FiniteCheck, InitTracker, ObservationNorm, RewardSum, StepCounter};
 use crate::testing::{FailAt, FailingEnv, Failure, LedgerEnv, check_vec_env};
-use crate::{CartPole, EnvError, Serial, VecEnv};
+use crate::{
+    CartPole, EnvError, EnvSpec, Joined, Outcomes, Reset, Serial, TimeLimit, VecEnv, VecEnvError,
+};
 
 type Wrap = fn(Box<dyn VecEnv>) -> Result<Box<dyn VecEnv>, EnvError>;
 
@@ -137,4 +142,51 @@ fn layers_come_off_again() {
         .unwrap();
     let inner = all.into_inner().into_inner().into_inner().into_inner();
     assert_eq!(inner.spec(), Serial::new(vec![plain]).unwrap().spec());
+}
+
+/// Says by an error what it was told that the policy writes.
+struct Told(Serial<TimeLimit<CartPole>>);
+
+impl VecEnv for Told {
+    fn spec(&self) -> &EnvSpec {
+        self.0.spec()
+    }
+
+    fn num_envs(&self) -> usize {
+        self.0.num_envs()
+    }
+
+    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
+        let names: Vec<_> = columns.iter().map(|leaf| leaf.key.to_string()).collect();
+        Err(EnvError::Spec(names.join(" ")))
+    }
+
+    fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        self.0.reset(resets, obs)
+    }
+
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        self.0.step(actions, obs, outcomes)
+    }
+}
+
+#[test]
+fn what_the_policy_writes_reaches_the_innermost() {
+    let told = || Told(Serial::new(vec![CartPole::v1()]).unwrap());
+    let columns = ["action", "goal"].map(|name| LeafSpec::new(name, DType::F32, []));
+    let wrapped: [Box<dyn VecEnv>; 4] = [
+        stacked(Box::new(told()), [0, 1, 2, 3]),
+        Box::new(DoubleToFloat::new(told()).unwrap()),
+        Box::new(ObservationNorm::new(told(), "observation", &[0.0], &[1.0]).unwrap()),
+        Box::new(Joined::new(vec![Box::new(told())]).unwrap()),
+    ];
+    for mut envs in wrapped {
+        let error = envs.bind(&columns).unwrap_err().to_string();
+        assert!(error.contains(r#""action" "goal""#), "{error}");
+    }
 }
