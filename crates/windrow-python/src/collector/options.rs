@@ -217,9 +217,9 @@ impl EnvFactory for Noted {
         if self.init && observed.iter().all(|leaf| leaf.key != is_init) {
             env = Box::new(InitTracker::new(env)?);
         }
-        self.rows
-            .take_note(env.as_mut(), self.maker.is_python(), self.called);
-        Ok(env)
+        Ok(self
+            .rows
+            .take_note(env, self.maker.is_python(), self.called))
     }
 }
 

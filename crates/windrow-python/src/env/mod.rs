@@ -19,6 +19,7 @@ mod vector;
 mod write;
 
 pub(crate) use recipe::Factory;
+pub(crate) use rows::copy_rows;
 
 /// Adds what Python sees of environments.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -55,7 +55,7 @@ impl<'a> Origin<'a> {
 }
 
 /// Copies the rows of `envs`, leaf by leaf of type `dtypes`.
-pub(super) fn copy_rows(
+pub(crate) fn copy_rows(
     dtypes: &[DType],
     envs: impl IntoIterator<Item = usize>,
     from: Rows<'_>,

@@ -1,5 +1,6 @@
 //! Policies of Python in the engine: modules that torch evaluates, and networks that were read out of them.
 
+mod begun;
 mod boxed;
 mod columns;
 mod interruptible;

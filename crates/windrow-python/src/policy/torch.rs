@@ -7,12 +7,13 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::{Tensor, TensorError, for_dtype};
-use windrow::env::{EnvSpec, Reset, VecEnv};
+use windrow::env::{EnvSpec, VecEnv};
 use windrow::policy::{EnvRows, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
-use windrow::slab::{Key, LeafSpec, RowBlock, Rows as ObsRows, RowsMut};
+use windrow::slab::{Key, LeafSpec, Rows as ObsRows, RowsMut};
 use windrow::tensordict::NestedKey;
 
 use super::Makers;
+use super::begun::Begun;
 use super::columns::Column;
 use crate::batch;
 use crate::gil::attach;
@@ -45,34 +46,30 @@ impl Rows {
         self.by_python.load(Ordering::Relaxed)
     }
 
-    /// Takes note of environments that were made. Those that are stepped `by_python` are reset where policies are `called`:
-    /// a policy may not do with observations of zeros, such as a mask that allows nothing.
-    pub(crate) fn take_note(&self, env: &mut dyn VecEnv, by_python: bool, called: bool) {
+    /// Takes note of environments that were made. Those that are stepped `by_python` begin where policies are `called`: a
+    /// policy may not do with observations of zeros, such as a mask that allows nothing.
+    pub(crate) fn take_note(
+        &self,
+        env: Box<dyn VecEnv>,
+        by_python: bool,
+        called: bool,
+    ) -> Box<dyn VecEnv> {
         self.envs.store(env.num_envs(), Ordering::Relaxed);
         self.by_python.fetch_or(by_python, Ordering::Relaxed);
-        if by_python
-            && called
-            && self.first.get().is_none()
-            && let Ok(first) = self.reset(env)
-        {
-            // Two workers may have come here at once.
-            let _ = self.first.set(first);
+        if !by_python || !called || self.first.get().is_some() {
+            return env;
         }
-    }
-
-    /// The first observations. What goes wrong here goes wrong again when collection begins, which tells where.
-    fn reset(&self, env: &mut dyn VecEnv) -> Result<Vec<Tensor>, PolicyError> {
-        let leaves = env.spec().observation_leaves();
-        let mut block = RowBlock::new(&leaves, env.num_envs())?;
-        let resets: Vec<Reset> = (0..env.num_envs())
-            .map(|env| Reset { env, seed: None })
-            .collect();
-        env.reset(&resets, block.rows_mut())
-            .map_err(PolicyError::failed)?;
-        let leaves = leaves.iter().enumerate();
-        leaves
-            .map(|(index, leaf)| observations(block.rows(), index, leaf, &self.batch()))
-            .collect()
+        let env = Begun::new(env);
+        if let Some(first) = env.first() {
+            let leaves = env.spec().observation_leaves();
+            let leaves = leaves.iter().enumerate();
+            let first = leaves.map(|(index, leaf)| observations(first, index, leaf, &self.batch()));
+            if let Ok(first) = first.collect() {
+                // Two workers may have come here at once.
+                let _ = self.first.set(first);
+            }
+        }
+        Box::new(env)
     }
 
     /// An observation to try a policy with: the first one, or zeros.
