@@ -106,6 +106,11 @@ impl ReplayBufferCore {
         batch::to_python(py, &of(py, sampled)?)
     }
 
+    /// Whether the last sample was the last of a pass over the frames.
+    fn pass_is_over(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.buffer.pass_is_over())
+    }
+
     /// Copies of the frames in `rows`.
     fn get<'py>(&self, py: Python<'py>, rows: Vec<i64>) -> PyResult<Bound<'py, PyAny>> {
         let frames = of(py, py.detach(move || self.buffer.get(&rows)))?;

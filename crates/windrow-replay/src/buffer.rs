@@ -147,6 +147,13 @@ impl ReplayBuffer {
         }
     }
 
+    /// Whether the last sample was the last of a pass over the frames: where a sampler without replacement has drawn each of
+    /// them, or all that make a batch. Never so with other samplers.
+    #[must_use]
+    pub fn pass_is_over(&self) -> bool {
+        self.shared.lock().sampler.pass_is_over()
+    }
+
     /// Gives up all frames, and counts from 0 again. Keys and shapes of frames stay as they are.
     pub fn empty(&self) {
         let turn = self.shared.turn();

@@ -67,6 +67,11 @@ pub trait Sampler: Debug + Send {
         rng: &mut SampleRng,
     ) -> Result<Draw, NoDraw>;
 
+    /// Whether the last draw was the last of a pass over the frames, after which the next pass begins.
+    fn pass_is_over(&self) -> bool {
+        false
+    }
+
     /// Takes priorities of rows over: `priorities` has one for each of `rows`. A row without frame is passed over. Returns
     /// how many were not.
     ///

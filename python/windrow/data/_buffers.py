@@ -76,6 +76,7 @@ class ReplayBuffer:
         parts["limiter"] = None if limiter is None else limiter._parts()
         self._batch_size = batch_size
         self._transforms: list[Callable[[Any], Any]] = [] if transform is None else [transform]
+        self._iterator: Iterator[Any] | None = None
         self._core = ReplayBufferCore(parts)
 
     @property
@@ -143,9 +144,29 @@ class ReplayBuffer:
         return (batch, info) if return_info else batch
 
     def __iter__(self) -> Iterator[Any]:
-        """Samples without end."""
-        while True:
-            yield self.sample()
+        """Samples: those of one pass over the frames where the sampler draws without replacement, and otherwise without end.
+
+        A loop that is left early leaves the rest of the pass to the next. Frames that are written meanwhile take part.
+
+        Raises:
+            RuntimeError: the buffer has no batch size; as :meth:`sample`.
+        """
+        if self._batch_size is None:
+            raise RuntimeError("cannot iterate over a buffer without a batch size: give it one when it is built")
+        over = False
+        while not over:
+            batch = self.sample()
+            over = self._core.pass_is_over()
+            yield batch
+
+    def next(self) -> Any:
+        """The next sample of an iteration, or None at its end, after which another begins."""
+        if self._iterator is None:
+            self._iterator = iter(self)
+        batch = next(self._iterator, None)
+        if batch is None:
+            self._iterator = None
+        return batch
 
     def __getitem__(self, index: Any) -> Any:
         """Copies of frames by their rows: a number, a slice, or several numbers."""

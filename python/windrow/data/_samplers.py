@@ -27,7 +27,7 @@ class RandomSampler(_Sampler):
 
 
 class SamplerWithoutReplacement(_Sampler):
-    """Every frame once before any comes again.
+    """Every frame once before any comes again: iteration over the buffer ends when each had its turn.
 
     Args:
         drop_last: leave out what does not fill a last batch.
@@ -111,7 +111,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
 
     A pass over the trajectories takes in what is written meanwhile and goes without what is overwritten. No batch has two
     pieces of one trajectory: where there are fewer trajectories than pieces in a batch, it is shorter. Where in its
-    trajectory a piece begins is random.
+    trajectory a piece begins is random. Iteration over the buffer ends with the pass.
 
     Args:
         drop_last: leave out trajectories at the end of a pass that do not fill a last batch.

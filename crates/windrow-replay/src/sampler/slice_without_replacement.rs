@@ -13,8 +13,9 @@ use crate::{ReplayError, SampleRng};
 ///
 /// Slices are those of a [`SliceSampler`]: where in its trajectory a slice begins is random, and with `strict_length` only
 /// trajectories as long as a slice take part. A pass takes in what is written meanwhile and goes without what is overwritten;
-/// when no trajectory is left, the next begins, and so it does when slices of another length are asked for. No batch has two
-/// slices of one trajectory: where there are fewer trajectories than slices in a batch, it is shorter.
+/// with the draw that leaves no trajectory, it is over and the next begins, and so it does when slices of another length are
+/// asked for. No batch has two slices of one trajectory: where there are fewer trajectories than slices in a batch, it is
+/// shorter.
 ///
 /// ```
 /// use windrow_replay::{SliceSampler, SliceSamplerWithoutReplacement};
@@ -27,6 +28,8 @@ pub struct SliceSamplerWithoutReplacement {
     drop_last: bool,
     shuffle: bool,
     pass: Pass,
+    /// Whether the last draw was the last of its pass.
+    over: bool,
 }
 
 impl SliceSamplerWithoutReplacement {
@@ -38,6 +41,7 @@ impl SliceSamplerWithoutReplacement {
             drop_last: false,
             shuffle: true,
             pass: Pass::default(),
+            over: false,
         }
     }
 
@@ -123,7 +127,15 @@ impl Sampler for SliceSamplerWithoutReplacement {
                 Some(piece(runs.get(run)?, len, reach, rng))
             })
             .collect();
+        self.over = pass.pending.len() < needed;
+        if self.over {
+            *pass = Pass::over(runs, least);
+        }
         Ok(rules.draw(len, runs, &pieces))
+    }
+
+    fn pass_is_over(&self) -> bool {
+        self.over
     }
 
     fn state_dict(&self) -> Result<TensorDict, ReplayError> {

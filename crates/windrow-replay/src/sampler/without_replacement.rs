@@ -9,8 +9,8 @@ const NOWHERE: u32 = u32::MAX;
 
 /// Every frame once in each pass over the buffer.
 ///
-/// A pass takes in what is written meanwhile and goes without what is overwritten; when no frame is left, the next begins.
-/// No batch has a frame twice.
+/// A pass takes in what is written meanwhile and goes without what is overwritten; with the draw that leaves no frame, it is
+/// over and the next begins. No batch has a frame twice.
 #[derive(Debug, Clone)]
 pub struct SamplerWithoutReplacement {
     drop_last: bool,
@@ -21,6 +21,8 @@ pub struct SamplerWithoutReplacement {
     place: Vec<u32>,
     /// In order: rows below this were drawn in this pass.
     cursor: usize,
+    /// Whether the last draw was the last of its pass.
+    over: bool,
 }
 
 impl Default for SamplerWithoutReplacement {
@@ -39,6 +41,7 @@ impl SamplerWithoutReplacement {
             pending: Vec::new(),
             place: Vec::new(),
             cursor: 0,
+            over: false,
         }
     }
 
@@ -93,13 +96,23 @@ impl SamplerWithoutReplacement {
         (rows, cursor)
     }
 
+    /// Whether so few frames are no batch.
+    fn is_no_batch(&self, frames: usize, batch_size: usize) -> bool {
+        frames == 0 || (self.drop_last && frames < batch_size)
+    }
+
     fn draw_in_order(&mut self, batch_size: usize, frames: &Frames<'_>) -> Vec<u32> {
         let (mut rows, mut cursor) = self.next_in_order(batch_size, frames);
-        if rows.is_empty() || (self.drop_last && rows.len() < batch_size) {
+        if self.is_no_batch(rows.len(), batch_size) {
             self.cursor = 0;
             (rows, cursor) = self.next_in_order(batch_size, frames);
         }
         self.cursor = cursor;
+        let left = self.next_in_order(batch_size, frames).0.len();
+        self.over = self.is_no_batch(left, batch_size);
+        if self.over {
+            self.cursor = 0;
+        }
         rows
     }
 
@@ -109,13 +122,18 @@ impl SamplerWithoutReplacement {
         frames: &Frames<'_>,
         rng: &mut SampleRng,
     ) -> Vec<u32> {
-        if self.pending.is_empty() || (self.drop_last && self.pending.len() < batch_size) {
+        if self.is_no_batch(self.pending.len(), batch_size) {
             self.restart(frames);
         }
         let count = batch_size.min(self.pending.len());
-        (0..count)
+        let rows = (0..count)
             .map(|_| self.take(rng.below(self.pending.len())))
-            .collect()
+            .collect();
+        self.over = self.is_no_batch(self.pending.len(), batch_size);
+        if self.over {
+            self.restart(frames);
+        }
+        rows
     }
 }
 
@@ -172,6 +190,10 @@ impl Sampler for SamplerWithoutReplacement {
             rows,
             ..Draw::default()
         })
+    }
+
+    fn pass_is_over(&self) -> bool {
+        self.over
     }
 
     fn state_dict(&self) -> Result<TensorDict, ReplayError> {

@@ -225,7 +225,8 @@ impl Pair {
                     assert_eq!(drawn, left[..num]);
                 }
                 // No trajectory twice, and each of them still to be drawn from.
-                self.list.runs_drawn(&drawn, &left);
+                self.list
+                    .runs_drawn(&drawn, &left, slice.of(n).0, drop_last);
             }
             Kind::Prioritized => {
                 assert_eq!(rows.len(), asked);
@@ -239,6 +240,7 @@ impl Pair {
                 self.check_weights(batch, &firsts, &starts);
             }
         }
+        assert_eq!(self.buffer.pass_is_over(), self.list.over);
     }
 
     fn check_pass(&mut self, asked: usize, rows: &[usize], shuffle: bool, drop_last: bool) {
@@ -246,7 +248,7 @@ impl Pair {
         if shuffle {
             assert_eq!(rows.len(), asked.min(expected.len()));
             // No row twice, and each of them still to be drawn.
-            self.list.drawn(rows);
+            self.list.drawn(rows, asked, drop_last);
         } else {
             assert_eq!(rows, expected);
         }

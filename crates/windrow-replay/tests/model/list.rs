@@ -31,6 +31,8 @@ pub(crate) struct List {
     /// Without replacement: rows still to be drawn, and the next row when in order.
     pending: BTreeSet<usize>,
     next: usize,
+    /// Without replacement: whether the last batch was the last of its pass.
+    pub(crate) over: bool,
     /// Slices without replacement: runs that had their turn, and the frames that they needed for it.
     had_their_turn: BTreeSet<usize>,
     least: usize,
@@ -50,6 +52,7 @@ impl List {
             highest: None,
             pending: BTreeSet::new(),
             next: 0,
+            over: false,
             had_their_turn: BTreeSet::new(),
             least: 0,
         }
@@ -201,18 +204,22 @@ impl List {
             return None;
         }
         self.pending = self.pending.intersection(&all).copied().collect();
-        let too_few = |left: usize| left == 0 || (drop_last && left < asked);
         if shuffle {
-            if too_few(self.pending.len()) {
+            if too_few(self.pending.len(), asked, drop_last) {
                 self.pending = all;
             }
             return Some(self.pending.iter().copied().collect());
         }
-        if too_few(all.range(self.next..).take(asked).count()) {
+        let ends = |next: usize| too_few(all.range(next..).take(asked).count(), asked, drop_last);
+        if ends(self.next) {
             self.next = 0;
         }
         let rows: Vec<usize> = all.range(self.next..).take(asked).copied().collect();
         self.next = rows.last()? + 1;
+        self.over = ends(self.next);
+        if self.over {
+            self.next = 0;
+        }
         Some(rows)
     }
 
@@ -229,13 +236,12 @@ impl List {
             .filter(|cells| cells.len() >= least)
             .map(|cells| cells[0].run)
             .collect();
-        let too_few = |left: usize| left == 0 || (drop_last && left < num);
-        if too_few(all.len()) {
+        if too_few(all.len(), num, drop_last) {
             return None;
         }
         let fresh = |run: &&usize| self.least == least && !self.had_their_turn.contains(run);
         let left: Vec<usize> = all.iter().filter(fresh).copied().collect();
-        if !too_few(left.len()) {
+        if !too_few(left.len(), num, drop_last) {
             return Some(left);
         }
         self.had_their_turn.clear();
@@ -243,16 +249,37 @@ impl List {
         Some(all)
     }
 
-    pub(crate) fn runs_drawn(&mut self, runs: &[usize], left: &[usize]) {
+    /// Takes slices of `runs`, of a batch of `num`, out of a pass that has `left`.
+    pub(crate) fn runs_drawn(
+        &mut self,
+        runs: &[usize],
+        left: &[usize],
+        num: usize,
+        drop_last: bool,
+    ) {
         for &run in runs {
             assert!(left.contains(&run) && self.had_their_turn.insert(run));
         }
+        self.over = too_few(left.len() - runs.len(), num, drop_last);
+        if self.over {
+            self.had_their_turn.clear();
+        }
     }
 
-    pub(crate) fn drawn(&mut self, rows: &[usize]) {
+    /// Takes `rows`, a batch of `asked`, out of a pass.
+    pub(crate) fn drawn(&mut self, rows: &[usize], asked: usize, drop_last: bool) {
         rows.iter()
             .for_each(|row| assert!(self.pending.remove(row)));
+        self.over = too_few(self.pending.len(), asked, drop_last);
+        if self.over {
+            self.pending = self.cells.iter().map(|cell| cell.row).collect();
+        }
     }
+}
+
+/// Whether so many make no batch.
+fn too_few(left: usize, asked: usize, drop_last: bool) -> bool {
+    left == 0 || (drop_last && left < asked)
 }
 
 /// What the frames that are kept are compared by: anything without order.
