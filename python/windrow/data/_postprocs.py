@@ -3,6 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 from windrow import _windrow
+from windrow.data._samplers import Key, names_of
+
+IDS, MASK, DONE = ("collector", "traj_ids"), ("collector", "mask"), ("next", "done")
 
 
 class MultiStep:
@@ -10,7 +13,8 @@ class MultiStep:
 
     ``("next", "reward")`` becomes the discounted sum of ``n_steps`` rewards, fewer at the end of an episode or of the batch;
     what it was is ``("next", "original_reward")``. All else under ``"next"`` but the flags is taken from as many steps ahead.
-    ``"steps_to_next_obs"``, ``"gamma"``, ``"nonterminal"`` and ``"next_obs_terminated"`` tell how far that was.
+    ``"steps_to_next_obs"``, ``"gamma"`` and ``"nonterminal"``, ``[..., time]``, and ``"next_obs_terminated"`` tell how far that
+    was.
 
     Args:
         gamma: discount, above 0 and at most 1.
@@ -31,13 +35,53 @@ class MultiStep:
         """What ``batch`` becomes; it stays as it is itself."""
         return _windrow.multi_step(batch, self.gamma, self.n_steps)
 
+    def to(self, *where: Any, **how: Any) -> MultiStep:
+        """Itself: it has no tensors that could be elsewhere."""
+        return self
 
-def split_trajectories(batch: Any) -> Any:
-    """A row for every piece of a trajectory in ``batch``, padded with zeros, with ``("collector", "mask")``.
 
-    Pieces are told apart by ``("collector", "traj_ids")``, or else by ``("next", "done")``.
+def split_trajectories(
+    batch: Any,
+    *,
+    prefix: str | None = None,
+    trajectory_key: Key | None = None,
+    done_key: str | None = None,
+    as_nested: bool = False,
+) -> Any:
+    """A row for every piece of a trajectory in ``batch``, padded with zeros, and a mask that is true where there is a frame.
+
+    Args:
+        batch: a TensorDict ``[..., time]``.
+        prefix: where ``"traj_ids"`` are and ``"mask"`` goes; ``"collector"`` where there is such an entry, and else the batch
+            itself.
+        trajectory_key: the ids that tell pieces apart, where they have another name; ``"mask"`` goes beside them.
+        done_key: the entry under ``"next"`` that ends pieces where there are no ids, which are then added; ``"done"`` where
+            nothing is said.
+        as_nested: must be False: rows are padded.
 
     Raises:
-        ValueError: the batch has neither.
+        ValueError: the batch has neither ids nor such an entry, or ``as_nested`` is true.
     """
-    return _windrow.split_trajectories(batch)
+    if as_nested:
+        raise ValueError("as_nested must be False: rows are padded, nested tensors are not made")
+    if prefix is None and "collector" in batch.keys():
+        prefix = "collector"
+    ids_key: tuple[str, ...] = ("traj_ids",) if prefix is None else (prefix, "traj_ids")
+    if trajectory_key is not None:
+        ids_key = tuple(names_of(trajectory_key) or ())
+    mask_key = (*ids_key[:-1], "mask")
+    flag_key = ("next", "done" if done_key is None else done_key)
+
+    from tensordict import TensorDict
+
+    # The frames under one name, and beside them what tells them apart, as the engine calls it.
+    told = TensorDict({"frames": batch.exclude(mask_key)}, batch.batch_size)
+    for its, here in [(IDS, ids_key), (MASK, mask_key), (DONE, flag_key)]:
+        entry = batch.get(here, None)
+        if entry is not None:
+            told[its] = entry.long() if its == IDS else entry
+    if IDS not in told.keys(True) and DONE not in told.keys(True):
+        raise ValueError(f"expected the ids {ids_key} or the flag {flag_key}, the batch has neither")
+    split = _windrow.split_trajectories(told)
+    frames = split["frames"].set(mask_key, split[MASK])
+    return frames if batch.get(ids_key, None) is not None else frames.set(ids_key, split[IDS])

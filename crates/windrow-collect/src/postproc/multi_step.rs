@@ -20,7 +20,7 @@ const TERMINATED: &[&str] = &["next", "terminated"];
 /// - `"nonterminal"`, `bool`: whether `k` is not 0, and false where `("collector", "mask")` is;
 /// - `"next_obs_terminated"`, `bool`: `("next", "terminated")` as it is at `t + k`, where there is such an entry.
 ///
-/// The others but the last are `[…, time, 1]`. `("next", "terminated")` itself says whether the episode terminated in step
+/// The others but the last are `[…, time]`. `("next", "terminated")` itself says whether the episode terminated in step
 /// `t`, not whether it did on the way to the observation that is looked ahead to: with a value `v` of observations,
 /// the target of step `t` is `("next", "reward") + gamma · (1 - next_obs_terminated) · v(("next", "observation"))`.
 /// `"nonterminal"` is no substitute: it is false wherever nothing could be looked ahead to, also where an episode goes on.
@@ -97,13 +97,12 @@ impl MultiStep {
             Ok(terminated) => Some(rearranged(terminated, dims, &moves, &size)?),
             Err(_) => None,
         };
-        let one = [&size[..], &[1]].concat();
         let steps: Vec<i64> = ahead.iter().map(|&k| k as i64 + 1).collect();
         let discounts: Vec<f32> = ahead.iter().map(|&k| self.discount(k + 1)).collect();
         let nonterminal: Vec<bool> = ahead.iter().map(|&k| k != 0).collect();
-        let steps = Tensor::from_vec(steps, &one)?;
-        let discounts = Tensor::from_vec(discounts, &one)?;
-        let nonterminal = Tensor::from_vec(nonterminal, &one)?;
+        let steps = Tensor::from_vec(steps, &size)?;
+        let discounts = Tensor::from_vec(discounts, &size)?;
+        let nonterminal = Tensor::from_vec(nonterminal, &size)?;
         batch.set("next", next)?;
         batch.set("steps_to_next_obs", steps)?;
         batch.set("gamma", discounts)?;
@@ -232,7 +231,7 @@ mod tests {
         assert_eq!(flags(&out, &["nonterminal"]), [x, x, x, o, x, o]);
         let terminated = flags(&out, &["next_obs_terminated"]);
         assert_eq!(terminated, [o, x, x, x, o, o]);
-        assert_eq!(out.get("gamma").unwrap().shape(), [6, 1]);
+        assert_eq!(out.get("gamma").unwrap().shape(), [6]);
         // These say what they said.
         for key in [
             &["observation"][..],
