@@ -13,7 +13,7 @@ use windrow::replay::{ReplayBuffer, ReplayError, Waited};
 use windrow::slab::{Sink, SinkError, WriterId};
 
 use crate::{batch, error, gil};
-use parts::Parts;
+use parts::{Parts, SamplerParts};
 
 /// Adds the class and the functions for batches.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -84,26 +84,30 @@ impl ReplayBufferCore {
         of(py, added)
     }
 
-    /// A batch of frames; waits for collectors that write to the buffer.
+    /// A batch of frames with what is known of them; waits for collectors that write to the buffer.
     #[pyo3(signature = (batch_size=None))]
     fn sample<'py>(
         &self,
         py: Python<'py>,
         batch_size: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let begin = Instant::now();
-        let sampled = gil::wait(py, |patience| {
-            let left = self.timeout.saturating_sub(begin.elapsed());
-            let sampled = self.buffer.sample_within(batch_size, patience.min(left));
-            match waited_in_vain(sampled, begin.elapsed()) {
-                Err(ReplayError::NotEnough {
-                    waited: Waited::For { .. },
-                    ..
-                }) if left > patience => None,
-                sampled => Some(sampled),
-            }
-        })?;
-        batch::to_python(py, &of(py, sampled)?)
+        let sampled = self.draw(py, |timeout| self.buffer.sample_within(batch_size, timeout))?;
+        batch::to_python(py, &sampled)
+    }
+
+    /// A batch of frames as they were written, and apart from them what is known of them.
+    #[pyo3(signature = (batch_size=None))]
+    fn sample_apart<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: Option<usize>,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let (sampled, info) =
+            self.draw(py, |timeout| self.buffer.sample_apart(batch_size, timeout))?;
+        Ok((
+            batch::to_python(py, &sampled)?,
+            batch::to_python(py, &info)?,
+        ))
     }
 
     /// Whether the last sample was the last of a pass over the frames.
@@ -115,6 +119,18 @@ impl ReplayBufferCore {
     fn get<'py>(&self, py: Python<'py>, rows: Vec<i64>) -> PyResult<Bound<'py, PyAny>> {
         let frames = of(py, py.detach(move || self.buffer.get(&rows)))?;
         batch::to_python(py, &frames)
+    }
+
+    /// Writes frames in the place of those in `rows`.
+    fn set(&self, py: Python<'_>, rows: Vec<i64>, frames: &Bound<'_, PyAny>) -> PyResult<()> {
+        let frames = batch::views_of(frames)?;
+        of(py, py.detach(move || self.buffer.set(&rows, &frames)))
+    }
+
+    /// Has frames chosen by another sampler.
+    fn set_sampler(&self, py: Python<'_>, sampler: SamplerParts) -> PyResult<()> {
+        let sampler = sampler.sampler()?;
+        of(py, py.detach(move || self.buffer.set_sampler(sampler)))
     }
 
     /// Copies of all frames.
@@ -204,6 +220,26 @@ impl ReplayBufferCore {
 }
 
 impl ReplayBufferCore {
+    /// What `draw` gives, which waits for no longer than it is told.
+    fn draw<T: Send>(
+        &self,
+        py: Python<'_>,
+        draw: impl Fn(Duration) -> Result<T, ReplayError> + Sync,
+    ) -> PyResult<T> {
+        let begin = Instant::now();
+        let drawn = gil::wait(py, |patience| {
+            let left = self.timeout.saturating_sub(begin.elapsed());
+            match waited_in_vain(draw(patience.min(left)), begin.elapsed()) {
+                Err(ReplayError::NotEnough {
+                    waited: Waited::For { .. },
+                    ..
+                }) if left > patience => None,
+                drawn => Some(drawn),
+            }
+        })?;
+        of(py, drawn)
+    }
+
     fn write(
         &self,
         py: Python<'_>,

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tensordict::TensorDict;
 
-use crate::marks::RunKeys;
 use crate::room::check_room;
 use crate::sampler::Sampler;
 use crate::state::State;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{ListStorage, RandomSampler, RateLimiter, ReplayError, SampleRng, Storage, Writer};
 
+mod change;
 mod mark;
 mod put;
 mod recover;
@@ -64,8 +64,6 @@ struct Shared {
     capacity: usize,
     batch_size: Option<usize>,
     timeout: Duration,
-    /// Which keys tell episodes apart, and whether the sampler needs them.
-    run_keys: (RunKeys, bool),
     /// Whether frames are written one after another.
     ring: bool,
     /// Held by whoever writes, from giving up the old rows to admitting the new.
@@ -154,7 +152,7 @@ impl ReplayBuffer {
         self.shared.lock().sampler.pass_is_over()
     }
 
-    /// Gives up all frames, and counts from 0 again. Keys and shapes of frames stay as they are.
+    /// Gives up all frames, and counts from 0 again. The next may have other keys and shapes.
     pub fn empty(&self) {
         let turn = self.shared.turn();
         self.shared.lock().clear();
@@ -233,8 +231,8 @@ impl ReplayBufferBuilder {
     }
 
     /// How they are chosen.
-    pub fn sampler(mut self, sampler: impl Sampler + 'static) -> Self {
-        self.sampler = Box::new(sampler);
+    pub fn sampler(mut self, sampler: impl Into<Box<dyn Sampler>>) -> Self {
+        self.sampler = sampler.into();
         self
     }
 
@@ -284,10 +282,7 @@ impl ReplayBufferBuilder {
         if self.batch_size == Some(0) {
             return argument("batch_size", "at least 1".to_owned(), "0".to_owned());
         }
-        if self.sampler.run_keys().is_some() && matches!(self.writer, Writer::MaxReward(_)) {
-            let expected = "one that keeps frames in order, which slices need".to_owned();
-            return argument("writer", expected, "MaxRewardWriter".to_owned());
-        }
+        check_writer(&*self.sampler, &self.writer)?;
         if matches!(self.writer, Writer::MaxReward(_)) {
             check_room::<u32>("the places by reward", capacity)?;
         }
@@ -303,7 +298,6 @@ impl ReplayBufferBuilder {
                 capacity,
                 batch_size: self.batch_size,
                 timeout: self.timeout,
-                run_keys: state.run_keys(),
                 ring: state.runs.is_some(),
                 turn: Mutex::new(()),
                 state: Mutex::new(state),
@@ -312,6 +306,18 @@ impl ReplayBufferBuilder {
             }),
         })
     }
+}
+
+/// Whether the writer keeps what the sampler needs.
+fn check_writer(sampler: &dyn Sampler, writer: &Writer) -> Result<(), ReplayError> {
+    if sampler.run_keys().is_some() && matches!(writer, Writer::MaxReward(_)) {
+        return Err(ReplayError::Argument {
+            name: "writer",
+            expected: "one that keeps frames in order, which slices need".to_owned(),
+            got: "MaxRewardWriter".to_owned(),
+        });
+    }
+    Ok(())
 }
 
 /// Frames one after another, and how many of them one row of `batch` has.

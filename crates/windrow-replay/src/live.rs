@@ -1,5 +1,7 @@
 use std::ops::Range;
 
+use crate::ReplayError;
+
 /// Rows that follow each other and go on at row 0 behind the last row of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowSpan {
@@ -116,6 +118,19 @@ impl Live {
             }
             Self::List { place, .. } => place.get(row).is_some_and(|&place| place != NOWHERE),
         }
+    }
+
+    /// Rows by their numbers.
+    ///
+    /// # Errors
+    /// [`ReplayError::NoFrame`] for one that is not in.
+    pub(crate) fn checked(&self, rows: &[i64]) -> Result<Vec<u32>, ReplayError> {
+        rows.iter()
+            .map(|&row| match u32::try_from(row) {
+                Ok(at) if self.contains(at as usize) => Ok(at),
+                _ => Err(ReplayError::NoFrame { row }),
+            })
+            .collect()
     }
 
     /// Behind the last row that is in, or was.

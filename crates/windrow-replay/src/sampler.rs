@@ -7,7 +7,7 @@ use tensordict::{NestedKey, TensorDict};
 use crate::index::Runs;
 use crate::live::{Live, RowSpan};
 use crate::marks::RunKeys;
-use crate::{ReplayError, SampleRng};
+use crate::{Reduction, ReplayError, SampleRng};
 
 mod prioritized;
 mod prioritized_slice;
@@ -40,6 +40,11 @@ pub trait Sampler: Debug + Send {
 
     /// The keys that tell episodes apart, if the sampler needs to know: [`Frames::runs`] is then there.
     fn run_keys(&self) -> Option<&RunKeys> {
+        None
+    }
+
+    /// The entry that priorities of new frames are taken from, where they have it, and how several values make one.
+    fn priority_key(&self) -> Option<(&NestedKey, Reduction)> {
         None
     }
 
@@ -115,6 +120,12 @@ pub trait Sampler: Debug + Send {
     ) -> Result<(), ReplayError> {
         let _ = (state, frames);
         Ok(())
+    }
+}
+
+impl<S: Sampler + 'static> From<S> for Box<dyn Sampler> {
+    fn from(sampler: S) -> Self {
+        Box::new(sampler)
     }
 }
 

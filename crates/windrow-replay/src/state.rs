@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::Arc;
 
-use tensordict::TensorDict;
+use tensordict::{NestedKey, TensorDict};
 
 use crate::error::Held;
 use crate::index::Runs;
 use crate::live::{Live, RowSpan};
 use crate::marks::{Marks, RunKeys};
 use crate::sampler::{Draw, Frames, NoDraw, Sampler};
-use crate::{RateLimiter, ReplayError, SampleRng, Writer};
+use crate::{RateLimiter, Reduction, ReplayError, SampleRng, Writer};
 
 /// Everything but the frames themselves.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(crate) struct State {
     /// There for a ring.
     pub(crate) runs: Option<Runs>,
     pub(crate) sampler: Box<dyn Sampler>,
+    /// What the sampler wants to know of frames that are written; another `Arc` with another sampler.
+    pub(crate) keys: Arc<Keys>,
     pub(crate) writer: Writer,
     pub(crate) limiter: Option<RateLimiter>,
     pub(crate) rng: SampleRng,
@@ -32,6 +34,51 @@ pub(crate) struct State {
     /// Whether somebody is writing frames at this moment.
     pub(crate) writing: bool,
     pub(crate) writers: Writers,
+}
+
+/// What is read of frames before they are written.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    /// Which keys tell episodes apart.
+    pub(crate) runs: RunKeys,
+    /// Whether the sampler needs to know.
+    pub(crate) needed: bool,
+    /// Where priorities are, and how several values make one.
+    pub(crate) priority: Option<(NestedKey, Reduction)>,
+}
+
+impl Keys {
+    fn of(sampler: &dyn Sampler) -> Arc<Self> {
+        let runs = sampler.run_keys();
+        let priority = sampler.priority_key();
+        Arc::new(Self {
+            needed: runs.is_some(),
+            runs: runs.cloned().unwrap_or_default(),
+            priority: priority.map(|(key, reduction)| (key.clone(), reduction)),
+        })
+    }
+
+    /// The priority that each frame brings, if there are any.
+    ///
+    /// # Errors
+    /// [`ReplayError::Priorities`] for one that is negative or not finite.
+    pub(crate) fn priorities(&self, frames: &TensorDict) -> Result<Option<Vec<f32>>, ReplayError> {
+        let Some((key, reduction)) = &self.priority else {
+            return Ok(None);
+        };
+        if !frames.contains_key(key) {
+            return Ok(None);
+        }
+        let values = reduction.of_each(frames, key)?;
+        let wrong = |value: &f64| !((*value as f32).is_finite() && *value >= 0.0);
+        if let Some(at) = values.iter().position(wrong) {
+            return Err(ReplayError::Priorities(format!(
+                "expected finite numbers of at least 0 as entry {key}, got {} for frame {at}",
+                values[at]
+            )));
+        }
+        Ok(Some(values.into_iter().map(|value| value as f32).collect()))
+    }
 }
 
 impl State {
@@ -49,6 +96,7 @@ impl State {
         Self {
             live,
             runs,
+            keys: Keys::of(&*sampler),
             sampler,
             writer,
             limiter,
@@ -61,9 +109,41 @@ impl State {
         }
     }
 
-    pub(crate) fn run_keys(&self) -> (RunKeys, bool) {
-        let keys = self.sampler.run_keys();
-        (keys.cloned().unwrap_or_default(), keys.is_some())
+    /// Takes over which frames follow each other, where frames are in order: `marks` are those of all `rows`.
+    pub(crate) fn mark(&mut self, rows: &[u32], marks: &Marks) {
+        if let Some(runs) = &mut self.runs {
+            runs.clear();
+            // Any number will do that leads to the same rows.
+            runs.skip(rows.first().map_or(self.cursor, |&row| row as usize));
+            runs.push(marks);
+        }
+    }
+
+    /// Takes another sampler, which has begun, and tells it of the rows that are live.
+    pub(crate) fn replace_sampler(&mut self, sampler: Box<dyn Sampler>) {
+        self.sampler = sampler;
+        self.keys = Keys::of(&*self.sampler);
+        match self.live {
+            Live::Ring(rows) => self.announce(rows),
+            Live::List { .. } => {
+                for row in self.live.sorted() {
+                    self.announce(RowSpan::new(row as usize, 1, self.live.capacity()));
+                }
+            }
+        }
+    }
+
+    /// Gives rows their priorities, where the sampler has any.
+    pub(crate) fn prioritize(
+        &mut self,
+        rows: &[i64],
+        priorities: &[f32],
+    ) -> Result<(), ReplayError> {
+        let frames = Frames::new(&self.live, self.runs.as_ref());
+        match self.sampler.update_priority(rows, priorities, &frames) {
+            Ok(_) | Err(ReplayError::NoPriorities) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     pub(crate) fn held(&self) -> Held {

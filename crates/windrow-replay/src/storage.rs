@@ -27,7 +27,8 @@ pub trait Storage: Send + Sync + Debug {
     /// Frames that there is room for.
     fn capacity(&self) -> usize;
 
-    /// Lays memory out for frames like these, when that has not happened yet; afterwards checks that they fit.
+    /// Lays memory out for frames like these, when that has not happened yet or the storage is empty; otherwise checks that
+    /// they fit.
     ///
     /// `frames`: flat, `[n]`.
     ///
@@ -48,7 +49,7 @@ pub trait Storage: Send + Sync + Debug {
     /// Registers a reader, for whom the rows that are filled now stay as they are until it is dropped.
     fn read(&self) -> Box<dyn StorageRead + '_>;
 
-    /// Forgets all frames; the layout stays. Waits as [`write`](Storage::write) does.
+    /// Forgets all frames; the layout stays until other frames come. Waits as [`write`](Storage::write) does.
     fn clear(&self);
 
     /// What was found when the storage was opened; none when it began empty.

@@ -35,6 +35,42 @@ pub enum Reduction {
     Max,
     /// The least.
     Min,
+    /// The one in the middle, of an even number the lower.
+    Median,
+}
+
+impl Reduction {
+    /// One value for each of the frames, of its values of the entry `key`; 0 where it has none.
+    ///
+    /// # Errors
+    /// When the entry is missing.
+    pub(crate) fn of_each(
+        self,
+        frames: &TensorDict,
+        key: &NestedKey,
+    ) -> Result<Vec<f64>, ReplayError> {
+        let values: Tensor = frames.get(key)?.cast(DType::F64)?.contiguous();
+        let each = values.len() / frames.numel().max(1);
+        if each == 0 {
+            return Ok(vec![0.0; frames.numel()]);
+        }
+        let values = values.as_slice()?.chunks(each);
+        Ok(values.map(|values| self.of(values)).collect())
+    }
+
+    fn of(self, values: &[f64]) -> f64 {
+        match self {
+            Self::Sum => values.iter().sum(),
+            Self::Mean => values.iter().sum::<f64>() / values.len() as f64,
+            Self::Max => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            Self::Min => values.iter().copied().fold(f64::INFINITY, f64::min),
+            Self::Median => {
+                let mut values = values.to_vec();
+                let middle = (values.len() - 1) / 2;
+                *values.select_nth_unstable_by(middle, f64::total_cmp).1
+            }
+        }
+    }
 }
 
 /// Keeps what has the highest value: a full buffer takes a frame in only in the place of one whose value is lower.
@@ -134,25 +170,13 @@ impl MaxRewardWriter {
     /// # Errors
     /// When the entry is missing.
     pub(crate) fn values(&self, frames: &TensorDict) -> Result<Vec<f64>, ReplayError> {
-        let values: Tensor = frames.get(&self.key)?.cast(DType::F64)?.contiguous();
-        let each = values.len() / frames.numel().max(1);
-        if each == 0 {
-            return Ok(vec![0.0; frames.numel()]);
-        }
-        let reduce = |values: &[f64]| {
-            let reduced = match self.reduction {
-                Reduction::Sum => values.iter().sum(),
-                Reduction::Mean => values.iter().sum::<f64>() / values.len() as f64,
-                Reduction::Max => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-                Reduction::Min => values.iter().copied().fold(f64::INFINITY, f64::min),
-            };
-            if reduced.is_nan() {
-                f64::NEG_INFINITY
-            } else {
-                reduced
+        let mut values = self.reduction.of_each(frames, &self.key)?;
+        for value in &mut values {
+            if value.is_nan() {
+                *value = f64::NEG_INFINITY;
             }
-        };
-        Ok(values.as_slice()?.chunks(each).map(reduce).collect())
+        }
+        Ok(values)
     }
 
     /// Takes in what is worth it of frames with these `values`; returns the rows to be written, each with its frame.

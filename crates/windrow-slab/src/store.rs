@@ -4,6 +4,7 @@ use std::ops::Range;
 #[cfg(not(loom))]
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use tensordict::TensorDict;
 
@@ -26,6 +27,7 @@ pub use read::StoreRead;
 use frames::{Source, fit, flat, misfit, sources};
 use gate::{Flight, Gate};
 use layout::{Field, FrameLayout};
+use read::Held;
 use words::Words;
 
 /// Rows of frames in memory or in a file, shared by one writer at a time and any number of readers.
@@ -316,8 +318,17 @@ impl Store {
     #[must_use]
     pub fn read(&self) -> StoreRead<'_> {
         StoreRead {
-            store: self,
             pass: self.gate.enter(),
+            store: Held::Lent(self),
+        }
+    }
+
+    /// Registers a reader that keeps the store alive.
+    #[must_use]
+    pub fn read_shared(self: Arc<Self>) -> StoreRead<'static> {
+        StoreRead {
+            pass: self.gate.enter(),
+            store: Held::Shared(self),
         }
     }
 

@@ -154,8 +154,8 @@ def test_errors_tell_what_was_expected() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
     with pytest.raises(RuntimeError, match="cannot draw 4 frames: the buffer is empty; .*no writer is attached"):
         buffer.sample()
-    with pytest.raises(TypeError, match="expected a TensorDict, got dict"):
-        buffer.extend({"number": torch.zeros(3)})
+    with pytest.raises(TypeError, match="expected a TensorDict, .*, got torch.Tensor"):
+        buffer.extend(torch.zeros(3))
     buffer.extend(frames(2))
     with pytest.raises(ValueError, match="number"):
         buffer.extend(frames(2).exclude("number"))
@@ -287,5 +287,6 @@ def test_multi_step() -> None:
 def test_split_trajectories() -> None:
     split = split_trajectories(frames(25))
     assert split.shape == (3, 10)
-    assert split["collector", "mask"].sum(-1).tolist() == [10, 10, 5]
+    assert split["mask"].sum(-1).tolist() == [10, 10, 5]
+    assert split["traj_ids"][:, 0].tolist() == [0, 1, 2]
     assert split["number"][2].tolist() == [20, 21, 22, 23, 24, 0, 0, 0, 0, 0]

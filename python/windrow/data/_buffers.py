@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from windrow._windrow import ReplayBufferCore
+from windrow.data._arguments import OF_BUFFERS, pass_over
+from windrow.data._content import frame_of, frames_of
+from windrow.data._indexing import is_key, rows_of
 from windrow.data._limiters import RateLimiter
-from windrow.data._samplers import Key, PrioritizedSampler, RandomSampler
+from windrow.data._samplers import Key, PrioritizedSampler, RandomSampler, names_of
 from windrow.data._storages import ListStorage
+from windrow.data._transforms import Inverted
 from windrow.data._writers import RoundRobinWriter
-
-#: What a sampler says of the frames that it has drawn.
-_INFO = ("index", "priority_weight")
 
 
 class ReplayBuffer:
@@ -26,15 +27,22 @@ class ReplayBuffer:
         writer: which rows they are written to; one after another where nothing is said.
         batch_size: frames in a sample that does not name a number.
         transform: called with each sample; what it returns is the sample. Where it has a method ``inv``, that is called with
-            what is written.
+            what is written; where it returns None, nothing is.
+        transform_factory: called without arguments, returns ``transform``.
+        collate_fn: called with the frames of each sample, before transforms; what it returns is the sample. The frames of a
+            :class:`ListStorage` are a list of TensorDicts, others one TensorDict.
+        pin_memory: whether samples are in memory that a GPU reads directly, where there is one.
         limiter: a :class:`RateLimiter` that says when samples and writes wait for each other; they do not where nothing is
             said.
         seed: what all choices follow from.
+        generator: a ``torch.Generator`` that ``seed`` is drawn from.
         sample_timeout: seconds that a sample waits for frames, and a write for samples where there is a limiter.
-        shared: has no effect: threads share every buffer.
+        shared: threads share every buffer.
+        without_effect: what TorchRL's buffers can be told besides; a warning says why it has no effect.
 
     Raises:
         ValueError: parts that make no sense together.
+        TypeError: a part of another library, two arguments that exclude each other, or one that there is not.
 
     Example:
         >>> from windrow.collectors import Collector
@@ -47,6 +55,8 @@ class ReplayBuffer:
     """
 
     _with_info: ClassVar[bool] = False
+    #: The entry that priorities of new frames are taken from.
+    priority_key: Key | None = None
 
     def __init__(
         self,
@@ -56,28 +66,86 @@ class ReplayBuffer:
         writer: Any = None,
         batch_size: int | None = None,
         transform: Callable[[Any], Any] | None = None,
+        transform_factory: Callable[[], Callable[[Any], Any]] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
         limiter: RateLimiter | None = None,
         seed: int | None = None,
+        generator: Any = None,
         sample_timeout: float = 60.0,
         shared: bool = False,
+        **without_effect: Any,
     ) -> None:
-        self.storage = ListStorage(1000) if storage is None else storage
-        self.sampler = RandomSampler() if sampler is None else sampler
-        self.writer = RoundRobinWriter() if writer is None else writer
-        parts: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "sample_timeout": sample_timeout}
-        for name in ("storage", "sampler", "writer"):
-            part = getattr(self, name)
-            if not hasattr(part, "_parts"):
-                raise TypeError(f"expected a {name} of windrow.data, got {type(part).__module__}.{type(part).__name__}")
-            parts[name] = part._parts()
+        pass_over(self, without_effect, OF_BUFFERS)
+        if transform_factory is not None:
+            if transform is not None:
+                raise TypeError("transform and transform_factory: expected one of them")
+            transform = transform_factory()
+        if generator is not None:
+            if seed is not None:
+                raise TypeError("seed and generator: expected one of them")
+            seed = _seed_from(generator)
         if limiter is not None and not isinstance(limiter, RateLimiter):
             raise TypeError(f"expected a RateLimiter as limiter, got {type(limiter).__module__}.{type(limiter).__name__}")
+        self.storage = _made(ListStorage(1000) if storage is None else storage)
+        self._sampler = _made(RandomSampler() if sampler is None else sampler)
+        self.writer = _made(RoundRobinWriter() if writer is None else writer)
         self.limiter = limiter
-        parts["limiter"] = None if limiter is None else limiter._parts()
+        self.collate_fn = collate_fn
+        self._pins_memory = pin_memory
         self._batch_size = batch_size
         self._transforms: list[Callable[[Any], Any]] = [] if transform is None else [transform]
+        self._choices = {"seed": seed, "sample_timeout": sample_timeout}
+        self._build()
+        if self.storage.content is not None:
+            self._core.extend(frames_of(self.storage.content))
+
+    def _build(self) -> None:
+        """Makes the buffer that the parts describe."""
         self._iterator: Iterator[Any] | None = None
-        self._core = ReplayBufferCore(parts)
+        self._core = ReplayBufferCore(
+            {
+                "storage": _parts_of("storage", self.storage),
+                "sampler": self._sampler_parts(self._sampler),
+                "writer": _parts_of("writer", self.writer),
+                "limiter": None if self.limiter is None else self.limiter._parts(),
+                "batch_size": self._batch_size,
+                **self._choices,
+            }
+        )
+
+    def _sampler_parts(self, sampler: Any) -> dict[str, Any]:
+        parts = _parts_of("sampler", sampler)
+        if parts["priorities"] is not None:
+            parts["priorities"]["key"] = names_of(self.priority_key)
+        return parts
+
+    @property
+    def sampler(self) -> Any:
+        """How frames are chosen; another can be set."""
+        return self._sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Any) -> None:
+        self.set_sampler(sampler)
+
+    def set_sampler(self, sampler: Any) -> Any:
+        """Has frames chosen by another sampler from now on, which begins with all that there are; returns the one before.
+
+        Raises:
+            RuntimeError: it cuts trajectories, and the frames do not say where these end.
+            ValueError: it makes no sense, or not with the writer.
+            TypeError: it is no sampler of windrow.
+        """
+        sampler = _made(sampler)
+        self._core.set_sampler(self._sampler_parts(sampler))
+        before, self._sampler = self._sampler, sampler
+        return before
+
+    @property
+    def transform(self) -> tuple[Callable[[Any], Any], ...]:
+        """What is called with samples, in this order."""
+        return tuple(self._transforms)
 
     @property
     def batch_size(self) -> int | None:
@@ -96,52 +164,90 @@ class ReplayBuffer:
     def _takes_frames_as_they_are(self) -> bool:
         return not any(hasattr(transform, "inv") for transform in self._transforms)
 
-    def append_transform(self, transform: Callable[[Any], Any]) -> ReplayBuffer:
-        """Calls ``transform`` with samples, after those that there are."""
-        self._transforms.append(transform)
+    def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> ReplayBuffer:
+        """Calls ``transform`` with samples, after those that there are.
+
+        Args:
+            invert: call it with what is written instead, and its method ``inv`` with samples.
+        """
+        return self.insert_transform(len(self._transforms), transform, invert=invert)
+
+    def insert_transform(self, index: int, transform: Callable[[Any], Any], *, invert: bool = False) -> ReplayBuffer:
+        """As :meth:`append_transform`, but before the transform in place ``index``."""
+        self._transforms.insert(index, Inverted(transform) if invert else transform)
+        return self
+
+    def share(self, shared: bool = True) -> ReplayBuffer:
+        """The buffer itself: threads share every buffer."""
         return self
 
     def extend(self, batch: Any) -> Any:
-        """Writes the frames of a TensorDict, ``[time]`` or ``[..., time]``, and returns the rows of those that were kept.
+        """Writes frames, and returns the rows of those that were kept.
+
+        Every frame has a row of its own, whatever the shape of the batch: ``[envs, time]`` is written environment by
+        environment, and ``capacity`` counts frames. So ``[4, 100]`` is 400 frames, and a sample of 32 is ``[32]``.
+
+        Args:
+            batch: a TensorDict, a tensorclass or a dictionary of tensors, ``[time]`` or ``[..., time]``, or a list of single
+                frames. Entries that are no tensors are left out, with a warning.
 
         Raises:
+            TypeError: it is something else, or an entry is of a type that cannot be kept.
             ValueError: they do not fit to those that were written before.
             RuntimeError: the limiter does not let them in, not within ``sample_timeout`` or never.
         """
-        return self._core.extend(self._inverse(batch))
+        return self._write(batch)
 
     def _extend_until(self, batch: Any, given_up: Callable[[], bool]) -> Any:
         """As :meth:`extend`, but waits until ``given_up`` is true, however long that takes."""
-        return self._core.extend(self._inverse(batch), given_up)
+        return self._write(batch, given_up)
+
+    def _write(self, batch: Any, given_up: Callable[[], bool] | None = None) -> Any:
+        frames = self._inverse(frames_of(batch))
+        if frames is None:
+            import torch
+
+            return torch.zeros(0, dtype=torch.int64)
+        return self._core.extend(frames, given_up)
 
     def add(self, frame: Any) -> int | None:
-        """Writes one frame, a TensorDict without batch size, and returns its row, if it was kept.
+        """Writes one frame, without batch size but otherwise as of :meth:`extend`, and returns its row, if it was kept.
 
         Raises:
-            ValueError, RuntimeError: as :meth:`extend`.
+            TypeError, ValueError, RuntimeError: as :meth:`extend`.
         """
-        return self._core.add(self._inverse(frame))
+        frame = self._inverse(frame_of(frame))
+        return None if frame is None else self._core.add(frame)
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """A batch of frames in fresh memory.
+        """A batch of frames in fresh memory, as they were written.
 
         Args:
             batch_size: how many; as the buffer was built where nothing is said.
-            return_info: return a dictionary too, with ``"index"``, the rows that were drawn.
+            return_info: return a dictionary too, with ``"index"``, the rows that were drawn, and what else the sampler knows
+                of them: ``"priority_weight"``, and of slices ``("next", "truncated")``, ``("next", "done")`` and ``"is_init"``.
 
         Raises:
             RuntimeError: there are not enough frames, and nobody writes any, or the limiter has let none through within
                 ``sample_timeout``; no batch size was given; a collector that wrote to the buffer has failed.
         """
-        batch = self._core.sample(batch_size)
-        info = {name: batch[name] for name in _INFO if name in batch.keys()}
-        if not self._with_info:
-            batch = batch.exclude(*info)
+        if self._with_info and not return_info:
+            return self._finished(self._core.sample(batch_size))
+        batch, info = self._core.sample_apart(batch_size)
+        if self._with_info:
+            batch = batch.update(info)
+        batch = self._finished(batch)
+        return (batch, dict(info.items(include_nested=True, leaves_only=True))) if return_info else batch
+
+    def _finished(self, batch: Any) -> Any:
+        """What becomes of a batch of frames before it is a sample."""
         if self.storage.device is not None:
             batch = batch.to(self.storage.device)
+        if self.collate_fn is not None:
+            batch = self.collate_fn(list(batch.unbind(0)) if self.storage.kind == "list" else batch)
         for transform in self._transforms:
             batch = transform(batch)
-        return (batch, info) if return_info else batch
+        return batch.pin_memory() if self._pins_memory and _has_gpu() else batch
 
     def __iter__(self) -> Iterator[Any]:
         """Samples: those of one pass over the frames where the sampler draws without replacement, and otherwise without end.
@@ -169,17 +275,43 @@ class ReplayBuffer:
         return batch
 
     def __getitem__(self, index: Any) -> Any:
-        """Copies of frames by their rows: a number, a slice, or several numbers."""
-        if isinstance(index, slice):
-            if index == slice(None):
-                return self._core.all()
-            return self._core.get(list(range(*index.indices(len(self)))))
-        if isinstance(index, int):
-            return self._core.get([index + len(self) if index < 0 else index])[0]
-        return self._core.get([int(row) for row in index])
+        """Copies of frames as they were written.
+
+        Args:
+            index: a row or several, of any shape, a slice or a mask of rows; all are ``[frames]``, also where they were written
+                in batches ``[envs, time]``. Or the key of an entry, for its values in all rows.
+
+        Raises:
+            IndexError: a row that holds no frame, or a mask of another size.
+        """
+        if is_key(index):
+            return self._core.all()[index]
+        if isinstance(index, slice) and index == slice(None):
+            return self._core.all()
+        rows = rows_of(index, len(self))
+        frames = self._core.get(rows.flatten().tolist())
+        return frames if rows.ndim == 1 else frames.reshape(rows.shape)
+
+    def __setitem__(self, index: Any, frames: Any) -> None:
+        """Writes frames in the place of others, whose order and priorities they take over.
+
+        Args:
+            index: rows as of :meth:`__getitem__`; with a key, ``frames`` are the entry's values for all rows.
+            frames: as many as rows, or one for all of them.
+
+        Raises:
+            IndexError: as :meth:`__getitem__`.
+            ValueError: the frames do not fit, or trajectories that the sampler cuts would end elsewhere.
+        """
+        if is_key(index):
+            index, frames = slice(None), self._core.all().set(index, frames)
+        else:
+            frames = self._inverse(frame_of(frames))
+        rows = rows_of(index, len(self))
+        self._core.set(rows.flatten().tolist(), frames.expand(rows.shape).reshape(-1))
 
     def empty(self) -> None:
-        """Gives all frames up."""
+        """Gives all frames up. The next may have other entries and shapes."""
         self._core.empty()
 
     def stats(self) -> dict[str, Any]:
@@ -221,40 +353,61 @@ class ReplayBuffer:
         """Reads a checkpoint."""
         self._core.load(Path(path))
 
-    save, load = dumps, loads
+    save, dump, load = dumps, dumps, loads
 
     def _inverse(self, batch: Any) -> Any:
         for transform in reversed(self._transforms):
             inverse = getattr(transform, "inv", None)
-            batch = batch if inverse is None else inverse(batch)
+            if batch is not None and inverse is not None:
+                batch = inverse(batch)
         return batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.storage.scratch_dir is not None:
+            raise TypeError(f"cannot copy a buffer in {self.storage.scratch_dir}, which one buffer has for itself: use dumps and loads")
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator")}
+        return {**state, "_state": self._core.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        saved = state.pop("_state")
+        self.__dict__.update(state)
+        self._build()
+        self._core.load_state_dict(saved)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
-    """A buffer whose samples carry ``"index"``, and ``"priority_weight"`` where the sampler is prioritized.
+    """A buffer whose samples carry what the sampler knows of them: ``"index"``, ``"priority_weight"`` where it is prioritized,
+    and of slices ``("next", "truncated")`` and ``("next", "done")``, set with the last frame of each, and ``"is_init"``, where
+    there is such an entry, with the first.
 
     Args:
-        priority_key: the entry that :meth:`update_tensordict_priority` takes priorities from.
+        priority_key: the entry that priorities are taken from, by :meth:`update_tensordict_priority` and of frames that are
+            written, where they have it.
         arguments: of :class:`ReplayBuffer`.
     """
 
     _with_info = True
 
     def __init__(self, *, priority_key: Key = "td_error", **arguments: Any) -> None:
-        super().__init__(**arguments)
         self.priority_key = priority_key
+        super().__init__(**arguments)
 
     def update_tensordict_priority(self, data: Any) -> None:
-        """Takes over the priorities that a sample was given.
+        """Takes over the priorities that a sample was given, where the sampler has any. Several values of a frame make one
+        as the sampler's ``reduction`` says.
 
         Raises:
             KeyError: it has none, or no ``"index"``.
         """
-        priority = data[self.priority_key]
-        self.update_priority(data["index"], priority.detach().reshape(len(data), -1).amax(-1))
+        reduction = getattr(self.sampler, "reduction", None)
+        if reduction is None:
+            return
+        priority = data[self.priority_key].detach().float().reshape(data.numel(), -1)
+        reduced = getattr(priority, reduction)(dim=-1)
+        self.update_priority(data["index"], reduced[0] if isinstance(reduced, tuple) else reduced)
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -264,11 +417,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha: exponent of priorities.
         beta: exponent of weights.
         eps: what is added to priorities.
+        dtype: as of the sampler.
         arguments: of :class:`ReplayBuffer`.
     """
 
-    def __init__(self, *, alpha: float, beta: float, eps: float = 1e-8, **arguments: Any) -> None:
-        super().__init__(sampler=PrioritizedSampler(alpha=alpha, beta=beta, eps=eps), **arguments)
+    def __init__(self, *, alpha: float, beta: float, eps: float = 1e-8, dtype: Any = None, **arguments: Any) -> None:
+        super().__init__(sampler=PrioritizedSampler(alpha=alpha, beta=beta, eps=eps, dtype=dtype), **arguments)
 
 
 class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
@@ -278,11 +432,38 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         alpha: exponent of priorities.
         beta: exponent of weights.
         eps: what is added to priorities.
+        reduction: how several priorities of a frame make one.
         arguments: of :class:`TensorDictReplayBuffer`.
     """
 
-    def __init__(self, *, alpha: float, beta: float, eps: float = 1e-8, **arguments: Any) -> None:
-        super().__init__(sampler=PrioritizedSampler(alpha=alpha, beta=beta, eps=eps), **arguments)
+    def __init__(
+        self, *, alpha: float, beta: float, eps: float = 1e-8, reduction: str = "max", **arguments: Any
+    ) -> None:
+        sampler = PrioritizedSampler(alpha=alpha, beta=beta, eps=eps, reduction=reduction)
+        super().__init__(sampler=sampler, **arguments)
+
+
+def _made(part: Any) -> Any:
+    """The part itself, or what makes one: a class or a function."""
+    return part() if callable(part) else part
+
+
+def _parts_of(name: str, part: Any) -> Any:
+    if not hasattr(part, "_parts"):
+        raise TypeError(f"expected a {name} of windrow.data, got {type(part).__module__}.{type(part).__name__}")
+    return part._parts()
+
+
+def _seed_from(generator: Any) -> int:
+    import torch
+
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _flat(values: Any) -> list[Any]:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from windrow.data._arguments import OF_PRIORITIES, OF_SLICES, pass_over
+
 Key = str | tuple[str, ...]
 
 
@@ -58,10 +60,11 @@ class SliceSampler(_Sampler):
         pad_output: whether short pieces are filled up by repeating their last frame, with ``("collector", "mask")``.
         span: how many steps a piece may begin before its trajectory, or end behind it: True for all but one, a number, or
             one of these for each side.
-        cache_values: has no effect: boundaries are always kept.
+        cache_values: boundaries are always kept.
+        without_effect: what TorchRL's samplers of slices can be told besides; a warning says why it has no effect.
 
     Raises:
-        TypeError: both ``num_slices`` and ``slice_len`` are given, or neither is.
+        TypeError: both ``num_slices`` and ``slice_len`` are given, or neither is, or an argument that there is not.
         RuntimeError: both ``end_key`` and ``end_keys`` are given.
         ValueError: arguments that contradict each other.
     """
@@ -79,7 +82,9 @@ class SliceSampler(_Sampler):
         pad_output: bool = False,
         span: Any = False,
         cache_values: bool = False,
+        **without_effect: Any,
     ) -> None:
+        pass_over(self, without_effect, OF_SLICES)
         if (num_slices is None) == (slice_len is None):
             raise TypeError("a SliceSampler needs either num_slices or slice_len")
         if end_keys is not None:
@@ -138,24 +143,43 @@ class PrioritizedSampler(_Sampler):
         alpha: exponent of priorities.
         beta: exponent of weights.
         eps: what is added to priorities.
+        dtype: has no effect: priorities are float32.
+        reduction: how several priorities of a frame make one: ``"max"``, ``"min"``, ``"mean"``, ``"median"`` or ``"sum"``.
+        without_effect: what TorchRL's sampler can be told besides; a warning says why it has no effect.
+
+    Raises:
+        ValueError: there is no such ``reduction``.
     """
 
-    def __init__(self, max_capacity: int | None = None, alpha: float = 0.7, beta: float = 0.9, eps: float = 1e-8) -> None:
+    def __init__(
+        self,
+        max_capacity: int | None = None,
+        alpha: float = 0.7,
+        beta: float = 0.9,
+        eps: float = 1e-8,
+        dtype: Any = None,
+        reduction: str = "max",
+        **without_effect: Any,
+    ) -> None:
+        pass_over(self, {**without_effect, **_unusual(dtype)}, OF_PRIORITIES)
         self.max_capacity = max_capacity
         self.alpha, self.beta, self.eps = alpha, beta, eps
+        self.reduction = _known(reduction)
 
     def _parts(self) -> dict[str, Any]:
-        return {**super()._parts(), "priorities": (self.alpha, self.beta, self.eps)}
+        return {**super()._parts(), "priorities": _priorities(self)}
 
 
 class PrioritizedSliceSampler(SliceSampler):
     """Pieces of trajectories, each chosen by the priority of the frame that it begins with.
 
     Args:
-        max_capacity: as of :class:`PrioritizedSampler`, as are the three that follow.
+        max_capacity: as of :class:`PrioritizedSampler`, as are the five that follow.
         alpha: exponent of priorities.
         beta: exponent of weights.
         eps: what is added to priorities.
+        dtype: has no effect: priorities are float32.
+        reduction: how several priorities of a frame make one.
         slices: the arguments of :class:`SliceSampler`.
     """
 
@@ -165,11 +189,33 @@ class PrioritizedSliceSampler(SliceSampler):
         alpha: float = 0.7,
         beta: float = 0.9,
         eps: float = 1e-8,
+        dtype: Any = None,
+        reduction: str = "max",
         **slices: Any,
     ) -> None:
+        of_priorities = {name: slices.pop(name) for name in OF_PRIORITIES if name in slices}
+        pass_over(self, {**of_priorities, **_unusual(dtype)}, OF_PRIORITIES)
         super().__init__(**slices)
         self.max_capacity = max_capacity
         self.alpha, self.beta, self.eps = alpha, beta, eps
+        self.reduction = _known(reduction)
 
     def _parts(self) -> dict[str, Any]:
-        return {**super()._parts(), "priorities": (self.alpha, self.beta, self.eps)}
+        return {**super()._parts(), "priorities": _priorities(self)}
+
+
+def _priorities(sampler: PrioritizedSampler | PrioritizedSliceSampler) -> dict[str, Any]:
+    """What a sampler says of priorities; the buffer adds the key that new frames have theirs under."""
+    return {"exponents": (sampler.alpha, sampler.beta, sampler.eps), "key": None, "reduction": sampler.reduction}
+
+
+def _unusual(dtype: Any) -> dict[str, Any]:
+    """``dtype`` as an argument to warn of, unless it is what priorities have."""
+    return {} if dtype is None or str(dtype) == "torch.float32" else {"dtype": dtype}
+
+
+def _known(reduction: str) -> str:
+    names = ("max", "min", "mean", "median", "sum")
+    if reduction not in names:
+        raise ValueError(f"reduction must be one of {', '.join(names)}, got {reduction!r}")
+    return reduction

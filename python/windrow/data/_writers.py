@@ -21,7 +21,7 @@ class TensorDictMaxValueWriter:
 
     Args:
         rank_key: the entry; the reward where nothing is said.
-        reduction: how several values of one row make one: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``.
+        reduction: how several values of one row make one: ``"sum"``, ``"mean"``, ``"max"``, ``"min"`` or ``"median"``.
     """
 
     def __init__(self, rank_key: Key | None = None, reduction: str = "sum") -> None:

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use windrow::replay::{
     LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter, PrioritizedSampler,
     PrioritizedSliceSampler, RandomSampler, RateLimiter, Reduction, ReplayBuffer,
-    ReplayBufferBuilder, SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
+    ReplayBufferBuilder, Sampler, SamplerWithoutReplacement, SliceSampler,
+    SliceSamplerWithoutReplacement,
 };
 use windrow::tensordict::NestedKey;
 
@@ -34,12 +35,20 @@ struct StorageParts {
 
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct SamplerParts {
+pub(super) struct SamplerParts {
     kind: String,
     drop_last: bool,
     shuffle: bool,
-    priorities: Option<(f64, f64, f64)>,
+    priorities: Option<PriorityParts>,
     slices: Option<SliceParts>,
+}
+
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct PriorityParts {
+    exponents: (f64, f64, f64),
+    key: Option<Vec<String>>,
+    reduction: String,
 }
 
 #[derive(FromPyObject)]
@@ -76,7 +85,7 @@ impl Parts {
     /// # Errors
     /// `ValueError` for a name that there is not and for a limiter that lets nothing through, those of the storage's directory.
     pub(super) fn builder(self, py: Python<'_>) -> PyResult<ReplayBufferBuilder> {
-        let mut builder = self.sampler.add_to(self.storage.add_to(py)?)?;
+        let mut builder = self.storage.add_to(py)?.sampler(self.sampler.sampler()?);
         if let Some(writer) = self.writer {
             builder = builder.writer(writer.writer()?);
         }
@@ -118,34 +127,53 @@ impl StorageParts {
 }
 
 impl SamplerParts {
-    fn add_to(self, builder: ReplayBufferBuilder) -> PyResult<ReplayBufferBuilder> {
+    /// The sampler that these parts describe.
+    ///
+    /// # Errors
+    /// `ValueError` for a name that there is not.
+    pub(super) fn sampler(self) -> PyResult<Box<dyn Sampler>> {
         Ok(match (self.slices, self.priorities) {
-            (Some(slices), Some((alpha, beta, eps))) => builder
-                .sampler(PrioritizedSliceSampler::new(slices.sampler()?, alpha, beta).eps(eps)),
+            (Some(slices), Some(priorities)) => priorities.slice_sampler(slices.sampler()?)?.into(),
             (Some(slices), None) => match self.kind.as_str() {
-                "without_replacement" => builder.sampler(
-                    SliceSamplerWithoutReplacement::new(slices.sampler()?)
-                        .drop_last(self.drop_last)
-                        .shuffle(self.shuffle),
-                ),
-                _ => builder.sampler(slices.sampler()?),
+                "without_replacement" => SliceSamplerWithoutReplacement::new(slices.sampler()?)
+                    .drop_last(self.drop_last)
+                    .shuffle(self.shuffle)
+                    .into(),
+                _ => slices.sampler()?.into(),
             },
-            (None, Some((alpha, beta, eps))) => {
-                builder.sampler(PrioritizedSampler::new(alpha, beta).eps(eps))
-            }
+            (None, Some(priorities)) => priorities.sampler()?.into(),
             (None, None) => match self.kind.as_str() {
-                "random" => builder.sampler(RandomSampler::new()),
-                "without_replacement" => builder.sampler(
-                    SamplerWithoutReplacement::new()
-                        .drop_last(self.drop_last)
-                        .shuffle(self.shuffle),
-                ),
+                "random" => RandomSampler::new().into(),
+                "without_replacement" => SamplerWithoutReplacement::new()
+                    .drop_last(self.drop_last)
+                    .shuffle(self.shuffle)
+                    .into(),
                 other => {
                     return Err(PyValueError::new_err(format!(
                         "expected a sampler, got {other}"
                     )));
                 }
             },
+        })
+    }
+}
+
+impl PriorityParts {
+    fn sampler(&self) -> PyResult<PrioritizedSampler> {
+        let (alpha, beta, eps) = self.exponents;
+        let sampler = PrioritizedSampler::new(alpha, beta).eps(eps);
+        Ok(match &self.key {
+            Some(names) => sampler.priority_key(key(names), reduction(&self.reduction)?),
+            None => sampler,
+        })
+    }
+
+    fn slice_sampler(&self, slices: SliceSampler) -> PyResult<PrioritizedSliceSampler> {
+        let (alpha, beta, eps) = self.exponents;
+        let sampler = PrioritizedSliceSampler::new(slices, alpha, beta).eps(eps);
+        Ok(match &self.key {
+            Some(names) => sampler.priority_key(key(names), reduction(&self.reduction)?),
+            None => sampler,
         })
     }
 }
@@ -179,18 +207,7 @@ impl SliceParts {
 
 impl WriterParts {
     fn writer(&self) -> PyResult<MaxRewardWriter> {
-        let reduction = match self.reduction.as_str() {
-            "sum" => Reduction::Sum,
-            "mean" => Reduction::Mean,
-            "max" => Reduction::Max,
-            "min" => Reduction::Min,
-            other => {
-                return Err(PyValueError::new_err(format!(
-                    "reduction must be \"sum\", \"mean\", \"max\" or \"min\", got {other:?}"
-                )));
-            }
-        };
-        Ok(MaxRewardWriter::new(key(&self.key)).reduction(reduction))
+        Ok(MaxRewardWriter::new(key(&self.key)).reduction(reduction(&self.reduction)?))
     }
 }
 
@@ -206,6 +223,21 @@ impl LimiterParts {
         )
         .map_err(|error| PyValueError::new_err(error.to_string()))
     }
+}
+
+fn reduction(name: &str) -> PyResult<Reduction> {
+    Ok(match name {
+        "sum" => Reduction::Sum,
+        "mean" => Reduction::Mean,
+        "max" => Reduction::Max,
+        "min" => Reduction::Min,
+        "median" => Reduction::Median,
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "reduction must be \"sum\", \"mean\", \"max\", \"min\" or \"median\", got {other:?}"
+            )));
+        }
+    })
 }
 
 fn key(names: &[String]) -> NestedKey {

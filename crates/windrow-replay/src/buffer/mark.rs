@@ -4,8 +4,9 @@ use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::sampler::Slices;
 
-/// Sets them in a batch that consists of `slices`.
-pub(super) fn slices(batch: &mut TensorDict, slices: &Slices) -> Result<(), TensorError> {
+/// Those of a `batch` that consists of `slices`, and what else is known of it, under their keys.
+pub(super) fn slices(batch: &TensorDict, slices: &Slices) -> Result<TensorDict, TensorError> {
+    let mut marks = TensorDict::new(batch.batch_size());
     let mut first = vec![false; batch.numel()];
     let mut last = first.clone();
     let mut real = first.clone();
@@ -17,27 +18,27 @@ pub(super) fn slices(batch: &mut TensorDict, slices: &Slices) -> Result<(), Tens
         at += slices.padded.unwrap_or(len);
     }
     if let Some(truncated) = &slices.truncated_key {
-        raise(batch, truncated, &last)?;
-        raise(batch, &sibling(truncated, "done"), &last)?;
+        let done = sibling(truncated, "done");
+        marks.set(truncated, raised(batch, truncated, &last)?)?;
+        marks.set(&done, raised(batch, &done, &last)?)?;
     }
     if batch.contains_key("is_init") {
-        raise(batch, &"is_init".into(), &first)?;
+        marks.set("is_init", raised(batch, &"is_init".into(), &first)?)?;
     }
     if slices.padded.is_some() {
-        batch.set(
+        marks.set(
             ("collector", "mask"),
             Tensor::from_vec(real, batch.batch_size())?,
         )?;
     }
-    Ok(())
+    Ok(marks)
 }
 
-/// Sets the flag `key` of the frames that `raised` names, and leaves others as they are; where there is no such flag, it is
-/// made, `[frames, 1]`.
-fn raise(batch: &mut TensorDict, key: &NestedKey, raised: &[bool]) -> Result<(), TensorError> {
+/// The flag `key` of the batch, set for the frames that `raised` names and as it is for others; `[frames, 1]` where there is
+/// no such flag.
+fn raised(batch: &TensorDict, key: &NestedKey, raised: &[bool]) -> Result<Tensor, TensorError> {
     if !batch.contains_key(key) {
-        batch.set(key, Tensor::from_slice(raised, [raised.len(), 1])?)?;
-        return Ok(());
+        return Tensor::from_slice(raised, [raised.len(), 1]);
     }
     let tensor = batch.get(key)?;
     if tensor.dtype() != DType::Bool {
@@ -54,8 +55,7 @@ fn raise(batch: &mut TensorDict, key: &NestedKey, raised: &[bool]) -> Result<(),
             }
         }
     }
-    batch.set(key, Tensor::from_vec(flags, shape)?)?;
-    Ok(())
+    Tensor::from_vec(flags, shape)
 }
 
 /// The entry `name` beside `key`.

@@ -1,6 +1,7 @@
 //! Writing frames.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
@@ -9,7 +10,7 @@ use windrow_slab::{SinkError, WriterId};
 use super::{ReplayBuffer, Shared, flat};
 use crate::live::RowSpan;
 use crate::marks::Marks;
-use crate::state::State;
+use crate::state::{Keys, State};
 use crate::sync::MutexGuard;
 use crate::{ReplayError, Storage, Writer};
 
@@ -141,21 +142,45 @@ impl ReplayBuffer {
     ) -> Result<Vec<i64>, Refused> {
         let (frames, row) = flat(batch)?;
         self.shared.storage.prepare(&frames)?;
-        let (keys, needed) = &self.shared.run_keys;
-        let marks = Marks::read(&frames, row, keys, *needed)?;
-        let marks = match source {
-            Source::Single => marks.singly(),
-            Source::Batch | Source::Writer(_) => marks,
-        };
+        let keys = Arc::clone(&self.shared.lock().keys);
+        let mut said = Said::read(&frames, row, source, &keys)?;
         let values = self.shared.values(&frames)?;
         let (turn, state) = self.shared.turn_for(frames.numel(), source, timeout)?;
+        if !Arc::ptr_eq(&keys, &state.keys) {
+            said = Said::read(&frames, row, source, &state.keys)?;
+        }
         let written = match values {
-            None => self.shared.write_ring(state, &frames, marks),
-            Some(values) => self.shared.write_best(state, &frames, &values),
+            None => self.shared.write_ring(state, &frames, said),
+            Some(values) => self.shared.write_best(state, &frames, &values, &said),
         };
         drop(turn);
         self.shared.readable.notify_all();
         Ok(written?)
+    }
+}
+
+/// What frames say of themselves that the sampler wants to know.
+struct Said {
+    marks: Marks,
+    priorities: Option<Vec<f32>>,
+}
+
+impl Said {
+    /// As [`Marks::read`].
+    fn read(
+        frames: &TensorDict,
+        row: usize,
+        source: Source,
+        keys: &Keys,
+    ) -> Result<Self, ReplayError> {
+        let marks = Marks::read(frames, row, &keys.runs, keys.needed)?;
+        Ok(Self {
+            marks: match source {
+                Source::Single => marks.singly(),
+                Source::Batch | Source::Writer(_) => marks,
+            },
+            priorities: keys.priorities(frames)?,
+        })
     }
 }
 
@@ -217,12 +242,12 @@ impl Shared {
         &self,
         mut state: MutexGuard<'_, State>,
         frames: &TensorDict,
-        marks: Marks,
+        said: Said,
     ) -> Result<Vec<i64>, ReplayError> {
         let count = frames.numel();
         let skipped = count.saturating_sub(self.capacity);
         let kept = count - skipped;
-        let marks = marks.skip(skipped)?;
+        let marks = said.marks.skip(skipped)?;
         let frames = match skipped {
             0 => Cow::Borrowed(frames),
             _ => Cow::Owned(frames.narrow(0, skipped, kept)?),
@@ -243,10 +268,12 @@ impl Shared {
         state.admit(rows, Some(&marks), skipped);
         state.cursor = (state.cursor + count) % self.capacity;
         state.count(count);
-        drop(state);
         let mut written = Vec::with_capacity(rows.len());
         for range in rows.ranges() {
             written.extend(range.start as i64..range.end as i64);
+        }
+        if let Some(priorities) = said.priorities {
+            state.prioritize(&written, &priorities[skipped..])?;
         }
         Ok(written)
     }
@@ -257,6 +284,7 @@ impl Shared {
         mut state: MutexGuard<'_, State>,
         frames: &TensorDict,
         values: &[f64],
+        said: &Said,
     ) -> Result<Vec<i64>, ReplayError> {
         let Writer::MaxReward(writer) = &mut state.writer else {
             return Ok(Vec::new());
@@ -286,7 +314,15 @@ impl Shared {
         state.count(frames.numel());
         let mut rows: Vec<(usize, u32)> = placed.into_iter().map(|(row, at)| (at, row)).collect();
         rows.sort_unstable();
-        Ok(rows.into_iter().map(|(_, row)| i64::from(row)).collect())
+        let (frames, rows): (Vec<usize>, Vec<i64>) = rows
+            .into_iter()
+            .map(|(frame, row)| (frame, i64::from(row)))
+            .unzip();
+        if let Some(priorities) = &said.priorities {
+            let kept: Vec<f32> = frames.into_iter().map(|frame| priorities[frame]).collect();
+            state.prioritize(&rows, &kept)?;
+        }
+        Ok(rows)
     }
 
     /// Writes without the lock, so that samples go on meanwhile.

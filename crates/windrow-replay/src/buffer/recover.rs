@@ -5,7 +5,7 @@ use tensordict::{NestedKey, TensorDict};
 use crate::live::{Live, RowSpan};
 use crate::marks::Marks;
 use crate::state::State;
-use crate::{Recovered, ReplayError, Storage, StorageRead, Writer};
+use crate::{Recovered, ReplayError, RunKeys, Storage, StorageRead, Writer};
 
 /// Takes the rows over that are whole. In a ring they are those that lead up to the last one written; others, if there are
 /// any, are given up.
@@ -18,9 +18,8 @@ pub(super) fn recover(state: &mut State, storage: &dyn Storage) -> Result<(), Re
     match &mut state.writer {
         Writer::RoundRobin => {
             let rows = leading_up(&recovered, capacity);
-            let (keys, needed) = state.run_keys();
-            let frames = reader.gather_keys(&rows, &keys.present(&first_of(&*reader, &rows)?))?;
-            let marks = Marks::read(&frames, rows.len(), &keys, needed)?;
+            let keys = &state.keys;
+            let marks = marks_of(&*reader, &rows, &keys.runs, keys.needed)?;
             state.cursor = recovered.cursor;
             let first = (recovered.cursor + capacity - rows.len()) % capacity;
             state.live = Live::ring(first, 0, capacity);
@@ -59,6 +58,17 @@ fn leading_up(recovered: &Recovered, capacity: usize) -> Vec<u32> {
     (0..len).rev().map(|age| back(age) as u32).collect()
 }
 
+/// What frames in `rows`, which follow each other, say of trajectories.
+pub(super) fn marks_of(
+    reader: &dyn StorageRead,
+    rows: &[u32],
+    keys: &RunKeys,
+    needed: bool,
+) -> Result<Marks, ReplayError> {
+    let frames = reader.gather_keys(rows, &keys.present(&first_of(reader, rows)?))?;
+    Marks::read(&frames, rows.len(), keys, needed)
+}
+
 /// One frame, to see which keys there are.
 fn first_of(reader: &dyn StorageRead, rows: &[u32]) -> Result<TensorDict, ReplayError> {
     match rows.first() {
@@ -67,9 +77,9 @@ fn first_of(reader: &dyn StorageRead, rows: &[u32]) -> Result<TensorDict, Replay
     }
 }
 
-impl crate::RunKeys {
+impl RunKeys {
     /// The keys among these, or their usual stand-ins, that `frames` have.
-    fn present(&self, frames: &TensorDict) -> Vec<NestedKey> {
+    pub(super) fn present(&self, frames: &TensorDict) -> Vec<NestedKey> {
         let mut keys = self.candidates();
         keys.retain(|key| frames.contains_key(key));
         keys

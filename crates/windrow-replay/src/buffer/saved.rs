@@ -143,7 +143,11 @@ impl ReplayBuffer {
 }
 
 /// Writes frames into `rows`: those that follow each other together.
-fn write(storage: &dyn Storage, rows: &[u32], frames: &TensorDict) -> Result<(), ReplayError> {
+pub(super) fn write(
+    storage: &dyn Storage,
+    rows: &[u32],
+    frames: &TensorDict,
+) -> Result<(), ReplayError> {
     let mut at = 0;
     for run in rows.chunk_by(|a, b| a + 1 == *b) {
         storage.write(run[0] as usize, &frames.narrow(0, at, run.len())?)?;
@@ -157,7 +161,7 @@ fn misfit(what: &str, expected: usize, got: &impl std::fmt::Debug) -> ReplayErro
 }
 
 /// The rows in the buffer's own order.
-fn in_order(live: &Live) -> Vec<u32> {
+pub(super) fn in_order(live: &Live) -> Vec<u32> {
     (0..live.len()).map(|at| live.row(at) as u32).collect()
 }
 

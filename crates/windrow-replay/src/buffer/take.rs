@@ -37,6 +37,21 @@ impl ReplayBuffer {
         batch_size: impl Into<Option<usize>>,
         timeout: Duration,
     ) -> Result<TensorDict, ReplayError> {
+        let (mut batch, info) = self.sample_apart(batch_size, timeout)?;
+        batch.update(&info)?;
+        Ok(batch)
+    }
+
+    /// As [`sample_within`](Self::sample_within), but frames as they were written, and apart from them, under the same keys,
+    /// what [`sample`](Self::sample) adds to them or changes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sample_apart(
+        &self,
+        batch_size: impl Into<Option<usize>>,
+        timeout: Duration,
+    ) -> Result<(TensorDict, TensorDict), ReplayError> {
         let batch_size = batch_size.into().or(self.shared.batch_size);
         let batch_size = batch_size.ok_or(ReplayError::NoBatchSize)?;
         if batch_size == 0 {
@@ -50,7 +65,8 @@ impl ReplayBuffer {
         let (draw, reader) = self.shared.draw(batch_size, timeout)?;
         let batch = reader.gather(&draw.rows)?;
         drop(reader);
-        finish(batch, draw)
+        let info = info(&batch, draw)?;
+        Ok((batch, info))
     }
 
     /// Copies the frames in `rows`, in that order; rows may repeat. Result: `[rows.len()]`.
@@ -59,13 +75,7 @@ impl ReplayBuffer {
     /// [`ReplayError::NoFrame`] for a row that holds none, or whose frame is being overwritten.
     pub fn get(&self, rows: &[i64]) -> Result<TensorDict, ReplayError> {
         let state = self.shared.lock();
-        let checked = rows
-            .iter()
-            .map(|&row| match u32::try_from(row) {
-                Ok(at) if state.live.contains(at as usize) => Ok(at),
-                _ => Err(ReplayError::NoFrame { row }),
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let checked = state.live.checked(rows)?;
         let reader = self.shared.storage.read();
         drop(state);
         reader.gather(&checked)
@@ -139,16 +149,17 @@ impl Shared {
     }
 }
 
-/// Adds to a batch what the sampler knows of its frames.
-fn finish(mut batch: TensorDict, draw: Draw) -> Result<TensorDict, ReplayError> {
+/// What the sampler knows of the frames of a batch.
+fn info(batch: &TensorDict, draw: Draw) -> Result<TensorDict, ReplayError> {
     let len = draw.rows.len();
+    let mut info = match &draw.slices {
+        Some(slices) => super::mark::slices(batch, slices)?,
+        None => TensorDict::new([len]),
+    };
     let rows: Vec<i64> = draw.rows.iter().map(|&row| i64::from(row)).collect();
-    batch.set("index", Tensor::from_vec(rows, [len])?)?;
+    info.set("index", Tensor::from_vec(rows, [len])?)?;
     if let Some(weights) = draw.weights {
-        batch.set("priority_weight", Tensor::from_vec(weights, [len])?)?;
+        info.set("priority_weight", Tensor::from_vec(weights, [len])?)?;
     }
-    if let Some(slices) = draw.slices {
-        super::mark::slices(&mut batch, &slices)?;
-    }
-    Ok(batch)
+    Ok(info)
 }

@@ -1,10 +1,10 @@
-use tensordict::{Tensor, TensorDict};
+use tensordict::{NestedKey, Tensor, TensorDict};
 
 use super::sum_tree::SumTree;
 use super::{Draw, Frames, NoDraw, Sampler};
 use crate::live::RowSpan;
 use crate::room::check_room;
-use crate::{ReplayError, SampleRng};
+use crate::{Reduction, ReplayError, SampleRng};
 
 /// Frames in proportion to their priorities, with replacement.
 ///
@@ -37,6 +37,14 @@ impl PrioritizedSampler {
         self.priorities.eps = eps;
         self
     }
+
+    /// An entry that new frames bring their priorities in: several values make one by `reduction`. Frames without it have
+    /// the highest priority, as all have when nothing is said.
+    #[must_use]
+    pub fn priority_key(mut self, key: impl Into<NestedKey>, reduction: Reduction) -> Self {
+        self.priorities.key = Some((key.into(), reduction));
+        self
+    }
 }
 
 impl Sampler for PrioritizedSampler {
@@ -45,6 +53,10 @@ impl Sampler for PrioritizedSampler {
         check_room::<[f32; 2]>("the priorities", capacity)?;
         self.tree = SumTree::new(capacity);
         Ok(())
+    }
+
+    fn priority_key(&self) -> Option<(&NestedKey, Reduction)> {
+        self.priorities.key()
     }
 
     fn written(&mut self, rows: RowSpan, _: &Frames<'_>) {
@@ -121,6 +133,8 @@ pub(super) struct Priorities {
     alpha: f64,
     beta: f64,
     pub(super) eps: f64,
+    /// What new frames bring their priorities in.
+    pub(super) key: Option<(NestedKey, Reduction)>,
     /// The highest priority given so far.
     pub(super) max: Option<f32>,
 }
@@ -131,8 +145,13 @@ impl Priorities {
             alpha,
             beta,
             eps: 1e-8,
+            key: None,
             max: None,
         }
+    }
+
+    pub(super) fn key(&self) -> Option<(&NestedKey, Reduction)> {
+        self.key.as_ref().map(|(key, reduction)| (key, *reduction))
     }
 
     pub(super) fn check(&self) -> Result<(), ReplayError> {

@@ -1,4 +1,4 @@
-use tensordict::TensorDict;
+use tensordict::{NestedKey, TensorDict};
 
 use super::prioritized::Priorities;
 use super::slice::{SliceRules, SliceSampler};
@@ -8,7 +8,7 @@ use crate::index::{Run, Runs};
 use crate::live::RowSpan;
 use crate::marks::RunKeys;
 use crate::room::check_room;
-use crate::{ReplayError, SampleRng};
+use crate::{Reduction, ReplayError, SampleRng};
 
 /// Slices that begin at frames drawn in proportion to their priorities, with replacement.
 ///
@@ -48,6 +48,13 @@ impl PrioritizedSliceSampler {
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.priorities.eps = eps;
+        self
+    }
+
+    /// As of [`PrioritizedSampler`](crate::PrioritizedSampler::priority_key).
+    #[must_use]
+    pub fn priority_key(mut self, key: impl Into<NestedKey>, reduction: Reduction) -> Self {
+        self.priorities.key = Some((key.into(), reduction));
         self
     }
 
@@ -135,6 +142,10 @@ impl Sampler for PrioritizedSliceSampler {
 
     fn run_keys(&self) -> Option<&RunKeys> {
         Some(&self.rules.keys)
+    }
+
+    fn priority_key(&self) -> Option<(&NestedKey, Reduction)> {
+        self.priorities.key()
     }
 
     fn written(&mut self, rows: RowSpan, frames: &Frames<'_>) {

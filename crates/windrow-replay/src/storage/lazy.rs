@@ -1,7 +1,8 @@
 //! A store that is laid out when its first frames come.
 
 use std::ops::Range;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tensordict::{NestedKey, TensorDict};
 use windrow_slab::{LeafSpec, Store, StoreError, StoreRead};
@@ -12,64 +13,82 @@ use crate::ReplayError;
 /// What storages have in common whose frames all look alike.
 #[derive(Debug, Default)]
 pub(super) struct Lazy {
-    store: OnceLock<Store>,
-    /// Held by whoever makes the store.
-    making: Mutex<()>,
+    /// Locked for writing only while a store is made; readers keep theirs alive.
+    store: RwLock<Option<Arc<Store>>>,
+    /// Whether nothing was prepared or written since the store was cleared. Changed under the lock.
+    cleared: AtomicBool,
 }
 
 impl Lazy {
     pub(super) fn of(store: Store) -> Self {
         Self {
-            store: OnceLock::from(store),
-            making: Mutex::default(),
+            store: RwLock::new(Some(Arc::new(store))),
+            cleared: AtomicBool::new(false),
         }
     }
 
-    /// Checks that frames fit the store, which is made by `make` when it is not there yet.
+    /// Checks that frames fit the store, which is made by `make` when it is not there yet, and anew for the first frames after
+    /// it was cleared, where they do not fit.
     pub(super) fn prepare(
         &self,
         frames: &TensorDict,
-        make: impl FnOnce(Vec<LeafSpec>) -> Result<Store, ReplayError>,
+        make: impl Fn(Vec<LeafSpec>) -> Result<Store, ReplayError>,
     ) -> Result<(), ReplayError> {
-        Ok(self.store_for(frames, make)?.check(frames)?)
+        self.with_store(frames, make, |store| store.check(frames))
     }
 
-    /// Writes frames, to a store by `make` when it is not there yet.
+    /// Writes frames, to a store as [`prepare`](Self::prepare) sees to it.
     pub(super) fn write(
         &self,
         first: usize,
         frames: &TensorDict,
-        make: impl FnOnce(Vec<LeafSpec>) -> Result<Store, ReplayError>,
+        make: impl Fn(Vec<LeafSpec>) -> Result<Store, ReplayError>,
     ) -> Result<(), ReplayError> {
-        Ok(self.store_for(frames, make)?.write(first, frames)?)
+        self.with_store(frames, make, |store| store.write(first, frames))
     }
 
-    fn store_for(
+    fn with_store(
         &self,
         frames: &TensorDict,
-        make: impl FnOnce(Vec<LeafSpec>) -> Result<Store, ReplayError>,
-    ) -> Result<&Store, ReplayError> {
-        if let Some(store) = self.store.get() {
-            return Ok(store);
+        make: impl Fn(Vec<LeafSpec>) -> Result<Store, ReplayError>,
+        work: impl Fn(&Store) -> Result<(), StoreError>,
+    ) -> Result<(), ReplayError> {
+        let is_other = |store: &Arc<Store>| {
+            self.cleared.load(Ordering::Relaxed) && store.check(frames).is_err()
+        };
+        loop {
+            if let Some(store) = &*self.store() {
+                let done = work(store);
+                if done.is_ok() || !is_other(store) {
+                    self.cleared.fetch_and(done.is_err(), Ordering::Relaxed);
+                    return Ok(done?);
+                }
+            }
+            let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+            if store.as_ref().is_none_or(is_other) {
+                // The old one first: its memory, or its file, makes room for the new.
+                *store = None;
+                *store = Some(Arc::new(make(Store::leaves(frames)?)?));
+                self.cleared.store(false, Ordering::Relaxed);
+            }
         }
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(store) = self.store.get() {
-            return Ok(store);
-        }
-        let made = make(Store::leaves(frames)?)?;
-        Ok(self.store.get_or_init(|| made))
+    }
+
+    fn store(&self) -> RwLockReadGuard<'_, Option<Arc<Store>>> {
+        self.store.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn read(&self) -> Box<dyn StorageRead + '_> {
-        match self.store.get() {
-            Some(store) => Box::new(store.read()),
+        match &*self.store() {
+            Some(store) => Box::new(Arc::clone(store).read_shared()),
             None => Box::new(Nothing),
         }
     }
 
     pub(super) fn clear(&self) {
-        if let Some(store) = self.store.get() {
+        if let Some(store) = &*self.store() {
             store.clear();
+            self.cleared.store(true, Ordering::Relaxed);
         }
     }
 }

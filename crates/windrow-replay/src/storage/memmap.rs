@@ -18,7 +18,7 @@ const ROWS: &str = "rows.bin";
 const FORMAT: &str = "windrow storage 1";
 
 /// Frames in a file that is mapped into memory, laid out when the first come; all frames have their keys, types and
-/// shapes.
+/// shapes, up to those that come first after the storage was cleared.
 ///
 /// With a directory of its own ([`at`](LazyMemmapStorage::at)) it outlives its process, and finds each row whole or
 /// empty, whichever way that ended. It is the operating system that writes changes to the disk, some time later: what
@@ -77,13 +77,21 @@ impl LazyMemmapStorage {
             Some(directory) => directory.as_path(),
             None => self.scratch()?,
         };
+        let rows = directory.join(ROWS);
+        // Empty ones that were laid out for other frames. Who still reads them keeps them.
+        if rows.exists() {
+            std::fs::remove_file(&rows).map_err(io_error("remove", &rows))?;
+        }
         // The layout first: rows without one could not be opened again.
         let text = layout(&leaves, self.capacity).to_string();
         replace(&directory.join(LAYOUT), text.as_bytes())?;
-        Ok(Store::open(&directory.join(ROWS), leaves, self.capacity)?)
+        Ok(Store::open(&rows, leaves, self.capacity)?)
     }
 
     fn scratch(&self) -> Result<&Path, ReplayError> {
+        if let Some(made) = self.scratch.get() {
+            return Ok(made.path());
+        }
         let made = tempfile::Builder::new().prefix("windrow-").tempdir();
         let made = made.map_err(io_error("create a directory in", &std::env::temp_dir()))?;
         Ok(self.scratch.get_or_init(|| made).path())

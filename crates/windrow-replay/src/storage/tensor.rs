@@ -5,7 +5,8 @@ use super::lazy::Lazy;
 use super::{Storage, StorageRead};
 use crate::ReplayError;
 
-/// Frames in memory, which is laid out when the first come; all frames have their keys, types and shapes.
+/// Frames in memory, which is laid out when the first come; all frames have their keys, types and shapes, up to
+/// those that come first after the storage was cleared.
 #[derive(Debug)]
 pub struct LazyTensorStorage {
     capacity: usize,

@@ -1,6 +1,7 @@
 //! Reading rows.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 use tensordict::{NestedKey, Shape, Tensor, TensorDict};
 
@@ -12,8 +13,26 @@ use crate::LeafSpec;
 /// A registered reader: what it could read at first stays as it is until it is dropped.
 #[derive(Debug)]
 pub struct StoreRead<'a> {
-    pub(super) store: &'a Store,
+    pub(super) store: Held<'a>,
     pub(super) pass: Pass,
+}
+
+/// The store that is read, which a reader may keep alive.
+#[derive(Debug)]
+pub(super) enum Held<'a> {
+    Lent(&'a Store),
+    Shared(Arc<Store>),
+}
+
+impl Deref for Held<'_> {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        match self {
+            Self::Lent(store) => store,
+            Self::Shared(store) => store,
+        }
+    }
 }
 
 impl Drop for StoreRead<'_> {

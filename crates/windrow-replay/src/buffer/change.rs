@@ -1,0 +1,97 @@
+//! Changes to a buffer that holds frames already.
+
+use tensordict::TensorDict;
+
+use super::recover::marks_of;
+use super::saved::{in_order, write};
+use super::{ReplayBuffer, check_writer};
+use crate::sampler::Sampler;
+use crate::state::State;
+use crate::{ReplayError, Storage};
+
+impl ReplayBuffer {
+    /// Has frames chosen by another sampler from now on. It begins with all frames that there are: none has had its turn, and
+    /// each has the highest priority.
+    ///
+    /// # Errors
+    /// [`ReplayError::Argument`] when what the sampler was built with makes no sense, or not with this writer;
+    /// [`ReplayError::NoRuns`] when it needs to know where trajectories end and cannot. Nothing is changed then.
+    pub fn set_sampler(&self, sampler: impl Into<Box<dyn Sampler>>) -> Result<(), ReplayError> {
+        let mut sampler = sampler.into();
+        let turn = self.shared.turn();
+        let mut state = self.shared.lock();
+        check_writer(&*sampler, &state.writer)?;
+        sampler.begin(self.shared.capacity)?;
+        if let Some(keys) = sampler.run_keys() {
+            let rows = in_order(&state.live);
+            let reader = self.shared.storage.read();
+            let marks = marks_of(&*reader, &rows, keys, !rows.is_empty())?;
+            state.mark(&rows, &marks);
+        }
+        state.replace_sampler(sampler);
+        drop(state);
+        drop(turn);
+        self.shared.readable.notify_all();
+        Ok(())
+    }
+
+    /// Writes frames `[rows.len()]` in the place of those in `rows`. They take over their order and priorities.
+    ///
+    /// # Errors
+    /// [`ReplayError::NoFrame`] for a row that holds none, [`ReplayError::Argument`] when frames are not as many as rows, when
+    /// a sampler that cuts trajectories would find them to end elsewhere, or when the writer compares frames; those of the
+    /// storage when they do not fit. Nothing is written then.
+    pub fn set(&self, rows: &[i64], frames: &TensorDict) -> Result<(), ReplayError> {
+        if frames.batch_size() != [rows.len()] {
+            return Err(ReplayError::Argument {
+                name: "frames",
+                expected: format!("a batch size of [{}], as there are rows", rows.len()),
+                got: format!("{:?}", frames.batch_size()),
+            });
+        }
+        let turn = self.shared.turn();
+        let state = self.shared.lock();
+        let rows = state.live.checked(rows)?;
+        self.shared.storage.prepare(frames)?;
+        check_places(&state, &*self.shared.storage, &rows, frames)?;
+        // With the lock held: nobody chooses these rows meanwhile.
+        let written = write(&*self.shared.storage, &rows, frames);
+        drop(state);
+        drop(turn);
+        written
+    }
+}
+
+/// Whether frames may take the places of those in `rows`.
+fn check_places(
+    state: &State,
+    storage: &dyn Storage,
+    rows: &[u32],
+    frames: &TensorDict,
+) -> Result<(), ReplayError> {
+    if state.runs.is_none() {
+        return Err(ReplayError::Argument {
+            name: "writer",
+            expected: "one that keeps frames in order, where rows are set".to_owned(),
+            got: "MaxRewardWriter".to_owned(),
+        });
+    }
+    if !state.keys.needed {
+        return Ok(());
+    }
+    let before = storage
+        .read()
+        .gather_keys(rows, &state.keys.runs.present(frames))?;
+    for (key, tensor) in before.leaves() {
+        if frames.get(&key)? != tensor {
+            return Err(ReplayError::Argument {
+                name: "frames",
+                expected: format!(
+                    "entry {key} as it is, which tells the sampler where trajectories end"
+                ),
+                got: "another".to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
