@@ -364,7 +364,8 @@ class ReplayBuffer:
 
     def __getstate__(self) -> dict[str, Any]:
         if self.storage.scratch_dir is not None:
-            raise TypeError(f"cannot copy a buffer in {self.storage.scratch_dir}, which one buffer has for itself: use dumps and loads")
+            where = self.storage.scratch_dir
+            raise TypeError(f"cannot copy a buffer in {where}, which one buffer has for itself: use dumps and loads")
         state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator")}
         return {**state, "_state": self._core.state_dict()}
 
