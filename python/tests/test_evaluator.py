@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import math
 import threading
+import time
 
 import pytest
 import torch
@@ -73,17 +76,79 @@ def test_wrong_arguments_are_explained() -> None:
         Evaluator(cartpole, always(0), backend="process")
 
 
-def test_a_busy_evaluator_may_refuse() -> None:
-    go_on = threading.Event()
+@pytest.mark.parametrize("timeout", [None, math.inf, 1e300, 60.0])
+def test_nobody_waits_where_nothing_is_pending(timeout) -> None:
+    evaluator = Evaluator(cartpole, always(0), num_trajectories=1)
+    assert evaluator.wait(timeout) is None
+    evaluator.evaluate()
+    assert evaluator.wait(timeout) is None and evaluator.poll(60) is None
+    evaluator.trigger_eval(step=2)
+    assert evaluator.wait(timeout)["eval/step"] == 2
+    assert evaluator.wait(timeout) is None
+    evaluator.shutdown()
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, -math.inf])
+def test_times_are_checked(seconds) -> None:
+    with pytest.raises(ValueError, match="shutdown_timeout must be a number of seconds, 0 or more, got"):
+        Evaluator(cartpole, always(0), shutdown_timeout=seconds)
+    evaluator = Evaluator(cartpole, always(0), shutdown_timeout=math.inf)
+    with pytest.raises(ValueError, match="^timeout must be a number of seconds"):
+        evaluator.poll(seconds)
+    with pytest.raises(ValueError, match="^timeout must be a number of seconds"):
+        evaluator.wait(seconds)
+    evaluator.shutdown()
+
+
+def held(**arguments) -> tuple[Evaluator, threading.Event, threading.Event]:
+    """An evaluator, what tells that its policy is being asked, and what lets it answer."""
+    asked, go_on = threading.Event(), threading.Event()
 
     def waits(observation):
         if probed:
+            asked.set()
             go_on.wait(30)
+            asked.clear()
         return torch.zeros((), dtype=torch.int64)
 
     probed: list[bool] = []
-    evaluator = Evaluator(cartpole, waits, num_trajectories=1, busy_policy="error")
+    evaluator = Evaluator(cartpole, waits, num_trajectories=1, **arguments)
     probed.append(True)
+    return evaluator, asked, go_on
+
+
+def test_an_interrupt_ends_the_wait_for_a_shutdown() -> None:
+    evaluator, asked, go_on = held(shutdown_timeout=math.inf)
+    evaluator.trigger_eval()
+    assert asked.wait(30)
+
+    def interrupt() -> None:
+        while evaluator.pending:
+            time.sleep(0.01)
+        _thread.interrupt_main()
+
+    other = threading.Thread(target=interrupt)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        evaluator.shutdown()
+        other.join()
+    assert asked.is_set(), "the policy has come back"
+    other.join()
+    go_on.set()
+    evaluator.shutdown()
+
+
+def test_a_shutdown_that_takes_too_long_says_so() -> None:
+    evaluator, asked, go_on = held(shutdown_timeout=0)
+    evaluator.trigger_eval()
+    assert asked.wait(30)
+    with pytest.raises(RuntimeError, match="1 of 1 threads were still busy"):
+        evaluator.shutdown()
+    go_on.set()
+
+
+def test_a_busy_evaluator_may_refuse() -> None:
+    evaluator, _, go_on = held(busy_policy="error")
     assert evaluator.trigger_eval()
     with pytest.raises(RuntimeError, match="busy_policy|queued|running"):
         evaluator.trigger_eval()

@@ -1,11 +1,9 @@
 //! Evaluations beside a training, as `windrow.collectors.Evaluator` asks for them.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensordict::TensorDict;
@@ -62,7 +60,7 @@ impl EvaluatorCore {
             .exploration_type(exploration_type(&options.exploration_type)?)
             .busy_policy(busy_policy(&options.busy_policy)?)
             .log_prefix(options.log_prefix)
-            .shutdown_timeout(Duration::from_secs_f64(options.shutdown_timeout));
+            .shutdown_timeout(gil::seconds("shutdown_timeout", options.shutdown_timeout)?);
         if let Some(steps) = options.max_steps {
             builder = builder.max_steps(steps);
         }
@@ -92,24 +90,10 @@ impl EvaluatorCore {
     ) -> PyResult<Bound<'py, PyDict>> {
         let weights = weights.map(batch::from_python).transpose()?;
         let evaluator = Arc::clone(&self.evaluator);
-        let (done, ended) = channel();
-        thread::spawn(move || {
-            // Nobody listens any more after Ctrl-C.
-            let _ = done.send(evaluator.evaluate(weights.as_ref(), Some(step)));
-        });
-        let ended = Mutex::new(ended);
-        let result = gil::wait(py, |patience| {
-            let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-            match ended.recv_timeout(patience) {
-                Ok(result) => Some(Some(result)),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => Some(None),
-            }
+        let result = gil::aside(py, "windrow-evaluate", move || {
+            evaluator.evaluate(weights.as_ref(), Some(step))
         })?;
-        match result {
-            Some(result) => report(py, result),
-            None => Err(PyRuntimeError::new_err("the evaluation has panicked")),
-        }
+        report(py, result)
     }
 
     /// Asks for an evaluation; whether it will take place.
@@ -124,20 +108,26 @@ impl EvaluatorCore {
             .map_err(|error| error::to_py(py, &error))
     }
 
-    /// The oldest result that was not read yet, waited for so many seconds, or as long as it takes.
+    /// The oldest result that was not read yet, waited for so many seconds, or as long as it takes; `None` at once where
+    /// there is none to come.
     fn wait<'py>(
         &self,
         py: Python<'py>,
         seconds: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let timeout = seconds.map(|seconds| Duration::from_secs_f64(seconds.max(0.0)));
+        let timeout = seconds
+            .map(|seconds| gil::seconds("timeout", seconds))
+            .transpose()?;
         let begun = Instant::now();
         let answer: Answer = gil::wait(py, |patience| {
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
             let now = left.map_or(patience, |left| left.min(patience));
+            let asked = Instant::now();
             let answer = self.evaluator.poll(now);
             let is_over = left.is_some_and(|left| left <= patience);
-            (answer.is_some() || is_over).then_some(answer)
+            // No answer before the time is over: there is none to come.
+            let is_idle = asked.elapsed() < now;
+            (answer.is_some() || is_over || is_idle).then_some(answer)
         })?;
         answer.map(|result| report(py, result)).transpose()
     }
@@ -149,7 +139,8 @@ impl EvaluatorCore {
 
     /// Ends what is running and forgets what is waiting.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.evaluator.shutdown())
+        let evaluator = Arc::clone(&self.evaluator);
+        gil::aside(py, "windrow-shutdown", move || evaluator.shutdown())?
             .map_err(|error| error::to_py(py, &error))
     }
 }

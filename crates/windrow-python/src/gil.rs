@@ -1,7 +1,11 @@
 //! Threads of the engine and the interpreter's lock.
 
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -70,6 +74,49 @@ pub(crate) fn wait<T: Send>(
         }
         py.check_signals()?;
     }
+}
+
+/// Does `work` in a thread of its own called `name`, so that it cannot keep Ctrl-C from being seen; the thread goes on all
+/// the same then.
+///
+/// # Errors
+/// As [`wait`]; `RuntimeError` when `work` has panicked.
+pub(crate) fn aside<T: Send + 'static>(
+    py: Python<'_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (done, ended) = channel();
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            // Nobody listens any more after Ctrl-C.
+            let _ = done.send(work());
+        })?;
+    let ended = Mutex::new(ended);
+    let result = wait(py, |patience| {
+        let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+        match ended.recv_timeout(patience) {
+            Ok(result) => Some(Some(result)),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(None),
+        }
+    })?;
+    result.ok_or_else(|| PyRuntimeError::new_err(format!("the thread {name} has panicked")))
+}
+
+/// So many seconds, as the argument `name` has them.
+///
+/// # Errors
+/// `ValueError` when that is less than 0, or no number.
+pub(crate) fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
+    if seconds >= 0.0 {
+        // Infinity among others: a time beyond all clocks is no limit.
+        return Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+    }
+    Err(PyValueError::new_err(format!(
+        "{name} must be a number of seconds, 0 or more, got {seconds}"
+    )))
 }
 
 /// Looks for signals now and then, in a loop that Python has no part in.

@@ -35,7 +35,7 @@ class Evaluator:
         trust_policy: as of collectors.
         backend: ``"thread"``.
         init_fn: called first of all.
-        shutdown_timeout: seconds that a shutdown waits for the episode that is being played.
+        shutdown_timeout: seconds that a shutdown waits for the step that is being taken; ``inf`` is no limit.
 
     Raises:
         ValueError: an argument makes no sense.
@@ -129,7 +129,12 @@ class Evaluator:
         return self._core.trigger(self._weights(weights, weights_dict), self._number(step))
 
     def poll(self, timeout: float = 0) -> dict[str, Any] | None:
-        """The oldest result that was not read yet; None if there is none within ``timeout`` seconds."""
+        """The oldest result that was not read yet; None if there is none within ``timeout`` seconds, and at once where nothing
+        is pending.
+
+        Raises:
+            ValueError: ``timeout`` is less than 0, or no number.
+        """
         return self._core.wait(timeout)
 
     def wait(self, timeout: float | None = None) -> dict[str, Any] | None:
@@ -165,7 +170,11 @@ class Evaluator:
         self._step = int(state_dict["step"])
 
     def shutdown(self) -> None:
-        """Ends what is running and forgets what is waiting."""
+        """Ends what is running at its next step, and forgets what is waiting.
+
+        Raises:
+            RuntimeError: that took longer than ``shutdown_timeout``. The thread ends when it comes back.
+        """
         self._core.shutdown()
 
     def __enter__(self) -> Self:

@@ -54,7 +54,8 @@ struct Board {
     next_version: i64,
     /// Stops the collector that is in use.
     handle: Option<Handle>,
-    /// By when the thread has to be gone, once there was a shutdown.
+    is_shut_down: bool,
+    /// By when the thread has to be gone after a shutdown; `None` where that may take as long as it takes.
     deadline: Option<Instant>,
     /// Whether a reader was told of the shutdown.
     told: bool,
@@ -72,10 +73,6 @@ impl Board {
         let queued = self.queue.iter().map(|(_, reply)| reply);
         let mut replies = self.running.iter().map(|(_, reply)| reply).chain(queued);
         replies.any(|reply| matches!(reply, Reply::Unread))
-    }
-
-    fn is_shut_down(&self) -> bool {
-        self.deadline.is_some()
     }
 
     fn busy(&self) -> CollectError {
@@ -97,6 +94,7 @@ impl Shared {
                 accepted: 0,
                 next_version: 1,
                 handle: None,
+                is_shut_down: false,
                 deadline: None,
                 told: false,
                 gone: false,
@@ -117,7 +115,7 @@ impl Shared {
         when_busy: BusyPolicy,
     ) -> Result<bool, CollectError> {
         let mut board = self.lock();
-        if board.is_shut_down() {
+        if board.is_shut_down {
             return Err(CollectError::ShutDown);
         }
         if board.pending() {
@@ -151,7 +149,7 @@ impl Shared {
             if let Some(result) = board.unread.pop_front() {
                 return Some(result);
             }
-            if board.is_shut_down() {
+            if board.is_shut_down {
                 let told = std::mem::replace(&mut board.told, true);
                 return (!told).then_some(Err(CollectError::ShutDown));
             }
@@ -170,12 +168,14 @@ impl Shared {
         self.lock().next_version = version;
     }
 
-    /// Shuts down; by when the thread has to be gone. The first call sets the time.
-    pub(super) fn stop(&self, patience: Duration) -> Instant {
+    /// Shuts down; by when the thread has to be gone, if there is a limit. The first call sets the time.
+    pub(super) fn stop(&self, patience: Duration) -> Option<Instant> {
         let mut board = self.lock();
-        let now = Instant::now();
-        let patient = now.checked_add(patience).unwrap_or(now);
-        let deadline = *board.deadline.get_or_insert(patient);
+        if !std::mem::replace(&mut board.is_shut_down, true) {
+            // A time beyond all clocks is no limit.
+            board.deadline = Instant::now().checked_add(patience);
+        }
+        let deadline = board.deadline;
         // Whoever waits for one of these sees the other end disconnected.
         let forgotten = (std::mem::take(&mut board.queue), board.running.take());
         let handle = board.handle.take();
@@ -190,13 +190,13 @@ impl Shared {
     }
 
     /// Waits for the thread to be gone until `deadline`; whether it is.
-    pub(super) fn ended_by(&self, deadline: Instant) -> bool {
+    pub(super) fn ended_by(&self, deadline: Option<Instant>) -> bool {
         let mut board = self.lock();
         loop {
             if board.gone {
                 return true;
             }
-            match self.wait(board, Some(deadline)) {
+            match self.wait(board, deadline) {
                 Some(changed) => board = changed,
                 None => return false,
             }
@@ -210,7 +210,7 @@ impl Shared {
     pub(super) fn next(&self) -> Option<Job> {
         let mut board = self.lock();
         loop {
-            if board.is_shut_down() {
+            if board.is_shut_down {
                 return None;
             }
             if let Some((job, reply)) = board.queue.pop_front() {
@@ -242,7 +242,7 @@ impl Shared {
     /// [`CollectError::ShutDown`] when there was one already.
     pub(super) fn stop_with(&self, handle: Handle) -> Result<(), CollectError> {
         let mut board = self.lock();
-        if board.is_shut_down() {
+        if board.is_shut_down {
             return Err(CollectError::ShutDown);
         }
         board.handle = Some(handle);
@@ -252,7 +252,7 @@ impl Shared {
     /// # Errors
     /// [`CollectError::ShutDown`] when there was a shutdown.
     pub(super) fn check(&self) -> Result<(), CollectError> {
-        if self.lock().is_shut_down() {
+        if self.lock().is_shut_down {
             return Err(CollectError::ShutDown);
         }
         Ok(())
