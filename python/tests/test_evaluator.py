@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import math
+import subprocess
+import sys
 import threading
 import time
 
@@ -100,6 +103,19 @@ def test_times_are_checked(seconds) -> None:
     evaluator.shutdown()
 
 
+def until_idle(evaluator: Evaluator) -> None:
+    while evaluator.pending:
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
+    """Errors that were shown to ``sys.unraisablehook``."""
+    seen: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda shown: seen.append(shown.exc_value))
+    return seen
+
+
 def held(**arguments) -> tuple[Evaluator, threading.Event, threading.Event]:
     """An evaluator, what tells that its policy is being asked, and what lets it answer."""
     asked, go_on = threading.Event(), threading.Event()
@@ -123,8 +139,7 @@ def test_an_interrupt_ends_the_wait_for_a_shutdown() -> None:
     assert asked.wait(30)
 
     def interrupt() -> None:
-        while evaluator.pending:
-            time.sleep(0.01)
+        until_idle(evaluator)
         _thread.interrupt_main()
 
     other = threading.Thread(target=interrupt)
@@ -145,6 +160,96 @@ def test_a_shutdown_that_takes_too_long_says_so() -> None:
     with pytest.raises(RuntimeError, match="1 of 1 threads were still busy"):
         evaluator.shutdown()
     go_on.set()
+
+
+def failing(*errors: BaseException):
+    """Raises these errors one after another, and then none."""
+    left = list(errors)
+
+    def function(_: object) -> dict[str, float]:
+        if left:
+            raise left.pop(0)
+        return {"calls": 1.0}
+
+    return function
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
+def test_an_error_of_metrics_is_that_of_the_evaluation(kind) -> None:
+    metrics = failing(kind("no metrics yet"), kind("not now either"))
+    evaluator = Evaluator(cartpole, always(0), num_trajectories=1, metrics_fn=metrics)
+    with pytest.raises(kind, match="no metrics yet"):
+        evaluator.evaluate()
+    evaluator.trigger_eval()
+    with pytest.raises(kind, match="not now either"):
+        evaluator.wait(30)
+    assert evaluator.evaluate()["eval/calls"] == 1.0
+    evaluator.shutdown()
+
+
+def test_metrics_that_are_no_numbers_are_told() -> None:
+    with Evaluator(cartpole, always(0), num_trajectories=1, metrics_fn=lambda batch: {"name": "long"}) as evaluator:
+        with pytest.raises(TypeError, match="str"):
+            evaluator.evaluate()
+
+
+@pytest.mark.parametrize("ask", [Evaluator.evaluate, Evaluator.trigger_eval, Evaluator.shutdown])
+def test_an_error_that_nobody_read_is_raised_by_the_next_call(ask) -> None:
+    evaluator = Evaluator(cartpole, always(0), num_trajectories=1, metrics_fn=failing(ValueError("unread")))
+    evaluator.trigger_eval()
+    until_idle(evaluator)
+    with pytest.raises(ValueError, match="unread"):
+        ask(evaluator)
+    evaluator.shutdown()
+
+
+def test_an_error_that_leaves_a_context_is_the_one_to_be_seen(unraisable) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        with Evaluator(cartpole, always(0), num_trajectories=1, metrics_fn=failing(ValueError("unread"))) as evaluator:
+            evaluator.trigger_eval()
+            until_idle(evaluator)
+            raise KeyError("mine")
+    assert [str(error) for error in unraisable] == ["unread"]
+
+
+def test_an_error_that_nobody_asks_for_is_shown(unraisable) -> None:
+    evaluator = Evaluator(cartpole, always(0), num_trajectories=1, metrics_fn=failing(SystemExit("unread")))
+    evaluator.trigger_eval()
+    until_idle(evaluator)
+    del evaluator
+    gc.collect()
+    assert [str(error) for error in unraisable] == ["unread"]
+
+
+def test_an_error_of_on_result_is_shown_and_changes_nothing(unraisable) -> None:
+    on_result = failing(ValueError("first"), SystemExit("second"))
+    with Evaluator(cartpole, always(0), num_trajectories=1, on_result=on_result) as evaluator:
+        assert [evaluator.evaluate()["eval/num_episodes"] for _ in range(3)] == [1, 1, 1]
+    assert [str(error) for error in unraisable] == ["first", "second"]
+
+
+def test_a_program_ends_all_its_evaluators_quietly() -> None:
+    program = '''
+import threading
+import torch
+from windrow.collectors import Evaluator
+
+def wait(observation):
+    if probed:
+        probed.append(1)
+        threading.Event().wait()
+    return torch.zeros((), dtype=torch.int64)
+
+probed = []
+evaluators = [Evaluator("CartPole-v1", wait, num_trajectories=1, shutdown_timeout=0.1) for _ in range(3)]
+probed.append(1)
+for evaluator in evaluators:
+    evaluator.trigger_eval()
+while len(probed) < 4:
+    pass
+'''
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_busy_evaluator_may_refuse() -> None:

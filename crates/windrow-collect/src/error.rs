@@ -192,6 +192,14 @@ pub enum CollectError {
         /// What it reported.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The user's metrics of an evaluation failed.
+    #[error("the metrics of the evaluation of step {step} failed: {source}")]
+    Metrics {
+        /// The step of training that the evaluation was asked for.
+        step: u64,
+        /// What they reported.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A saved state does not belong to such a collector.
     #[error("failed to load the state: {0}")]
     State(String),

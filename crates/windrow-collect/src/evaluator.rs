@@ -91,8 +91,9 @@ impl Evaluator {
     ///
     /// # Errors
     /// [`CollectError::Policy`] when the weights do not fit, and the old ones then stay; [`CollectError::Worker`] when an
-    /// environment, the policy or the metrics failed or panicked; [`CollectError::ShutDown`] after a shutdown or when
-    /// there is one meanwhile. After any but the last, the next request makes environments and policy anew.
+    /// environment or the policy failed or panicked, or the metrics panicked; after these, the next request makes
+    /// environments and policy anew. [`CollectError::Metrics`] when the metrics failed; [`CollectError::ShutDown`] after a
+    /// shutdown or when there is one meanwhile.
     ///
     /// ```
     /// use windrow_collect::Evaluator;
@@ -183,6 +184,31 @@ impl Evaluator {
         // A time beyond all clocks is no limit.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.shared.take(deadline)
+    }
+
+    /// The oldest error among the results of [`trigger_eval`](Self::trigger_eval) that were not read yet; it will not be
+    /// read any more. For those who learn of results by [`on_result`](EvaluatorBuilder::on_result) alone, which is not told
+    /// of errors.
+    ///
+    /// ```
+    /// use windrow_collect::{CollectError, Evaluator};
+    /// use windrow_policy::RandomPolicy;
+    ///
+    /// let evaluator = Evaluator::builder("CartPole-v1")
+    ///     .policy(RandomPolicy::new())
+    ///     .metrics(|_| Err("there are none"))
+    ///     .build()?;
+    /// evaluator.trigger_eval(None, Some(3))?;
+    /// while evaluator.pending() {
+    ///     std::thread::yield_now(); // or train
+    /// }
+    /// let error = evaluator.take_error().unwrap();
+    /// assert!(matches!(error, CollectError::Metrics { step: 3, .. }));
+    /// assert!(evaluator.take_error().is_none());
+    /// # Ok::<(), CollectError>(())
+    /// ```
+    pub fn take_error(&self) -> Option<CollectError> {
+        self.shared.take_error()
     }
 
     /// Whether an evaluation is running or queued.

@@ -88,6 +88,7 @@ impl EvaluatorCore {
         weights: Option<&Bound<'py, PyAny>>,
         step: u64,
     ) -> PyResult<Bound<'py, PyDict>> {
+        self.surface(py)?;
         let weights = weights.map(batch::from_python).transpose()?;
         let evaluator = Arc::clone(&self.evaluator);
         let result = gil::aside(py, "windrow-evaluate", move || {
@@ -103,6 +104,7 @@ impl EvaluatorCore {
         weights: Option<&Bound<'_, PyAny>>,
         step: u64,
     ) -> PyResult<bool> {
+        self.surface(py)?;
         let weights = weights.map(batch::from_python).transpose()?;
         py.detach(|| self.evaluator.trigger_eval(weights.as_ref(), Some(step)))
             .map_err(|error| error::to_py(py, &error))
@@ -139,20 +141,55 @@ impl EvaluatorCore {
 
     /// Ends what is running and forgets what is waiting.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
+        self.ended(py)?.map_err(|error| error::to_py(py, &error))?;
+        self.surface(py)
+    }
+
+    /// As [`shutdown`](Self::shutdown), where nobody is to be told of errors: those of evaluations that nobody has seen go to
+    /// `sys.unraisablehook`.
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        // What is stuck ends when it comes back.
+        let _ = self.ended(py)?;
+        self.show_errors(py);
+        Ok(())
+    }
+}
+
+impl EvaluatorCore {
+    fn ended(&self, py: Python<'_>) -> PyResult<Result<(), CollectError>> {
         let evaluator = Arc::clone(&self.evaluator);
-        gil::aside(py, "windrow-shutdown", move || evaluator.shutdown())?
-            .map_err(|error| error::to_py(py, &error))
+        gil::aside(py, "windrow-shutdown", move || evaluator.shutdown())
+    }
+
+    /// Raises the oldest error of an evaluation that nobody has seen.
+    fn surface(&self, py: Python<'_>) -> PyResult<()> {
+        let error = self.evaluator.take_error();
+        error.map_or(Ok(()), |error| Err(error::to_py(py, &error)))
+    }
+
+    fn show_errors(&self, py: Python<'_>) {
+        while let Err(error) = self.surface(py) {
+            error.write_unraisable(py, None);
+        }
     }
 }
 
 impl Drop for EvaluatorCore {
     fn drop(&mut self) {
         let end = || {
-            // There is nobody left to tell.
+            // What is stuck ends when it comes back.
             let _ = self.evaluator.shutdown();
         };
-        // The thread may need the lock of the interpreter to come to an end.
-        let _ = Python::try_attach(|py| py.detach(end));
+        let _ = Python::try_attach(|py| {
+            // An error that is on its way through the function whose end this is.
+            let raised = PyErr::take(py);
+            // The thread may need the lock of the interpreter to come to an end.
+            py.detach(end);
+            self.show_errors(py);
+            if let Some(raised) = raised {
+                raised.restore(py);
+            }
+        });
     }
 }
 
@@ -169,30 +206,24 @@ fn busy_policy(name: &str) -> PyResult<BusyPolicy> {
     })
 }
 
-/// Figures of the user's own; an error of theirs is printed and gives none.
-fn measure(metrics: &Py<PyAny>, trajectories: &TensorDict) -> Vec<(String, f64)> {
+/// Figures of the user's own.
+fn measure(metrics: &Py<PyAny>, trajectories: &TensorDict) -> PyResult<Vec<(String, f64)>> {
     attach(|py| {
-        let figures = batch::to_python(py, &trajectories.detach())
-            .and_then(|trajectories| metrics.call1(py, (trajectories,)))
-            .and_then(|figures| {
-                let figures = figures.bind(py).cast::<PyDict>()?.iter();
-                figures
-                    .map(|(name, value)| Ok((name.extract()?, value.extract()?)))
-                    .collect::<PyResult<Vec<_>>>()
-            });
-        figures.unwrap_or_else(|error| {
-            error.print(py);
-            Vec::new()
-        })
+        let trajectories = batch::to_python(py, &trajectories.detach())?;
+        let figures = metrics.call1(py, (trajectories,))?;
+        let figures = figures.bind(py).cast::<PyDict>()?.iter();
+        figures
+            .map(|(name, value)| Ok((name.extract()?, value.extract()?)))
+            .collect()
     })
 }
 
-/// Shows a result to the user; an error of theirs is printed.
+/// Shows a result to the user; an error of theirs goes to `sys.unraisablehook`.
 fn tell(on_result: &Py<PyAny>, result: &Evaluation) {
     attach(|py| {
         let told = to_dict(py, result).and_then(|result| on_result.call1(py, (result,)));
         if let Err(error) = told {
-            error.print(py);
+            error.write_unraisable(py, Some(on_result.bind(py)));
         }
     });
 }

@@ -18,6 +18,10 @@ class Evaluator:
     Results are dictionaries: ``eval/reward`` is the mean return of the episodes, beside ``eval/reward_std``,
     ``eval/num_episodes``, ``eval/episode_length``, ``eval/fps``, ``eval/step`` and ``eval/policy_version``.
 
+    An evaluation that fails has its error as its result, whether its environment, its policy or ``metrics_fn`` raised it. One
+    whose result was not read raises it at the next call of :meth:`evaluate`, :meth:`trigger_eval` or :meth:`shutdown`; where
+    there is none before the end of the evaluator, it is shown to ``sys.unraisablehook``. The next evaluation starts over.
+
     Args:
         env: an environment, an id, or a function that returns one.
         policy: who acts; it is copied, and never touched again.
@@ -27,7 +31,8 @@ class Evaluator:
         log_prefix: what names of results begin with.
         exploration_type: as of collectors; the policy's best guess unless told otherwise.
         metrics_fn: more figures by name, from the TensorDict of all episodes.
-        on_result: called with each result, in the thread of the evaluator.
+        on_result: called with each result, in the thread of the evaluator, which it must not wait for. An error of its own
+            is shown to ``sys.unraisablehook``, and changes nothing.
         busy_policy: what becomes of an evaluation that is asked for during another: ``"skip"``, ``"error"`` or ``"queue"``.
         seed: of the environment and of the policy.
         device: where a policy that torch evaluates is evaluated.
@@ -115,6 +120,10 @@ class Evaluator:
                 nothing.
             step: what is reported as ``step``; evaluations are counted where there is nothing.
             weights_dict: ``{"policy": weights}``.
+
+        Raises:
+            WorkerError: the environment or the policy raised an error.
+            RuntimeError: the evaluator was shut down.
         """
         return self._core.evaluate(self._weights(weights, weights_dict), self._number(step))
 
@@ -134,6 +143,7 @@ class Evaluator:
 
         Raises:
             ValueError: ``timeout`` is less than 0, or no number.
+            WorkerError: the environment or the policy raised an error in this evaluation.
         """
         return self._core.wait(timeout)
 
@@ -181,7 +191,11 @@ class Evaluator:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self.shutdown()
+        if kind is None:
+            self.shutdown()
+        else:
+            # An error that leaves the context is the one to be seen.
+            self._core.end()
 
     def __repr__(self) -> str:
         return f"Evaluator({self._step} evaluations asked for, {'busy' if self.pending else 'idle'})"
@@ -205,5 +219,6 @@ class Evaluator:
 
 @atexit.register
 def _end_all() -> None:
+    """Ends what is still alive: threads that need the interpreter must be through before it is."""
     for evaluator in list(_ALIVE):
-        evaluator.shutdown()
+        evaluator._core.end()

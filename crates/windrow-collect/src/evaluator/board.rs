@@ -160,6 +160,13 @@ impl Shared {
         }
     }
 
+    /// The oldest error that is unread.
+    pub(super) fn take_error(&self) -> Option<CollectError> {
+        let mut board = self.lock();
+        let oldest = board.unread.iter().position(Result::is_err)?;
+        board.unread.remove(oldest)?.err()
+    }
+
     pub(super) fn pending(&self) -> bool {
         self.lock().pending()
     }

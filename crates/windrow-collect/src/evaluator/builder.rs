@@ -18,8 +18,11 @@ pub(super) type EnvMaker = Arc<dyn EnvFactory + Send + Sync>;
 /// Gives a collector the policy that is to be evaluated. Done again whenever a collector is made anew.
 pub(super) type PolicyChoice = Box<dyn Fn(CollectorBuilder) -> CollectorBuilder + Send>;
 
+/// What metrics give.
+type Numbers = Result<Vec<(String, f64)>, Box<dyn std::error::Error + Send + Sync>>;
+
 /// Computes numbers from trajectories.
-pub(super) type Metrics = Box<dyn FnMut(&TensorDict) -> Vec<(String, f64)> + Send>;
+pub(super) type Metrics = Box<dyn FnMut(&TensorDict) -> Numbers + Send>;
 
 /// Is told of every result.
 pub(super) type OnResult = Box<dyn FnMut(&Evaluation) + Send>;
@@ -199,12 +202,17 @@ impl EvaluatorBuilder {
 
     /// More numbers about the episodes, computed in the evaluator's thread from all columns of a collector's batch, as
     /// [`TrajFormat::Padded`](crate::TrajFormat::Padded): `[num_trajectories, longest]` with `("collector", "mask")`, in
-    /// the order of [`Evaluation::returns`]. Without it, what a policy observes is not kept for longer than a few steps.
+    /// the order of [`Evaluation::returns`]. Without it, what a policy observes is not kept for longer than a few steps. An
+    /// error of the metrics is the result of the evaluation.
     #[must_use]
-    pub fn metrics(
+    pub fn metrics<E>(
         mut self,
-        metrics: impl FnMut(&TensorDict) -> Vec<(String, f64)> + Send + 'static,
-    ) -> Self {
+        mut metrics: impl FnMut(&TensorDict) -> Result<Vec<(String, f64)>, E> + Send + 'static,
+    ) -> Self
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let metrics = move |trajectories: &TensorDict| metrics(trajectories).map_err(Into::into);
         self.metrics = Some(Box::new(metrics));
         self
     }

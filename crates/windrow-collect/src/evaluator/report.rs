@@ -70,12 +70,16 @@ impl Evaluation {
     /// `<log_prefix>/`.
     ///
     /// ```
+    /// use tensordict::TensorError;
     /// use windrow_collect::Evaluator;
     /// use windrow_policy::RandomPolicy;
     ///
     /// let evaluator = Evaluator::builder("CartPole-v1")
     ///     .policy(RandomPolicy::new())
-    ///     .metrics(|trajectories| vec![("longest".to_owned(), trajectories.batch_size()[1] as f64)])
+    ///     .metrics(|trajectories| {
+    ///         let longest = trajectories.batch_size()[1] as f64;
+    ///         Ok::<_, TensorError>(vec![("longest".to_owned(), longest)])
+    ///     })
     ///     .build()?;
     /// let result = evaluator.evaluate(None, Some(3))?;
     /// let numbers = result.to_map();

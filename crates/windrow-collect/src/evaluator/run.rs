@@ -105,6 +105,8 @@ impl Runner {
             let result = contained(|| runner.evaluate(job));
             match &result {
                 Ok(evaluation) => runner.tell(evaluation),
+                // Environments and policy are as good as ever.
+                Err(CollectError::Metrics { .. }) => {}
                 Err(_) => runner.give_up(),
             }
             shared.deliver(result);
@@ -145,7 +147,10 @@ impl Runner {
         let trajectories = collect(collector, quota, columns, &self.shared)?;
         let took = began.elapsed();
         let metrics = match &mut self.wanted.metrics {
-            Some(metrics) => metrics(&trajectories),
+            Some(metrics) => metrics(&trajectories).map_err(|source| CollectError::Metrics {
+                step: job.step,
+                source,
+            })?,
             None => Vec::new(),
         };
         let about = About {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use tensordict::DType;
+use tensordict::{DType, TensorError};
 use windrow_collect::{BusyPolicy, CollectError, Evaluator, EvaluatorBuilder, WorkerFault};
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{CartPole, Serial, StepCounter, TimeLimit};
@@ -81,7 +82,7 @@ fn failures_say_what_failed() {
     let evaluator = ledger()
         .metrics(move |_| {
             assert_ne!(calls.fetch_add(1, Ordering::Relaxed), 0, "no metrics yet");
-            Vec::new()
+            Ok::<_, TensorError>(Vec::new())
         })
         .build()
         .unwrap();
@@ -91,6 +92,46 @@ fn failures_say_what_failed() {
         "{error}"
     );
     evaluator.evaluate(None, None).unwrap();
+}
+
+#[test]
+fn an_error_of_metrics_is_the_result_and_costs_nothing_else() {
+    let made = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&made);
+    let env = move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        LedgerEnv::from_seed()
+    };
+    let mut calls = 0..;
+    let evaluator = Evaluator::builder(env)
+        .policy(Choose(0))
+        .busy_policy(BusyPolicy::Queue)
+        .metrics(move |_| match calls.next() {
+            Some(0 | 1) => Err("no metrics yet"),
+            _ => Ok(vec![("calls".to_owned(), 2.0)]),
+        })
+        .build()
+        .unwrap();
+    let error = evaluator.evaluate(None, Some(7)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the metrics of the evaluation of step 7 failed: no metrics yet"
+    );
+    for step in [8, 9] {
+        evaluator.trigger_eval(None, Some(step)).unwrap();
+    }
+    while evaluator.pending() {
+        std::thread::yield_now();
+    }
+    let error = evaluator.take_error().unwrap();
+    assert!(
+        matches!(error, CollectError::Metrics { step: 8, .. }),
+        "{error}"
+    );
+    assert!(evaluator.take_error().is_none());
+    let result = evaluator.poll(Duration::ZERO).unwrap().unwrap();
+    assert_eq!((result.step, result.metrics[0].1), (9, 2.0));
+    assert_eq!(made.load(Ordering::Relaxed), 1);
 }
 
 fn refused(builder: EvaluatorBuilder) -> String {

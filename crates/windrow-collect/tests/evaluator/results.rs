@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::channel;
 
-use tensordict::DType;
+use tensordict::{DType, TensorError};
 use windrow_collect::{Collector, Evaluator, EvaluatorBuilder};
 use windrow_env::testing::{CountingEnv, LedgerEnv};
 use windrow_env::{CartPole, RewardSum, Serial, StepCounter};
@@ -206,10 +206,8 @@ fn metrics_see_the_whole_trajectories() {
                             .all(|((frame, place), t)| !frame || place[2] == t)
                     }
                 ));
-                vec![(
-                    "frames".to_owned(),
-                    mask.iter().filter(|frame| **frame).count() as f64,
-                )]
+                let frames = mask.iter().filter(|frame| **frame).count() as f64;
+                Ok::<_, TensorError>(vec![("frames".to_owned(), frames)])
             })
             .build()
             .unwrap();
