@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import pytest
 import torch
@@ -77,6 +78,32 @@ def test_wrong_arguments_are_explained() -> None:
         Evaluator(cartpole, always(0), num_trajectories=0)
     with pytest.raises(ValueError, match="backend"):
         Evaluator(cartpole, always(0), backend="process")
+    with pytest.raises(TypeError, match="Evaluator has no argument num_episodes"):
+        Evaluator(cartpole, always(0), num_episodes=3)
+    with pytest.raises(ValueError, match=r"reward_keys must be \('next', 'reward'\).*got \('next', 'score'\)"):
+        Evaluator(cartpole, always(0), reward_keys=("next", "score"))
+    with pytest.raises(ValueError, match="done_keys"):
+        Evaluator(cartpole, always(0), done_keys="terminated")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("frames_per_batch", 100),
+        ("collector_cls", object),
+        ("collector_kwargs", {"split_trajs": True}),
+        ("weight_sync_schemes", {"policy": object()}),
+        ("num_gpus", 1),
+        ("ray_kwargs", {"num_cpus": 2}),
+    ],
+)
+def test_arguments_without_a_meaning_are_told(name, value) -> None:
+    with pytest.warns(UserWarning, match=f"{name} has no effect: ") as told:
+        Evaluator(cartpole, always(0), **{name: value}).shutdown()
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Evaluator(cartpole, always(0), reward_keys=[("next", "reward")], done_keys=("next", "done"), **{name: None}).shutdown()
 
 
 @pytest.mark.parametrize("timeout", [None, math.inf, 1e300, 60.0])

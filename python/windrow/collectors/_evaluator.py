@@ -11,6 +11,16 @@ from windrow._windrow import EvaluatorCore
 
 _ALIVE: weakref.WeakSet[Evaluator] = weakref.WeakSet()
 
+#: Arguments of TorchRL's evaluator that change nothing here, each with what says so.
+_WITHOUT_EFFECT: dict[str, str] = {
+    "frames_per_batch": "an evaluation takes as many frames as its episodes have",
+    "collector_cls": "an evaluator collects by itself",
+    "collector_kwargs": "an evaluator collects by itself",
+    "weight_sync_schemes": "weights are copied when an evaluation is asked for",
+    "num_gpus": "an evaluator is a thread of this process",
+    "ray_kwargs": "an evaluator is a thread of this process",
+}
+
 
 class Evaluator:
     """Plays whole episodes with a copy of a policy, in a thread of its own, while training goes on.
@@ -40,6 +50,9 @@ class Evaluator:
         trust_policy: as of collectors.
         backend: ``"thread"``.
         init_fn: called first of all.
+        reward_keys: ``("next", "reward")``.
+        done_keys: ``("next", "done")``.
+        dump_video: False.
         shutdown_timeout: seconds that a shutdown waits for the step that is being taken; ``inf`` is no limit.
 
     Raises:
@@ -67,11 +80,16 @@ class Evaluator:
         backend: str = "thread",
         init_fn: Callable[[], None] | None = None,
         shutdown_timeout: float = 5.0,
-        frames_per_batch: int | None = None,
+        reward_keys: Any = ("next", "reward"),
+        done_keys: Any = ("next", "done"),
         dump_video: bool = False,
+        **others: Any,
     ) -> None:
         from windrow.collectors import _arguments
 
+        _arguments.unknown(type(self).__name__, others, _WITHOUT_EFFECT, stacklevel=3)
+        _key("reward_keys", reward_keys, ("next", "reward"))
+        _key("done_keys", done_keys, ("next", "done"))
         if backend != "thread":
             raise ValueError(f'backend must be "thread", got {backend!r}')
         if (policy is None) == (policy_factory is None):
@@ -215,6 +233,11 @@ class Evaluator:
         if weights is None:
             weights = self._source
         return None if weights is None else _weights.weights_of(weights)
+
+
+def _key(name: str, given: Any, only: tuple[str, str]) -> None:
+    if given not in (only, list(only), [only]):
+        raise ValueError(f"{name} must be {only}, which is what episodes are made of here, got {given!r}")
 
 
 @atexit.register
