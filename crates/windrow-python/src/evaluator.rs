@@ -1,7 +1,7 @@
 //! Evaluations beside a training, as `windrow.collectors.Evaluator` asks for them.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -60,7 +60,7 @@ impl EvaluatorCore {
             .exploration_type(exploration_type(&options.exploration_type)?)
             .busy_policy(busy_policy(&options.busy_policy)?)
             .log_prefix(options.log_prefix)
-            .shutdown_timeout(gil::seconds("shutdown_timeout", options.shutdown_timeout)?);
+            .shutdown_timeout(duration("shutdown_timeout", options.shutdown_timeout)?);
         if let Some(steps) = options.max_steps {
             builder = builder.max_steps(steps);
         }
@@ -91,7 +91,7 @@ impl EvaluatorCore {
         self.surface(py)?;
         let weights = weights.map(batch::from_python).transpose()?;
         let evaluator = Arc::clone(&self.evaluator);
-        let result = gil::aside(py, "windrow-evaluate", move || {
+        let result = gil::wait_for_thread(py, "windrow-evaluate", move || {
             evaluator.evaluate(weights.as_ref(), Some(step))
         })?;
         report(py, result)
@@ -118,7 +118,7 @@ impl EvaluatorCore {
         seconds: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         let timeout = seconds
-            .map(|seconds| gil::seconds("timeout", seconds))
+            .map(|seconds| duration("timeout", seconds))
             .transpose()?;
         let begun = Instant::now();
         let answer: Answer = gil::wait(py, |patience| {
@@ -158,7 +158,7 @@ impl EvaluatorCore {
 impl EvaluatorCore {
     fn ended(&self, py: Python<'_>) -> PyResult<Result<(), CollectError>> {
         let evaluator = Arc::clone(&self.evaluator);
-        gil::aside(py, "windrow-shutdown", move || evaluator.shutdown())
+        gil::wait_for_thread(py, "windrow-shutdown", move || evaluator.shutdown())
     }
 
     /// Raises the oldest error of an evaluation that nobody has seen.
@@ -191,6 +191,20 @@ impl Drop for EvaluatorCore {
             }
         });
     }
+}
+
+/// So many seconds, as the argument `name` has them.
+///
+/// # Errors
+/// `ValueError` when that is less than 0, or no number.
+fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
+    if seconds >= 0.0 {
+        // Infinity among others: a time beyond all clocks is no limit.
+        return Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+    }
+    Err(PyValueError::new_err(format!(
+        "{name} must be a number of seconds, 0 or more, got {seconds}"
+    )))
 }
 
 fn busy_policy(name: &str) -> PyResult<BusyPolicy> {

@@ -1,11 +1,10 @@
 //! Threads of the engine and the interpreter's lock.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -76,47 +75,27 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// Does `work` in a thread of its own called `name`, so that it cannot keep Ctrl-C from being seen; the thread goes on all
-/// the same then.
+/// What `f` returns, which runs in a thread of its own, so that signals are seen however long it takes.
 ///
 /// # Errors
-/// As [`wait`]; `RuntimeError` when `work` has panicked.
-pub(crate) fn aside<T: Send + 'static>(
+/// As [`wait`], and `f` goes on; when there is no thread to be had, or `f` panics.
+pub(crate) fn wait_for_thread<T: Send + 'static>(
     py: Python<'_>,
     name: &str,
-    work: impl FnOnce() -> T + Send + 'static,
+    f: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
     let (done, ended) = channel();
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || {
-            // Nobody listens any more after Ctrl-C.
-            let _ = done.send(work());
-        })?;
-    let ended = Mutex::new(ended);
-    let result = wait(py, |patience| {
-        let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-        match ended.recv_timeout(patience) {
-            Ok(result) => Some(Some(result)),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(None),
-        }
+    let run = move || {
+        // Nobody listens any more after Ctrl-C.
+        let _ = done.send(f());
+    };
+    Builder::new().name(name.to_owned()).spawn(run)?;
+    let ended = wait(py, move |patience| match ended.recv_timeout(patience) {
+        Ok(returned) => Some(Some(returned)),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => Some(None),
     })?;
-    result.ok_or_else(|| PyRuntimeError::new_err(format!("the thread {name} has panicked")))
-}
-
-/// So many seconds, as the argument `name` has them.
-///
-/// # Errors
-/// `ValueError` when that is less than 0, or no number.
-pub(crate) fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
-    if seconds >= 0.0 {
-        // Infinity among others: a time beyond all clocks is no limit.
-        return Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
-    }
-    Err(PyValueError::new_err(format!(
-        "{name} must be a number of seconds, 0 or more, got {seconds}"
-    )))
+    ended.ok_or_else(|| PyRuntimeError::new_err(format!("the thread {name} has panicked")))
 }
 
 /// Looks for signals now and then, in a loop that Python has no part in.
