@@ -12,7 +12,9 @@ import time
 import warnings
 
 import pytest
+import recurrent
 import torch
+from tensordict import TensorDict
 from torch import nn
 
 from environments import cartpole
@@ -287,3 +289,43 @@ def test_a_busy_evaluator_may_refuse() -> None:
     go_on.set()
     assert evaluator.wait(30)["eval/num_episodes"] == 1
     evaluator.shutdown()
+
+
+@pytest.mark.parametrize("name", recurrent.POLICIES)
+def test_a_recurrent_policy_begins_each_episode_anew(name) -> None:
+    make, state = recurrent.POLICIES[name]
+    policy = make()
+    seen: list[TensorDict] = []
+
+    def metrics(batch: TensorDict) -> dict[str, float]:
+        seen.append(batch[batch["collector", "mask"]].clone())
+        return {}
+
+    with Evaluator(cartpole, policy, num_trajectories=3, max_steps=12, seed=0, metrics_fn=metrics) as evaluator:
+        evaluator.evaluate()
+        recurrent.check(seen, policy, state)
+        other = make()
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.mul_(0.5)
+        for weights in (other, TensorDict.from_module(other), other.state_dict()):
+            seen.clear()
+            evaluator.evaluate(weights)
+            recurrent.check(seen, other, state)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_a_compiled_policy_takes_weights_in_every_form(backend) -> None:
+    def actions(batch: TensorDict) -> dict[str, float]:
+        return {"actions": float(batch["action"][batch["collector", "mask"]].float().mean())}
+
+    compiled = torch.compile(always(0), backend="eager")
+    one = always(1)
+    forms = [one, torch.compile(one), TensorDict.from_module(one), one.state_dict(), Evaluator.extract_weights(one)]
+    with Evaluator(cartpole, compiled, num_trajectories=1, metrics_fn=actions, policy_backend=backend) as evaluator:
+        for weights in forms:
+            assert evaluator.evaluate(compiled)["eval/actions"] == 0.0
+            assert evaluator.evaluate(weights)["eval/actions"] == 1.0
+        with pytest.raises(ValueError, match="weight"):
+            evaluator.evaluate({"weight": one.weight})
+        assert evaluator.evaluate(one)["eval/actions"] == 1.0
