@@ -7,7 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use tensordict::{Tensor, TensorDict};
+use tensordict::{DType, Tensor, TensorDict};
 use windrow::tensordict::{Entry, NestedKey};
 
 /// What is needed of torch and tensordict, looked up at first use.
@@ -162,7 +162,7 @@ impl Named {
         Ok(Self { tensors, views })
     }
 
-    /// The views, which are made anew where a tensor was given other memory.
+    /// The views, which are made anew where a tensor was given other memory, or may hold what no boolean is.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -171,9 +171,12 @@ impl Named {
             let tensor = tensor.bind(py);
             let address: usize = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
             let elements: usize = tensor.call_method0(intern!(py, "numel"))?.extract()?;
-            let is_other =
-                |seen: &Tensor| seen.data_ptr().addr().get() != address || seen.len() != elements;
-            if self.views.get(name.as_str()).is_ok_and(is_other) {
+            let is_stale = self.views.get(name.as_str()).is_ok_and(|view| {
+                view.dtype() == DType::Bool
+                    || view.data_ptr().addr().get() != address
+                    || view.len() != elements
+            });
+            if is_stale {
                 set(&mut self.views, &[name], from_torch(tensor)?)?;
             }
         }

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use tensordict::{DType, Shape, Strides, Tensor};
+use tensordict::{DType, Shape, Strides, Tensor, TensorError};
 
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
@@ -180,9 +180,38 @@ pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
             "expected a tensor whose memory is aligned for {dtype}"
         )));
     }
-    // SAFETY: the producer promises the memory behind shape and strides until `taken` is dropped. Torch may write it
-    // meanwhile; whoever imports reads it at once, under the interpreter's lock.
-    Ok(unsafe { Tensor::from_raw(start, dtype, shape, strides, Arc::new(taken)) })
+    let view = |dtype| {
+        // SAFETY: the producer promises the memory behind shape and strides until `taken` is dropped. Torch may write it
+        // meanwhile; whoever imports reads it at once, under the interpreter's lock.
+        unsafe { Tensor::from_raw(start, dtype, shape, strides, Arc::new(taken)) }
+    };
+    match dtype {
+        DType::Bool => booleans(view(DType::U8)),
+        _ => Ok(view(dtype)),
+    }
+}
+
+/// Bytes as booleans, all but 0 true: a view of them if each is 0 or 1, which torch does not promise, else a copy.
+fn booleans(bytes: Tensor) -> PyResult<Tensor> {
+    let misfit = |error: TensorError| PyRuntimeError::new_err(error.to_string());
+    let is_clean = match bytes.as_slice::<u8>() {
+        Ok(bytes) => bytes.iter().fold(0, |all, byte| all | byte) <= 1,
+        Err(_) => bytes.iter::<u8>().map_err(misfit)?.all(|byte| byte <= 1),
+    };
+    if !is_clean {
+        return bytes.cast(DType::Bool).map_err(misfit);
+    }
+    let (shape, strides) = (bytes.shape().into(), bytes.strides().into());
+    // SAFETY: the memory is that of `bytes`, which keeps it alive, and holds what a boolean may be.
+    Ok(unsafe {
+        Tensor::from_raw(
+            bytes.data_ptr(),
+            DType::Bool,
+            shape,
+            strides,
+            Arc::new(bytes),
+        )
+    })
 }
 
 fn strides(tensor: &DlTensor, shape: &Shape) -> Strides {
