@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+mod cast;
 mod describe;
 mod foreign;
 mod gym;

@@ -7,6 +7,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use tensordict::{DType, Element, for_dtype};
 use windrow::env::EnvError;
 
+use super::cast::{Cast, cast};
 use super::rows::Target;
 
 /// Writes the observations of one space into rows.
@@ -158,14 +159,13 @@ impl Leaf {
         if !self.has_shape(array.shape(), lead) {
             return false;
         }
-        // SAFETY: no Python code runs before the slice is dropped, so nobody writes to the array meanwhile.
-        match unsafe { array.as_slice() } {
-            Ok(from) if from.len() == to.len() => {
-                to.copy_from_slice(from);
-                true
-            }
-            _ => false,
+        if !array.is_c_contiguous() || array.len() != to.len() {
+            return false;
         }
+        // SAFETY: an array in the order of C has its elements side by side, as many as `to`; no Python code runs before they
+        // are copied, so nobody writes to them meanwhile, and `to` is memory of ours.
+        unsafe { copy_elements(array.data(), to) };
+        true
     }
 
     fn has_shape(&self, shape: &[usize], lead: Option<usize>) -> bool {
@@ -175,7 +175,7 @@ impl Leaf {
         }
     }
 
-    /// `value` as a contiguous array of the leaf's type, if its elements are of the same kind.
+    /// `value` as an array of the leaf's type in the order of C, if its elements are of the same kind.
     #[cold]
     fn convert<'py, T: numpy::Element>(
         &self,
@@ -183,23 +183,21 @@ impl Leaf {
         lead: Option<usize>,
     ) -> Result<Bound<'py, PyAny>, EnvError> {
         let py = value.py();
-        let convert = || -> PyResult<Option<Bound<'py, PyAny>>> {
+        let convert = || -> PyResult<Option<Cast<'py>>> {
             let numpy = py.import(intern!(py, "numpy"))?;
             let array = numpy.call_method1(intern!(py, "asarray"), (value,))?;
             let dtype = numpy::dtype::<T>(py);
             let fits = numpy
                 .call_method1("can_cast", (array.getattr("dtype")?, &dtype, "same_kind"))?
                 .is_truthy()?;
-            if !fits {
-                return Ok(None);
-            }
-            numpy
-                .call_method1("ascontiguousarray", (&array, dtype))?
-                .call_method1("reshape", (array.getattr("shape")?,))
-                .map(Some)
+            fits.then(|| cast(&array, dtype.as_any())).transpose()
         };
         match convert() {
-            Ok(Some(array)) => Ok(array),
+            Ok(Some(Ok(array))) => Ok(array),
+            Ok(Some(Err(lost))) => Err(EnvError::Spec(format!(
+                "{}: expected values that {} can hold, got {lost}",
+                self.name, self.dtype
+            ))),
             Ok(None) => Err(self.misfit(lead, value)),
             Err(error) => Err(EnvError::failed(error)),
         }
@@ -218,6 +216,23 @@ impl Leaf {
             self.dtype,
             tuple(&shape)
         ))
+    }
+}
+
+/// Copies elements from memory of Python's, which need not be aligned.
+///
+/// # Safety
+/// `from` points to as many elements as `to` has, which lie elsewhere. Booleans may be any bytes: all but 0 are true.
+unsafe fn copy_elements<T: Element>(from: *const T, to: &mut [T]) {
+    let (from, start) = (from.cast::<u8>(), to.as_mut_ptr().cast::<u8>());
+    if T::DTYPE == DType::Bool {
+        for at in 0..to.len() {
+            // SAFETY: as promised; a boolean has the size of a byte, and is 0 or 1.
+            unsafe { start.add(at).write(u8::from(from.add(at).read() != 0)) };
+        }
+    } else {
+        // SAFETY: as promised; bytes are copied, so that nothing has to be aligned.
+        unsafe { from.copy_to_nonoverlapping(start, size_of_val(to)) };
     }
 }
 
@@ -272,7 +287,7 @@ impl Choices {
                 if !(0..n as i64).contains(&shifted) {
                     return Err(EnvError::Spec(format!(
                         "{name}: expected an integer from {start} to {}, got {index}",
-                        start + n as i64 - 1
+                        start.saturating_add(n as i64 - 1)
                     )));
                 }
                 *index = shifted;

@@ -6,6 +6,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use tensordict::{DType, for_dtype};
 use windrow::env::EnvError;
 
+use super::cast::cast;
 use super::read::Choices;
 use super::rows::Origin;
 
@@ -83,16 +84,14 @@ impl Writer {
                 leaf,
                 dtype,
                 shape,
-                cast,
+                cast: to,
             } => {
                 let array = for_dtype!(*dtype, T => {
                     array(py, origin.leaf::<T>(*leaf)?, origin.lead(), shape)
                 })?;
-                match cast {
+                match to {
                     None => Ok(array),
-                    Some(dtype) => array
-                        .call_method1("astype", (dtype,))
-                        .map_err(EnvError::failed),
+                    Some(dtype) => narrow(&array, dtype.bind(py)),
                 }
             }
             Self::Choices {
@@ -137,6 +136,18 @@ impl Writer {
             }
         }
     }
+}
+
+/// An array in the type that the environment takes, which is narrower than that of the rows.
+fn narrow<'py>(
+    array: &Bound<'py, PyAny>,
+    dtype: &Bound<'py, PyAny>,
+) -> Result<Bound<'py, PyAny>, EnvError> {
+    let cast = cast(array, dtype).map_err(EnvError::failed)?;
+    cast.map_err(|lost| EnvError::Action {
+        expected: format!("numbers that {dtype} can hold"),
+        got: lost.to_string(),
+    })
 }
 
 /// A new array: an environment may keep it, and rows are used again.
