@@ -1,6 +1,6 @@
 //! What a policy returned, in the columns that it is to write.
 
-use tensordict::{DType, Element, Tensor, for_dtype};
+use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
 use windrow::Spec;
 use windrow::policy::PolicyError;
 use windrow::slab::{Key, LeafSpec, RowsMut};
@@ -41,33 +41,74 @@ impl Column {
         }
     }
 
-    /// Writes `value` for all rows into column `index`.
+    /// Writes `value` for all rows into column `index`; `batch` are the dimensions before those of a row.
     ///
     /// # Errors
-    /// When it has another number of elements, or numbers that name no choice.
+    /// When it has another shape, numbers that name no choice, or some that the column cannot hold.
     pub(super) fn write(
         &self,
         value: &Tensor,
+        batch: &[usize],
         index: usize,
         out: &mut RowsMut<'_>,
     ) -> Result<(), PolicyError> {
         let rows = out.envs();
         if value.dtype().is_float()
             && let Code::Index(choices) | Code::OneHot(choices) = &self.code
-            && value.len() == rows * choices.iter().sum::<usize>()
+            && has_shape(value, batch, &[choices.iter().sum()])
         {
             return self.choose(value, choices, index, out);
         }
-        let expected = rows * self.leaf.elements();
         let narrowing = value.dtype().is_float() && !self.leaf.dtype.is_float();
-        if value.len() != expected || narrowing {
+        if !has_shape(value, batch, &self.leaf.shape) || narrowing {
             return Err(self.misfit(value, rows));
         }
-        let value = value
-            .cast(self.leaf.dtype)
-            .map_err(PolicyError::failed)?
-            .contiguous();
+        let value = self.cast(value)?.contiguous();
+        if let Code::OneHot(choices) = &self.code {
+            self.check_one_hot(&value, choices)?;
+        }
         for_dtype!(self.leaf.dtype, T => copy::<T>(&value, index, out))
+    }
+
+    /// `value` in the column's type.
+    fn cast(&self, value: &Tensor) -> Result<Tensor, PolicyError> {
+        let (from, to) = (value.dtype(), self.leaf.dtype);
+        if from == to {
+            return Ok(value.clone());
+        }
+        let cast = value.cast(to).map_err(PolicyError::failed)?;
+        let lost = match (from.is_float(), to.is_float()) {
+            (false, true) => None,
+            (true, _) => overflown(value, &cast).map_err(PolicyError::failed)?,
+            (false, false) => wrapped(value, &cast).map_err(PolicyError::failed)?,
+        };
+        match lost {
+            None => Ok(cast),
+            Some(lost) => Err(PolicyError::failed(format!(
+                "{}: expected values that {to} can hold, got {lost}",
+                self.leaf.key
+            ))),
+        }
+    }
+
+    /// Whether each choice is a 1 among zeros.
+    fn check_one_hot(&self, value: &Tensor, choices: &[usize]) -> Result<(), PolicyError> {
+        let mut left = value.as_slice::<i64>().map_err(PolicyError::failed)?;
+        for &choice in choices.iter().cycle() {
+            let Some((own, others)) = left.split_at_checked(choice).filter(|_| !left.is_empty())
+            else {
+                break;
+            };
+            let ones = own.iter().filter(|&&element| element == 1).count();
+            if ones != 1 || own.iter().any(|&element| element != 0 && element != 1) {
+                return Err(PolicyError::failed(format!(
+                    "{}: expected a single 1 among zeros for each choice, got {own:?}",
+                    self.leaf.key
+                )));
+            }
+            left = others;
+        }
+        Ok(())
     }
 
     /// The largest of the numbers of each choice.
@@ -128,6 +169,29 @@ impl Column {
             value.shape()
         ))
     }
+}
+
+/// Whether `value` has the dimensions `batch` and then `shape`; those of size 1 may be left out or added.
+fn has_shape(value: &Tensor, batch: &[usize], shape: &[usize]) -> bool {
+    let wide = |size: &&usize| **size != 1;
+    let expected = batch.iter().chain(shape);
+    expected.filter(wide).eq(value.shape().iter().filter(wide))
+}
+
+/// The first integer that is another one in `cast`.
+fn wrapped(value: &Tensor, cast: &Tensor) -> Result<Option<String>, TensorError> {
+    let (value, cast) = (value.cast(DType::I64)?, cast.cast(DType::I64)?);
+    let mut pairs = value.iter::<i64>()?.zip(cast.iter::<i64>()?);
+    let lost = pairs.find(|(value, cast)| value != cast);
+    Ok(lost.map(|(value, _)| value.to_string()))
+}
+
+/// The first finite number that is infinite in `cast`.
+fn overflown(value: &Tensor, cast: &Tensor) -> Result<Option<String>, TensorError> {
+    let (value, cast) = (value.cast(DType::F64)?, cast.cast(DType::F64)?);
+    let mut pairs = value.iter::<f64>()?.zip(cast.iter::<f64>()?);
+    let lost = pairs.find(|(value, cast)| value.is_finite() && !cast.is_finite());
+    Ok(lost.map(|(value, _)| format!("{value:e}")))
 }
 
 fn actions_in(scores: &[f64], choices: &[usize]) -> usize {

@@ -182,9 +182,9 @@ impl TorchPolicy {
 
 /// The column for something that a policy writes beside its action.
 fn extra_column(names: &[String], value: &Bound<'_, PyAny>, batch: &[usize]) -> PyResult<Column> {
-    let value = batch::from_torch(value)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let key = NestedKey::from(names.as_slice());
+    let value = output(&key, value)?;
     let Some(shape) = value.shape().strip_prefix(batch) else {
         return Err(PyTypeError::new_err(format!(
             "the policy's output {key} has shape {:?}: expected it to begin with {batch:?}, the shape of the batch that it \
@@ -220,8 +220,9 @@ impl Known {
                 values.len()
             )));
         }
-        for (index, (column, value)) in self.columns.iter().zip(&values).enumerate() {
-            column.write(value, index, &mut out)?;
+        for (index, (column, value)) in self.columns.iter().zip(values.iter()).enumerate() {
+            let value = output(&column.leaf.key, &value).map_err(PolicyError::failed)?;
+            column.write(&value, &self.batch, index, &mut out)?;
         }
         Ok(())
     }
@@ -238,14 +239,24 @@ impl Known {
         first
     }
 
-    fn call(&self, py: Python<'_>, arguments: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Tensor>> {
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: Vec<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
         let values = self.act.bind(py).call1(PyTuple::new(py, arguments)?)?;
-        values
-            .cast::<PyTuple>()?
-            .iter()
-            .map(|value| batch::from_torch(&value))
-            .collect()
+        Ok(values.cast_into()?)
     }
+}
+
+/// An output of a policy, whose key an error names.
+fn output(key: &NestedKey, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    batch::from_torch(value).map_err(|error| {
+        PyTypeError::new_err(format!(
+            "the policy's output {key}: {}",
+            error.value(value.py())
+        ))
+    })
 }
 
 /// A copy of the observations of one leaf: what is lent for a step must not be seen for longer, and Python may keep it.
