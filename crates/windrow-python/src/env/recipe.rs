@@ -236,7 +236,14 @@ impl EnvFactory for Factory {
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         let made = match num_envs {
             1 => prepare(&self.recipe)?,
-            _ => several(&vec![Arc::clone(&self.recipe); num_envs])?,
+            _ => {
+                let mut members = Vec::new();
+                members.try_reserve_exact(num_envs).map_err(|error| {
+                    EnvError::Spec(format!("num_envs={num_envs} is too much: {error}"))
+                })?;
+                members.resize(num_envs, Arc::clone(&self.recipe));
+                several(&members)?
+            }
         };
         self.is_python.store(made.is_python, Ordering::Relaxed);
         Ok(made.envs)
