@@ -78,7 +78,7 @@ pub enum ReplayError {
     #[error("expected a batch size, got none: give one to sample() or batch_size() to the builder")]
     NoBatchSize,
     /// A batch cannot be cut into slices of equal length.
-    #[error("batch size {got} is not a multiple of {name}={divisor}: use {below} or {above}")]
+    #[error("batch size {got} is not a multiple of {name}={divisor}: use {}", either(*below, *above))]
     BatchSize {
         /// The argument of the sampler.
         name: &'static str,
@@ -153,6 +153,14 @@ pub enum ReplayError {
     /// A state that does not belong to such a buffer.
     #[error("failed to load the state: {0}")]
     State(String),
+}
+
+/// Two numbers to choose from, which may be the same.
+fn either(below: usize, above: usize) -> String {
+    match below == above {
+        true => below.to_string(),
+        false => format!("{below} or {above}"),
+    }
 }
 
 /// What a buffer holds.

@@ -199,3 +199,42 @@ fn the_best_frames_of_a_mapped_file_are_compared_with_new_ones() {
     kept.sort_by(f32::total_cmp);
     assert_eq!(kept, [3.0, 4.0, 5.0, 9.0]);
 }
+
+#[test]
+fn a_state_that_is_refused_changes_nothing() {
+    for (at, kind) in kinds().into_iter().enumerate() {
+        let other = build(kind, LazyTensorStorage::new(CAPACITY), 5);
+        use_it(&other, &mut Stream::new(0), 12);
+        let state = other.state_dict().unwrap();
+        for damage in [
+            ("rng", Tensor::from_slice(&[1i64], [1]).unwrap()),
+            (
+                "counts",
+                state.get("counts").unwrap().narrow(0, 0, 5).unwrap(),
+            ),
+            (
+                "counts",
+                Tensor::from_slice(&[60i64, 0, -3, 0, 0, 0], [6]).unwrap(),
+            ),
+            ("runs", Tensor::scalar(0i64)),
+            ("sampler", Tensor::scalar(0i64)),
+        ] {
+            let (mine, twin) = (
+                build(kind, LazyTensorStorage::new(CAPACITY), 8),
+                build(kind, LazyTensorStorage::new(CAPACITY), 8),
+            );
+            let (mut stream, mut of_twin) = (Stream::new(1), Stream::new(1));
+            use_it(&mine, &mut stream, 9);
+            use_it(&twin, &mut of_twin, 9);
+            let mut damaged = state.clone();
+            damaged.set(damage.0, damage.1).unwrap();
+            mine.load_state_dict(&damaged).unwrap_err();
+            assert_eq!(
+                use_it(&mine, &mut stream, 9),
+                use_it(&twin, &mut of_twin, 9),
+                "kind {at}, {}",
+                damage.0
+            );
+        }
+    }
+}

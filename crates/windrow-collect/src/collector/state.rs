@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tensordict::{Element, Tensor, TensorDict};
+use tensordict::{NestedKey, Tensor, TensorDict};
 
 use super::Collector;
 use crate::CollectError;
@@ -39,10 +39,10 @@ impl Collector {
         self.driver()?;
         let frames = count(state, "frames")?;
         let batches = count(state, "iter")?;
-        let seed = scalar::<i64>(state, "seed")? as u64;
+        let seed = state.get("seed")?.item::<i64>()? as u64;
         let next_frame = count(state, "next_frame")?;
-        let version = scalar::<i64>(state, "policy_version")?;
-        let traj_id = state.get(("traj_pool", "traj_id"))?.item::<i64>()?;
+        let version = count(state, "policy_version")? as i64;
+        let traj_id = count(state, ("traj_pool", "traj_id"))? as i64;
         let weights = state.get_dict("policy_state_dict")?;
         let core = Arc::clone(&self.core);
         core.check_weights(weights)?;
@@ -95,12 +95,9 @@ impl Core {
     }
 }
 
-fn scalar<T: Element>(state: &TensorDict, key: &str) -> Result<T, CollectError> {
-    Ok(state.get(key)?.item::<T>()?)
-}
-
-fn count(state: &TensorDict, key: &str) -> Result<u64, CollectError> {
-    let got = scalar::<i64>(state, key)?;
+fn count(state: &TensorDict, key: impl Into<NestedKey>) -> Result<u64, CollectError> {
+    let key = key.into();
+    let got = state.get(&key)?.item::<i64>()?;
     u64::try_from(got)
         .map_err(|_| CollectError::State(format!("{key} must not be negative, got {got}")))
 }

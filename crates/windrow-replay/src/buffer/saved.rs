@@ -45,13 +45,13 @@ impl ReplayBuffer {
             true => None,
             false => Some(saved.get_dict(FRAMES)?),
         };
-        if let Some(frames) = frames {
-            if frames.batch_size() != [rows.len()] {
-                return Err(misfit("frames of size", rows.len(), &frames.batch_size()));
-            }
-            self.shared.storage.prepare(frames)?;
+        if let Some(frames) = frames
+            && frames.batch_size() != [rows.len()]
+        {
+            return Err(misfit("frames of size", rows.len(), &frames.batch_size()));
         }
-        self.restore(saved, &rows, |storage| match frames {
+        let prepare = |storage: &dyn Storage| frames.map_or(Ok(()), |it| storage.prepare(it));
+        self.restore(saved, &rows, prepare, |storage| match frames {
             Some(frames) => write(storage, &rows, frames),
             None => Ok(()),
         })
@@ -85,7 +85,12 @@ impl ReplayBuffer {
         let checkpoint = Checkpoint::open(directory)?;
         let saved = checkpoint.dict(FILE)?;
         let rows = self.check(&saved)?;
-        self.restore(&saved, &rows, |storage| checkpoint.rows(storage))
+        self.restore(
+            &saved,
+            &rows,
+            |_| Ok(()),
+            |storage| checkpoint.rows(storage),
+        )
     }
 
     /// The rows of a state, if it fits.
@@ -118,14 +123,18 @@ impl ReplayBuffer {
         Ok(rows)
     }
 
-    /// Gives up what there is, lets `write` fill the rows, and takes the state over.
+    /// Gives up what there is, lets `write` fill the rows, and takes the state over; changes nothing when that makes no
+    /// sense, or `prepare` fails.
     fn restore(
         &self,
         saved: &TensorDict,
         rows: &[u32],
+        prepare: impl FnOnce(&dyn Storage) -> Result<(), ReplayError>,
         write: impl FnOnce(&dyn Storage) -> Result<(), ReplayError>,
     ) -> Result<(), ReplayError> {
         let turn = self.shared.turn();
+        rehearse(&mut self.shared.lock(), saved, rows, self.shared.capacity)?;
+        prepare(&*self.shared.storage)?;
         self.shared.lock().clear();
         self.shared.storage.clear();
         write(&*self.shared.storage)?;
@@ -203,9 +212,27 @@ fn of_state(state: &State) -> Result<TensorDict, ReplayError> {
 /// Capacity, cursor, frames written, frames sampled, and the two counts of the limiter.
 fn counts(saved: &TensorDict) -> Result<[i64; 6], ReplayError> {
     let counts = saved.as_slice::<i64>("counts")?;
+    if let Some(count) = counts.iter().find(|&&count| count < 0) {
+        return Err(misfit("counts from", 0, count));
+    }
     counts
         .try_into()
         .map_err(|_| misfit("counts:", 6, &counts.len()))
+}
+
+/// Whether a state can be taken over; leaves `state` as it was.
+fn rehearse(
+    state: &mut State,
+    saved: &TensorDict,
+    rows: &[u32],
+    capacity: usize,
+) -> Result<(), ReplayError> {
+    let (before, live) = (of_state(state)?, in_order(&state.live));
+    state.clear();
+    let taken = take_over(state, saved, rows, capacity);
+    state.clear();
+    take_over(state, &before, &live, capacity)?;
+    taken
 }
 
 fn take_over(
@@ -215,7 +242,10 @@ fn take_over(
     capacity: usize,
 ) -> Result<(), ReplayError> {
     let [_, cursor, write_count, sampled, inserted, taken] = counts(saved)?;
-    let [seed, drawn] = saved.as_slice::<i64>("rng")?.try_into().unwrap_or([0, 0]);
+    let rng = saved.as_slice::<i64>("rng")?;
+    let [seed, drawn] = rng
+        .try_into()
+        .map_err(|_| misfit("random numbers:", 2, &rng.len()))?;
     state.cursor = cursor as usize;
     if let Some(runs) = &mut state.runs {
         let first = (state.cursor + capacity - rows.len()) % capacity;
@@ -241,7 +271,11 @@ fn take_over(
         }
     }
     if let Writer::MaxReward(writer) = &mut state.writer {
-        writer.restore(rows, saved.as_slice("values")?);
+        let values = saved.as_slice("values")?;
+        if values.len() != rows.len() {
+            return Err(misfit("values:", rows.len(), &values.len()));
+        }
+        writer.restore(rows, values);
     }
     state.load_sampler(saved.get_dict("sampler")?)?;
     (state.write_count, state.sampled) = (write_count as u64, sampled as u64);

@@ -252,7 +252,13 @@ impl Priorities {
                 masses.len()
             )));
         }
+        // NaN stands for none.
         let max = state.get("max_priority")?.item::<f32>()?;
+        if max < 0.0 || max.is_infinite() {
+            return Err(ReplayError::State(format!(
+                "expected a highest priority that is finite and not negative, got {max}"
+            )));
+        }
         self.set_beta(state.get("beta")?.item::<f64>()?)?;
         self.max = (!max.is_nan()).then_some(max);
         Ok(masses)
