@@ -83,16 +83,27 @@ def check(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
             raise ValueError(f"weights of another policy: {name}: expected shape {list(value.shape)}, got {got}")
 
 
+def fitted(own: Mapping[str, Any], weights: Mapping[str, Any]) -> dict[str, Any]:
+    """``weights`` on the devices and of the types of the tensors ``own``.
+
+    Raises:
+        ValueError: as :func:`check`.
+        Exception: what torch raises for a tensor without values.
+    """
+    check(own, weights)
+    return {name: weights[name].detach().to(value.device, value.dtype) for name, value in own.items()}
+
+
 def copy(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     """Copies ``weights`` into the tensors ``own``, all of them or, on error, none.
 
     Raises:
-        ValueError: as :func:`check`.
+        Exception: as :func:`fitted`.
     """
     import torch
 
-    check(own, weights)
+    ready = fitted(own, weights)
     with torch.no_grad():
         for name, value in own.items():
             if value is not weights[name]:
-                value.copy_(weights[name])
+                value.copy_(ready[name])

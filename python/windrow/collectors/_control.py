@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from windrow import _weights
+from windrow.collectors import _arguments
 from windrow.collectors._interruptor import Interruptor
 from windrow.collectors._profile import ProfileConfig
 from windrow.collectors._publishing import Publishing
@@ -22,9 +23,14 @@ class Control(Publishing):
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seeds environment ``i`` with ``seed + i`` (all of them with ``seed``, where ``static_seed``), and begins new
-        episodes. Returns the seed of the last environment."""
+        episodes. Returns the seed of the last environment.
+
+        Raises:
+            TypeError: the seed is no whole number.
+            ValueError: it is negative.
+        """
         self._surface()
-        return self._core.set_seed(int(seed), static_seed)
+        return self._core.set_seed(_arguments.number("seed", seed, 0), static_seed)
 
     def reset(self, index: Any = None) -> None:
         """Begins new episodes in all environments.
@@ -47,17 +53,18 @@ class Control(Publishing):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **_: Any) -> None:
-        """Goes on from a saved state, with new episodes in every environment.
+        """Goes on from a saved state, with new episodes in every environment. Nothing is changed when that fails.
 
         Raises:
             ValueError: it is the state of another kind of collector, or of another policy.
         """
         state = dict(state_dict)
-        if self._follows:
-            _weights.copy(_weights.tensors_of(self._policy.source), state.get("policy_state_dict", {}))
+        own = _weights.tensors_of(self._policy.source) if self._follows else {}
+        weights = _weights.fitted(own, state.get("policy_state_dict", {})) if self._follows else {}
         if self._calls_source:
             state["policy_state_dict"] = {}
         self._core.load_state_dict(state)
+        _weights.copy(own, weights)
 
     def stats(self, workers: str = "aggregate") -> dict[str, Any]:
         """Figures since the start, by name.
