@@ -8,7 +8,7 @@ use windrow_slab::{SinkError, SlabError};
 #[non_exhaustive]
 pub enum CollectError {
     /// A number that must be positive is zero, or was not given.
-    #[error("{name} must be a positive number of frames, got {got}")]
+    #[error("{name} must be a positive number, got {got}")]
     NotPositive {
         /// The argument.
         name: &'static str,
@@ -27,7 +27,8 @@ pub enum CollectError {
     },
     /// Batches of this size do not add up to the total.
     #[error(
-        "total_frames={total} is not a multiple of frames_per_batch={per_batch}: use {below} or {above}, or allow a short last batch with partial_last_batch(true)"
+        "total_frames={total} is not a multiple of frames_per_batch={per_batch}: use {}, or allow a short last batch with partial_last_batch(true)",
+        either(*below, *above)
     )]
     IndivisibleTotal {
         /// Frames asked for in all.
@@ -41,7 +42,8 @@ pub enum CollectError {
     },
     /// A batch cannot be shared out evenly over the environments.
     #[error(
-        "{name}={frames} cannot be split over {num_envs} environments that step together: use {below} or {above}"
+        "{name}={frames} cannot be split over {num_envs} environments that step together: use {}",
+        either(*below, *above)
     )]
     IndivisibleBatch {
         /// The argument.
@@ -342,5 +344,13 @@ impl From<VecEnvError> for WorkerFault {
 impl From<PolicyError> for WorkerFault {
     fn from(error: PolicyError) -> Self {
         Self::Policy(error)
+    }
+}
+
+/// Two numbers to choose from, which may be the same.
+fn either(below: u64, above: u64) -> String {
+    match below == above {
+        true => below.to_string(),
+        false => format!("{below} or {above}"),
     }
 }

@@ -20,11 +20,11 @@ fn cartpole() -> CollectorBuilder {
 fn frame_counts_must_fit() {
     assert_eq!(
         refused(cartpole()),
-        "frames_per_batch must be a positive number of frames, got nothing"
+        "frames_per_batch must be a positive number, got nothing"
     );
     assert_eq!(
         refused(cartpole().frames_per_batch(0)),
-        "frames_per_batch must be a positive number of frames, got 0"
+        "frames_per_batch must be a positive number, got 0"
     );
     assert_eq!(
         refused(cartpole().frames_per_batch(300).total_frames(1000)),

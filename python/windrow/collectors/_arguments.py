@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,16 +21,37 @@ WITHOUT_EFFECT: dict[str, str] = {
 }
 
 
-def frames(name: str, value: Any) -> int | None:
-    """A number of frames, where None and negative numbers mean that there is no limit.
+def number(name: str, value: Any, least: int) -> int:
+    """A whole number of Python, numpy or torch that is ``least`` or more.
 
     Raises:
-        TypeError: it is no integer.
+        TypeError: it is no whole number.
+        ValueError: it is less.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        whole = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+    if whole < least:
+        raise ValueError(f"{name} must be {least} or more, got {value!r}")
+    return whole
+
+
+def frames(name: str, value: Any) -> int | None:
+    """A number of frames, such as ``1_000`` or ``1e3``, where None and negative numbers mean that there is no limit.
+
+    Raises:
+        TypeError: it is no whole number.
     """
     if value is None:
         return None
-    if isinstance(value, bool) or int(value) != value:
-        raise TypeError(f"{name} must be a whole number of frames, got {value!r}")
+    try:
+        if isinstance(value, bool) or int(value) != value:
+            raise TypeError
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name} must be a whole number of frames, got {value!r}") from None
     return int(value) if value >= 0 else None
 
 
@@ -61,13 +83,15 @@ def environments(create_env_fn: Any, num_workers: int | None, *, single: bool, n
     """The environments as a list, and the number of workers where it is not the length of that list.
 
     Raises:
-        TypeError: one environment for several workers, whose number is not told.
+        TypeError: one environment for several workers, whose number is not told or is none.
         ValueError: the numbers contradict each other, or there is no environment.
     """
     is_list = isinstance(create_env_fn, (list, tuple))
     envs = list(create_env_fn) if is_list else [create_env_fn]
     if not envs:
         raise ValueError(f"{name} needs an environment, got an empty list")
+    if num_workers is not None:
+        num_workers = number("num_workers", num_workers, 1)
     if single:
         if len(envs) != 1 or num_workers not in (None, 1):
             got = len(envs) if len(envs) != 1 else num_workers
@@ -79,8 +103,6 @@ def environments(create_env_fn: Any, num_workers: int | None, *, single: bool, n
         return envs, None
     if num_workers is None:
         raise TypeError(f"{name} needs a list of environments, one for each worker, or num_workers")
-    if num_workers < 1:
-        raise ValueError(f"num_workers must be 1 or more, got {num_workers}")
     return envs, num_workers
 
 

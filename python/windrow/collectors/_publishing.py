@@ -80,7 +80,7 @@ class Publishing(Life):
             return
         if self._calls_source:
             weights = {}
-        workers = [None] if worker_ids is None else [worker_ids] if isinstance(worker_ids, int) else worker_ids
+        workers = [None] if worker_ids is None else [worker_ids] if hasattr(worker_ids, "__index__") else worker_ids
         for worker in workers:
             self._core.publish(weights, worker)
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBool, PyDict};
 use windrow::env::{EnvError, EnvFactory, InitTracker, VecEnv};
 use windrow::tensordict::NestedKey;
 use windrow::{
@@ -18,8 +18,6 @@ use crate::policy::{Actor, Rows, Terms};
 use crate::replay::ReplayBufferCore;
 
 /// What the classes of `windrow.collectors` have made of their arguments.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
 pub(super) struct Options<'py> {
     /// Whether each batch waits for all workers.
     sync: bool,
@@ -54,6 +52,108 @@ pub(super) struct Options<'py> {
     on_loss: Bound<'py, PyAny>,
     /// What batches say that they are on.
     device: Option<Py<PyAny>>,
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Options<'py> {
+    type Error = PyErr;
+
+    fn extract(options: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let given = Given(options.cast::<PyDict>()?.to_owned());
+        Ok(Self {
+            sync: given.read("sync")?,
+            threads: given.read("threads")?,
+            envs: given.read("envs")?,
+            env_kwargs: given.read("env_kwargs")?,
+            num_workers: given.number("num_workers")?,
+            num_envs: given.number("num_envs")?,
+            policy: given.read("policy")?,
+            frames_per_batch: given.number("frames_per_batch")?,
+            frames_per_worker: given.read("frames_per_worker")?,
+            total_frames: given.number("total_frames")?,
+            allow_partial_batch: given.read("allow_partial_batch")?,
+            max_frames_per_traj: given.number("max_frames_per_traj")?,
+            init_random_frames: given.number("init_random_frames")?.unwrap_or(0),
+            exploration_type: given.read("exploration_type")?,
+            seed: given.number("seed")?,
+            reset_at_each_iter: given.read("reset_at_each_iter")?,
+            set_truncated: given.read("set_truncated")?,
+            track_traj_ids: given.read("track_traj_ids")?,
+            track_policy_version: given.read("track_policy_version")?,
+            return_same_td: given.read("return_same_td")?,
+            cat_results: given.read("cat_results")?,
+            preemptive_threshold: given.read("preemptive_threshold")?,
+            trajs_per_batch: given.number("trajs_per_batch")?,
+            trajs_per_write: given.number("trajs_per_write")?,
+            replay_buffer: given.read("replay_buffer")?,
+            takes_writes: given.read("takes_writes")?,
+            traj_format: given.read("traj_format")?,
+            split_trajs: given.read("split_trajs")?,
+            on_loss: given.read("on_loss")?,
+            device: given.read("device")?,
+        })
+    }
+}
+
+/// The arguments by name.
+struct Given<'py>(Bound<'py, PyDict>);
+
+impl<'py> Given<'py> {
+    fn get(&self, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let value = self.0.get_item(name)?;
+        value.ok_or_else(|| PyTypeError::new_err(format!("{name} is missing")))
+    }
+
+    /// The argument `name`.
+    ///
+    /// # Errors
+    /// `TypeError` naming the argument, what came and what is wrong with it.
+    fn read<T>(&self, name: &str) -> PyResult<T>
+    where
+        T: for<'a> FromPyObject<'a, 'py>,
+    {
+        let value = self.get(name)?;
+        value
+            .extract::<T>()
+            .map_err(Into::into)
+            .map_err(|error: PyErr| {
+                let why = error.value(value.py());
+                PyTypeError::new_err(format!("{name} cannot be {value:?}: {why}"))
+            })
+    }
+
+    /// The whole number `name`, of Python, numpy or torch, if it is given.
+    ///
+    /// # Errors
+    /// `TypeError` for anything else, `ValueError` for a negative number or one that is too large; both name the argument.
+    fn number<T: TryFrom<u64>>(&self, name: &str) -> PyResult<Option<T>> {
+        let value = self.get(name)?;
+        if value.is_none() {
+            return Ok(None);
+        }
+        let index = match value.is_instance_of::<PyBool>() {
+            true => None,
+            false => index(&value).ok(),
+        };
+        let Some(index) = index else {
+            return Err(PyTypeError::new_err(format!(
+                "{name} must be a whole number, got {value:?}"
+            )));
+        };
+        let number = index.extract::<u64>().ok();
+        match number.and_then(|number| T::try_from(number).ok()) {
+            Some(number) => Ok(Some(number)),
+            None => Err(PyValueError::new_err(format!(
+                "{name} must be a whole number from 0 to {}, got {value:?}",
+                u64::MAX
+            ))),
+        }
+    }
+}
+
+/// `value` as Python uses it as an index.
+fn index<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let operator = value.py().import("operator")?;
+    operator.call_method1("index", (value,))
 }
 
 impl Options<'_> {
@@ -272,7 +372,9 @@ fn on_loss(chosen: &Bound<'_, PyAny>) -> PyResult<OnLoss> {
         return Ok(OnLoss::Restart { budget });
     }
     let name: String = chosen.extract().map_err(|_| {
-        PyTypeError::new_err("on_loss must be \"raise\", \"continue\" or a number of restarts")
+        PyTypeError::new_err(format!(
+            "on_loss must be \"raise\", \"continue\" or a number of restarts, got {chosen:?}"
+        ))
     })?;
     match name.as_str() {
         "raise" => Ok(OnLoss::Raise),
