@@ -10,8 +10,8 @@ import pytest
 import torch
 from gymnasium import spaces
 from tensordict import TensorDict
-from windrow.collectors import Collector
-from windrow.data import LazyTensorStorage, ReplayBuffer
+from windrow.collectors import Collector, MultiSyncCollector
+from windrow.data import LazyTensorStorage, PrioritizedSampler, ReplayBuffer
 from windrow.envs import GymWrapper
 
 BYTES = np.array([2, 0, 255], np.uint8)
@@ -153,3 +153,136 @@ def test_outputs_that_cannot_be_read_are_named() -> None:
         act(box(np.float32, 1), torch.zeros(1, dtype=torch.float16))
     with pytest.raises(RuntimeError, match='"action": expected a tensor, got float'):
         act(box(np.float32, 1), 0.5)  # type: ignore[arg-type]
+
+
+# Endings
+
+
+@pytest.mark.parametrize("flag", [None, "False", float("nan"), 0.5, [False]])
+def test_what_is_no_boolean_ends_no_episode(flag: Any) -> None:
+    class Ending(World):
+        def step(self, action):
+            return 0, 0.0, flag, False, {}
+
+    with pytest.raises(TypeError, match="terminated must be True or False, got"):
+        GymWrapper(Ending()).rollout(1)
+
+
+@pytest.mark.parametrize("flag", [True, 1, 1.0, np.True_, np.array(True), np.array([True]), torch.tensor(True)])
+def test_what_equals_a_boolean_ends_an_episode(flag: Any) -> None:
+    class Ending(World):
+        def step(self, action):
+            return 0, 0.0, flag, flag == 2, {}
+
+    ended = next(Collector(Ending, frames_per_batch=2))["next"]
+    assert ended["terminated"].all() and not ended["truncated"].any()
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "expected"),
+    [
+        ({"seed": -1}, ValueError, "seed must be a whole number from 0 to 18446744073709551615, got -1"),
+        ({"seed": 2**64}, ValueError, "seed must be a whole number from 0 to"),
+        ({"num_envs": 1.5}, TypeError, r"num_envs must be a whole number, got 1\.5"),
+        ({"num_envs": True}, TypeError, "num_envs must be a whole number, got True"),
+        ({"num_envs": 0}, ValueError, "num_envs must be a positive number, got 0"),
+        ({"num_envs": 2**63}, ValueError, "num_envs=9223372036854775808 is too much"),
+        ({"max_frames_per_traj": 2**64}, ValueError, "max_frames_per_traj must be a whole number from 0"),
+        ({"preemptive_threshold": "x"}, TypeError, "preemptive_threshold cannot be 'x': must be real number"),
+        ({"allow_partial_batch": 3}, TypeError, "allow_partial_batch cannot be 3: "),
+        ({"frames_per_batch": float("nan")}, TypeError, "frames_per_batch must be a whole number of frames, got nan"),
+        ({"frames_per_batch": float("inf")}, TypeError, "frames_per_batch must be a whole number of frames, got inf"),
+        ({"frames_per_batch": "5"}, TypeError, "frames_per_batch must be a whole number of frames, got '5'"),
+        ({"total_frames": [1]}, TypeError, r"total_frames must be a whole number of frames, got \[1\]"),
+        ({"total_frames": 2}, ValueError, "use 4, or allow"),
+        ({"num_workers": "x"}, TypeError, "num_workers must be a whole number, got 'x'"),
+        ({"num_workers": 0}, ValueError, "num_workers must be 1 or more, got 0"),
+        ({"on_loss": 1.5}, TypeError, r"on_loss must be .* got 1\.5"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_named(arguments: dict[str, Any], kind: type[Exception], expected: str) -> None:
+    with pytest.raises(kind, match=expected):
+        MultiSyncCollector(World, **{"num_workers": 1, "frames_per_batch": 4, **arguments})
+
+
+@pytest.mark.parametrize("whole", [np.int64, torch.tensor], ids=["numpy", "torch"])
+def test_whole_numbers_of_others_are_numbers(whole: Any) -> None:
+    network = torch.nn.Linear(4, 2)
+    collector = MultiSyncCollector(
+        "CartPole-v1", network, num_workers=whole(2), num_envs=whole(1), frames_per_batch=whole(4), seed=whole(3)
+    )
+    assert next(collector).numel() == 4
+    collector.update_policy_weights_(network, worker_ids=whole(0))
+    assert collector.set_seed(whole(5)) == collector.set_seed(5)
+    with pytest.raises(TypeError, match=r"seed must be a whole number, got 1\.5"):
+        collector.set_seed(1.5)
+    with pytest.raises(ValueError, match="seed must be 0 or more, got -1"):
+        collector.set_seed(-1)
+    collector.shutdown()
+
+
+# States
+
+
+def linear() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(4, 2))
+
+
+def values(module: torch.nn.Module) -> dict[str, list]:
+    return {name: value.tolist() for name, value in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("damage", [{"seed": None}, {"policy_version": -5}, {"traj_pool": {"traj_id": -1}}, {"frames": -1}])
+def test_a_state_that_is_refused_leaves_the_collector_as_it_was(backend: str, damage: dict[str, Any]) -> None:
+    state = Collector("CartPole-v1", linear(), frames_per_batch=4, policy_backend=backend).state_dict()
+    state = {name: value for name, value in {**state, **damage}.items() if value is not None}
+    mine = linear()
+    collector = Collector("CartPole-v1", mine, frames_per_batch=4, policy_backend=backend)
+    next(collector)
+    before, figures = values(mine), collector.state_dict()["frames"]
+    with pytest.raises((ValueError, RuntimeError)):
+        collector.load_state_dict(state)
+    assert values(mine) == before and collector.state_dict()["frames"] == figures
+
+
+def test_weights_are_taken_all_or_none() -> None:
+    mine = linear()
+    collector = Collector("CartPole-v1", mine, frames_per_batch=4)
+    before = values(mine)
+    weights = {name: torch.zeros_like(value) for name, value in mine.state_dict().items()}
+    weights["0.bias"] = torch.zeros(2, device="meta")
+    with pytest.raises(NotImplementedError, match="meta"):
+        collector.update_policy_weights_(weights)
+    assert values(mine) == before
+
+
+def test_a_state_that_is_refused_leaves_the_buffer_as_it_was() -> None:
+    def filled(start: int) -> ReplayBuffer:
+        buffer = ReplayBuffer(storage=LazyTensorStorage(10), sampler=PrioritizedSampler(10, 0.7, 0.9), batch_size=2)
+        buffer.extend(TensorDict({"number": torch.arange(start, start + 15)}, [15]))
+        buffer.update_priority(torch.tensor([1]), torch.tensor([2.0]))
+        return buffer
+
+    buffer, good = filled(100), filled(0).state_dict()
+    before = buffer.state_dict()
+    for key, value in [
+        ("rng", None),
+        (("sampler", "beta"), None),
+        (("runs", "first"), None),
+        (("sampler", "max_priority"), torch.tensor(-1.0)),
+        (("sampler", "max_priority"), torch.tensor(float("inf"))),
+    ]:
+        damaged = good.clone()
+        if value is None:
+            del damaged[key]
+        else:
+            damaged[key] = value
+        with pytest.raises((KeyError, ValueError, RuntimeError)):
+            buffer.load_state_dict(damaged)
+        assert (buffer.state_dict() == before).all()
+    buffer.load_state_dict(good)
+    assert sorted(buffer[:]["number"].tolist()) == list(range(5, 15))

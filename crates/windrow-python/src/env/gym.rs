@@ -1,8 +1,9 @@
 //! Environments of Gymnasium, one world each.
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyFloat, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow::slab::{Rows, RowsMut};
 
@@ -174,8 +175,8 @@ impl World {
             Ok(Stepped {
                 observation: values.get_item(0)?,
                 reward,
-                terminated: values.get_borrowed_item(2)?.is_truthy()?,
-                truncated: values.get_borrowed_item(3)?.is_truthy()?,
+                terminated: flag("terminated", &*values.get_borrowed_item(2)?)?,
+                truncated: flag("truncated", &*values.get_borrowed_item(3)?)?,
             })
         };
         read().map_err(EnvError::failed)
@@ -194,6 +195,23 @@ fn number(reward: &Bound<'_, PyAny>, id: &str) -> Result<f64, EnvError> {
             reward.get_type()
         ))
     })
+}
+
+/// A boolean of Python, numpy or torch, or one of the numbers that are equal to it.
+#[inline]
+fn flag(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if let Ok(value) = value.cast::<PyBool>() {
+        return Ok(value.is_true());
+    }
+    if value.eq(false)? {
+        return Ok(false);
+    }
+    match value.eq(true)? {
+        true => Ok(true),
+        false => Err(PyTypeError::new_err(format!(
+            "{name} must be True or False, got {value:?}"
+        ))),
+    }
 }
 
 #[cold]
