@@ -115,7 +115,7 @@ class Background:
             self._gate.notify_all()
 
     def stop(self, timeout: Any) -> None:
-        """Lets it finish the batch that it is at, but not wait for samples that would let it write.
+        """Cuts the batch that it is at short, and does not let it wait for samples that would let it write.
 
         Raises:
             TimeoutError: it did not within ``timeout`` seconds.
@@ -124,6 +124,7 @@ class Background:
             return
         self._stopped.set()
         self._core.give_up()
+        self._core.cut(True)
         self.release()
         self._thread.join(timeout)
         if self._thread.is_alive():
