@@ -18,7 +18,7 @@ from tensordict import TensorDict
 
 from environments import cartpole
 from windrow import WorkerError
-from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import AsyncCollector, BaseCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ListStorage, ReplayBuffer
 
 
@@ -202,3 +202,171 @@ def test_what_does_not_fit_into_memory_is_a_memory_error() -> None:
     assert len(small) == 3
     with pytest.raises(MemoryError, match="no memory for a sample of 1125899906842624 frames"):
         small.sample(1 << 50)
+
+
+class Raises(gymnasium.Env):
+    """Raises an error in the 25th step of its life."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+        self.steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 25:
+            raise self.error
+        return np.full(1, self.steps, np.float32), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("on_loss", ["raise", "continue", 5])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_ends_a_call_is_no_loss_and_inline_the_next_call_goes_on(error, on_loss) -> None:
+    collector = MultiSyncCollector(
+        [lambda: Raises(error)] * 2, None, frames_per_batch=20, total_frames=100, placement="inline", on_loss=on_loss
+    )
+    batches = [next(collector), next(collector)]
+    for _ in range(2):
+        with pytest.raises(error):
+            next(collector)
+    batches += collector
+    assert [batch.numel() for batch in batches] == [20] * 5
+    assert collector.losses() == [] and collector.stats()["restarts"] == 0
+    # The step that was interrupted is gone, and those before it that were not delivered.
+    assert batches[2]["observation"][0, 0] == 0 and batches[2]["next", "observation"][0, 0] == 26
+
+
+@pytest.mark.parametrize("on_loss", ["raise", "continue", 5])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_in_a_thread_it_ends_the_collector(error, on_loss) -> None:
+    collector = MultiSyncCollector([lambda: Raises(error)] * 2, None, frames_per_batch=20, on_loss=on_loss)
+    with pytest.raises(error):
+        for _ in collector:
+            pass
+    assert collector.losses() == []
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=f"was ended by an error: worker .*{error.__name__}.*build a new one"):
+            next(collector)
+    collector.shutdown(raise_on_error=False)
+
+
+@pytest.mark.parametrize("placement", ["inline", "threads"])
+def test_a_collector_that_an_error_has_ended_is_not_taken_for_a_finished_one(placement: str) -> None:
+    collector = Collector(
+        lambda: Raises(ZeroDivisionError), None, frames_per_batch=10, total_frames=100, placement=placement
+    )
+    with pytest.raises(WorkerError, match="ZeroDivisionError"):
+        list(collector)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="ended by an error: worker 0, .*ZeroDivisionError.*build a new one"):
+            list(collector)
+    collector.shutdown()
+    with pytest.raises(RuntimeError, match="ended by an error"):
+        list(collector)
+
+
+@pytest.mark.parametrize("place", ["postproc", "pre_collect_hook", "post_collect_hook"])
+def test_stop_iteration_of_a_hook_is_not_the_end_of_the_batches(place: str) -> None:
+    left = iter([1])
+
+    def runs_out(*batch):
+        next(left)
+        return batch[0] if batch else None
+
+    collector = Collector("CartPole-v1", None, frames_per_batch=10, total_frames=50, **{place: runs_out})
+    with pytest.raises(RuntimeError, match="a function that was given to Collector raised StopIteration") as caught:
+        list(collector)
+    assert isinstance(caught.value.__context__, StopIteration)
+    with pytest.raises(RuntimeError):
+        list(collector)
+
+
+@pytest.mark.parametrize("place", ["postproc", "post_collect_hook"])
+@pytest.mark.parametrize("placement", ["inline", "threads"])
+def test_a_batch_whose_postproc_was_interrupted_is_the_next(place: str, placement: str) -> None:
+    seen: list[TensorDict] = []
+
+    def interrupted(batch):
+        seen.append(batch.clone())
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return batch
+
+    collector = Collector(
+        cartpole, None, frames_per_batch=10, total_frames=30, placement=placement, **{place: interrupted}
+    )
+    batches = [next(collector)]
+    with pytest.raises(KeyboardInterrupt):
+        next(collector)
+    batches += collector
+    assert len(batches) == 3 and len(seen) == 4
+    assert (batches[1] == seen[1]).all()
+
+
+@pytest.mark.parametrize("placement", ["inline", "threads"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        next,
+        BaseCollector.rollout,
+        BaseCollector.state_dict,
+        BaseCollector.reset,
+        BaseCollector.shutdown,
+        BaseCollector.fake_tensordict,
+        lambda collector: collector.set_seed(1),
+    ],
+    ids=["next", "rollout", "state_dict", "reset", "shutdown", "fake_tensordict", "set_seed"],
+)
+def test_who_asks_a_collector_that_waits_for_it_is_told(ask, placement: str) -> None:
+    def policy(observation):
+        if collectors:
+            assert collectors[0].stats()["frames"] == 0 and "Collector(0 frames" in repr(collectors[0])
+            with pytest.raises(RuntimeError, match="from within its own environment or policy"):
+                ask(collectors[0])
+            asked.append(True)
+        return torch.zeros((), dtype=torch.int64)
+
+    collectors: list[BaseCollector] = []
+    asked: list[bool] = []
+    with Collector(cartpole, policy, frames_per_batch=10, placement=placement) as collector:
+        collectors.append(collector)
+        assert next(collector).numel() == 10
+        collectors.clear()
+        assert len(asked) >= 10
+
+
+class Steps(gymnasium.Env):
+    """Counts its steps, and says when it has begun."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.began = threading.Event()
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.began.set()
+        time.sleep(0.001)
+        return np.full(1, self.steps, np.float32), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("placement", ["inline", "threads"])
+def test_a_shutdown_cuts_the_batch_of_the_background_short(placement: str) -> None:
+    env = Steps()
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+    collector = Collector(env, None, frames_per_batch=1_000_000, replay_buffer=buffer, placement=placement)
+    collector.start()
+    assert env.began.wait(30)
+    collector.shutdown()
+    assert env.steps < 1_000_000
+    assert collector.stats()["frames"] == buffer.write_count == env.steps

@@ -15,6 +15,7 @@ use crate::core::WeightSource;
 use crate::cursor::CursorOptions;
 use crate::plan::{CatResults, Delivery, OnLoss, Placement, Plan};
 use crate::trajectories::TrajFormat;
+use crate::worker::IsInterruption;
 
 /// Slabs that a collector may grow to when batches are kept alive.
 const MAX_SLABS: usize = 64;
@@ -43,6 +44,7 @@ pub struct CollectorBuilder {
     pub(crate) cat_results: CatResults,
     pub(crate) preemptive_threshold: Option<f64>,
     pub(crate) on_loss: OnLoss,
+    pub(crate) is_interruption: IsInterruption,
     pub(crate) trajs_per_batch: Option<usize>,
     pub(crate) traj_format: TrajFormat,
     pub(crate) split_trajs: bool,
@@ -93,6 +95,7 @@ impl CollectorBuilder {
             cat_results: CatResults::default(),
             preemptive_threshold: None,
             on_loss: OnLoss::default(),
+            is_interruption: |_| false,
             trajs_per_batch: None,
             traj_format: TrajFormat::default(),
             split_trajs: false,
@@ -361,6 +364,15 @@ impl CollectorBuilder {
     #[must_use]
     pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
         self.on_loss = on_loss;
+        self
+    }
+
+    /// Which errors of environments and policies are no fault of theirs but end the call that waits for a batch, such as the
+    /// answer to a signal. They are delivered whatever [`on_loss`](Self::on_loss) says. Where workers run in the thread that
+    /// asks, as [`CollectError::Interrupted`]: the next call collects the part anew that was under way, with new episodes.
+    #[must_use]
+    pub fn interruptions(mut self, is_one: IsInterruption) -> Self {
+        self.is_interruption = is_one;
         self
     }
 

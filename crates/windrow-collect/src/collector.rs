@@ -350,6 +350,7 @@ fn can_go_on(error: &CollectError) -> bool {
     matches!(
         error,
         CollectError::Slab(SlabError::Exhausted { .. } | SlabError::NoMemory { .. })
+            | CollectError::Interrupted(_)
             | CollectError::Started
     )
 }
@@ -357,7 +358,7 @@ fn can_go_on(error: &CollectError) -> bool {
 impl Iterator for Collector {
     type Item = Result<TensorDict, CollectError>;
 
-    /// The next batch; `None` after the last one, and after an error was delivered.
+    /// The next batch; `None` after the last one, and after an error was delivered that is not an interruption.
     ///
     /// With a replay buffer it was written there: without padding, and where whole trajectories are written, those that were
     /// completed by the frames collected in this call, one after the other; `[0]` when none was.

@@ -223,12 +223,12 @@ impl Driver {
         self.crew
             .next(&self.core.ring)
             .map_err(|error| match error {
-                SlabError::Stopped => self
+                CollectError::Slab(SlabError::Stopped) => self
                     .core
                     .shared
                     .take_failure()
                     .map_or(CollectError::ShutDown, CollectError::from),
-                other => other.into(),
+                other => other,
             })
     }
 }

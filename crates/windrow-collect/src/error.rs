@@ -141,6 +141,10 @@ pub enum CollectError {
     /// A worker failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
+    /// The call was interrupted, which is no fault of environments or policy: see
+    /// [`CollectorBuilder::interruptions`](crate::CollectorBuilder::interruptions). The next one goes on.
+    #[error(transparent)]
+    Interrupted(WorkerError),
     /// Several workers failed.
     #[error("{} workers failed: {}", .0.len(), list(.0))]
     SeveralWorkers(Vec<WorkerError>),

@@ -6,6 +6,7 @@ use windrow_policy::Weights;
 use crate::core::Core;
 use crate::cursor::Restart;
 use crate::sync::Ordering;
+use crate::within::Within;
 use crate::{CollectError, Stats, WorkerError, WorkerStats};
 
 /// Stops a collector, or its present batch, and sees to its weights, seeds and figures, from any thread: also while the collector waits for a
@@ -100,6 +101,13 @@ impl Handle {
     /// As there.
     pub fn state_dict(&self) -> Result<TensorDict, CollectError> {
         self.core.state_dict()
+    }
+
+    /// Whether the calling thread is at an environment or a policy of the collector: one that waits for the collector from
+    /// there waits for itself.
+    #[must_use]
+    pub fn is_within(&self) -> bool {
+        Within::is_at(&self.core.shared)
     }
 
     /// As [`Collector::take_losses`](crate::Collector::take_losses).

@@ -25,6 +25,7 @@ mod schedule;
 mod stats;
 mod sync;
 mod trajectories;
+mod within;
 mod worker;
 
 pub use builder::CollectorBuilder;

@@ -6,8 +6,9 @@ mod threads;
 use std::sync::Arc;
 use std::time::Duration;
 
-use windrow_slab::{Lease, Ring, SlabError};
+use windrow_slab::{Lease, Ring};
 
+use crate::CollectError;
 use crate::plan::Placement;
 use crate::worker::Worker;
 
@@ -32,11 +33,11 @@ impl Crew {
     /// The next whole slab.
     ///
     /// # Errors
-    /// [`SlabError::Exhausted`], [`SlabError::Stopped`] as [`Ring::next`].
-    pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, SlabError> {
+    /// [`CollectError::Slab`] as [`Ring::next`]; [`CollectError::Interrupted`] where workers run in this thread.
+    pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, CollectError> {
         match self {
             Self::Inline(inline) => inline.next(ring),
-            Self::Threads(threads) => threads.next(ring),
+            Self::Threads(threads) => Ok(threads.next(ring)?),
         }
     }
 

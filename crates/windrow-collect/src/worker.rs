@@ -1,3 +1,4 @@
+use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -15,6 +16,7 @@ use crate::rollout::rollout;
 use crate::schedule::Schedule;
 use crate::stats::WorkerRecord;
 use crate::sync::{AtomicI64, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::within::Within;
 
 /// Environments, the policy that acts in them, and where they stand.
 pub(crate) struct Worker {
@@ -35,6 +37,9 @@ pub(crate) struct Maker {
     pub(crate) policy: Box<dyn Fn() -> Box<dyn Policy> + Send>,
 }
 
+/// Tells an interruption from a fault.
+pub(crate) type IsInterruption = fn(&(dyn Error + 'static)) -> bool;
+
 /// What the workers of a collector and its consumer both look at.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -46,6 +51,7 @@ pub(crate) struct Shared {
     /// Errors of workers that were lost without ending the collector, oldest first.
     pub(crate) losses: Mutex<Vec<WorkerError>>,
     pub(crate) on_loss: OnLoss,
+    pub(crate) is_interruption: IsInterruption,
     /// Workers that still collect.
     pub(crate) alive: AtomicUsize,
     /// What each worker has done.
@@ -75,7 +81,12 @@ pub(crate) struct Resume {
 }
 
 impl Shared {
-    pub(crate) fn new(schedule: Schedule, workers: usize, on_loss: OnLoss) -> Self {
+    pub(crate) fn new(
+        schedule: Schedule,
+        workers: usize,
+        on_loss: OnLoss,
+        is_interruption: IsInterruption,
+    ) -> Self {
         Self {
             schedule: Mutex::new(schedule),
             weights: WeightStore::new(workers),
@@ -83,6 +94,7 @@ impl Shared {
             failures: Mutex::default(),
             losses: Mutex::default(),
             on_loss,
+            is_interruption,
             alive: AtomicUsize::new(workers),
             records: (0..workers).map(|_| WorkerRecord::default()).collect(),
             next_traj_id: AtomicI64::new(0),
@@ -142,6 +154,7 @@ impl Worker {
     /// is left, such as of a `drop`, is reported here, so that nobody waits for a worker that is gone.
     pub(crate) fn contained(self, f: impl FnOnce(Self)) {
         let (id, shared, ring) = (self.id, Arc::clone(&self.shared), Arc::clone(&self.ring));
+        let _within = Within::enter(&shared);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(self))) {
             let fault = WorkerFault::panic(panic.as_ref());
             shared.fail(&ring, WorkerError::new(id, None, fault));
@@ -157,12 +170,19 @@ impl Worker {
             };
             let waited = asked.elapsed().as_nanos() as u64;
             self.record().waited.fetch_add(waited, Ordering::Relaxed);
-            self.fill(part);
+            if let Err(interruption) = self.fill(part) {
+                // Whoever is interrupted waits in another thread, where only the end is heard of.
+                self.raise(interruption);
+            }
         }
     }
 
     /// Fills a part and hands it over, or gives it back and sees to the loss.
-    pub(crate) fn fill(&mut self, mut part: Part) {
+    ///
+    /// # Errors
+    /// An interruption. The part was given back, and is filled from new episodes with the next claim.
+    pub(crate) fn fill(&mut self, mut part: Part) -> Result<(), WorkerError> {
+        let _within = Within::enter(&self.shared);
         let share = self.shared.schedule().share(part.seq(), part.index());
         part.shorten(share.steps);
         let mut recorder = self.shared.profile.lend(self.id);
@@ -182,7 +202,7 @@ impl Worker {
                 if let Some(recorder) = recorder {
                     self.shared.profile.give_back(recorder, true);
                 }
-                return;
+                return Ok(());
             }
             Ok(Err(fault)) => {
                 let env = fault.env();
@@ -196,7 +216,20 @@ impl Worker {
         if let Some(recorder) = recorder {
             self.shared.profile.give_back(recorder, false);
         }
+        if (self.shared.is_interruption)(&fault) {
+            let interruption = self.error(fault, env);
+            // Nobody knows where environments stand that were interrupted.
+            self.cursor.start_over();
+            return Err(interruption);
+        }
         self.lose(fault, env);
+        Ok(())
+    }
+
+    /// `fault`, in environment `env`, as an error.
+    fn error(&self, fault: WorkerFault, env: Option<usize>) -> WorkerError {
+        let place = env.map(|env| self.cursor.locate(env));
+        WorkerError::new(self.id, place, fault)
     }
 
     fn record(&self) -> &WorkerRecord {
@@ -236,8 +269,7 @@ impl Worker {
 
     /// Follows what the user chose for the loss of a worker, in whose environment `env` there was a fault.
     fn lose(&mut self, fault: WorkerFault, env: Option<usize>) {
-        let place = env.map(|env| self.cursor.locate(env));
-        let error = WorkerError::new(self.id, place, fault);
+        let error = self.error(fault, env);
         match self.shared.on_loss {
             OnLoss::Restart { budget } if self.losses < budget => {
                 self.shared.note_loss(error);

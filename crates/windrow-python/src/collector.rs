@@ -1,5 +1,6 @@
 //! A collector of the engine, as the classes of `windrow.collectors` use it.
 
+mod asking;
 mod courier;
 pub(crate) mod options;
 mod sink;
@@ -7,22 +8,19 @@ mod sink;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::{PyRuntimeError, PyUserWarning};
+use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList};
 use tensordict::TensorDict;
 use windrow::{CollectError, Collector, Handle, ProfileConfig, WorkerProfile, WorkerStats};
 
 use crate::{batch, env, error, gil};
-use courier::{Answer, Courier};
+use courier::Courier;
 use options::Options;
-use sink::{BufferSink, Target};
+use sink::Target;
 
 use crate::batch::Named;
 use crate::policy::Terms;
@@ -46,6 +44,8 @@ struct CollectorCore {
     target: Target,
     /// The tensors that weights come from, and what they were when they were last published.
     source: Mutex<Option<(Named, TensorDict)>>,
+    /// What to say once there are no more batches, where something went wrong.
+    failure: Mutex<Option<String>>,
     /// Whether a warning was given of batches that are kept.
     warned: AtomicBool,
     /// What batches say that they are on.
@@ -82,18 +82,21 @@ impl CollectorCore {
             terms,
             target,
             source: Mutex::default(),
+            failure: Mutex::default(),
             warned: AtomicBool::new(false),
             device,
         })
     }
 
-    /// The next batch; `None` after the last.
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    /// Appends the next batch to `taken`, and so gives it to Python before Python looks at signals; whether there was one.
+    fn next(&self, py: Python<'_>, taken: &Bound<'_, PyList>) -> PyResult<bool> {
         // Before there is a batch that would be lost where warnings are errors.
         self.warn_of_memory(py)?;
-        self.answer(py)?
-            .map(|batch| self.delivered(py, &of(py, batch)?))
-            .transpose()
+        let Some(batch) = self.answer(py)? else {
+            return Ok(false);
+        };
+        taken.append(self.delivered(py, &batch)?)?;
+        Ok(true)
     }
 
     /// Has the next batch collected and written; whether there was one. `patient`: its write waits for samples as long as it
@@ -102,10 +105,13 @@ impl CollectorCore {
         if let Target::Buffer(buffer) = &self.target {
             buffer.set_patient(patient);
         }
-        match self.answer(py)? {
-            Some(batch) => of(py, batch).map(|_| true),
-            None => Ok(false),
-        }
+        Ok(self.answer(py)?.is_some())
+    }
+
+    /// Raises where a call would wait for itself: from within the collector's own environment or policy.
+    #[pyo3(name = "check_outside")]
+    fn raise_within(&self) -> PyResult<()> {
+        self.check_outside()
     }
 
     /// Ends the wait of a write for samples; it fails.
@@ -354,6 +360,7 @@ impl CollectorCore {
 
     /// Ends collection and waits for the workers.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_outside()?;
         self.handle.shutdown();
         if self.courier.is_none() {
             // Environments are closed in a thread that may also have stepped them: some insist on it.
@@ -361,33 +368,13 @@ impl CollectorCore {
             return of(py, ended);
         }
         let collector = Arc::clone(&self.collector);
-        let (done, ended) = channel();
-        // In a thread of its own, so that a worker that does not come back cannot keep Ctrl-C from being seen.
-        thread::Builder::new()
-            .name("windrow-shutdown".to_owned())
-            .spawn(move || {
-                let ended = collector
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .shutdown();
-                // Nobody listens any more after Ctrl-C.
-                let _ = done.send(ended);
-            })?;
-        let ended = Mutex::new(ended);
-        let ended = gil::wait(py, |patience| {
-            let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-            match ended.recv_timeout(patience) {
-                Ok(result) => Some(Some(result)),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => Some(None),
-            }
+        let ended = gil::wait_for_thread(py, "windrow-shutdown", move || {
+            collector
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .shutdown()
         })?;
-        match ended {
-            Some(result) => of(py, result),
-            None => Err(PyRuntimeError::new_err(
-                "the thread that was to end the collector has panicked",
-            )),
-        }
+        of(py, ended)
     }
 }
 
@@ -417,72 +404,6 @@ impl CollectorCore {
         );
         let told = CString::new(told)?;
         PyErr::warn(py, &py.get_type::<PyUserWarning>(), &told, 1)
-    }
-
-    /// What the collector answers when it is asked for a batch.
-    fn answer(&self, py: Python<'_>) -> PyResult<Answer> {
-        match &self.courier {
-            None => Ok(py.detach(|| self.lock().next())),
-            Some(courier) => gil::wait(py, |patience| {
-                let mut courier = courier.lock().unwrap_or_else(PoisonError::into_inner);
-                courier.next_within(patience)
-            }),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Collector> {
-        self.collector
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// `f` of the collector, without the interpreter's lock, once nobody else has it. An error where its replay buffer keeps
-    /// whoever has it waiting.
-    fn with<R: Send>(
-        &self,
-        py: Python<'_>,
-        f: impl FnOnce(&mut Collector) -> R + Send,
-    ) -> PyResult<R> {
-        let asked = Instant::now();
-        let answered = self.locked(py, f, |buffer| buffer.check(asked).err())?;
-        of(py, answered)
-    }
-
-    /// As [`with`](Self::with), but where the replay buffer keeps a write waiting, `meanwhile` of the handle.
-    fn with_or<R: Send>(
-        &self,
-        py: Python<'_>,
-        f: impl FnOnce(&mut Collector) -> R + Send,
-        meanwhile: impl FnOnce(&Handle) -> R + Send,
-    ) -> PyResult<R> {
-        let answered = self.locked(py, f, |buffer| buffer.waits_for_samples().then_some(()))?;
-        Ok(answered.unwrap_or_else(|()| py.detach(|| meanwhile(&self.handle))))
-    }
-
-    /// `f` of the collector once nobody else has it, or what `give_up` says of a buffer that whoever has it writes to.
-    fn locked<R: Send, E: Send>(
-        &self,
-        py: Python<'_>,
-        f: impl FnOnce(&mut Collector) -> R + Send,
-        give_up: impl Fn(&BufferSink) -> Option<E> + Sync,
-    ) -> PyResult<Result<R, E>> {
-        let mut f = Some(f);
-        gil::wait(py, |patience| {
-            let mut collector = match self.collector.try_lock() {
-                Ok(collector) => collector,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    if let Target::Buffer(buffer) = &self.target
-                        && let Some(why) = give_up(buffer)
-                    {
-                        return Some(Err(why));
-                    }
-                    thread::sleep(patience / 100);
-                    return None;
-                }
-            };
-            f.take().map(|f| Ok(f(&mut collector)))
-        })
     }
 }
 

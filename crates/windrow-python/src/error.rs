@@ -3,12 +3,14 @@
 use std::error::Error;
 
 use pyo3::create_exception;
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use windrow::replay::ReplayError;
 use windrow::slab::{SinkError, SlabError, StoreError};
 use windrow::tensordict::TensorError;
 use windrow::{CollectError, WorkerError as Lost};
+
+use crate::gil::attach;
 
 create_exception!(
     windrow,
@@ -106,9 +108,19 @@ pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option
     None
 }
 
+/// Whether Python code did not fail on the way to `error`, but was told to end: by `KeyboardInterrupt`, `SystemExit` and
+/// whatever else is no `Exception`.
+pub(crate) fn tells_of_interruption(error: &(dyn Error + 'static)) -> bool {
+    attach(|py| raised_in(py, error).is_some_and(|raised| is_interruption(py, &raised)))
+}
+
+fn is_interruption(py: Python<'_>, raised: &PyErr) -> bool {
+    !raised.is_instance_of::<PyException>(py)
+}
+
 fn worker_error(py: Python<'_>, lost: &Lost, message: &str, raised: Option<PyErr>) -> PyErr {
     if let Some(raised) = &raised
-        && raised.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py)
+        && is_interruption(py, raised)
     {
         return raised.clone_ref(py);
     }

@@ -187,6 +187,7 @@ class BaseCollector(Reach):
         # Whole trajectories are put into groups by the engine also where Python writes them.
         self._takes_writes = replay_buffer is not None and not self._fills_buffer and trajs_per_batch is not None
         self._writes: deque[Any] = deque()
+        self._taken: list[Any] = []
         self._update_at_each_batch = update_at_each_batch
         self._worker_idx = worker_idx
         self._profile = None
@@ -255,12 +256,13 @@ class BaseCollector(Reach):
     # Iteration
 
     def __next__(self) -> Any:
+        self._core.check_outside()
         self._surface()
         with self._lock:
-            with self._ended_by_errors():
-                self._prepare()
             # The engine knows which of its errors are its end.
             if self._fills_buffer or self._takes_writes:
+                with self._ended_by_errors():
+                    self._prepare()
                 with self._acting():
                     more = self._core.advance(self._is_in_background())
                 with self._ended_by_errors():
@@ -268,12 +270,18 @@ class BaseCollector(Reach):
                 if more:
                     return None
                 raise StopIteration
-            with self._acting():
-                batch = self._core.next()
-            if batch is None:
-                raise StopIteration
+            # What Ctrl-C has kept from being delivered comes first.
+            if not self._taken:
+                with self._ended_by_errors():
+                    self._prepare()
+                with self._acting():
+                    more = self._core.next(self._taken)
+                if not more:
+                    raise StopIteration
             with self._ended_by_errors():
-                return self._deliver(batch)
+                batch = self._deliver(self._taken[0])
+            self._taken.clear()
+            return batch
 
     def _acting(self) -> contextlib.AbstractContextManager[None]:
         """What the policy needs around it, where it is called in this thread."""
@@ -325,6 +333,7 @@ class BaseCollector(Reach):
 
     def rollout(self) -> Any:
         """One batch as it was collected, without post-processing and outside of the count of frames."""
+        self._core.check_outside()
         self._surface()
         with self._lock:
             self._follow_policy()

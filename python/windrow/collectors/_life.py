@@ -23,6 +23,7 @@ class Life(Iterator[Any]):
     _background: Background | None
     _paused: bool
     _lock: threading.RLock
+    _taken: list[Any]
 
     def _begin(self) -> None:
         """Takes note of a collector that is to be ended before the interpreter is."""
@@ -50,7 +51,8 @@ class Life(Iterator[Any]):
         self.shutdown(timeout, close_env, raise_on_error)
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
-        """Ends collection and waits for the workers. Batches that are held stay valid.
+        """Ends collection and waits for the workers. Batches that are held stay valid. After :meth:`start`, the batch that is
+        under way is cut short at its next step, and written.
 
         Environments that were made for the collector are closed. An object that was handed over is not: it can be used again.
 
@@ -60,9 +62,11 @@ class Life(Iterator[Any]):
             raise_on_error: whether an error in the background is raised now, if it was not before.
         """
         try:
+            self._core.check_outside()
             if self._background is not None:
                 self._background.stop(timeout)
             self._core.shutdown()
+            self._taken.clear()
             if raise_on_error:
                 self._raise_background()
         except Exception:
@@ -78,6 +82,7 @@ class Life(Iterator[Any]):
             RuntimeError: it is paused already; the replay buffer has kept a write waiting for long; a hook of the background
                 asks, which would wait for itself.
         """
+        self._core.check_outside()
         self._surface()
         with self._background_held():
             self._core.pause()
@@ -138,6 +143,10 @@ class Life(Iterator[Any]):
         """An error of the user's own functions ends the collector."""
         try:
             yield
+        except StopIteration:
+            self.shutdown(raise_on_error=False)
+            # It would pass for the end of the batches; named as the cause, contextlib would raise it all the same.
+            raise RuntimeError(f"a function that was given to {type(self).__name__} raised StopIteration")
         except Exception:
             self.shutdown(raise_on_error=False)
             raise

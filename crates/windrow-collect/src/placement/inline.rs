@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use windrow_slab::{Lease, Ring, SlabError};
 
+use crate::CollectError;
 use crate::worker::Worker;
 
 /// Workers that run when a batch is asked for, in the thread that asks.
@@ -18,7 +19,7 @@ impl Inline {
     }
 
     /// Lets one worker after the other fill a part until a slab is whole.
-    pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, SlabError> {
+    pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, CollectError> {
         ring.request()?;
         let mut idle = 0;
         while idle < self.workers.len() {
@@ -28,14 +29,14 @@ impl Inline {
             let worker = &mut self.workers[self.turn];
             match ring.try_claim(worker.id)? {
                 Some(part) => {
-                    worker.fill(part);
+                    worker.fill(part).map_err(CollectError::Interrupted)?;
                     idle = 0;
                 }
                 None => idle += 1,
             }
             self.turn = (self.turn + 1) % self.workers.len();
         }
-        ring.try_next().ok_or(SlabError::Stopped)
+        Ok(ring.try_next().ok_or(SlabError::Stopped)?)
     }
 
     /// Drops the workers, in the thread that asks.

@@ -13,9 +13,9 @@ use windrow::{
 };
 
 use super::sink::{BufferSink, Target};
-use crate::env;
 use crate::policy::{Actor, Rows, Terms};
 use crate::replay::ReplayBufferCore;
+use crate::{env, error};
 
 /// What the classes of `windrow.collectors` have made of their arguments.
 pub(super) struct Options<'py> {
@@ -229,7 +229,8 @@ impl Options<'_> {
             .cat_results(cat_results(&self.cat_results)?)
             .traj_format(traj_format(&self.traj_format)?)
             .split_trajs(self.split_trajs)
-            .on_loss(on_loss(&self.on_loss)?);
+            .on_loss(on_loss(&self.on_loss)?)
+            .interruptions(error::tells_of_interruption);
         builder = match target {
             Target::None => self.numbers(builder),
             Target::Buffer(buffer) => self.numbers(builder).replay_buffer(Arc::clone(buffer)),

@@ -1,0 +1,128 @@
+//! What is no fault of an environment but ends the call that waits for a batch.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+
+use tensordict::{DType, TensorDict};
+use windrow_collect::{
+    CollectError, Collector, CollectorBuilder, Handle, MultiSyncCollector, OnLoss, Placement,
+};
+use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
+use windrow_policy::policy_fn;
+use windrow_slab::{Key, LeafSpec};
+
+const REACTIONS: [OnLoss; 3] = [
+    OnLoss::Raise,
+    OnLoss::Continue,
+    OnLoss::Restart { budget: 9 },
+];
+
+fn told_to_end(error: &(dyn Error + 'static)) -> bool {
+    error.to_string().contains("made to fail")
+}
+
+/// Two workers, each of which is interrupted in its 13th step.
+fn interrupted(placement: Placement, on_loss: OnLoss) -> CollectorBuilder {
+    let ledger = LedgerEnv::from_seed().with_max_length(7);
+    MultiSyncCollector::builder(move || {
+        FailingEnv::new(ledger.clone(), FailAt::Step(13), Failure::Error)
+    })
+    .num_workers(2)
+    .placement(placement)
+    .frames_per_batch(20)
+    .total_frames(100)
+    .on_loss(on_loss)
+    .interruptions(told_to_end)
+}
+
+fn ids(batch: &TensorDict) -> HashSet<i64> {
+    let ids = batch.get(("collector", "traj_ids")).unwrap();
+    ids.to_vec::<i64>().unwrap().into_iter().collect()
+}
+
+#[test]
+fn an_interrupted_call_is_no_loss_and_the_next_one_goes_on() {
+    for on_loss in REACTIONS {
+        let mut collector = interrupted(Placement::Inline, on_loss).build().unwrap();
+        let first = collector.next().unwrap().unwrap();
+        for worker in 0..2 {
+            let Some(Err(CollectError::Interrupted(error))) = collector.next() else {
+                panic!("worker {worker} was not interrupted")
+            };
+            assert_eq!((error.worker(), error.env()), (worker, Some(worker)));
+        }
+        let second = collector.next().unwrap().unwrap();
+        assert!(
+            ids(&first).is_disjoint(&ids(&second)),
+            "episodes that were interrupted go on"
+        );
+        let frames: usize = collector.by_ref().map(|batch| batch.unwrap().numel()).sum();
+        assert_eq!((second.numel(), frames), (20, 60));
+        let stats = collector.stats();
+        assert_eq!(
+            (stats.frames, stats.workers_alive, stats.restarts),
+            (100, 2, 0)
+        );
+        assert!(collector.take_losses().is_empty());
+    }
+}
+
+#[test]
+fn a_rollout_that_is_interrupted_leaves_the_count_alone() {
+    let mut collector = interrupted(Placement::Inline, OnLoss::Raise)
+        .build()
+        .unwrap();
+    collector.rollout().unwrap();
+    for _ in 0..2 {
+        assert!(matches!(
+            collector.rollout(),
+            Err(CollectError::Interrupted(_))
+        ));
+    }
+    let frames: usize = collector.by_ref().map(|batch| batch.unwrap().numel()).sum();
+    assert_eq!(frames, 100);
+}
+
+#[test]
+fn what_interrupts_a_thread_ends_the_collector_whatever_was_chosen() {
+    for on_loss in REACTIONS {
+        let mut collector = interrupted(Placement::Threads, on_loss).build().unwrap();
+        collector.next().unwrap().unwrap();
+        let Some(Err(CollectError::Worker(error))) = collector.next() else {
+            panic!("no error")
+        };
+        assert!(told_to_end(&error));
+        assert!(collector.next().is_none());
+        assert!(collector.take_losses().is_empty());
+    }
+}
+
+#[test]
+fn who_acts_for_a_collector_knows_that_it_would_wait_for_itself() {
+    for placement in [Placement::Inline, Placement::Threads] {
+        let handle: Arc<Mutex<Option<Handle>>> = Arc::default();
+        let within = Arc::new(Mutex::new(HashSet::new()));
+        let (asked, seen) = (Arc::clone(&handle), Arc::clone(&within));
+        let policy = policy_fn(
+            [LeafSpec::new("action", DType::I64, [])],
+            move |_, mut out| {
+                let is_within = asked.lock().unwrap().as_ref().map(Handle::is_within);
+                seen.lock().unwrap().insert(is_within);
+                out.get_mut::<i64>(Key::new(0))?.fill(0);
+                Ok(())
+            },
+        );
+        let mut collector = Collector::builder("CartPole-v1")
+            .placement(placement)
+            .policy(policy)
+            .frames_per_batch(10)
+            .build()
+            .unwrap();
+        *handle.lock().unwrap() = Some(collector.handle());
+        collector.next().unwrap().unwrap();
+        assert_eq!(*within.lock().unwrap(), HashSet::from([Some(true)]));
+        assert!(!collector.handle().is_within());
+    }
+}
