@@ -96,6 +96,14 @@ WAITING = {
         print("waiting", flush=True)
         next(collector)
     """,
+    "a collection in the background": """
+        from windrow.data import LazyTensorStorage, ReplayBuffer
+        buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+        collector = Collector("CartPole-v1", slow, frames_per_batch=100_000, replay_buffer=buffer)
+        collector.start()
+        print("waiting", flush=True)
+        time.sleep(20)
+    """,
     "a shutdown that has to wait": """
         import torch
         def stuck(observation):

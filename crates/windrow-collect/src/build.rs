@@ -52,12 +52,7 @@ pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError>
         .and_then(|layout| Ring::new(layout, ring_spec(&chosen, workers)))
         .map_err(|error| unbuilt(error, schedule.frames_per_batch()))?;
     ring.end_at(schedule.end());
-    let shared = Arc::new(Shared::new(
-        schedule,
-        workers,
-        chosen.on_loss,
-        chosen.is_interruption,
-    ));
+    let shared = Arc::new(Shared::new(schedule, workers, &chosen));
     let ids = TrajIds {
         base: 0,
         total_envs: workers * num_envs,

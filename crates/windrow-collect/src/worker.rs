@@ -8,6 +8,7 @@ use windrow_policy::{Policy, WeightStore};
 use windrow_slab::{Part, Ring};
 
 use crate::actor::Actor;
+use crate::builder::CollectorBuilder;
 use crate::cursor::{Cursor, Restart};
 use crate::error::{CollectError, WorkerError, WorkerFault};
 use crate::plan::OnLoss;
@@ -81,20 +82,15 @@ pub(crate) struct Resume {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        schedule: Schedule,
-        workers: usize,
-        on_loss: OnLoss,
-        is_interruption: IsInterruption,
-    ) -> Self {
+    pub(crate) fn new(schedule: Schedule, workers: usize, chosen: &CollectorBuilder) -> Self {
         Self {
             schedule: Mutex::new(schedule),
             weights: WeightStore::new(workers),
             mail: (0..workers).map(|_| Mutex::default()).collect(),
             failures: Mutex::default(),
             losses: Mutex::default(),
-            on_loss,
-            is_interruption,
+            on_loss: chosen.on_loss,
+            is_interruption: chosen.is_interruption,
             alive: AtomicUsize::new(workers),
             records: (0..workers).map(|_| WorkerRecord::default()).collect(),
             next_traj_id: AtomicI64::new(0),
