@@ -75,6 +75,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Options<'py> {
             init_random_frames: given.number("init_random_frames")?.unwrap_or(0),
             exploration_type: given.read("exploration_type")?,
             seed: given.number("seed")?,
+            noise_seed: given.read("noise_seed")?,
             reset_at_each_iter: given.read("reset_at_each_iter")?,
             set_truncated: given.read("set_truncated")?,
             track_traj_ids: given.read("track_traj_ids")?,
