@@ -144,7 +144,7 @@ def figures(least: float) -> list[tuple[str, Callable[[], float], float]]:
     def python_against_rust() -> float:
         # The same collector without what it does for Python: the engine has a batch ready, and drops it.
         collector = batches(native_cartpole(), net)
-        return ratio(collector.next, collector._core.advance, least)
+        return ratio(collector.next, lambda: collector._core.advance(False), least)
 
     def microseconds() -> float:
         one = batches(native_cartpole(), frames_per_batch=1).next

@@ -69,6 +69,12 @@ impl Handle {
         self.core.weights()
     }
 
+    /// Slabs allocated so far; see [`Stats::slabs`](crate::Stats::slabs).
+    #[must_use]
+    pub fn slabs(&self) -> usize {
+        self.core.ring.slabs()
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -10,7 +10,7 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::PyUserWarning;
+use pyo3::exceptions::{PyRuntimeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyDict, PyList};
@@ -365,7 +365,7 @@ impl CollectorCore {
         if self.courier.is_none() {
             // Environments are closed in a thread that may also have stepped them: some insist on it.
             let ended = self.with(py, Collector::shutdown)?;
-            return of(py, ended);
+            return self.ended(py, ended);
         }
         let collector = Arc::clone(&self.collector);
         let ended = gil::wait_for_thread(py, "windrow-shutdown", move || {
@@ -374,11 +374,23 @@ impl CollectorCore {
                 .unwrap_or_else(PoisonError::into_inner)
                 .shutdown()
         })?;
-        of(py, ended)
+        self.ended(py, ended)
     }
 }
 
 impl CollectorCore {
+    /// What a shutdown has told. What interrupted another worker was told already, or else is an error like others: nobody is
+    /// interrupted by it any more.
+    fn ended(&self, py: Python<'_>, ended: Result<(), CollectError>) -> PyResult<()> {
+        match ended {
+            Err(error) if error::tells_of_interruption(&error) => match *self.failure() {
+                Some(_) => Ok(()),
+                None => Err(PyRuntimeError::new_err(error.to_string())),
+            },
+            ended => of(py, ended),
+        }
+    }
+
     /// The source of weights. The interpreter's lock is given up by who waits for it: who has it may want that lock back.
     fn source(&self, py: Python<'_>) -> MutexGuard<'_, Option<(Named, TensorDict)>> {
         let source = self.source.lock_py_attached(py);
@@ -392,10 +404,10 @@ impl CollectorCore {
 
     /// Warns once, where whoever keeps batches may not know that a single tensor keeps all of one.
     fn warn_of_memory(&self, py: Python<'_>) -> PyResult<()> {
-        let stats = self.handle.stats();
-        if stats.slabs <= MANY || self.warned.swap(true, Ordering::Relaxed) {
+        if self.handle.slabs() <= MANY || self.warned.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
+        let stats = self.handle.stats();
         let told = format!(
             "{} batches of {} bytes each are kept alive: any tensor of a batch keeps all of it. clone() the tensors that you \
              need for longer, if that is more than you meant to keep",

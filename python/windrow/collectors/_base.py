@@ -13,6 +13,7 @@ from windrow._windrow import CollectorCore
 from windrow.collectors import _arguments
 from windrow.collectors._batches import without_next_observations, without_private
 from windrow.collectors._interruptor import Interruptor
+from windrow.collectors._life import EndedByErrors
 from windrow.collectors._reach import Reach, factories_of_envs, factories_of_policies
 
 
@@ -264,24 +265,24 @@ class BaseCollector(Reach):
         with self._lock:
             # The engine knows which of its errors are its end.
             if self._fills_buffer or self._takes_writes:
-                with self._ended_by_errors():
+                with EndedByErrors(self):
                     self._prepare()
                 with self._acting():
                     more = self._core.advance(self._is_in_background())
-                with self._ended_by_errors():
+                with EndedByErrors(self):
                     self._write_on()
                 if more:
                     return None
                 raise StopIteration
             # What Ctrl-C has kept from being delivered comes first.
             if not self._taken:
-                with self._ended_by_errors():
+                with EndedByErrors(self):
                     self._prepare()
                 with self._acting():
                     more = self._core.next(self._taken)
                 if not more:
                     raise StopIteration
-            with self._ended_by_errors():
+            with EndedByErrors(self):
                 batch = self._deliver(self._taken[0])
             self._taken.clear()
             return batch

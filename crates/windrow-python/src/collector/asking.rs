@@ -50,7 +50,7 @@ impl CollectorCore {
     }
 
     /// What went wrong with the last batch that was asked for, where it did.
-    fn failure(&self) -> MutexGuard<'_, Option<String>> {
+    pub(super) fn failure(&self) -> MutexGuard<'_, Option<String>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
