@@ -56,7 +56,6 @@ def buffer_of(**arguments: Any) -> ReplayBuffer:
         (buffer_of, "dim_extend", 1),
         (buffer_of, "compilable", True),
         (buffer_of, "checkpointer", object()),
-        (buffer_of, "consume_after_n_samples", 2),
         (buffer_of, "delayed_init", True),
         (lambda **a: LazyTensorStorage(10, **a), "compilable", True),
         (lambda **a: LazyMemmapStorage(10, **a), "existsok", True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -199,19 +198,3 @@ def cpu(*candidates: Any) -> Any:
 
     device = torch.device(given)
     return device if device.type == "cpu" else None
-
-
-def unknown(
-    name: str, arguments: dict[str, Any], without_effect: dict[str, str] = WITHOUT_EFFECT, *, stacklevel: int = 4
-) -> None:
-    """Refuses arguments that nobody has, and warns of those that have no effect here.
-
-    Raises:
-        TypeError: naming all that are not known.
-    """
-    strange = sorted(set(arguments) - set(without_effect))
-    if strange:
-        raise TypeError(f"{name} has no argument {', '.join(strange)}")
-    for argument, value in arguments.items():
-        if value not in (None, False):
-            warnings.warn(f"{argument} has no effect: {without_effect[argument]}", UserWarning, stacklevel=stacklevel)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from windrow import _policy, _weights
 from windrow._exploration import name_of
+from windrow._passed_over import pass_over
 from windrow._windrow import CollectorCore
 from windrow.collectors import _arguments
 from windrow.collectors._batches import without_next_observations, without_private
@@ -145,7 +146,7 @@ class BaseCollector(Reach):
         **others: Any,
     ) -> None:
         name = type(self).__name__
-        _arguments.unknown(name, others)
+        pass_over(name, others, _arguments.WITHOUT_EFFECT)
         if not reset_when_done:
             raise ValueError("reset_when_done=False: an ended episode is always followed by a new one")
         if replay_buffer is not None and return_same_td:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from windrow import _policy, _weights
 from windrow._exploration import name_of
+from windrow._passed_over import pass_over
 from windrow._windrow import EvaluatorCore
 
 _ALIVE: weakref.WeakSet[Evaluator] = weakref.WeakSet()
@@ -87,7 +88,7 @@ class Evaluator:
     ) -> None:
         from windrow.collectors import _arguments
 
-        _arguments.unknown(type(self).__name__, others, _WITHOUT_EFFECT, stacklevel=3)
+        pass_over(type(self).__name__, others, _WITHOUT_EFFECT)
         _key("reward_keys", reward_keys, ("next", "reward"))
         _key("done_keys", done_keys, ("next", "done"))
         if backend != "thread":

@@ -1,19 +1,17 @@
+"""Arguments of buffers and their parts that TorchRL knows and that have no effect here, and why."""
+
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
-#: Arguments of buffers that TorchRL knows, and why they have no effect here.
+#: Of buffers.
 OF_BUFFERS: dict[str, str] = {
     "prefetch": "a sample is drawn when it is asked for, without holding the interpreter up",
     "dim_extend": "frames are written one by one, along the last dimension of a batch, which is time",
     "compilable": "nothing is compiled",
     "checkpointer": "dumps has one format",
-    "consume_after_n_samples": "frames stay until they are overwritten",
     "delayed_init": "memory is laid out when the first frames come",
 }
 
-#: The same of storages.
+#: Of storages.
 OF_STORAGES: dict[str, str] = {
     "compilable": "nothing is compiled",
     "consolidated": "each frame lies in one piece",
@@ -23,7 +21,7 @@ OF_STORAGES: dict[str, str] = {
     "auto_cleanup": "files of a scratch_dir stay, others go",
 }
 
-#: The same of samplers of slices.
+#: Of samplers of slices.
 OF_SLICES: dict[str, str] = {
     "compile": "nothing is compiled",
     "use_gpu": "slices are chosen on the CPU",
@@ -34,23 +32,9 @@ OF_SLICES: dict[str, str] = {
     "fragmented": "pieces of a trajectory that were written apart count as several",
 }
 
-#: The same of samplers with priorities.
+#: Of samplers with priorities.
 OF_PRIORITIES: dict[str, str] = {
     "dtype": "priorities are float32",
     "device": "priorities are kept on the CPU",
     "max_priority_within_buffer": "new frames have the highest priority ever given",
 }
-
-
-def pass_over(owner: object, arguments: dict[str, Any], without_effect: dict[str, str]) -> None:
-    """Warns of arguments that have no effect.
-
-    Raises:
-        TypeError: there is none of that name.
-    """
-    strange = sorted(set(arguments) - set(without_effect))
-    if strange:
-        raise TypeError(f"{type(owner).__name__} has no argument {', '.join(strange)}")
-    for name, value in arguments.items():
-        if value is not None and not (isinstance(value, int) and not value):
-            warnings.warn(f"{name} has no effect: {without_effect[name]}", UserWarning, stacklevel=3)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+from windrow._passed_over import pass_over
 from windrow._windrow import ReplayBufferCore
-from windrow.data._arguments import OF_BUFFERS, pass_over
+from windrow.data._arguments import OF_BUFFERS
 from windrow.data._content import frame_of, frames_of
 from windrow.data._indexing import is_key, rows_of
 from windrow.data._limiters import RateLimiter
@@ -76,7 +77,7 @@ class ReplayBuffer:
         shared: bool = False,
         **without_effect: Any,
     ) -> None:
-        pass_over(self, without_effect, OF_BUFFERS)
+        pass_over(type(self).__name__, without_effect, OF_BUFFERS)
         if transform_factory is not None:
             if transform is not None:
                 raise TypeError("transform and transform_factory: expected one of them")

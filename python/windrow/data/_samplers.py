@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from windrow.data._arguments import OF_PRIORITIES, OF_SLICES, pass_over
+from windrow._passed_over import pass_over
+from windrow.data._arguments import OF_PRIORITIES, OF_SLICES
 
 Key = str | tuple[str, ...]
 
@@ -84,7 +85,7 @@ class SliceSampler(_Sampler):
         cache_values: bool = False,
         **without_effect: Any,
     ) -> None:
-        pass_over(self, without_effect, OF_SLICES)
+        pass_over(type(self).__name__, without_effect, OF_SLICES)
         if (num_slices is None) == (slice_len is None):
             raise TypeError("a SliceSampler needs either num_slices or slice_len")
         if end_keys is not None:
@@ -161,7 +162,7 @@ class PrioritizedSampler(_Sampler):
         reduction: str = "max",
         **without_effect: Any,
     ) -> None:
-        pass_over(self, {**without_effect, **_unusual(dtype)}, OF_PRIORITIES)
+        pass_over(type(self).__name__, {**without_effect, **_unusual(dtype)}, OF_PRIORITIES)
         self.max_capacity = max_capacity
         self.alpha, self.beta, self.eps = alpha, beta, eps
         self.reduction = _known(reduction)
@@ -194,7 +195,7 @@ class PrioritizedSliceSampler(SliceSampler):
         **slices: Any,
     ) -> None:
         of_priorities = {name: slices.pop(name) for name in OF_PRIORITIES if name in slices}
-        pass_over(self, {**of_priorities, **_unusual(dtype)}, OF_PRIORITIES)
+        pass_over(type(self).__name__, {**of_priorities, **_unusual(dtype)}, OF_PRIORITIES)
         super().__init__(**slices)
         self.max_capacity = max_capacity
         self.alpha, self.beta, self.eps = alpha, beta, eps

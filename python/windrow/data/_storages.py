@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from windrow.data._arguments import OF_STORAGES, pass_over
+from windrow._passed_over import pass_over
+from windrow.data._arguments import OF_STORAGES
 
 
 class _Storage:
@@ -13,7 +14,7 @@ class _Storage:
     def __init__(
         self, max_size: int, *, device: Any = "cpu", ndim: int = 1, scratch_dir: Any = None, **without_effect: Any
     ) -> None:
-        pass_over(self, without_effect, OF_STORAGES)
+        pass_over(type(self).__name__, without_effect, OF_STORAGES)
         if ndim < 1:
             raise ValueError(f"ndim must be 1 or more, got {ndim}")
         self.max_size = int(max_size)
