@@ -11,8 +11,8 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict
 from windrow.collectors import Collector, MultiSyncCollector
-from windrow.data import LazyTensorStorage, PrioritizedSampler, ReplayBuffer
-from windrow.envs import GymWrapper
+from windrow.data import LazyTensorStorage, PrioritizedSampler, RateLimiter, ReplayBuffer, SliceSampler
+from windrow.envs import GymEnv, GymWrapper
 
 BYTES = np.array([2, 0, 255], np.uint8)
 
@@ -286,3 +286,30 @@ def test_a_state_that_is_refused_leaves_the_buffer_as_it_was() -> None:
         assert (buffer.state_dict() == before).all()
     buffer.load_state_dict(good)
     assert sorted(buffer[:]["number"].tolist()) == list(range(5, 15))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LazyTensorStorage(-1), "max_size must be 1 or more, got -1"),
+        (lambda: LazyTensorStorage(1.5), "max_size must be a whole number, got 1.5"),
+        (lambda: ReplayBuffer(batch_size=0), "batch_size must be 1 or more, got 0"),
+        (lambda: ReplayBuffer(seed=-1), "seed must be 0 or more, got -1"),
+        (lambda: ReplayBuffer(sample_timeout="long"), "sample_timeout must be a number, got 'long'"),
+        (lambda: ReplayBuffer().sample(True), "batch_size must be a whole number, got True"),
+        (lambda: SliceSampler(slice_len=-1), "slice_len must be 1 or more, got -1"),
+        (lambda: PrioritizedSampler(10, alpha="x"), "alpha must be a number, got 'x'"),
+        (lambda: RateLimiter.min_size(1.5), "min_size_to_sample must be a whole number, got 1.5"),
+        (lambda: GymEnv(5), "expected the id of an environment or an environment of Gymnasium, got 5"),
+        (lambda: GymEnv("CartPole-v1", frame_skip=0), "frame_skip must be 1 or more, got 0"),
+        (lambda: GymEnv("CartPole-v1").rollout(0), "max_steps must be 1 or more, got 0"),
+    ],
+)
+def test_arguments_of_parts_are_named_with_what_came(make, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{message}$"):
+        make()
+
+
+def test_numbers_of_numpy_and_torch_are_numbers() -> None:
+    storage = LazyTensorStorage(np.int64(10))
+    assert ReplayBuffer(storage=storage, batch_size=torch.tensor(2), seed=np.uint8(3)).batch_size == 2

@@ -163,7 +163,7 @@ def test_errors_tell_what_was_expected() -> None:
         buffer[7]
     with pytest.raises(TypeError, match="expected a storage of windrow.data, got builtins.int"):
         ReplayBuffer(storage=10)
-    with pytest.raises(ValueError, match="a capacity of 1 to"):
+    with pytest.raises(ValueError, match="max_size must be 1 or more, got 0"):
         ReplayBuffer(storage=LazyTensorStorage(0))
 
 

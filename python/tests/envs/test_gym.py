@@ -50,7 +50,7 @@ def test_frames_are_skipped(backend: str) -> None:
     env = GymEnv("CartPole-v1", frame_skip=3, backend=backend)
     rewards = rollout(env, 60)["next", "reward"].flatten().tolist()
     assert max(rewards) == 3.0 and min(rewards) >= 1.0
-    with pytest.raises(ValueError, match="got frame_skip = 0"):
+    with pytest.raises(ValueError, match="frame_skip must be 1 or more, got 0"):
         GymEnv("CartPole-v1", frame_skip=0, backend=backend).reset()
 
 

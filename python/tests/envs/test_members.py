@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 import windrow.envs as ours
@@ -56,7 +57,7 @@ def test_one_id_makes_several(backend: str) -> None:
     env = ours.GymEnv("Pendulum-v1", num_envs=3, backend=backend)
     assert env.batch_size == (3,) and env.rollout(5).shape == (3, 5)
     with pytest.raises(ValueError, match="num_envs=2 needs an id"):
-        ours.GymEnv(object(), num_envs=2)
+        ours.GymEnv(gymnasium.make("CartPole-v1"), num_envs=2)
 
 
 def test_rollouts_call_plain_modules_with_observations() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from windrow._numbers import whole
 
 #: Arguments of TorchRL's collectors that change nothing here, each with the values that say so.
 WITHOUT_EFFECT: dict[str, str] = {
@@ -18,24 +19,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "weight_sync_schemes": "weights travel through one store",
     "weight_recv_schemes": "weights travel through one store",
 }
-
-
-def number(name: str, value: Any, least: int) -> int:
-    """A whole number of Python, numpy or torch that is ``least`` or more.
-
-    Raises:
-        TypeError: it is no whole number.
-        ValueError: it is less.
-    """
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        whole = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
-    if whole < least:
-        raise ValueError(f"{name} must be {least} or more, got {value!r}")
-    return whole
 
 
 def frames(name: str, value: Any) -> int | None:
@@ -90,7 +73,7 @@ def environments(create_env_fn: Any, num_workers: int | None, *, single: bool, n
     if not envs:
         raise ValueError(f"{name} needs an environment, got an empty list")
     if num_workers is not None:
-        num_workers = number("num_workers", num_workers, 1)
+        num_workers = whole("num_workers", num_workers, 1)
     if single:
         if len(envs) != 1 or num_workers not in (None, 1):
             got = len(envs) if len(envs) != 1 else num_workers

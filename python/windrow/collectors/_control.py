@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from windrow import _weights
-from windrow.collectors import _arguments
+from windrow._numbers import whole
 from windrow.collectors._interruptor import Interruptor
 from windrow.collectors._profile import ProfileConfig
 from windrow.collectors._publishing import Publishing
@@ -30,7 +30,7 @@ class Control(Publishing):
             ValueError: it is negative.
         """
         self._surface()
-        return self._core.set_seed(_arguments.number("seed", seed, 0), static_seed)
+        return self._core.set_seed(whole("seed", seed, 0), static_seed)
 
     def reset(self, index: Any = None) -> None:
         """Begins new episodes in all environments.

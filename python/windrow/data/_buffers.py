@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+from windrow._numbers import real, whole_or_none
 from windrow._passed_over import pass_over
 from windrow._windrow import ReplayBufferCore
 from windrow.data._arguments import OF_BUFFERS
@@ -94,9 +95,12 @@ class ReplayBuffer:
         self.limiter = limiter
         self.collate_fn = collate_fn
         self._pins_memory = pin_memory
-        self._batch_size = batch_size
+        self._batch_size = whole_or_none("batch_size", batch_size, 1)
         self._transforms: list[Callable[[Any], Any]] = [] if transform is None else [transform]
-        self._choices = {"seed": seed, "sample_timeout": sample_timeout}
+        self._choices = {
+            "seed": whole_or_none("seed", seed, 0),
+            "sample_timeout": real("sample_timeout", sample_timeout),
+        }
         self._build()
         if self.storage.content is not None:
             self._core.extend(frames_of(self.storage.content))
@@ -232,6 +236,7 @@ class ReplayBuffer:
             RuntimeError: there are not enough frames, and nobody writes any, or the limiter has let none through within
                 ``sample_timeout``; no batch size was given; a collector that wrote to the buffer has failed.
         """
+        batch_size = whole_or_none("batch_size", batch_size, 1)
         if self._with_info and not return_info:
             return self._finished(self._core.sample(batch_size))
         batch, info = self._core.sample_apart(batch_size)

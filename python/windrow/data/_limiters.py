@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from windrow._numbers import real, whole
+
 
 class RateLimiter:
     """Lets samples and writes through, or makes them wait, counted in frames; made by :meth:`min_size` or
@@ -24,9 +26,9 @@ class RateLimiter:
     """
 
     def __init__(self, samples_per_insert: float | None, min_size_to_sample: int, error_buffer: float) -> None:
-        self.samples_per_insert = samples_per_insert
-        self.min_size_to_sample = min_size_to_sample
-        self.error_buffer = error_buffer
+        self.samples_per_insert = None if samples_per_insert is None else real("samples_per_insert", samples_per_insert)
+        self.min_size_to_sample = whole("min_size_to_sample", min_size_to_sample, 0)
+        self.error_buffer = real("error_buffer", error_buffer)
 
     @classmethod
     def min_size(cls, min_size_to_sample: int) -> Self:

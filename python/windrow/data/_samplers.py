@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from windrow._numbers import real, whole_or_none
 from windrow._passed_over import pass_over
 from windrow.data._arguments import OF_PRIORITIES, OF_SLICES
 
@@ -98,13 +99,13 @@ class SliceSampler(_Sampler):
             raise ValueError("pad_output makes sense with strict_length=False only")
         sides = span if isinstance(span, (list, tuple)) else (span, span)
         self._slices = {
-            "num_slices": num_slices,
-            "slice_len": slice_len,
+            "num_slices": whole_or_none("num_slices", num_slices, 1),
+            "slice_len": whole_or_none("slice_len", slice_len, 1),
             "end_key": names_of(end_key),
             "traj_key": names_of(traj_key),
             "truncated_key": names_of(truncated_key),
-            "strict_length": strict_length,
-            "pad_output": pad_output,
+            "strict_length": bool(strict_length),
+            "pad_output": bool(pad_output),
             "span": tuple(None if side is True else int(side) for side in sides),
         }
 
@@ -164,7 +165,7 @@ class PrioritizedSampler(_Sampler):
     ) -> None:
         pass_over(type(self).__name__, {**without_effect, **_unusual(dtype)}, OF_PRIORITIES)
         self.max_capacity = max_capacity
-        self.alpha, self.beta, self.eps = alpha, beta, eps
+        self.alpha, self.beta, self.eps = real("alpha", alpha), real("beta", beta), real("eps", eps)
         self.reduction = _known(reduction)
 
     def _parts(self) -> dict[str, Any]:
@@ -198,7 +199,7 @@ class PrioritizedSliceSampler(SliceSampler):
         pass_over(type(self).__name__, {**of_priorities, **_unusual(dtype)}, OF_PRIORITIES)
         super().__init__(**slices)
         self.max_capacity = max_capacity
-        self.alpha, self.beta, self.eps = alpha, beta, eps
+        self.alpha, self.beta, self.eps = real("alpha", alpha), real("beta", beta), real("eps", eps)
         self.reduction = _known(reduction)
 
     def _parts(self) -> dict[str, Any]:

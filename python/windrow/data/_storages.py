@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from windrow._numbers import whole
 from windrow._passed_over import pass_over
 from windrow.data._arguments import OF_STORAGES
 
@@ -15,11 +16,9 @@ class _Storage:
         self, max_size: int, *, device: Any = "cpu", ndim: int = 1, scratch_dir: Any = None, **without_effect: Any
     ) -> None:
         pass_over(type(self).__name__, without_effect, OF_STORAGES)
-        if ndim < 1:
-            raise ValueError(f"ndim must be 1 or more, got {ndim}")
-        self.max_size = int(max_size)
+        self.max_size = whole("max_size", max_size, 1)
         self.device = None if device is None or str(device) == "cpu" else device
-        self.ndim = ndim
+        self.ndim = whole("ndim", ndim, 1)
         self.scratch_dir = scratch_dir
 
     def _parts(self) -> dict[str, Any]:

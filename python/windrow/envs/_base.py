@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from windrow._numbers import whole
 from windrow._windrow import EnvHandle, EnvRecipe
 from windrow.envs._described import FLAGS, Described, Facts, short
 
@@ -165,6 +166,7 @@ class EnvBase(Described):
         """
         import torch
 
+        max_steps = whole("max_steps", max_steps, 1)
         root = self.reset() if auto_reset or tensordict is None else tensordict
         act = self.rand_action if policy is None else self._acting(policy, trust_policy, auto_cast_to_device)
         steps: list[Any] = []

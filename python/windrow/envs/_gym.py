@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from windrow._numbers import whole_or_none
 from windrow._windrow import EnvHandle, EnvRecipe, native_ids
 from windrow.envs._base import EnvBase
 
@@ -81,12 +82,14 @@ class GymEnv(EnvBase):
         **kwargs: Any,
     ) -> None:
         super().__init__(device)
+        if not isinstance(env_name, str) and not hasattr(env_name, "observation_space"):
+            raise TypeError(f"expected the id of an environment or an environment of Gymnasium, got {env_name!r}")
         self._name, self._kwargs = env_name, kwargs
         self._one_hot = not categorical_action_encoding
-        self._frame_skip = 1 if frame_skip is None else frame_skip
+        self._frame_skip = whole_or_none("frame_skip", frame_skip, 1) or 1
         self._from_pixels, self._pixels_only = from_pixels, pixels_only
         self.backend = self._choose(backend or "auto")
-        self._num_envs = num_envs or 0
+        self._num_envs = whole_or_none("num_envs", num_envs, 0) or 0
         if self._num_envs and not isinstance(env_name, str):
             raise ValueError(f"num_envs={num_envs} needs an id: one object is one environment")
         self._source: EnvRecipe | None = None

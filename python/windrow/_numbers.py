@@ -1,0 +1,43 @@
+"""Numbers as arguments, of Python, numpy or torch."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """A whole number that is ``least`` or more.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it is less.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be {least} or more, got {value!r}")
+    return number
+
+
+def whole_or_none(name: str, value: Any, least: int) -> int | None:
+    """As :func:`whole`, where there may be nothing."""
+    return None if value is None else whole(name, value, least)
+
+
+def real(name: str, value: Any) -> float:
+    """Any number.
+
+    Raises:
+        TypeError: it is none.
+    """
+    try:
+        if isinstance(value, str):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
