@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 from torch import nn
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so the programs of tests that are about it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

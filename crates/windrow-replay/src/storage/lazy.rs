@@ -20,6 +20,7 @@ pub(super) struct Lazy {
 }
 
 impl Lazy {
+    #[cfg(not(loom))]
     pub(super) fn of(store: Store) -> Self {
         Self {
             store: RwLock::new(Some(Arc::new(store))),
