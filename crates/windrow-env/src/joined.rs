@@ -158,6 +158,11 @@ impl VecEnv for Joined {
         }
         Ok(())
     }
+
+    fn panicked_at(&self) -> Option<usize> {
+        let mut members = self.members.iter();
+        members.find_map(|member| Some(member.first + member.envs.panicked_at()?))
+    }
 }
 
 impl Member {

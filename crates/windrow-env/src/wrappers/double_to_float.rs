@@ -146,6 +146,10 @@ impl<V: VecEnv> VecEnv for DoubleToFloat<V> {
         self.envs.step(actions, self.doubles.rows_mut(), outcomes)?;
         self.convert(0..self.envs.num_envs(), &mut obs)
     }
+
+    fn panicked_at(&self) -> Option<usize> {
+        self.envs.panicked_at()
+    }
 }
 
 #[cfg(test)]

@@ -212,6 +212,10 @@ impl<V: VecEnv> VecEnv for ObservationNorm<V> {
         self.envs.step(actions, obs.reborrow(), outcomes)?;
         self.apply(0..self.envs.num_envs(), &mut obs)
     }
+
+    fn panicked_at(&self) -> Option<usize> {
+        self.envs.panicked_at()
+    }
 }
 
 #[cfg(test)]

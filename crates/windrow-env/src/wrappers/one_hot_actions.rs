@@ -146,6 +146,10 @@ impl<V: VecEnv> VecEnv for OneHotActions<V> {
         decoded.map_err(broken)??;
         self.envs.step(self.indices.rows(), obs, outcomes)
     }
+
+    fn panicked_at(&self) -> Option<usize> {
+        self.envs.panicked_at()
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use tensordict::DType;
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use super::vec_driver::VecDriver;
-use super::{DoubleToFloat, FiniteCheck, InitTracker, ObservationNorm, RewardSum, StepCounter};
+use super::{
+    DoubleToFloat, FiniteCheck, InitTracker, ObservationNorm, OneHotActions, RewardSum, StepCounter,
+};
 use crate::testing::{FailAt, FailingEnv, Failure, LedgerEnv, check_vec_env};
 use crate::{
     CartPole, EnvError, EnvSpec, Joined, Outcomes, Reset, Serial, TimeLimit, VecEnv, VecEnvError,
@@ -173,6 +175,26 @@ impl VecEnv for Told {
     ) -> Result<(), VecEnvError> {
         self.0.step(actions, obs, outcomes)
     }
+
+    fn panicked_at(&self) -> Option<usize> {
+        Some(0)
+    }
+}
+
+#[test]
+fn where_an_environment_panicked_is_told_through_all_wrappers() {
+    let told = || Told(Serial::new(vec![CartPole::v1()]).unwrap());
+    let wrapped: [Box<dyn VecEnv>; 4] = [
+        stacked(Box::new(told()), [0, 1, 2, 3]),
+        Box::new(DoubleToFloat::new(told()).unwrap()),
+        Box::new(ObservationNorm::new(told(), "observation", &[0.0], &[1.0]).unwrap()),
+        Box::new(OneHotActions::new(told()).unwrap()),
+    ];
+    for envs in wrapped {
+        assert_eq!(envs.panicked_at(), Some(0));
+    }
+    let joined = Joined::new(vec![cart_poles(), Box::new(told())]).unwrap();
+    assert_eq!(joined.panicked_at(), Some(2));
 }
 
 #[test]
