@@ -1,0 +1,186 @@
+"""Where the weights of a policy come from, and when workers take them up."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+from environments import cartpole
+from windrow.collectors import Collector, MultiSyncCollector, VanillaWeightUpdater
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_a_collector_acts_with_the_policy_as_it_is(backend) -> None:
+    policy = nn.Linear(4, 2)
+    source = Collector(cartpole, policy, frames_per_batch=20, policy_backend=backend)
+    for choice in (0, 1, 0):
+        with torch.no_grad():
+            policy.weight.zero_()
+            policy.bias.copy_(torch.eye(2)[choice])
+        assert (next(source)["action"] == choice).all()
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_workers_in_threads_act_with_what_was_published(backend) -> None:
+    policy = always(0)
+    with MultiSyncCollector([cartpole] * 2, policy, frames_per_batch=20, policy_backend=backend) as source:
+        assert (next(source)["action"] == 0).all()
+        set_choice(policy, 1)
+        assert (next(source)["action"] == 0).all(), "nothing is shared with the learner's tensors"
+        source.update_policy_weights_()
+        assert (next(source)["action"] == 1).all()
+        assert source.policy_version == 1
+
+
+def always(choice: int) -> nn.Linear:
+    policy = nn.Linear(4, 2)
+    set_choice(policy, choice)
+    return policy
+
+
+def set_choice(policy: nn.Linear, choice: int) -> None:
+    with torch.no_grad():
+        policy.weight.zero_()
+        policy.bias.copy_(torch.eye(2)[choice])
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_weights_come_in_every_form(backend) -> None:
+    from tensordict import TensorDict as Dict
+
+    forms = [
+        lambda source, new: source.update_policy_weights_(new),
+        lambda source, new: source.update_policy_weights_(policy=new),
+        lambda source, new: source.update_policy_weights_(new.state_dict()),
+        lambda source, new: source.update_policy_weights_(weights=Dict.from_module(new)),
+        lambda source, new: source.update_policy_weights_(weights_dict={"policy": new}),
+        lambda source, new: source.update_policy_weights_(new, model_id="policy"),
+        lambda source, new: source.update_policy_weights_({0: new, 1: new.state_dict()}),
+        lambda source, new: source.update_policy_weights_(new, worker_ids=[0, 1]),
+    ]
+    with MultiSyncCollector([cartpole] * 2, always(0), frames_per_batch=20, policy_backend=backend) as source:
+        for number, form in enumerate(forms):
+            choice = (number + 1) % 2
+            form(source, always(choice))
+            assert (next(source)["action"] == choice).all(), number
+        source.update_policy_weights_({1: always(1)})
+        assert next(source)["action"].tolist() == [0] * 10 + [1] * 10
+
+
+def test_weights_that_make_no_sense_are_explained() -> None:
+    with MultiSyncCollector([cartpole] * 2, always(0), frames_per_batch=20) as source:
+        with pytest.raises(ValueError, match="one source, got 2"):
+            source.update_policy_weights_(always(1), weights=always(1))
+        with pytest.raises(KeyError, match="no model is called 'critic'"):
+            source.update_policy_weights_(always(1), model_id="critic")
+        with pytest.raises(ValueError, match="weights_dict says all"):
+            source.update_policy_weights_(always(1), weights_dict={"policy": always(1)})
+        with pytest.raises(ValueError, match="policy"):
+            source.update_policy_weights_(nn.Linear(3, 2))
+        with pytest.raises(ValueError, match="no worker 7"):
+            source.update_policy_weights_(always(1), worker_ids=7)
+        with pytest.raises(TypeError, match="state_dict"):
+            source.update_policy_weights_(3)
+        with pytest.warns(DeprecationWarning, match="policy_weights"):
+            source.update_policy_weights_(policy_weights=always(1))
+    with Collector(cartpole, frames_per_batch=20) as source, pytest.raises(RuntimeError, match="no module"):
+        source.update_policy_weights_()
+
+
+def test_an_updater_is_gone_through() -> None:
+    policy = always(0)
+    for updater in (VanillaWeightUpdater(), VanillaWeightUpdater, VanillaWeightUpdater(weight_getter=lambda: policy)):
+        with MultiSyncCollector([cartpole], policy, frames_per_batch=20, weight_updater=updater) as source:
+            set_choice(policy, 1)
+            source.update_policy_weights_()
+            assert (next(source)["action"] == 1).all()
+            with pytest.raises(ValueError, match="one model"):
+                source.update_policy_weights_(policy, model_id="policy")
+            set_choice(policy, 0)
+
+
+def test_each_worker_has_a_policy_of_its_factory() -> None:
+    made: list[int] = []
+
+    def factory(choice: int):
+        def make() -> nn.Module:
+            made.append(choice)
+            return always(choice)
+
+        return make
+
+    with MultiSyncCollector([cartpole] * 2, policy_factory=[factory(0), factory(1)], frames_per_batch=20) as source:
+        assert next(source)["action"].tolist() == [0] * 10 + [1] * 10
+    assert sorted(made) == [0, 1]
+    with pytest.raises(TypeError, match="one of them"):
+        Collector(cartpole, lambda observation: observation, policy_factory=factory(0), frames_per_batch=20)
+
+
+def test_no_two_workers_share_a_module() -> None:
+    seen: dict[int, set[int]] = {}
+
+    class Counts(nn.Module):
+        def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            seen.setdefault(threading.get_ident(), set()).add(id(self))
+            return torch.zeros((), dtype=torch.int64)
+
+    with MultiSyncCollector([cartpole] * 3, Counts(), frames_per_batch=30, total_frames=60) as source:
+        seen.clear()
+        for _ in source:
+            pass
+    assert sorted(len(modules) for modules in seen.values()) == [1, 1, 1]
+    assert len(set.union(*seen.values())) == 3
+
+
+def test_updates_before_each_batch() -> None:
+    policy = always(0)
+    with MultiSyncCollector([cartpole], policy, frames_per_batch=20, update_at_each_batch=True) as source:
+        next(source)
+        set_choice(policy, 1)
+        assert (next(source)["action"] == 1).all()
+
+
+def test_frames_tell_the_version_that_acted() -> None:
+    with MultiSyncCollector([cartpole], always(0), frames_per_batch=20, track_policy_version=True) as source:
+        assert (next(source)["policy_version"] == 0).all()
+        source.update_policy_weights_(always(1))
+        assert (next(source)["policy_version"] == 1).all()
+
+
+@pytest.mark.parametrize("kind", [Collector, MultiSyncCollector])
+@pytest.mark.parametrize("change", ["layer", "activation", "module", "hook", "forward"])
+def test_a_policy_that_was_read_may_only_change_its_weights(kind, change: str) -> None:
+    policy = TensorDictModule(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), ["observation"], ["action"])
+    workers = {} if kind is Collector else {"num_workers": 2}
+    collector = kind(cartpole, policy, frames_per_batch=20, policy_backend="native", **workers)
+    next(collector)
+    policy.module[2].weight = nn.Parameter(torch.zeros(2, 8))
+    policy.module[2].bias.data = torch.tensor([0.0, 1.0])
+    collector.update_policy_weights_()
+    assert bool((next(collector)["action"] == 1).all())
+    match change:
+        case "layer":
+            policy.module[2] = nn.Linear(8, 2)
+        case "activation":
+            policy.module[1] = nn.ReLU()
+        case "module":
+            policy.module = nn.Sequential(nn.Linear(4, 2))
+        case "hook":
+            policy.module.register_forward_hook(lambda *_: None)
+        case "forward":
+            policy.module.forward = lambda observation: observation
+    with pytest.raises(RuntimeError, match="other parts or hooks"):
+        collector.update_policy_weights_()
+
+
+def test_weights_whose_memory_was_freed_are_an_error(network) -> None:
+    collector = Collector(cartpole, network, frames_per_batch=20)
+    next(collector)
+    network[0].weight.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="storage was freed"):
+        next(collector)
