@@ -139,10 +139,13 @@ def test_pieces_of_trajectories_are_rows() -> None:
 def test_batches_are_kept_in_any_number_with_a_warning(kind) -> None:
     workers = {} if kind is Collector else {"num_workers": 2}
     with kind(cartpole, frames_per_batch=10, total_frames=2000, **workers) as collector:
-        with pytest.warns(UserWarning, match=r"65 batches of \d+ bytes each are kept alive") as warned:
+        with pytest.warns(UserWarning, match=r"\d+ batches of \d+ bytes each are kept alive") as warned:
             kept = [(batch["observation"], batch["observation"].clone()) for batch in collector]
     assert len(kept) == 200
     assert len(warned) == 1
+    # Workers that collect ahead may have more at work by the time that somebody asks.
+    told = int(str(warned[0].message).split()[0])
+    assert told == 65 if kind is Collector else told >= 65
     assert all(torch.equal(seen, copy) for seen, copy in kept)
     assert collector.stats()["slabs"] >= 200
 
