@@ -10,8 +10,13 @@ from torch import nn
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """What torch draws in a test is always the same, whatever tests came before."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def network() -> nn.Module:
-    """A small network for CartPole, always the same."""
-    torch.manual_seed(0)
+    """A small network for CartPole."""
     return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))

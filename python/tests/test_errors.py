@@ -71,7 +71,8 @@ WAITING = {
     "native environments, inline": """
         collector = Collector("CartPole-v1", frames_per_batch=20_000_000)
         print("waiting", flush=True)
-        next(collector)
+        while True:
+            next(collector)
     """,
     "a lowered network, inline": """
         from torch import nn
@@ -84,7 +85,8 @@ WAITING = {
     "native environments, in threads": """
         collector = MultiSyncCollector(["CartPole-v1"] * 2, frames_per_batch=20_000_000)
         print("waiting", flush=True)
-        next(collector)
+        while True:
+            next(collector)
     """,
     "a policy of Python, inline": """
         collector = Collector("CartPole-v1", slow, frames_per_batch=100_000)
@@ -102,20 +104,20 @@ WAITING = {
         collector = Collector("CartPole-v1", slow, frames_per_batch=100_000, replay_buffer=buffer)
         collector.start()
         print("waiting", flush=True)
-        time.sleep(20)
+        time.sleep(300)
     """,
     "a shutdown that has to wait": """
-        import torch
+        import itertools, threading, torch
         def stuck(observation):
-            if started:
-                time.sleep(20)
+            if next(steps) == 10:
+                is_stuck.set()
+                time.sleep(300)
             return torch.zeros((), dtype=torch.int64)
-        started = []
+        steps, is_stuck = itertools.repeat(0), threading.Event()
         collector = AsyncCollector("CartPole-v1", stuck, frames_per_batch=10)
+        steps = itertools.count()
         next(collector)
-        started.append(1)
-        next(collector)
-        time.sleep(0.2)
+        is_stuck.wait()
         print("waiting", flush=True)
         collector.shutdown()
     """,
@@ -145,29 +147,33 @@ def test_ctrl_c_is_heard(place) -> None:
         assert program.stdout.readline() == "waiting\n"
         time.sleep(0.3)
         os.kill(program.pid, signal.SIGINT)
-        out, _ = program.communicate(timeout=15)
+        out, _ = program.communicate(timeout=60)
         assert (out, program.returncode) == ("interrupted\n", 7)
     finally:
         program.kill()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_a_batch_that_ctrl_c_kept_from_arriving_comes_later() -> None:
     go_on = threading.Event()
 
     def waits(observation):
         if probed:
-            go_on.wait(30)
+            # By now the batch is waited for.
+            if first.acquire(blocking=False):
+                os.kill(os.getpid(), signal.SIGALRM)
+            go_on.wait(60)
         return torch.zeros((), dtype=torch.int64)
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
     probed: list[bool] = []
+    first = threading.Lock()
     collector = MultiSyncCollector([cartpole] * 2, waits, frames_per_batch=20, total_frames=40)
     probed.append(True)
     handler = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
             next(collector)
         go_on.set()

@@ -140,6 +140,8 @@ def until_idle(evaluator: Evaluator) -> None:
 @pytest.fixture
 def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
     """Errors that were shown to ``sys.unraisablehook``."""
+    # Those of tests before this one have been shown by then.
+    gc.collect()
     seen: list[BaseException | None] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda shown: seen.append(shown.exc_value))
     return seen
@@ -152,7 +154,7 @@ def held(**arguments) -> tuple[Evaluator, threading.Event, threading.Event]:
     def waits(observation):
         if probed:
             asked.set()
-            go_on.wait(30)
+            go_on.wait(60)
             asked.clear()
         return torch.zeros((), dtype=torch.int64)
 
@@ -277,7 +279,7 @@ for evaluator in evaluators:
 while len(probed) < 4:
     pass
 '''
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 

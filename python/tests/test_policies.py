@@ -267,7 +267,7 @@ def test_a_probabilistic_actor_of_torchrl_learns_with_its_losses() -> None:
     loss_fn = ClipPPOLoss(actor_network=actor, critic_network=critic)
     advantage = GAE(value_network=critic, gamma=0.99, lmbda=0.95)
     optimizer = torch.optim.Adam(loss_fn.parameters(), lr=1e-3)
-    collector = Collector("Pendulum-v1", actor, frames_per_batch=64, total_frames=192, track_policy_version=True)
+    collector = Collector("Pendulum-v1", actor, frames_per_batch=64, total_frames=192, track_policy_version=True, seed=0)
     assert collector.policy_backend == "native"
     versions = []
     for batch in collector:
@@ -355,7 +355,7 @@ def test_compiled_policies_act_and_take_weights_up(network, kind, options) -> No
     policy = TensorDictModule(network, in_keys=["observation"], out_keys=["action"])
     options = {"backend": "eager"} if options is True else options
     workers = {} if kind is Collector else {"num_workers": 2}
-    with kind(cartpole, policy, compile_policy=options, frames_per_batch=20, **workers) as collector:
+    with kind(cartpole, policy, compile_policy=options, frames_per_batch=20, seed=0, **workers) as collector:
         assert collector.policy_backend == "torch"
         other = copy.deepcopy(policy)
         for parameter in other.parameters():

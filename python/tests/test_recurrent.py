@@ -45,27 +45,27 @@ ENVIRONMENTS = {"native": "CartPole-v1", "gymnasium": gymnasium_cartpole, "torch
 
 
 def single(env, policy, **arguments):
-    return Collector(env, policy, frames_per_batch=60, **arguments)
+    return Collector(env, policy, frames_per_batch=60, seed=0, **arguments)
 
 
 def in_thread(env, policy, **arguments):
-    return AsyncCollector(env, policy, frames_per_batch=60, **arguments)
+    return AsyncCollector(env, policy, frames_per_batch=60, seed=0, **arguments)
 
 
 def together(env, policy, **arguments):
-    return Collector(env, policy, frames_per_batch=120, num_envs=3, **arguments)
+    return Collector(env, policy, frames_per_batch=120, num_envs=3, seed=0, **arguments)
 
 
 def sync(env, policy, **arguments):
-    return MultiSyncCollector([env] * 2, policy, frames_per_batch=120, num_envs=2, **arguments)
+    return MultiSyncCollector([env] * 2, policy, frames_per_batch=120, num_envs=2, seed=0, **arguments)
 
 
 def sync_inline(env, policy, **arguments):
-    return MultiSyncCollector([env] * 2, policy, frames_per_batch=120, placement="inline", **arguments)
+    return MultiSyncCollector([env] * 2, policy, frames_per_batch=120, placement="inline", seed=0, **arguments)
 
 
 def first_come(env, policy, **arguments):
-    return MultiAsyncCollector([env] * 2, policy, frames_per_batch=60, num_envs=2, **arguments)
+    return MultiAsyncCollector([env] * 2, policy, frames_per_batch=60, num_envs=2, seed=0, **arguments)
 
 
 KINDS = [single, in_thread, together, sync, sync_inline, first_come]
@@ -79,7 +79,7 @@ KINDS = [single, in_thread, together, sync, sync_inline, first_come]
 )
 def test_states_are_those_of_a_loop_by_hand(name, env, kind) -> None:
     make, state = POLICIES[name]
-    with kind(ENVIRONMENTS[env], make(), seed=0, total_frames=240) as collector:
+    with kind(ENVIRONMENTS[env], make(), total_frames=240) as collector:
         batches = [batch.clone() for batch in collector]
     assert sum(batch.numel() for batch in batches) == 240
     check(batches, make(), state)
@@ -92,7 +92,7 @@ def test_each_worker_of_a_factory_has_its_own_state() -> None:
         made.append(lstm())
         return made[-1]
 
-    with MultiSyncCollector([cartpole] * 2, policy_factory=factory, frames_per_batch=80, total_frames=240) as collector:
+    with MultiSyncCollector([cartpole] * 2, policy_factory=factory, frames_per_batch=80, total_frames=240, seed=0) as collector:
         check([batch.clone() for batch in collector], lstm(), LSTM_STATE)
     assert len(made) == 2
 
@@ -148,7 +148,7 @@ def test_actors_of_torchrl_remember() -> None:
         GRUModule(4, HIDDEN, in_keys=["observation", "h"], out_keys=["embedded", ("next", "h")]), head()[0]
     )
     actor = ProbabilisticActor(body, in_keys=["logits"], distribution_class=Categorical)
-    batches = [batch.clone() for batch in Collector(cartpole, actor, frames_per_batch=50, total_frames=150)]
+    batches = [batch.clone() for batch in Collector(cartpole, actor, frames_per_batch=50, total_frames=150, seed=0)]
     check(batches, actor, ("h",))
 
 
@@ -209,7 +209,7 @@ def test_an_init_tracker_is_added_once_and_only_if_it_is_read() -> None:
     tracked = TransformedEnv(cartpole(), InitTracker())
     theirs = TheirTransformedEnv(torchrl_cartpole(), TheirInitTracker())
     for env in (cartpole, tracked, theirs, ParallelEnv(2, cartpole)):
-        batches = [batch.clone() for batch in Collector(env, gru(), frames_per_batch=60, total_frames=120)]
+        batches = [batch.clone() for batch in Collector(env, gru(), frames_per_batch=60, total_frames=120, seed=0)]
         check(batches, gru(), ("h",))
         assert not batches[0]["next", "is_init"].any()
     assert "is_init" not in next(Collector(cartpole, cell(), frames_per_batch=10)).keys()
@@ -221,7 +221,7 @@ def test_an_init_tracker_is_added_once_and_only_if_it_is_read() -> None:
     assert torch.equal(batch["action"], batch["is_init"].squeeze(-1).long())
     network = TensorDictModule(MLP(5, 2, num_cells=[8]), in_keys=["observation", "is_init"], out_keys=["action"])
     with torch.no_grad():
-        batch = next(Collector(cartpole, network, frames_per_batch=40))
+        batch = next(Collector(cartpole, network, frames_per_batch=40, seed=0))
         scores = network.module(torch.cat([batch["observation"], batch["is_init"]], -1))
     assert torch.equal(batch["action"], scores.argmax(-1))
 
@@ -310,7 +310,7 @@ def primed(value: float = 0.0) -> TheirTransformedEnv:
     ids=["one", "several", "batched"],
 )
 def test_primers_of_environments_give_the_first_value_alone(env, envs, register) -> None:
-    arguments = {"frames_per_batch": 120, "total_frames": 240, "num_envs": envs}
+    arguments = {"frames_per_batch": 120, "total_frames": 240, "num_envs": envs, "seed": 0}
     source = Collector(env() if envs is None else env, lstm(), auto_register_policy_transforms=register, **arguments)
     batches = [batch.clone() for batch in source]
     check(batches, lstm(), LSTM_STATE)
@@ -436,11 +436,11 @@ def test_weights_change_and_the_state_goes_on() -> None:
 
 
 def test_cut_and_whole_trajectories_keep_their_states() -> None:
-    with MultiSyncCollector([cartpole] * 3, cell(), frames_per_batch=60, preemptive_threshold=0.5) as collector:
+    with MultiSyncCollector([cartpole] * 3, cell(), frames_per_batch=60, preemptive_threshold=0.5, seed=0) as collector:
         batches = [next(collector).clone() for _ in range(4)]
     whole = [batch[batch["collector", "mask"]] if ("collector", "mask") in batch.keys(True) else batch for batch in batches]
     check(whole, cell(), ("hidden",))
-    with Collector(cartpole, cell(), frames_per_batch=40, trajs_per_batch=3, traj_format="cat") as collector:
+    with Collector(cartpole, cell(), frames_per_batch=40, trajs_per_batch=3, traj_format="cat", seed=0) as collector:
         check([next(collector).clone() for _ in range(2)], cell(), ("hidden",))
 
 

@@ -33,6 +33,11 @@ def frames(priority: torch.Tensor) -> TensorDict:
     return TensorDict({"number": torch.arange(count), "td_error": priority}, [count])
 
 
+def always() -> torch.Generator:
+    """What lets a buffer draw the same each time."""
+    return torch.Generator().manual_seed(0)
+
+
 def shares(buffer: Any, count: int) -> list[float]:
     """How often each frame comes."""
     numbers = buffer.sample(20_000)["number"]
@@ -42,29 +47,33 @@ def shares(buffer: Any, count: int) -> list[float]:
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])
 def test_frames_bring_their_priorities(library: Any, shape: tuple[int, ...]) -> None:
-    buffer = library.TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=library.LazyTensorStorage(10))
+    buffer = library.TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=1.0, storage=library.LazyTensorStorage(10), generator=always()
+    )
     buffer.extend(frames(torch.tensor([0.0, 1.0, 2.0, 5.0]).reshape(shape)))
     assert shares(buffer, 4) == pytest.approx([0, 1 / 8, 2 / 8, 5 / 8], abs=0.02)
 
 
 def test_frames_without_priorities_have_the_highest() -> None:
     buffer = TensorDictPrioritizedReplayBuffer(
-        alpha=1.0, beta=1.0, storage=LazyTensorStorage(10), priority_key=("a", "b"), batch_size=8
+        alpha=1.0, beta=1.0, storage=LazyTensorStorage(10), priority_key=("a", "b"), batch_size=8, generator=always()
     )
     first = TensorDict({"number": torch.arange(2), "a": {"b": torch.tensor([1.0, 3.0])}}, [2])
     buffer.extend(first)
     assert shares(buffer, 2) == pytest.approx([1 / 4, 3 / 4], abs=0.02)
-    plain = ReplayBuffer(sampler=PrioritizedSampler(alpha=1.0, beta=1.0), storage=LazyTensorStorage(10))
+    sampler = PrioritizedSampler(alpha=1.0, beta=1.0)
+    plain = ReplayBuffer(sampler=sampler, storage=LazyTensorStorage(10), generator=always())
     plain.extend(frames(torch.tensor([0.0, 5.0])))
     assert shares(plain, 2) == pytest.approx([1 / 2, 1 / 2], abs=0.02)
 
 
 def test_of_more_frames_than_rows_the_last_bring_theirs() -> None:
-    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=LazyTensorStorage(2))
+    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=LazyTensorStorage(2), generator=always())
     buffer.extend(frames(torch.tensor([9.0, 9.0, 1.0, 3.0])))
     assert shares(buffer, 4) == pytest.approx([0, 0, 1 / 4, 3 / 4], abs=0.02)
+    writer = TensorDictMaxValueWriter("number")
     best = TensorDictPrioritizedReplayBuffer(
-        alpha=1.0, beta=1.0, storage=LazyTensorStorage(2), writer=TensorDictMaxValueWriter("number")
+        alpha=1.0, beta=1.0, storage=LazyTensorStorage(2), writer=writer, generator=always()
     )
     best.extend(frames(torch.tensor([9.0, 9.0, 1.0, 3.0])))
     assert shares(best, 4) == pytest.approx([0, 0, 1 / 4, 3 / 4], abs=0.02)
@@ -84,7 +93,8 @@ def test_priorities_that_make_no_sense_are_not_written() -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_several_priorities_make_one(library: Any, reduction: str, expected: list[float]) -> None:
     sampler = library.PrioritizedSampler(10, alpha=1.0, beta=1.0, reduction=reduction)
-    buffer = library.TensorDictReplayBuffer(storage=library.LazyTensorStorage(10), sampler=sampler)
+    storage = library.LazyTensorStorage(10)
+    buffer = library.TensorDictReplayBuffer(storage=storage, sampler=sampler, generator=always())
     buffer.extend(TensorDict({"number": torch.arange(2)}, [2]))
     sample = buffer.sample(64)
     several = torch.tensor([[1.0, 2.0, 4.0], [1.0, 1.0, 5.0]])
@@ -92,7 +102,7 @@ def test_several_priorities_make_one(library: Any, reduction: str, expected: lis
     buffer.update_tensordict_priority(sample)
     assert shares(buffer, 2) == pytest.approx(expected, abs=0.02)
     if library is windrow.data:
-        brought = TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler)
+        brought = TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler, generator=always())
         brought.extend(frames(several))
         assert shares(brought, 2) == pytest.approx(expected, abs=0.02)
 
@@ -108,8 +118,10 @@ def test_collectors_bring_priorities() -> None:
         return torch.zeros_like(observation[..., :1]), observation[..., :1].abs()
 
     policy = TensorDictModule(act, in_keys=["observation"], out_keys=["action", "td_error"])
-    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=LazyTensorStorage(100))
-    for _ in Collector("Pendulum-v1", policy, frames_per_batch=50, total_frames=50, replay_buffer=buffer):
+    buffer = TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=1.0, storage=LazyTensorStorage(100), generator=always()
+    )
+    for _ in Collector("Pendulum-v1", policy, frames_per_batch=50, total_frames=50, replay_buffer=buffer, seed=0):
         pass
     priority = buffer["td_error"].squeeze(-1)
     index = buffer.sample(50_000)["index"]
@@ -124,7 +136,7 @@ def test_without_priorities_nothing_is_taken_over() -> None:
 
 
 def test_samplers_are_changed() -> None:
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=4, generator=always())
     buffer.extend(frames(torch.tensor([0.0, 1.0, 1.0, 1.0])))
     before = buffer.sampler
     assert buffer.set_sampler(SamplerWithoutReplacement()) is before
@@ -140,7 +152,7 @@ def test_samplers_are_changed() -> None:
 
 def test_a_sampler_of_slices_finds_trajectories_that_are_there() -> None:
     number = torch.arange(40)
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(30), batch_size=60)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(30), batch_size=60, generator=always())
     buffer.extend(TensorDict({"number": number, "episode": number // 7}, [40]))
     buffer.sampler = SliceSampler(slice_len=3, traj_key="episode")
     slices = buffer.sample()["number"].reshape(-1, 3)

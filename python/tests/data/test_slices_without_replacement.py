@@ -98,8 +98,8 @@ def test_a_state_goes_on_with_the_pass() -> None:
 
 def test_trajectories_of_a_collector() -> None:
     sampler = SliceSamplerWithoutReplacement(slice_len=5)
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(1000), sampler=sampler, batch_size=50)
-    for _ in Collector(cartpole, frames_per_batch=100, total_frames=600, replay_buffer=buffer):
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(1000), sampler=sampler, batch_size=50, seed=0)
+    for _ in Collector(cartpole, frames_per_batch=100, total_frames=600, replay_buffer=buffer, seed=0):
         pass
     count = len(buffer[:]["collector", "traj_ids"].unique())
     seen: list[int] = []

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from seeds import snippet
 from tensordict.nn import NormalParamExtractor, TensorDictModule
 from torch import nn
@@ -62,8 +61,3 @@ def actor() -> ProbabilisticActor:
 @pytest.fixture
 def critic() -> ValueOperator:
     return ValueOperator(nn.Sequential(nn.Linear(17, 32), nn.Tanh(), nn.Linear(32, 1)), in_keys=["observation"])
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from seeds.buffers import BUFFERS, MakeBuffer
+from seeds.buffers import BUFFERS, MakeBuffer, Time
 from seeds.conftest import Run
 
 from windrow import collectors
@@ -50,13 +50,11 @@ def test_multi_collector(run: Run, policy: Any) -> None:
 
 @pytest.mark.parametrize("make_buffer", BUFFERS)
 def test_start(run: Run, make_env: Any, policy: Any, make_buffer: MakeBuffer) -> None:
-    import time
-
     rb = make_buffer()
     names = run(
         "000/4_start",
-        {"Collector": Collector, "time": time, "rb": rb, "optim_steps": 5, "make_env": make_env, "policy": policy},
-        {"...": "make_env, policy, frames_per_batch=100, total_frames=1000", "sleep(10)": "sleep(1)"},
+        {"Collector": Collector, "time": Time(rb, 1000), "rb": rb, "optim_steps": 5, "make_env": make_env, "policy": policy},
+        {"...": "make_env, policy, frames_per_batch=100, total_frames=1000"},
     )
     assert names["data"].shape == (32,)
     assert names["data"]["observation"].shape == (32, 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from seeds.buffers import BUFFERS, MakeBuffer
+from seeds.buffers import BUFFERS, MakeBuffer, Time
 from seeds.conftest import Run
 
 from windrow.collectors import SyncDataCollector
@@ -13,13 +13,11 @@ from windrow.collectors import SyncDataCollector
 
 @pytest.mark.parametrize("make_buffer", BUFFERS)
 def test_start(run: Run, make_env: Any, policy: Any, make_buffer: MakeBuffer) -> None:
-    import time
-
     rb = make_buffer()
     names = run(
         "002/1_start",
-        {"SyncDataCollector": SyncDataCollector, "time": time, "rb": rb, "optim_steps": 5, "make_env": make_env, "policy": policy},
-        {"...": "make_env, policy, frames_per_batch=100, total_frames=1000", "sleep(10)": "sleep(1)"},
+        {"SyncDataCollector": SyncDataCollector, "time": Time(rb, 1000), "rb": rb, "optim_steps": 5, "make_env": make_env, "policy": policy},
+        {"...": "make_env, policy, frames_per_batch=100, total_frames=1000"},
     )
     assert names["data"].shape == (32,)
     names["collector"].async_shutdown()

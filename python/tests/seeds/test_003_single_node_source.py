@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from seeds.buffers import BUFFERS, MakeBuffer
+from seeds.buffers import BUFFERS, MakeBuffer, Time
 from seeds.conftest import Run
 
 from windrow import collectors
@@ -25,13 +25,11 @@ def test_multi_collector(run: Run, policy: Any) -> None:
 
 @pytest.mark.parametrize("make_buffer", BUFFERS)
 def test_start(run: Run, make_env: Any, policy: Any, make_buffer: MakeBuffer) -> None:
-    import time
-
     rb = make_buffer()
     names = run(
         "003/3_start",
-        {"Collector": Collector, "time": time, "rb": rb, "optim_steps": 5, "make_env": make_env, "policy": policy},
-        {"...": "make_env, policy, frames_per_batch=100, total_frames=-1", "sleep(10)": "sleep(1)"},
+        {"Collector": Collector, "time": Time(rb, 100), "rb": rb, "optim_steps": 5, "make_env": make_env, "policy": policy},
+        {"...": "make_env, policy, frames_per_batch=100, total_frames=-1"},
     )
     assert names["data"].shape == (32,)
     assert names["collector"].is_running()
