@@ -7,14 +7,18 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+#: What windrow does in any case where TorchRL has a choice, and why that is so.
+Fixed = tuple[Any, str]
 
-def pass_over(name: str, arguments: Mapping[str, Any], without_effect: Mapping[str, str]) -> None:
-    """Warns of arguments that have no effect, at the line of whoever calls windrow.
+
+def pass_over(name: str, arguments: Mapping[str, Any], without_effect: Mapping[str, Fixed]) -> None:
+    """Warns of arguments that have no effect, at the line of whoever calls windrow. What asks for what is done anyway, or for
+    nothing, needs no warning.
 
     Args:
         name: of the class that was given them.
         arguments: those that it does not name itself.
-        without_effect: those that TorchRL knows, and why they have no effect.
+        without_effect: those that TorchRL knows, with the value that holds here and why no other has an effect.
 
     Raises:
         TypeError: naming all that are not known.
@@ -23,8 +27,10 @@ def pass_over(name: str, arguments: Mapping[str, Any], without_effect: Mapping[s
     if strange:
         raise TypeError(f"{name} has no argument {', '.join(strange)}")
     for argument, value in arguments.items():
-        if value is not None and not (isinstance(value, int) and not value):
-            warnings.warn(f"{argument} has no effect: {without_effect[argument]}", UserWarning, stacklevel=_outside())
+        holds, why = without_effect[argument]
+        # Of one type, since 0 is no False, and since tensors do not compare.
+        if value is not None and not (type(value) is type(holds) and value == holds):
+            warnings.warn(f"{argument} has no effect: {why}", UserWarning, stacklevel=_outside())
 
 
 def _outside() -> int:

@@ -58,7 +58,7 @@ def buffer_of(**arguments: Any) -> ReplayBuffer:
         (buffer_of, "checkpointer", object()),
         (buffer_of, "delayed_init", True),
         (lambda **a: LazyTensorStorage(10, **a), "compilable", True),
-        (lambda **a: LazyMemmapStorage(10, **a), "existsok", True),
+        (lambda **a: LazyMemmapStorage(10, **a), "existsok", False),
         (lambda **a: SliceSampler(slice_len=2, **a), "compile", True),
         (lambda **a: SliceSampler(slice_len=2, **a), "use_gpu", "cuda"),
         (lambda **a: SliceSampler(slice_len=2, **a), "trajectories", torch.zeros(3)),

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from windrow._passed_over import Fixed, pass_over
 from windrow._windrow import EnvRecipe
 from windrow.envs._base import EnvBase
 
@@ -18,8 +19,10 @@ class SerialEnv(EnvBase):
         create_env_fn: an environment or a function that makes one, for all; or a list with one for each.
         create_env_kwargs: passed to the functions; a dict for all, or a list with one for each.
         device: where tensors are put.
+        options: what TorchRL's can be told besides; a warning says why it has no effect.
 
     Raises:
+        TypeError: an argument that there is not.
         ValueError: a list of another length than ``num_workers``.
     """
 
@@ -33,7 +36,7 @@ class SerialEnv(EnvBase):
         **options: Any,
     ) -> None:
         super().__init__(device)
-        _refuse(type(self).__name__, options)
+        pass_over(type(self).__name__, options, _WITHOUT_EFFECT)
         self.num_workers = num_workers
         self._makers = _for_each("create_env_fn", create_env_fn, num_workers)
         self._kwargs = _for_each("create_env_kwargs", create_env_kwargs or {}, num_workers)
@@ -67,31 +70,27 @@ class ParallelEnv(SerialEnv):
         return recipe
 
 
-# What TorchRL's batched environments take to set up their processes: there are none here.
-_WITHOUT_MEANING = {
-    "share_individual_td",
-    "shared_memory",
-    "memmap",
-    "num_threads",
-    "num_sub_threads",
-    "serial_for_single",
-    "non_blocking",
-    "mp_start_method",
-    "use_buffers",
-    "metadata_from_workers",
-    "consolidate",
-    "daemon",
-    "shutdown_timeout",
-    "pin_memory",
-    "allow_step_when_done",
-    "policy_proof",
+_NO_PROCESSES = "environments are stepped in this process"
+
+#: What TorchRL's batched environments take to set up their processes: there are none here.
+_WITHOUT_EFFECT: dict[str, Fixed] = {
+    "share_individual_td": (None, _NO_PROCESSES),
+    "shared_memory": (True, _NO_PROCESSES),
+    "memmap": (False, _NO_PROCESSES),
+    "num_threads": (None, _NO_PROCESSES),
+    "num_sub_threads": (1, _NO_PROCESSES),
+    "serial_for_single": (False, _NO_PROCESSES),
+    "non_blocking": (False, _NO_PROCESSES),
+    "mp_start_method": (None, _NO_PROCESSES),
+    "use_buffers": (None, _NO_PROCESSES),
+    "metadata_from_workers": (False, _NO_PROCESSES),
+    "consolidate": (True, _NO_PROCESSES),
+    "daemon": (False, _NO_PROCESSES),
+    "shutdown_timeout": (10.0, _NO_PROCESSES),
+    "pin_memory": (False, _NO_PROCESSES),
+    "allow_step_when_done": (False, _NO_PROCESSES),
+    "policy_proof": (None, _NO_PROCESSES),
 }
-
-
-def _refuse(name: str, options: dict[str, Any]) -> None:
-    unknown = sorted(set(options) - _WITHOUT_MEANING)
-    if unknown:
-        raise TypeError(f"{name} got unexpected arguments: {', '.join(unknown)}")
 
 
 def _for_each(name: str, given: Any, number: int) -> list[Any]:
