@@ -8,8 +8,10 @@ from typing import Any
 
 from windrow import _weights
 from windrow._numbers import whole
+from windrow._passed_over import pass_over
+from windrow.collectors import _env_states
 from windrow.collectors._interruptor import Interruptor
-from windrow.collectors._profile import ProfileConfig
+from windrow.collectors._profile import WITHOUT_EFFECT, ProfileConfig
 from windrow.collectors._publishing import Publishing
 
 
@@ -17,6 +19,7 @@ class Control(Publishing):
     """Seeds, states, figures and profiles."""
 
     _interruptor: Interruptor | None
+    _envs: list[Any]
     _worker_idx: int | None
     _profile: ProfileConfig | None
     post_collect_hook: Callable[[Any], None] | None
@@ -32,21 +35,28 @@ class Control(Publishing):
         self._surface()
         return self._core.set_seed(whole("seed", seed, 0), static_seed)
 
-    def reset(self, index: Any = None) -> None:
+    def reset(self, index: Any = None, *, reset_idx: Any = None) -> None:
         """Begins new episodes in all environments.
+
+        Args:
+            index: a flag for each worker or environment, all of them True.
+            reset_idx: the same, as collectors with several workers call it.
 
         Raises:
             RuntimeError: only some of them are to be reset.
         """
+        index = reset_idx if index is None else index
         if index is not None and not (isinstance(index, (list, tuple)) and all(index)):
             raise RuntimeError("reset begins new episodes in all environments: index must be left out")
         self._surface()
         self._core.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on later: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool`` and
-        ``policy_state_dict``. Simulators are not saved. A batch that waits until a limiter lets it be written counts."""
+        """What it takes to go on later: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool``, ``policy_state_dict``
+        and ``env_state_dict``, what transforms of environments have gathered: of the only worker, or under ``"worker<i>"`` of
+        each. Simulators are not saved. A batch that waits until a limiter lets it be written counts."""
         state = self._core.state_dict().to_dict()
+        state["env_state_dict"] = _env_states.states_of(self._envs)
         if self._calls_source:
             source = _weights.tensors_of(self._policy.source)
             state["policy_state_dict"] = {name: value.detach().clone() for name, value in source.items()}
@@ -56,14 +66,22 @@ class Control(Publishing):
         """Goes on from a saved state, with new episodes in every environment. Nothing is changed when that fails.
 
         Raises:
-            ValueError: it is the state of another kind of collector, or of another policy.
+            ValueError: it is the state of another kind of collector, of another policy or of other environments.
         """
         state = dict(state_dict)
+        states = state.get("env_state_dict", {})
+        state["env_state_dict"] = {}
         own = _weights.tensors_of(self._policy.source) if self._follows else {}
         weights = _weights.fitted(own, state.get("policy_state_dict", {})) if self._follows else {}
         if self._calls_source:
             state["policy_state_dict"] = {}
-        self._core.load_state_dict(state)
+        before = _env_states.states_of(self._envs)
+        try:
+            _env_states.load(self._envs, states)
+            self._core.load_state_dict(state)
+        except BaseException:
+            _env_states.load(self._envs, before)
+            raise
         _weights.copy(own, weights)
 
     def stats(self, workers: str = "aggregate") -> dict[str, Any]:
@@ -157,18 +175,20 @@ class Control(Publishing):
             num_rollouts: batches after which a worker is no longer looked at.
             warmup_rollouts: how many of these are not recorded.
             save_path: of the trace; ``{worker_idx}`` stands for the number of the worker. Its folder is made.
-            options: of torch's profiler, which is not used; kept in :attr:`profile_config`.
+            options: of torch's profiler, which is not used; a warning says so, and :attr:`profile_config` keeps them.
 
         Raises:
             RuntimeError: the first batch was collected already.
             ValueError: nothing would be recorded, or there is no such worker.
+            TypeError: an option is unknown.
         """
+        pass_over("enable_profile", options, WITHOUT_EFFECT)
         config = ProfileConfig(
-            workers=workers, num_rollouts=num_rollouts, warmup_rollouts=warmup_rollouts, save_path=save_path, **options
+            workers=workers or [0], num_rollouts=num_rollouts, warmup_rollouts=warmup_rollouts, save_path=save_path, **options
         )
         template = config.template()
         Path(template).parent.mkdir(parents=True, exist_ok=True)
-        self._core.enable_profile(config.workers or [0], num_rollouts, warmup_rollouts, template)
+        self._core.enable_profile(config.workers, num_rollouts, warmup_rollouts, template)
         self._profile = config
 
     def disable_profile(self) -> None:

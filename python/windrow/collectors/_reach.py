@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from windrow.collectors._arguments import is_function
 from windrow.collectors._control import Control
 
 #: A name, or a key in brackets behind one.
@@ -17,14 +18,17 @@ _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[[^\]]+\])*")
 class Factory:
     """A function that makes environments or a policy for one worker, and keeps what it has made.
 
+    Attributes:
+        made_together: what it has made last.
+
     Args:
         function: what is called.
-        together: how many are made at a time; the first of them is kept.
+        together: how many are made at a time.
         first: keep the first that was ever made, not what was made in its place.
     """
 
     def __init__(self, function: Callable[..., Any], *, together: int = 1, first: bool = False) -> None:
-        self.made: Any = None
+        self.made_together: list[Any] = []
         self._function = function
         self._together = together
         self._first = first
@@ -37,10 +41,17 @@ class Factory:
             # Who fails begins anew.
             self._calls = 0
             raise
-        if self.made is None or (not self._first and self._calls % self._together == 0):
-            self.made = made
+        if not self._first and self._calls % self._together == 0:
+            self.made_together = []
+        if len(self.made_together) < (1 if self._first else self._together):
+            self.made_together.append(made)
         self._calls += 1
         return made
+
+    @property
+    def made(self) -> Any:
+        """The first of what was made last; None before there is anything."""
+        return self.made_together[0] if self.made_together else None
 
 
 def factories_of_envs(envs: list[Any], workers: int | None, num_envs: int | None) -> tuple[list[Any], int | None]:
@@ -49,18 +60,14 @@ def factories_of_envs(envs: list[Any], workers: int | None, num_envs: int | None
     def keeping(env: Any) -> Any:
         return Factory(env, together=num_envs or 1)
 
-    if workers is not None and _is_function(envs[0]):
+    if workers is not None and is_function(envs[0]):
         return [keeping(envs[0]) for _ in range(workers)], None
-    return [keeping(env) if _is_function(env) else env for env in envs], workers
+    return [keeping(env) if is_function(env) else env for env in envs], workers
 
 
 def factories_of_policies(policies: list[Callable[[], Any]] | None) -> list[Factory] | None:
     """``policies`` in a form that keeps what they make. The engine makes one more, which knows what weights are like."""
     return None if policies is None else [Factory(policy, first=True) for policy in policies]
-
-
-def _is_function(env: Any) -> bool:
-    return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
 
 
 class Reach(Control):
@@ -74,7 +81,6 @@ class Reach(Control):
     _direct: ClassVar[bool] = False
 
     policy: Any
-    _envs: list[Any]
     _policies: list[Factory] | None
 
     @property

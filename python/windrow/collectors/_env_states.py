@@ -1,0 +1,72 @@
+"""What transforms of environments have gathered, such as statistics that observations are normalised with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from windrow.envs._base import EnvBase
+
+
+def states_of(envs: list[Any]) -> dict[str, Any]:
+    """A copy of the state of each worker's environments, under ``"worker<i>"``; of one alone, without that. Those without any
+    have an empty one.
+
+    Args:
+        envs: of each worker an environment, or what has made its environments, as ``made_together``.
+    """
+    return _numbered([_numbered([_state_of(env) for env in _made(entry)]) for entry in envs])
+
+
+def load(envs: list[Any], states: Mapping[str, Any]) -> None:
+    """Has environments go on from what :func:`states_of` gave. Where there is nothing, nothing is changed.
+
+    Raises:
+        ValueError: they are those of other environments.
+    """
+    for entry, state in _paired(envs, states):
+        for env, own in _paired(_made(entry), state):
+            if own:
+                _load(env, own)
+
+
+def _made(entry: Any) -> list[Any]:
+    return getattr(entry, "made_together", None) or [entry]
+
+
+def _numbered(states: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(states) == 1:
+        return states[0]
+    return {f"worker{number}": state for number, state in enumerate(states)} if any(states) else {}
+
+
+def _paired(envs: list[Any], states: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
+    if len(envs) == 1 or not states:
+        return [(env, states) for env in envs]
+    names = [f"worker{number}" for number in range(len(envs))]
+    if sorted(states) != sorted(names):
+        raise ValueError(f"env_state_dict of other environments: expected {names}, got {sorted(states)}")
+    return [(env, states[name]) for env, name in zip(envs, names, strict=True)]
+
+
+def _state_of(env: Any) -> dict[str, Any]:
+    return copy.deepcopy(dict(env.state_dict())) if hasattr(env, "load_state_dict") else {}
+
+
+def _load(env: Any, state: Mapping[str, Any]) -> None:
+    if not hasattr(env, "load_state_dict"):
+        raise ValueError(f"env_state_dict of other environments: {env!r} has no state, got {sorted(state)}")
+    if not isinstance(env, EnvBase):
+        env.load_state_dict(state)
+    elif not _alike(env.state_dict(), state):
+        # The engine has taken the numbers over when the collector was built.
+        raise ValueError(
+            f"env_state_dict has other numbers than {env!r}: call its load_state_dict with it before the collector is built"
+        )
+
+
+def _alike(own: Any, other: Any) -> bool:
+    if isinstance(own, Mapping) and isinstance(other, Mapping):
+        return own.keys() == other.keys() and all(_alike(own[key], other[key]) for key in own)
+    return bool(own.shape == other.shape and (own == other).all())
