@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from windrow import _weights
@@ -25,7 +25,6 @@ class Publishing(Life):
     def update_policy_weights_(
         self,
         policy_or_weights: Any = None,
-        /,
         *,
         weights: Any = None,
         policy: Any = None,
@@ -47,7 +46,7 @@ class Publishing(Life):
             policy_weights: what ``weights`` was called once.
 
         Raises:
-            ValueError: weights were given twice, or are another policy's.
+            ValueError: weights were given twice, or are another policy's; there is no such worker.
             KeyError: there is no such model.
             RuntimeError: there are no weights to be published; the module, which windrow has read, was changed in other ways
                 than by its weights.
@@ -61,11 +60,19 @@ class Publishing(Life):
             return
         self._publish(given, worker_ids)
 
+    def receive_weights(self, policy_or_weights: Any = None, *, weights: Any = None, policy: Any = None) -> None:
+        """The same as :meth:`update_policy_weights_`: whoever sends weights and whoever receives them are in one process."""
+        self.update_policy_weights_(policy_or_weights, weights=weights, policy=policy)
+
     def _publish(self, given: Any, worker_ids: Any = None) -> None:
         if isinstance(given, dict) and given and all(isinstance(worker, int) for worker in given):
+            self._check_workers(given)
             for worker, weights in given.items():
                 self._core.publish(_weights.weights_of(weights), worker)
             return
+        if hasattr(worker_ids, "__index__"):
+            worker_ids = [worker_ids]
+        self._check_workers(worker_ids or [])
         if given is None:
             given = self._policy.source
             if self._anatomy is not None:
@@ -80,9 +87,14 @@ class Publishing(Life):
             return
         if self._calls_source:
             weights = {}
-        workers = [None] if worker_ids is None else [worker_ids] if hasattr(worker_ids, "__index__") else worker_ids
-        for worker in workers:
+        for worker in [None] if worker_ids is None else worker_ids:
             self._core.publish(weights, worker)
+
+    def _check_workers(self, workers: Iterable[int]) -> None:
+        number = int(self._core.stats()["workers"])
+        strange = [worker for worker in workers if not 0 <= worker < number]
+        if strange:
+            raise ValueError(f"there is no worker {strange[0]}: the collector has {number}")
 
     def _follow_policy(self) -> None:
         """Takes up weights that changed since the last batch, for a policy that was read out of the user's module: who
@@ -111,9 +123,14 @@ class Publishing(Life):
 
     @weight_updater.setter
     def weight_updater(self, updater: Any) -> None:
-        self._updater = updater() if isinstance(updater, type) else updater
-        if isinstance(self._updater, WeightUpdaterBase):
-            self._updater.register_collector(self)
+        if callable(updater) and not isinstance(updater, WeightUpdaterBase):
+            updater = updater()
+        if updater is not None and not isinstance(updater, WeightUpdaterBase):
+            kind = f"{type(updater).__module__}.{type(updater).__name__}"
+            raise TypeError(f"expected a WeightUpdaterBase of windrow.collectors as weight_updater, got {kind}")
+        self._updater = updater
+        if updater is not None:
+            updater.register_collector(self)
 
 
 def _single_source(

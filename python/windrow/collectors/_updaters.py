@@ -10,7 +10,9 @@ from typing import Any
 class WeightUpdaterBase:
     """What :meth:`BaseCollector.update_policy_weights_` goes through.
 
-    Subclasses override :meth:`push_weights`, or :meth:`get_weights` to say where weights come from.
+    Subclasses override what :meth:`push_weights` calls: ``_get_server_weights`` says where weights come from that are not given,
+    ``_maybe_map_weights`` what becomes of them, ``all_worker_ids`` and ``_skip_update`` whom they are for, and
+    ``_sync_weights_with_worker`` how they get there.
     """
 
     def __init__(self) -> None:
@@ -36,19 +38,44 @@ class WeightUpdaterBase:
             raise ValueError(f"the updater serves {len(self._collectors)} collectors: expected one")
         return next(iter(self._collectors), None)
 
-    def get_weights(self, policy_or_weights: Any) -> Any:
-        """What is to be pushed, given what the caller gave: None means the module that the collector was built with."""
-        return policy_or_weights
-
     def push_weights(self, policy_or_weights: Any = None, worker_ids: Any = None) -> None:
         """Publishes weights to the workers of all collectors, or to ``worker_ids``."""
-        weights = self.get_weights(policy_or_weights)
-        for collector in self._collectors:
-            collector._publish(weights, worker_ids)
+        weights = self._weights_for(policy_or_weights)
+        chosen = self.all_worker_ids() if worker_ids is None else worker_ids
+        if chosen is None:
+            self._sync_weights_with_worker(server_weights=weights)
+        else:
+            for worker in [chosen] if hasattr(chosen, "__index__") else chosen:
+                if not self._skip_update(worker):
+                    self._sync_weights_with_worker(worker_id=worker, server_weights=weights)
         for hook in self._hooks:
             hook()
 
     __call__ = push_weights
+
+    def all_worker_ids(self) -> Any:
+        """The workers that weights are for; None where they are for all."""
+        return None
+
+    def _weights_for(self, given: Any) -> Any:
+        return self._maybe_map_weights(self._get_server_weights() if given is None else given)
+
+    def _get_server_weights(self) -> Any:
+        """Where weights come from that are not given: None means the module that the collector was built with."""
+        return None
+
+    def _maybe_map_weights(self, policy_or_weights: Any) -> Any:
+        """What is pushed instead of what was given."""
+        return policy_or_weights
+
+    def _skip_update(self, worker_id: Any) -> bool:
+        """Whether a worker goes without these weights."""
+        return False
+
+    def _sync_weights_with_worker(self, *, worker_id: Any = None, server_weights: Any) -> None:
+        """Publishes weights to a worker, or to all."""
+        for collector in self._collectors:
+            collector._publish(server_weights, worker_id)
 
 
 class VanillaWeightUpdater(WeightUpdaterBase):
@@ -64,9 +91,7 @@ class VanillaWeightUpdater(WeightUpdaterBase):
         self._getter = weight_getter
         self._weights = policy_weights
 
-    def get_weights(self, policy_or_weights: Any) -> Any:
-        if policy_or_weights is not None:
-            return policy_or_weights
+    def _get_server_weights(self) -> Any:
         return self._weights if self._getter is None else self._getter()
 
 
@@ -85,10 +110,8 @@ class MultiProcessedWeightUpdater(VanillaWeightUpdater):
 class RemoteModuleWeightUpdater(WeightUpdaterBase):
     """Pushes weights that are given with each call; there is no module nearby to take them from."""
 
-    def get_weights(self, policy_or_weights: Any) -> Any:
-        if policy_or_weights is None:
-            raise ValueError("a RemoteModuleWeightUpdater needs the weights with each call")
-        return policy_or_weights
+    def _get_server_weights(self) -> Any:
+        raise ValueError("a RemoteModuleWeightUpdater needs the weights with each call")
 
 
 class RayWeightUpdater(VanillaWeightUpdater):
@@ -112,7 +135,7 @@ class RayWeightUpdater(VanillaWeightUpdater):
 
         from windrow import _weights
 
-        tensors = _weights.weights_of(self.get_weights(policy_or_weights))
+        tensors = _weights.weights_of(self._weights_for(policy_or_weights))
         weights = {name: value.detach().cpu() for name, value in tensors.items()}
         chosen = range(len(self._actors)) if worker_ids is None else worker_ids
         ray.get([self._actors[worker].update_policy_weights_.remote(weights) for worker in chosen])
