@@ -150,7 +150,7 @@ pub enum CollectError {
     SeveralWorkers(Vec<WorkerError>),
     /// An evaluation was asked for while another is pending, and the busy policy says that this is an error.
     #[error(
-        "the evaluator {}, and {queued} more are queued: wait for its result, or choose BusyPolicy::Skip or BusyPolicy::Queue",
+        "the evaluator {}, and {queued} more are queued: wait for its result, or choose to skip or to queue",
         running.map_or_else(|| "is about to start one".to_owned(), |step| format!("runs the evaluation of step {step}"))
     )]
     Busy {

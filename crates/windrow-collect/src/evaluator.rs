@@ -266,12 +266,20 @@ impl Evaluator {
     /// # Ok::<(), CollectError>(())
     /// ```
     pub fn shutdown(&self) -> Result<(), CollectError> {
-        let deadline = self.shared.stop(self.patience);
+        self.shutdown_within(self.patience)
+    }
+
+    /// As [`shutdown`](Self::shutdown), with another time-out.
+    ///
+    /// # Errors
+    /// As of [`shutdown`](Self::shutdown).
+    pub fn shutdown_within(&self, timeout: Duration) -> Result<(), CollectError> {
+        let deadline = self.shared.stop(timeout);
         if !self.shared.ended_by(deadline) {
             return Err(CollectError::Stuck {
                 stuck: 1,
                 threads: 1,
-                seconds: self.patience.as_secs_f64(),
+                seconds: timeout.as_secs_f64(),
             });
         }
         let thread = self

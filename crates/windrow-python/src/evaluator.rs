@@ -139,9 +139,14 @@ impl EvaluatorCore {
         self.evaluator.pending()
     }
 
-    /// Ends what is running and forgets what is waiting.
-    fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
-        self.ended(py)?.map_err(|error| error::to_py(py, &error))?;
+    /// Ends what is running and forgets what is waiting, within so many seconds; as it was built where nothing is said.
+    #[pyo3(signature = (seconds=None))]
+    fn shutdown(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
+        let timeout = seconds
+            .map(|seconds| duration("timeout", seconds))
+            .transpose()?;
+        self.ended(py, timeout)?
+            .map_err(|error| error::to_py(py, &error))?;
         self.surface(py)
     }
 
@@ -149,16 +154,23 @@ impl EvaluatorCore {
     /// `sys.unraisablehook`.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         // What is stuck ends when it comes back.
-        let _ = self.ended(py)?;
+        let _ = self.ended(py, None)?;
         self.show_errors(py);
         Ok(())
     }
 }
 
 impl EvaluatorCore {
-    fn ended(&self, py: Python<'_>) -> PyResult<Result<(), CollectError>> {
+    fn ended(
+        &self,
+        py: Python<'_>,
+        timeout: Option<Duration>,
+    ) -> PyResult<Result<(), CollectError>> {
         let evaluator = Arc::clone(&self.evaluator);
-        gil::wait_for_thread(py, "windrow-shutdown", move || evaluator.shutdown())
+        gil::wait_for_thread(py, "windrow-shutdown", move || match timeout {
+            Some(timeout) => evaluator.shutdown_within(timeout),
+            None => evaluator.shutdown(),
+        })
     }
 
     /// Raises the oldest error of an evaluation that nobody has seen.

@@ -1,25 +1,26 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from windrow import _policy, _weights
 from windrow._exploration import name_of
-from windrow._passed_over import pass_over
+from windrow._passed_over import Fixed, pass_over
 from windrow._windrow import EvaluatorCore
 
 _ALIVE: weakref.WeakSet[Evaluator] = weakref.WeakSet()
 
-#: Arguments of TorchRL's evaluator that change nothing here, each with what says so.
-_WITHOUT_EFFECT: dict[str, str] = {
-    "frames_per_batch": "an evaluation takes as many frames as its episodes have",
-    "collector_cls": "an evaluator collects by itself",
-    "collector_kwargs": "an evaluator collects by itself",
-    "weight_sync_schemes": "weights are copied when an evaluation is asked for",
-    "num_gpus": "an evaluator is a thread of this process",
-    "ray_kwargs": "an evaluator is a thread of this process",
+#: Arguments of TorchRL's evaluator that change nothing here.
+_WITHOUT_EFFECT: dict[str, Fixed] = {
+    "frames_per_batch": (None, "an evaluation takes as many frames as its episodes have"),
+    "collector_cls": (None, "an evaluator collects by itself"),
+    "collector_kwargs": (None, "an evaluator collects by itself"),
+    "weight_sync_schemes": (None, "weights are copied when an evaluation is asked for"),
+    "num_gpus": (0, "an evaluator is a thread of this process"),
+    "ray_kwargs": (None, "an evaluator is a thread of this process"),
 }
 
 
@@ -36,7 +37,7 @@ class Evaluator:
     Args:
         env: an environment, an id, or a function that returns one.
         policy: who acts; it is copied, and never touched again.
-        policy_factory: a function without arguments that makes the policy.
+        policy_factory: a function that makes the policy, of the environment if it has a parameter without a default.
         num_trajectories: episodes of each evaluation.
         max_steps: truncate episodes after so many steps.
         log_prefix: what names of results begin with.
@@ -66,7 +67,7 @@ class Evaluator:
         env: Any,
         policy: Any = None,
         *,
-        policy_factory: Callable[[], Any] | None = None,
+        policy_factory: Callable[..., Any] | None = None,
         num_trajectories: int = 10,
         max_steps: int | None = None,
         log_prefix: str = "eval",
@@ -102,7 +103,7 @@ class Evaluator:
         exploration = name_of(exploration_type)
         choice = _policy.choose(
             policy,
-            _arguments.factories(policy_factory, 1),
+            _arguments.factories(_with_env(policy_factory, env), 1),
             backend=policy_backend,
             exploration_type=exploration,
             threads=True,
@@ -143,6 +144,7 @@ class Evaluator:
         Raises:
             WorkerError: the environment or the policy raised an error.
             RuntimeError: the evaluator was shut down.
+            KeyError: there is no such model.
         """
         return self._core.evaluate(self._weights(weights, weights_dict), self._number(step))
 
@@ -198,13 +200,16 @@ class Evaluator:
         self._idle()
         self._step = int(state_dict["step"])
 
-    def shutdown(self) -> None:
+    def shutdown(self, timeout: float | None = None) -> None:
         """Ends what is running at its next step, and forgets what is waiting.
 
+        Args:
+            timeout: seconds that it may take; ``shutdown_timeout`` where nothing is said.
+
         Raises:
-            RuntimeError: that took longer than ``shutdown_timeout``. The thread ends when it comes back.
+            RuntimeError: that took longer. The thread ends when it comes back.
         """
-        self._core.shutdown()
+        self._core.shutdown(timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -230,10 +235,38 @@ class Evaluator:
 
     def _weights(self, weights: Any, by_id: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if by_id is not None:
+            strange = sorted(set(by_id) - {"policy"})
+            if strange:
+                raise KeyError(f"no model is called {strange[0]!r}: there is 'policy' alone")
             weights = by_id.get("policy") if weights is None else weights
         if weights is None:
             weights = self._source
         return None if weights is None else _weights.weights_of(weights)
+
+
+def _with_env(factory: Any, env: Any) -> Any:
+    """``factory`` as a function without arguments, which makes an environment for it where it wants one."""
+    if not callable(factory) or not _wants_argument(factory):
+        return factory
+
+    def make() -> Any:
+        from windrow.collectors._arguments import is_function
+        from windrow.envs import GymEnv
+
+        if isinstance(env, str):
+            return factory(GymEnv(env, categorical_action_encoding=True))
+        return factory(env() if is_function(env) else env)
+
+    return make
+
+
+def _wants_argument(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(parameter.kind in by_position and parameter.default is inspect.Parameter.empty for parameter in parameters)
 
 
 def _key(name: str, given: Any, only: tuple[str, str]) -> None:
