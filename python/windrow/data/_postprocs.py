@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from windrow import _windrow
+from windrow._numbers import whole
 from windrow.data._samplers import Key, names_of
 
 IDS, MASK, DONE = ("collector", "traj_ids"), ("collector", "mask"), ("next", "done")
@@ -27,13 +28,13 @@ class MultiStep:
     def __init__(self, gamma: float, n_steps: int) -> None:
         if not 0 < gamma <= 1:
             raise ValueError(f"gamma must be above 0 and at most 1, got {gamma}")
-        if n_steps < 1:
-            raise ValueError(f"n_steps must be at least 1, got {n_steps}")
-        self.gamma, self.n_steps = gamma, n_steps
+        self.gamma, self.n_steps = gamma, whole("n_steps", n_steps, 1)
 
     def __call__(self, batch: Any) -> Any:
         """What ``batch`` becomes; it stays as it is itself."""
-        return _windrow.multi_step(batch, self.gamma, self.n_steps)
+        result = _windrow.multi_step(batch, self.gamma, self.n_steps)
+        result.names = batch.names
+        return result
 
     def to(self, *where: Any, **how: Any) -> MultiStep:
         """Itself: it has no tensors that could be elsewhere."""
