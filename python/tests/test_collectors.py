@@ -365,7 +365,7 @@ def test_a_learner_publishes_while_the_background_looks_for_new_weights() -> Non
 @pytest.mark.parametrize("kind", [Collector, AsyncCollector, collectors.SyncDataCollector])
 def test_what_has_no_effect_is_told_at_the_line_that_says_it(kind) -> None:
     with pytest.warns(UserWarning, match="use_buffers has no effect: batches are always written in place") as told:
-        kind(cartpole, frames_per_batch=20, use_buffers=True).shutdown()
+        kind(cartpole, frames_per_batch=20, use_buffers=False).shutdown()
     assert told[0].filename == __file__
     with pytest.raises(TypeError, match=f"{kind.__name__} has no argument frames_per_batches"):
         kind(cartpole, frames_per_batch=20, frames_per_batches=20)

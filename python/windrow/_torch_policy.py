@@ -202,9 +202,18 @@ def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bo
 
     That is so for modules of tensordict, and for callables with exactly one parameter that is called ``tensordict`` or
     ``td`` or annotated as a TensorDict; and for any other one when it is trusted.
+
+    Raises:
+        TypeError: it has ``in_keys`` and ``out_keys``, but is no module of tensordict.
     """
-    if trust or isinstance(_weights.original(policy), TensorDictModuleBase):
+    policy = _weights.original(policy)
+    if trust or isinstance(policy, TensorDictModuleBase):
         return True
+    if hasattr(policy, "in_keys") and hasattr(policy, "out_keys"):
+        raise TypeError(
+            f"{type(policy).__name__} has in_keys and out_keys, but is no tensordict.nn.TensorDictModuleBase: derive it from that "
+            "class, or pass trust_policy=True if it takes a TensorDict"
+        )
     parameters = _parameters(policy)
     if len(parameters) != 1:
         return False
@@ -245,8 +254,16 @@ def _parameters(policy: Callable[..., Any]) -> list[inspect.Parameter]:
     policy = _weights.original(policy)
     function = policy.forward if isinstance(policy, torch.nn.Module) else policy
     try:
-        signature = inspect.signature(function)
+        signature = _signature(function)
     except (TypeError, ValueError) as error:
         raise TypeError(f"the signature of the policy {policy!r} cannot be read: wrap it in a function") from error
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [parameter for parameter in signature.parameters.values() if parameter.kind in kinds]
+
+
+def _signature(function: Any) -> inspect.Signature:
+    """The signature, with annotations that are strings as what they name, as far as they name anything."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except Exception:
+        return inspect.signature(function)

@@ -20,13 +20,14 @@ from windrow.collectors._updaters import (
 )
 from windrow.modules import RandomPolicy
 
-# What the classes were called once.
+# What classes of TorchRL are called, or were once.
 DataCollectorBase = BaseCollector
 SyncDataCollector = Collector
 aSyncDataCollector = AsyncCollector
 _MultiDataCollector = MultiCollector
 MultiSyncDataCollector = MultiSyncCollector
 MultiaSyncDataCollector = MultiAsyncCollector
+_Interruptor = Interruptor
 
 __all__ = [
     "AsyncCollector",

@@ -6,18 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from windrow._numbers import whole
+from windrow._passed_over import Fixed
 
-#: Arguments of TorchRL's collectors that change nothing here, each with the values that say so.
-WITHOUT_EFFECT: dict[str, str] = {
-    "use_buffers": "batches are always written in place",
-    "no_cuda_sync": "nothing is copied without waiting for it",
-    "local_init_rb": "buffers are always made by whoever made them",
-    "num_sub_threads": "workers are threads of one process",
-    "num_threads": "the number of threads of torch is left alone",
-    "collector_class": "there is one collector",
-    "extend_buffer": "batches are always written as a whole",
-    "weight_sync_schemes": "weights travel through one store",
-    "weight_recv_schemes": "weights travel through one store",
+#: Arguments of TorchRL's collectors that change nothing here.
+WITHOUT_EFFECT: dict[str, Fixed] = {
+    "use_buffers": (True, "batches are always written in place"),
+    "no_cuda_sync": (False, "nothing is copied without waiting for it"),
+    "local_init_rb": (True, "buffers are always made by whoever made them"),
+    "num_sub_threads": (1, "workers are threads of one process"),
+    "num_threads": (None, "the number of threads of torch is left alone"),
+    "collector_class": (None, "there is one collector"),
+    "extend_buffer": (True, "batches are always written as a whole"),
+    "weight_sync_schemes": (None, "weights travel through one store"),
+    "weight_recv_schemes": (None, "weights travel through one store"),
 }
 
 
@@ -88,17 +89,34 @@ def environments(create_env_fn: Any, num_workers: int | None, *, single: bool, n
     return envs, num_workers
 
 
-def environment_arguments(given: Any, workers: int) -> list[dict[str, Any] | None]:
+def random_frames(given: Any, replay_buffer: Any) -> int:
+    """Frames for which actions are random, without those that were written to the replay buffer before."""
+    return max(0, (frames("init_random_frames", given) or 0) - getattr(replay_buffer, "write_count", 0))
+
+
+def environment_arguments(given: Any, workers: int, envs: list[Any]) -> list[dict[str, Any] | None]:
     """Arguments of the function that makes environments, for each worker.
 
     Raises:
         ValueError: a list that is not as long as there are workers.
+        RuntimeError: one of ``envs`` is no function that could be given any.
     """
     if given is None or isinstance(given, dict):
-        return [given or None]
-    if len(given) != workers:
+        each = [given or None]
+    elif len(given) != workers:
         raise ValueError(f"create_env_kwargs has {len(given)} entries for {workers} workers")
-    return [entry or None for entry in given]
+    else:
+        each = [entry or None for entry in given]
+    made = next((env for env in envs if not is_function(env)), None)
+    if made is not None and any(each):
+        kind = repr(made) if isinstance(made, str) else type(made).__name__
+        raise RuntimeError(f"create_env_kwargs are arguments of a function that makes an environment, got {kind}")
+    return each
+
+
+def is_function(env: Any) -> bool:
+    """Whether ``env`` is what makes an environment, not one itself."""
+    return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
 
 
 def shares(frames_per_batch: Any) -> tuple[int | None, list[int] | None]:

@@ -50,13 +50,14 @@ class BaseCollector(Reach):
         policy_device: where a policy that torch evaluates is evaluated.
         env_device: environments run on the CPU; here for the sake of code that names a device.
         max_frames_per_traj: truncate episodes after so many steps, which ``step_count`` then counts.
-        init_random_frames: frames at the start for which actions are random, rounded up to whole batches.
+        init_random_frames: frames at the start for which actions are random, rounded up to whole batches. Those that were
+            written to the ``replay_buffer`` before count.
         reset_at_each_iter: begin each batch with new episodes.
         postproc: what is done to each batch before it is delivered.
         split_trajs: deliver a row for every piece of a trajectory, padded, with ``("collector", "mask")``.
         track_traj_ids: let frames carry ``("collector", "traj_ids")``.
         exploration_type: whether actions are sampled (``RANDOM``) or the policy's best guess.
-        return_same_td: deliver all batches in the same memory; the one before has to be dropped by then.
+        return_same_td: deliver the same TensorDict every time, with other values: those of the batch before are gone then.
         set_truncated: mark the last step of each batch as truncated.
         interruptor: an :class:`Interruptor` that can cut batches short.
         replay_buffer: something with a method ``extend``: batches go there, and iteration yields None for each.
@@ -151,6 +152,11 @@ class BaseCollector(Reach):
             raise ValueError("reset_when_done=False: an ended episode is always followed by a new one")
         if replay_buffer is not None and return_same_td:
             raise TypeError("return_same_td makes no sense with a replay_buffer, which keeps its own copy")
+        if replay_buffer is not None and not hasattr(replay_buffer, "extend"):
+            raise TypeError(f"expected a replay_buffer with a method extend, got {type(replay_buffer).__name__}")
+        if interruptor is not None and not isinstance(interruptor, Interruptor):
+            kind = f"{type(interruptor).__module__}.{type(interruptor).__name__}"
+            raise TypeError(f"expected an Interruptor of windrow.collectors as interruptor, got {kind}")
         if placement not in (None, "inline", "threads"):
             raise ValueError(f'placement must be "inline" or "threads", got {placement!r}')
         if traj_format is not None and trajs_per_batch is None:
@@ -193,6 +199,7 @@ class BaseCollector(Reach):
         self._takes_writes = replay_buffer is not None and not self._fills_buffer and trajs_per_batch is not None
         self._writes: deque[Any] = deque()
         self._taken: list[Any] = []
+        self._returns_same, self._same = return_same_td, None
         self._update_at_each_batch = update_at_each_batch
         self._worker_idx = worker_idx
         self._profile = None
@@ -207,7 +214,7 @@ class BaseCollector(Reach):
                 "sync": self._sync,
                 "threads": threads,
                 "envs": self._envs,
-                "env_kwargs": _arguments.environment_arguments(create_env_kwargs, count),
+                "env_kwargs": _arguments.environment_arguments(create_env_kwargs, count, self._envs),
                 "num_workers": workers,
                 "num_envs": num_envs,
                 "policy": self._policy.core,
@@ -216,7 +223,7 @@ class BaseCollector(Reach):
                 "total_frames": _arguments.frames("total_frames", total_frames),
                 "allow_partial_batch": allow_partial_batch,
                 "max_frames_per_traj": _arguments.positive("max_frames_per_traj", max_frames_per_traj),
-                "init_random_frames": _arguments.frames("init_random_frames", init_random_frames) or 0,
+                "init_random_frames": _arguments.random_frames(init_random_frames, replay_buffer),
                 "exploration_type": self._exploration,
                 "seed": seed,
                 "noise_seed": _arguments.noise_seed(),
@@ -224,7 +231,6 @@ class BaseCollector(Reach):
                 "set_truncated": set_truncated,
                 "track_traj_ids": track_traj_ids,
                 "track_policy_version": bool(track_policy_version),
-                "return_same_td": return_same_td,
                 "cat_results": _arguments.concatenation(cat_results, sync=self._sync),
                 "preemptive_threshold": preemptive_threshold,
                 "trajs_per_batch": trajs_per_batch,
@@ -316,9 +322,19 @@ class BaseCollector(Reach):
         if self._replay_buffer is not None:
             self._write(batch)
             return None
+        if self._returns_same:
+            batch = self._into_the_same(batch)
         if self.post_collect_hook is not None:
             self.post_collect_hook(batch)
         return batch
+
+    def _into_the_same(self, batch: Any) -> Any:
+        """``batch`` in the memory of the one before; in its own where that has another shape."""
+        if self._same is None or self._same.batch_size != batch.batch_size:
+            self._same = batch.clone()
+        else:
+            self._same.update(batch, inplace=True)
+        return self._same
 
     def _write_on(self) -> None:
         """Writes what the engine has put aside to be written: groups of whole trajectories."""

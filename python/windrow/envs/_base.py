@@ -239,6 +239,10 @@ class EnvBase(Described):
             fake.set(key, spec.zero())
         return fake.set("next", following)
 
+    def add_truncated_keys(self) -> EnvBase:
+        """This environment: there is a ``"truncated"`` beside ``"done"`` in any case."""
+        return self
+
     def append_transform(self, transform: Any) -> EnvBase:
         """This environment with ``transform`` around it."""
         from windrow.envs.transforms import TransformedEnv

@@ -40,7 +40,6 @@ pub(super) struct Options<'py> {
     set_truncated: bool,
     track_traj_ids: bool,
     track_policy_version: bool,
-    return_same_td: bool,
     cat_results: String,
     preemptive_threshold: Option<f64>,
     trajs_per_batch: Option<usize>,
@@ -80,7 +79,6 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Options<'py> {
             set_truncated: given.read("set_truncated")?,
             track_traj_ids: given.read("track_traj_ids")?,
             track_policy_version: given.read("track_policy_version")?,
-            return_same_td: given.read("return_same_td")?,
             cat_results: given.read("cat_results")?,
             preemptive_threshold: given.read("preemptive_threshold")?,
             trajs_per_batch: given.number("trajs_per_batch")?,
@@ -224,7 +222,6 @@ impl Options<'_> {
             .set_truncated(self.set_truncated)
             .track_traj_ids(self.track_traj_ids)
             .track_policy_version(self.track_policy_version)
-            .return_same_td(self.return_same_td)
             // Batches are objects like others: how many are kept is up to whoever keeps them.
             .max_slabs(usize::MAX)
             .cat_results(cat_results(&self.cat_results)?)
