@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 
 import pytest
 import torch
@@ -13,7 +14,11 @@ from tensordict.nn import (
     ProbabilisticTensorDictModule,
     TensorDictModule,
     TensorDictSequential,
+    composite_lp_aggregate,
+    set_composite_lp_aggregate,
     set_interaction_type,
+    set_skip_existing,
+    skip_existing,
 )
 from tensordict.nn.probabilistic import interaction_type
 from torch import nn
@@ -336,6 +341,34 @@ def test_the_type_of_exploration_of_the_learner_is_not_that_of_workers(kind) -> 
                 assert bool((batch["action"] == 1).all())
                 assert interaction_type() is InteractionType.DETERMINISTIC
     assert interaction_type() is None
+
+
+class Moded(nn.Module):
+    """Tells by its action which modes hold, and changes them for a while itself."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        action = int(bool(composite_lp_aggregate(nowarn=True)) or skip_existing())
+        with set_composite_lp_aggregate(True), set_skip_existing(True):
+            time.sleep(0.001)
+        return torch.full(observation.shape[:-1], action)
+
+
+@pytest.mark.parametrize("kind", [AsyncCollector, MultiSyncCollector, MultiAsyncCollector])
+def test_what_losses_set_for_themselves_is_not_seen_by_workers_nor_the_other_way_round(kind) -> None:
+    workers = {"num_workers": 2} if "Multi" in kind.__name__ else {}
+    with kind(cartpole, Moded(), frames_per_batch=20, total_frames=200, **workers) as collector:
+        with set_composite_lp_aggregate(True), set_skip_existing(True):
+            for batch in collector:
+                assert not bool(batch["action"].any())
+                assert composite_lp_aggregate(nowarn=True) and skip_existing()
+    assert not composite_lp_aggregate(nowarn=True) and not skip_existing()
+
+
+def test_workers_aggregate_as_it_was_when_the_collector_was_built() -> None:
+    with set_composite_lp_aggregate(True):
+        collector = AsyncCollector(cartpole, Moded(), frames_per_batch=20, total_frames=60)
+    with collector:
+        assert all(bool(batch["action"].all()) for batch in collector)
 
 
 def test_an_evaluator_and_a_collector_act_as_each_was_told() -> None:

@@ -1,7 +1,8 @@
-"""What holds while torch evaluates a policy: no gradients, and the exploration type that modules look up.
+"""What holds while torch evaluates a policy: no gradients, and the modes that modules look up.
 
-Tensordict keeps that type once for the whole process. Where a learner, collectors and an evaluator live in one process, each
-would act as another one was told to; so threads that act have a type of their own here.
+Tensordict keeps each mode once for the whole process: how modules explore, whether they aggregate the log-probabilities of
+several actions, whether they leave entries that exist as they are. Where a learner, collectors and an evaluator live in one
+process, each would act as another one was told to, so threads that act have modes of their own here.
 """
 
 from __future__ import annotations
@@ -13,53 +14,76 @@ from typing import Any
 
 import torch
 from tensordict.nn import probabilistic
+from tensordict.nn import utils as modes
 
 from windrow._exploration import interaction_type
 
 
 class _Own(threading.local):
-    """The type of one thread, if it acts."""
+    """The mode of one thread, if it has one."""
 
     acts = False
-    type: Any = None
-
-
-_OWN = _Own()
+    mode: Any = None
 
 
 class _PerThread:
-    """In place of what tensordict keeps the type in: a thread that acts sees its own, all others the one that they share."""
+    """In place of what tensordict keeps a mode in: a thread that acts sees its own, all others the one that they share."""
 
     def __init__(self, shared: Any) -> None:
         self._shared = shared
+        self.own = _Own()
 
     def get_mode(self) -> Any:
-        return _OWN.type if _OWN.acts else self._shared.get_mode()
+        own = self.own
+        return own.mode if own.acts else self._shared.get_mode()
 
     def set_mode(self, mode: Any) -> None:
-        if _OWN.acts:
-            _OWN.type = mode
+        if self.own.acts:
+            self.own.mode = mode
         else:
             self._shared.set_mode(mode)
 
 
-probabilistic._interaction_type = _PerThread(probabilistic._interaction_type)
+_EXPLORATION = probabilistic._interaction_type = _PerThread(probabilistic._interaction_type)
+_AGGREGATION = modes._composite_lp_aggregate = _PerThread(modes._composite_lp_aggregate)
+_SKIPPING = modes._skip_existing = _PerThread(modes._skip_existing)
+
+
+def aggregation() -> Any:
+    """How log-probabilities of several actions are aggregated in this thread."""
+    return _AGGREGATION.get_mode()
 
 
 @contextlib.contextmanager
-def acting(exploration_type: str) -> Iterator[None]:
-    """Lets this thread act in this context."""
-    before = _OWN.acts, _OWN.type
-    _OWN.acts, _OWN.type = True, interaction_type(exploration_type)
+def acting(exploration_type: str, aggregates: Any) -> Iterator[None]:
+    """Lets this thread act in this context, as :func:`act_from_now_on` does."""
+    kept = (_EXPLORATION.own, _AGGREGATION.own, _SKIPPING.own)
+    before = [(own.acts, own.mode) for own in kept]
+    _begin(exploration_type, aggregates)
     try:
         with torch.no_grad():
             yield
     finally:
-        _OWN.acts, _OWN.type = before
+        for own, (acts, mode) in zip(kept, before, strict=True):
+            own.acts, own.mode = acts, mode
 
 
-def act_from_now_on(exploration_type: str) -> None:
-    """Lets this thread, which does nothing else, act until it ends; costs next to nothing if it does so already."""
-    if not _OWN.acts:
-        _OWN.acts, _OWN.type = True, interaction_type(exploration_type)
-        torch.set_grad_enabled(False)
+def act_from_now_on(exploration_type: str, aggregates: Any) -> None:
+    """Lets this thread, which does nothing else, act until it ends; costs next to nothing if it does so already.
+
+    Args:
+        exploration_type: name of the exploration type.
+        aggregates: how log-probabilities of several actions are aggregated.
+    """
+    if _EXPLORATION.own.acts:
+        # Modules put back what they have found, or what another thread has.
+        _SKIPPING.own.mode = False
+        return
+    _begin(exploration_type, aggregates)
+    torch.set_grad_enabled(False)
+
+
+def _begin(exploration_type: str, aggregates: Any) -> None:
+    modes_of_one = (_EXPLORATION, interaction_type(exploration_type)), (_AGGREGATION, aggregates), (_SKIPPING, False)
+    for kept, mode in modes_of_one:
+        kept.own.acts, kept.own.mode = True, mode

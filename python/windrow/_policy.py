@@ -66,11 +66,22 @@ def choose(
     """
     if backend not in BACKENDS:
         raise ValueError(f'policy_backend must be "auto", "native" or "torch", got {backend!r}')
-    make = partial(_actor, exploration_type=exploration_type, threads=threads, device=device, trust=trust, register=register)
+    if factories is None and is_random(policy, env):
+        return Choice(None)
+    from windrow import _acting
+
+    make = partial(
+        _actor,
+        exploration_type=exploration_type,
+        # As whoever builds the collector has it, whatever learners do later.
+        aggregates=_acting.aggregation(),
+        threads=threads,
+        device=device,
+        trust=trust,
+        register=register,
+    )
     if factories is not None:
         return Choice([partial(make, factory, copied=False) for factory in factories], source=policy)
-    if is_random(policy, env):
-        return Choice(None)
     if not callable(policy):
         raise TypeError(f"expected a policy that can be called, got {type(policy).__name__}")
     fallback = [partial(make, lambda: policy, copied=threads)]
@@ -88,20 +99,18 @@ def choose(
     return Choice(fallback, source=module, shared=shared)
 
 
-def _actor(
-    make: Callable[[], Any], *, exploration_type: str, threads: bool, copied: bool, **options: Any
-) -> Any:
+def _actor(make: Callable[[], Any], *, exploration_type: str, threads: bool, **options: Any) -> Any:
     """What acts for one worker."""
     from windrow._torch_policy import TorchPolicy
 
-    return TorchPolicy(make(), exploration_type, threaded=threads, copied=copied, **options)
+    return TorchPolicy(make(), exploration_type, threaded=threads, **options)
 
 
 def acting(exploration_type: str) -> AbstractContextManager[None]:
     """What holds while torch evaluates a policy in the user's thread."""
     from windrow import _acting
 
-    return _acting.acting(exploration_type)
+    return _acting.acting(exploration_type, _acting.aggregation())
 
 
 def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: Any) -> Any:

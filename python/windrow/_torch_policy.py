@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from windrow import _recurrent, _weights
-from windrow._acting import act_from_now_on, acting
+from windrow._acting import act_from_now_on, acting, aggregation
 
 Key = str | tuple[str, ...]
 
@@ -29,6 +29,7 @@ class TorchPolicy:
     Args:
         policy: a module, or any callable that one of the rules of :func:`calls_with_tensordict` fits.
         exploration_type: name of the exploration type that holds while the policy is called.
+        aggregates: how the policy aggregates log-probabilities of several actions, where it is called in another thread.
         threaded: the policy is called in a thread of the engine, not in the user's.
         copied: call a copy of the module instead of the user's own object.
         device: where the policy is evaluated; None where its inputs are, on the CPU.
@@ -48,6 +49,7 @@ class TorchPolicy:
         policy: Callable[..., Any],
         exploration_type: str,
         *,
+        aggregates: Any,
         threaded: bool,
         copied: bool,
         device: Any = None,
@@ -64,6 +66,7 @@ class TorchPolicy:
         self.register = register
         self.reads_init = register and reads_init(policy, trust)
         self.exploration_type = exploration_type
+        self.aggregates = aggregates
         self.tensors = {} if self.module is None else _weights.tensors_of(self.module)
         self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
 
@@ -83,7 +86,7 @@ class TorchPolicy:
         """
         self.keys = list(inputs)
         self.batch = torch.Size(batch)
-        with acting(self.exploration_type):
+        with acting(self.exploration_type, self.aggregates):
             if calls_with_tensordict(self.policy, self.trust):
                 found = self._bind_tensordict(inputs, action_keys)
             else:
@@ -99,7 +102,7 @@ class TorchPolicy:
         """
         # In the user's thread, whoever asks for a batch has entered `acting`.
         if self.threaded:
-            act_from_now_on(self.exploration_type)
+            act_from_now_on(self.exploration_type, self.aggregates)
         if self.device is not None:
             inputs = tuple(value.to(self.device) for value in inputs)
         return self.call(*inputs)
