@@ -77,7 +77,8 @@ class Memory:
 def find(
     policy: Any, inputs: Tensors, evaluate: Callable[[Tensors], TensorDictBase], *, batch: torch.Size, prime: bool
 ) -> tuple[Memory | None, Tensors]:
-    """Calls ``policy`` as at the first step of an episode. Returns what it has to remember, and what it writes.
+    """Calls ``policy`` as at the first step of an episode. Returns what it has to remember, and what it returned: its states,
+    and all that it was given and wrote.
 
     Args:
         inputs: observations.
@@ -122,7 +123,7 @@ def find(
                 "has at first"
             )
         start[key] = value.to(written)
-    outputs = {key: value for key, value in {**start, **found}.items() if key in sources or key not in inputs}
+    outputs = {**start, **found}
     if not sources:
         return None, outputs
 

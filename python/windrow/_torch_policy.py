@@ -73,7 +73,8 @@ class TorchPolicy:
     def bind(
         self, inputs: dict[Key, torch.Tensor], action_keys: list[Key], batch: list[int]
     ) -> list[tuple[list[str], torch.Tensor]]:
-        """Calls the policy once, and returns what it writes: the actions in the order of ``action_keys``, then the rest.
+        """Calls the policy once, and returns what it writes: the actions in the order of ``action_keys``, then the rest, such as
+        observations that it has replaced. It is to write the same at each step.
 
         Args:
             inputs: a first observation, or zeros, for each key of the environment, ``[*batch, *shape]``.
@@ -136,7 +137,8 @@ class TorchPolicy:
         self.stepwise = _recurrent.stepwise()
         self.call = self._whole_output
         memory, found = _recurrent.find(self.policy, inputs, self._probe, batch=self.batch, prime=self.register)
-        outputs = {key: value for key, value in found.items() if not _recurrent.is_private(key)}
+        left = self._left_alone if memory is None else self._left_alone - memory.given.keys()
+        outputs = {key: value for key, value in found.items() if key not in left and not _recurrent.is_private(key)}
         missing = [key for key in action_keys if key not in outputs]
         if missing:
             raise KeyError(f"the policy writes {list(outputs)}, but no {missing[0]!r}, which the environment takes")
@@ -158,7 +160,19 @@ class TorchPolicy:
         return torch.random.fork_rng(devices=devices)
 
     def _whole_output(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
-        return (self._evaluate(inputs),)
+        # Those of inference mode do not count what is written into them: they count as written.
+        versions = [None if value.is_inference() else value._version for value in inputs]
+        returned = self._evaluate(inputs)
+        declared = getattr(self.policy, "out_keys", None) or ()
+        self._left_alone = {
+            key
+            for key, value, version in zip(self.keys, inputs, versions)
+            if key not in declared
+            and version is not None
+            and returned.get(key, value) is value
+            and value._version == version
+        }
+        return (returned,)
 
     def _evaluate(self, inputs: Sequence[torch.Tensor]) -> TensorDictBase:
         given = TensorDict(dict(zip(self.keys, inputs)), batch_size=self.batch)

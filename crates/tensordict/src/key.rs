@@ -52,6 +52,12 @@ impl NestedKey {
         &self.parts[self.parts.len() - 1]
     }
 
+    /// Whether this key and `other` cannot both be leaves of one dict: they are equal, or one lies below the other.
+    pub fn overlaps(&self, other: &NestedKey) -> bool {
+        let mut names = self.components().iter().zip(other.components());
+        names.all(|(own, theirs)| own == theirs)
+    }
+
     /// The key of `other` inside the dict that this key names.
     #[must_use]
     pub fn join(&self, other: &NestedKey) -> NestedKey {
@@ -379,6 +385,8 @@ mod tests {
         assert_eq!(NestedKey::from("a").join(&key).components().len(), 3);
         assert!(NestedKey::from("next") < key);
         assert!(NestedKey::from("a") < NestedKey::from("b"));
+        assert!(key.overlaps(&key) && key.overlaps(&"next".into()));
+        assert!(NestedKey::from("next").overlaps(&key) && !key.overlaps(&"reward".into()));
     }
 
     #[test]

@@ -1,8 +1,9 @@
+use tensordict::{NestedKey, for_dtype};
 use windrow_env::EnvSpec;
 use windrow_policy::{
     EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, Published, RandomPolicy, WeightStore,
 };
-use windrow_slab::{LeafSpec, Step};
+use windrow_slab::{Key, LeafSpec, Step};
 
 use crate::CollectError;
 
@@ -14,6 +15,8 @@ pub(crate) struct Actor {
     /// Leaves that are the action; the policy's columns after them are extra ones.
     action_leaves: usize,
     columns: Vec<LeafSpec>,
+    /// The observation that each extra column stands in place of.
+    replaced: Vec<Option<usize>>,
     exploration: ExplorationType,
     version: i64,
     /// Whether the version is to be taken from the store even if it is no other.
@@ -24,7 +27,8 @@ impl Actor {
     /// Binds `policy` to the environment.
     ///
     /// # Errors
-    /// When the policy does not fit, or declares other action columns than the environment has.
+    /// When the policy does not fit, or declares other action columns than the environment has, or writes an observation of
+    /// another type or shape.
     pub(crate) fn new(
         mut policy: Box<dyn Policy>,
         env: &EnvSpec,
@@ -48,6 +52,7 @@ impl Actor {
             random,
             warming_up: false,
             action_leaves: action.len(),
+            replaced: replaced(&columns, action.len(), env)?,
             columns,
             exploration,
             version: 0,
@@ -123,8 +128,14 @@ impl Actor {
             exploration: self.exploration,
         };
         if self.warming_up {
-            for leaf in self.action_leaves..self.columns.len() {
-                step.policy.zero(leaf)?;
+            for (leaf, replaced) in (self.action_leaves..).zip(&self.replaced) {
+                match *replaced {
+                    None => step.policy.zero(leaf)?,
+                    Some(index) => for_dtype!(self.columns[leaf].dtype, T => {
+                        let observed = step.obs.get::<T>(Key::new(index))?;
+                        step.policy.get_mut::<T>(Key::new(leaf))?.copy_from_slice(observed);
+                    }),
+                }
             }
             self.random.act(&input, step.policy.reborrow())?;
         } else {
@@ -145,7 +156,37 @@ impl std::fmt::Debug for Actor {
     }
 }
 
-fn describe(leaf: Option<&LeafSpec>) -> String {
+/// The observation that each column behind the first `actions` stands in place of. A state stands for none.
+fn replaced(
+    columns: &[LeafSpec],
+    actions: usize,
+    env: &EnvSpec,
+) -> Result<Vec<Option<usize>>, CollectError> {
+    let observed = env.observation_leaves();
+    let next = NestedKey::from("next");
+    columns[actions..]
+        .iter()
+        .map(|column| {
+            let is_state = columns
+                .iter()
+                .any(|other| other.key == next.join(&column.key));
+            let index = observed.iter().position(|leaf| leaf.key == column.key);
+            let Some(index) = index.filter(|_| !is_state) else {
+                return Ok(None);
+            };
+            match observed[index] == *column {
+                true => Ok(Some(index)),
+                false => Err(CollectError::PolicyWrites {
+                    env: env.id.clone(),
+                    expected: describe(observed.get(index)),
+                    got: describe(Some(column)),
+                }),
+            }
+        })
+        .collect()
+}
+
+pub(crate) fn describe(leaf: Option<&LeafSpec>) -> String {
     match leaf {
         Some(leaf) => format!("{} {} {:?}", leaf.key, leaf.dtype, leaf.shape.as_slice()),
         None => "no such column".to_owned(),

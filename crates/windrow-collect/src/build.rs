@@ -9,7 +9,7 @@ use windrow_env::{EnvSpec, VecEnv};
 use windrow_slab::{Layout, LeafSpec, RecordSpec, Ring, RingSpec, Shares, SlabError};
 
 use crate::CollectError;
-use crate::actor::Actor;
+use crate::actor::{Actor, describe};
 use crate::builder::{CollectorBuilder, EnvMaker};
 use crate::collector::Collector;
 use crate::consumer::Consumer;
@@ -50,7 +50,7 @@ pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError>
     };
     let ring = Layout::new(&record, shares)
         .and_then(|layout| Ring::new(layout, ring_spec(&chosen, workers)))
-        .map_err(|error| unbuilt(error, schedule.frames_per_batch()))?;
+        .map_err(|error| unbuilt(error, &spec, &record, schedule.frames_per_batch()))?;
     ring.end_at(schedule.end());
     let shared = Arc::new(Shared::new(schedule, workers, &chosen));
     let ids = TrajIds {
@@ -214,8 +214,24 @@ fn check_plan(chosen: &CollectorBuilder, workers: usize) -> Result<(), CollectEr
 }
 
 /// Why there is no ring for batches of so many frames.
-fn unbuilt(error: SlabError, frames_per_batch: u64) -> CollectError {
+fn unbuilt(
+    error: SlabError,
+    spec: &EnvSpec,
+    record: &RecordSpec,
+    frames_per_batch: u64,
+) -> CollectError {
     match error {
+        SlabError::DuplicateColumn { key } => {
+            let written = record.policy.iter().find(|leaf| leaf.key.overlaps(&key));
+            match written {
+                None => SlabError::DuplicateColumn { key }.into(),
+                Some(leaf) => CollectError::PolicyWrites {
+                    env: spec.id.clone(),
+                    expected: key.to_string(),
+                    got: describe(Some(leaf)),
+                },
+            }
+        }
         SlabError::TooLarge { .. } | SlabError::NoMemory { .. } => CollectError::BatchMemory {
             frames_per_batch,
             source: error,

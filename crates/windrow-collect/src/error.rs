@@ -78,6 +78,18 @@ pub enum CollectError {
         /// What the policy declares in its place.
         got: String,
     },
+    /// The policy writes what frames have from elsewhere, or an observation of another type or shape.
+    #[error(
+        "the policy writes {got}, where frames of {env} have {expected}: let it write that under another name"
+    )]
+    PolicyWrites {
+        /// The environment.
+        env: String,
+        /// What frames have.
+        expected: String,
+        /// Name, element type and shape of what the policy writes.
+        got: String,
+    },
     /// Memory could not be laid out or lent.
     #[error(transparent)]
     Slab(#[from] SlabError),

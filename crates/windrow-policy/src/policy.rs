@@ -95,8 +95,9 @@ pub trait Policy: Send {
 /// Columns that a policy writes for each environment and step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicySpec {
-    /// Action leaves, then extra columns. None has the name of an observation, unless the policy writes it under `"next"` too:
-    /// it is state then, which the environment gives the first value of, and is delivered as the policy writes it.
+    /// Action leaves, then extra columns. One with the name, type and shape of an observation is delivered in its place, at the
+    /// root, while what follows stays the environment's; unless the policy writes it under `"next"` too: it is state then,
+    /// which the environment gives the first value of, and is delivered as the policy writes it.
     pub columns: Vec<LeafSpec>,
 }
 

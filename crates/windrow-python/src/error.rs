@@ -54,6 +54,7 @@ pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
         | CollectError::Env { .. }
         | CollectError::Policy(_)
         | CollectError::PolicyColumns { .. }
+        | CollectError::PolicyWrites { .. }
         | CollectError::Workers(_)
         | CollectError::ProfileRollouts { .. }
         | CollectError::State(_) => PyValueError::new_err(in_python(&message)),

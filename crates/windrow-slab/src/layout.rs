@@ -14,8 +14,9 @@ use crate::{LeafSpec, SlabError};
 pub struct RecordSpec {
     /// Written by the environment; delivered at the root and, for the observation that followed, under `"next"`.
     pub observation: Vec<LeafSpec>,
-    /// Written by the policy: the action, then its extra columns. An observation that it writes too, at the root and under
-    /// `"next"`, is state of its own, to which the environment gives the first value: the policy's columns are delivered.
+    /// Written by the policy: the action, then its extra columns. What it writes in place of an observation or a flag at the
+    /// root is delivered there; an observation that it writes under `"next"` as well is state of its own, to which the
+    /// environment gives the first value, and the policy's column is delivered there too.
     pub policy: Vec<LeafSpec>,
     /// Observations that are delivered under `"next"` alone, such as rewards.
     pub next_only: Vec<NestedKey>,
@@ -162,7 +163,7 @@ impl Layout {
         let leaves = all_leaves(record);
         for (i, (leaf, _)) in leaves.iter().enumerate().filter(|(_, leaf)| leaf.1) {
             let mut before = leaves[..i].iter().filter(|(_, delivered)| *delivered);
-            if before.any(|(other, _)| clash(&other.key, &leaf.key)) {
+            if before.any(|(other, _)| other.key.overlaps(&leaf.key)) {
                 return Err(SlabError::DuplicateColumn {
                     key: leaf.key.clone(),
                 });
@@ -236,9 +237,9 @@ impl Layout {
 fn all_leaves(record: &RecordSpec) -> Vec<(LeafSpec, bool)> {
     let next = NestedKey::from("next");
     let written = |key: &NestedKey| record.policy.iter().any(|leaf| leaf.key == *key);
-    let observed = |leaf: &LeafSpec| !(written(&leaf.key) && written(&next.join(&leaf.key)));
     let flag = |key: NestedKey| LeafSpec::new(key, DType::Bool, [1]);
-    let at_root = |leaf: &LeafSpec| observed(leaf) && !record.next_only.contains(&leaf.key);
+    let at_root = |leaf: &LeafSpec| !written(&leaf.key) && !record.next_only.contains(&leaf.key);
+    let under_next = |leaf: &LeafSpec| !(written(&leaf.key) && written(&next.join(&leaf.key)));
     let root = record.observation.iter();
     let mut leaves: Vec<_> = root.map(|leaf| (leaf.clone(), at_root(leaf))).collect();
     leaves.extend(record.policy.iter().map(|leaf| (leaf.clone(), true)));
@@ -249,10 +250,15 @@ fn all_leaves(record: &RecordSpec) -> Vec<(LeafSpec, bool)> {
                 key,
                 ..leaf.clone()
             },
-            observed(leaf),
+            under_next(leaf),
         )
     }));
-    let mut counted: Vec<_> = FLAGS.map(|name| flag(NestedKey::from(name))).to_vec();
+    leaves.extend(FLAGS.map(|name| {
+        let root = flag(NestedKey::from(name));
+        let delivered = !written(&root.key);
+        (root, delivered)
+    }));
+    let mut counted = Vec::new();
     counted.extend(FLAGS.map(|name| flag(NestedKey::from(("next", name)))));
     counted.push(LeafSpec::new(("next", "reward"), DType::F32, [1]));
     if record.traj_ids {
@@ -263,14 +269,6 @@ fn all_leaves(record: &RecordSpec) -> Vec<(LeafSpec, bool)> {
     }
     leaves.extend(counted.into_iter().map(|leaf| (leaf, true)));
     leaves
-}
-
-/// Whether two names cannot stand in one tree: they are equal, or one is a leaf where the other has a branch.
-fn clash(a: &NestedKey, b: &NestedKey) -> bool {
-    a.components()
-        .iter()
-        .zip(b.components())
-        .all(|(a, b)| a == b)
 }
 
 impl PartLayout {
@@ -347,10 +345,13 @@ mod tests {
     #[test]
     fn a_name_used_twice_is_refused() {
         let mut record = record();
-        record.policy.push(LeafSpec::new("done", DType::Bool, [1]));
+        let reward = NestedKey::from(("next", "reward"));
+        record
+            .policy
+            .push(LeafSpec::new(reward.clone(), DType::F32, [1]));
         assert_eq!(
             Layout::new(&record, shares(&[1], 1)).unwrap_err(),
-            SlabError::DuplicateColumn { key: "done".into() }
+            SlabError::DuplicateColumn { key: reward }
         );
         record.policy[1] = LeafSpec::new("next", DType::F32, []);
         assert!(matches!(
@@ -360,26 +361,24 @@ mod tests {
     }
 
     #[test]
-    fn an_observation_that_the_policy_writes_too_is_delivered_once() {
+    fn what_the_policy_writes_too_is_delivered_once() {
         let mut record = record();
         let written = |key: NestedKey| LeafSpec::new(key, DType::F32, [4]);
+        let delivered = |record: &RecordSpec| {
+            let layout = Layout::new(record, shares(&[2], 3)).unwrap();
+            let delivered = layout.places.iter().filter(|place| place.delivered);
+            let delivered: Vec<_> = delivered.map(|place| place.column).collect();
+            assert_eq!(delivered.len(), layout.columns().count());
+            let part = &layout.parts[0];
+            assert!(part.policy.iter().all(|column| delivered.contains(column)));
+            [part.obs[0], part.next_obs[0], part.root_flags[0]].map(|own| delivered.contains(&own))
+        };
         record.policy.push(written("observation".into()));
-        assert_eq!(
-            Layout::new(&record, shares(&[1], 1)).unwrap_err(),
-            SlabError::DuplicateColumn {
-                key: "observation".into()
-            }
-        );
+        assert_eq!(delivered(&record), [false, true, true]);
         record.policy.push(written(("next", "observation").into()));
-        let layout = Layout::new(&record, shares(&[2], 3)).unwrap();
-        let delivered = layout.places.iter().filter(|place| place.delivered);
-        let delivered: Vec<_> = delivered.map(|place| place.column).collect();
-        assert_eq!(delivered.len(), layout.columns().count());
-        let part = &layout.parts[0];
-        for column in &part.policy {
-            assert!(delivered.contains(column));
-        }
-        assert!(!delivered.contains(&part.obs[0]) && !delivered.contains(&part.next_obs[0]));
+        assert_eq!(delivered(&record), [false, false, true]);
+        record.policy.push(LeafSpec::new("done", DType::Bool, [1]));
+        assert_eq!(delivered(&record), [false, false, false]);
     }
 
     #[test]

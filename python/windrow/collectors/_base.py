@@ -33,7 +33,8 @@ class BaseCollector(Reach):
         create_env_fn: an environment, an id such as ``"CartPole-v1"``, or a function that returns one; a list of these where
             there are several workers.
         policy: who acts. None acts at random; otherwise a module of tensordict, or a callable whose parameters are called
-            as observations are, or ``tensordict`` or ``td``.
+            as observations are, or ``tensordict`` or ``td``. It writes the same at each step; where it replaces an
+            observation, batches hold what it wrote at the root, and what the environment observed under ``"next"``.
         policy_factory: a function without arguments that makes the policy, or one for each worker. ``policy`` is then only
             where new weights come from.
         frames_per_batch: frames in each batch, over all workers and environments; a list says how many each worker has. Where

@@ -23,8 +23,8 @@ class Adapter:
     are observed too, so that nothing is lost, rewards under ``"next"`` alone. The reward of a step is then the sum of all
     rewards, unless there is one called ``"reward"``; the flags say whether any of an environment's are set.
 
-    What the ``state_spec`` names beside the observations is passed on where the policy writes it, and otherwise what a reset has
-    given.
+    What the ``state_spec`` names, and what is observed, is passed on where the policy writes it; otherwise the environment reads
+    what a reset or step has given.
 
     Raises:
         ValueError: a reward that belongs to the whole environment is not one number.
@@ -58,7 +58,8 @@ class Adapter:
         self.action = _tree([(key, self._describe(key, spec)) for key, spec in acted.items()])
         self._acted = [(key, acted[key]) for key in _order(self.action)]
         self.state = _tree([(key, ("unbounded", _type(spec.dtype), self._shape(spec))) for key, spec in state.items()])
-        self._state = [(key, state[key]) for key in _order(self.state)]
+        self._readable = {**observed, **state}
+        self._written: list[tuple[Any, Any]] = []
         flags = [key for key, _ in _leaves(env.full_done_spec)]
         self._flags = {name: [key for key in flags if _last(key) == name] for name in ("done", "terminated", "truncated")}
 
@@ -98,15 +99,18 @@ class Adapter:
         asked = asked.reshape(self._batch + (1,) * (len(shape) - len(self._batch)))
         return asked.expand(shape).to(self._env.device or "cpu")
 
+    def reads(self, keys: list[Any]) -> None:
+        """The policy writes these states and observations."""
+        self._written = [(key, self._readable[key]) for key in keys]
+
     def step(self, actions: list[Any], state: list[Any]) -> tuple[list[Any], Any, Any, Any]:
-        """Steps all environments. Of the state, that is None which the policy does not write."""
+        """Steps all environments; ``state`` is what the policy has written, as :meth:`reads` was told."""
         if self._root is None:
             raise RuntimeError(f"{self.id} was stepped before it was reset")
-        written = zip([*self._acted, *self._state], [*actions, *state], strict=True)
+        written = zip([*self._acted, *self._written], [*actions, *state], strict=True)
         for (key, spec), array in written:
-            if array is not None:
-                value = torch.from_numpy(array).reshape(spec.shape)
-                self._root.set(key, value.to(dtype=spec.dtype, device=self._env.device))
+            value = torch.from_numpy(array).reshape(spec.shape)
+            self._root.set(key, value.to(dtype=spec.dtype, device=self._env.device))
         stepped = self._env.step(self._root)
         following = stepped.get("next")
         self._root = self._env.step_mdp(stepped)

@@ -3,7 +3,7 @@
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use tensordict::DType;
+use tensordict::{DType, NestedKey};
 use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow::slab::{LeafSpec, RowBlock, Rows, RowsMut};
 
@@ -12,18 +12,21 @@ use super::read::Leaf;
 use super::rows::{Origin, Target, copy_rows};
 use super::source::Held;
 use super::write::Writer;
+use crate::batch;
 use crate::gil::attach;
 
 /// Environments that a Python object steps: `reset(envs, seeds)` and `step(actions, state)` take and return lists of
-/// arrays, one for each leaf, with a leading dimension for the environments; state that the policy does not write is None.
+/// arrays, one for each leaf, with a leading dimension for the environments; the state is what `reads(keys)` was told of.
 pub(super) struct ForeignEnvs {
     spec: EnvSpec,
     num_envs: usize,
     held: Held,
     observed: Vec<Leaf>,
     acted: Vec<Writer>,
-    /// What the environments may read beside their actions, and what makes arrays of it where the policy writes it.
-    state: Vec<(LeafSpec, Option<Writer>)>,
+    /// What the environments may read beside their actions and what they have observed.
+    state: Vec<LeafSpec>,
+    /// What makes arrays of what the policy writes of both.
+    written: Vec<Writer>,
     /// What a reset of some returns for all.
     scratch: RowBlock,
     outcome: [Leaf; 3],
@@ -64,7 +67,8 @@ impl ForeignEnvs {
             scratch: RowBlock::new(&observed, num_envs)?,
             observed: read_leaves(&observed, "observation", &spec.id),
             acted: write_leaves(&spec.action_leaves()),
-            state: state.into_iter().map(|leaf| (leaf, None)).collect(),
+            state,
+            written: Vec::new(),
             outcome: outcome_leaves(&spec.id),
             spec,
             num_envs,
@@ -110,9 +114,9 @@ impl ForeignEnvs {
             .collect::<Result<_, _>>()?;
         let actions = PyList::new(py, actions).map_err(EnvError::failed)?;
         let state: Vec<_> = self
-            .state
+            .written
             .iter()
-            .map(|(_, leaf)| leaf.as_ref().map(|leaf| leaf.write(py, rows)).transpose())
+            .map(|leaf| leaf.write(py, rows))
             .collect::<Result<_, _>>()?;
         let result = self
             .held
@@ -212,8 +216,14 @@ impl VecEnv for ForeignEnvs {
     }
 
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
-        for (leaf, writer) in &mut self.state {
-            let Some(index) = columns.iter().position(|column| column.key == leaf.key) else {
+        let next = NestedKey::from("next");
+        let find = |key: &NestedKey| columns.iter().position(|column| column.key == *key);
+        // A state of the policy's own is none of the environment's business.
+        let mut observed = self.spec.observation_leaves();
+        observed.retain(|leaf| find(&next.join(&leaf.key)).is_none());
+        let mut keys = Vec::new();
+        for leaf in self.state.iter().chain(&observed) {
+            let Some(index) = find(&leaf.key) else {
                 continue;
             };
             let written = &columns[index];
@@ -226,9 +236,17 @@ impl VecEnv for ForeignEnvs {
                     written.shape.as_slice()
                 )));
             }
-            *writer = Some(write_leaf(index, written));
+            self.written.push(write_leaf(index, written));
+            keys.push(&leaf.key);
         }
-        Ok(())
+        let tell = |py: Python<'_>| -> PyResult<()> {
+            let keys = keys.iter().map(|key| batch::key_to_python(py, key));
+            let keys = keys.collect::<PyResult<Vec<_>>>()?;
+            let adapter = self.held.object.bind(py);
+            adapter.call_method1(intern!(py, "reads"), (keys,))?;
+            Ok(())
+        };
+        attach(tell).map_err(EnvError::failed)
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
