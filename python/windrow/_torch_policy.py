@@ -71,7 +71,11 @@ class TorchPolicy:
         self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
 
     def bind(
-        self, inputs: dict[Key, torch.Tensor], action_keys: list[Key], batch: list[int]
+        self,
+        inputs: dict[Key, torch.Tensor],
+        action_keys: list[Key],
+        batch: list[int],
+        groups: Sequence[tuple[Key, list[int]]] = (),
     ) -> list[tuple[list[str], torch.Tensor]]:
         """Calls the policy once, and returns what it writes: the actions in the order of ``action_keys``, then the rest, such as
         observations that it has replaced. It is to write the same at each step.
@@ -80,6 +84,7 @@ class TorchPolicy:
             inputs: a first observation, or zeros, for each key of the environment, ``[*batch, *shape]``.
             action_keys: the actions that the environment wants.
             batch: dimensions of a batch of observations: none for one environment.
+            groups: batch sizes of nested entries that have dimensions of their own, outer ones first.
 
         Raises:
             TypeError: the policy cannot be called with these observations, or returns something else than tensors.
@@ -87,6 +92,7 @@ class TorchPolicy:
         """
         self.keys = list(inputs)
         self.batch = torch.Size(batch)
+        self.groups = [(key, torch.Size(size)) for key, size in groups]
         with acting(self.exploration_type, self.aggregates):
             if calls_with_tensordict(self.policy, self.trust):
                 found = self._bind_tensordict(inputs, action_keys)
@@ -176,6 +182,8 @@ class TorchPolicy:
 
     def _evaluate(self, inputs: Sequence[torch.Tensor]) -> TensorDictBase:
         given = TensorDict(dict(zip(self.keys, inputs)), batch_size=self.batch)
+        for group, size in self.groups:
+            given.get(group).batch_size = size
         returned = self.policy(given)
         if returned is None:
             return given

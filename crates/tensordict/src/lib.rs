@@ -50,4 +50,4 @@ pub use error::{Result, TensorError};
 pub use key::{AsKey, NestedKey};
 pub use shape::{Shape, Strides, row_major};
 pub use tensor::{Iter, Owner, Tensor};
-pub use tensordict::{Entry, TensorDict};
+pub use tensordict::{Entry, Group, TensorDict};

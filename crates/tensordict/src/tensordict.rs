@@ -8,6 +8,7 @@ use crate::{NestedKey, Result, Shape, Tensor, TensorError};
 
 mod combine;
 mod display;
+mod groups;
 mod keys;
 mod lookup;
 mod map;
@@ -15,6 +16,8 @@ mod views;
 
 #[cfg(test)]
 mod tests;
+
+pub use groups::Group;
 
 /// Names of the batch dimensions, `None` where a dimension has none.
 pub(crate) type Names = SmallVec<[Option<Arc<str>>; 2]>;

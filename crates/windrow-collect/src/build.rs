@@ -109,6 +109,7 @@ fn record(chosen: &CollectorBuilder, spec: &EnvSpec, columns: Vec<LeafSpec>) -> 
         observation: spec.observation_leaves(),
         policy: columns,
         next_only: spec.rewards.clone(),
+        groups: spec.groups.clone(),
         traj_ids: chosen.track_traj_ids,
         policy_version: chosen.track_policy_version,
     }

@@ -6,7 +6,7 @@ use windrow_slab::Lease;
 use crate::CollectError;
 use crate::plan::CatResults;
 use crate::postproc::split_trajectories;
-use crate::trajectories::{MASK, TrajectoryBatcher};
+use crate::trajectories::{MASK, TrajectoryBatcher, rebuilt};
 
 /// Something done to every batch before it is delivered.
 pub(crate) type Postproc = Box<
@@ -237,14 +237,13 @@ fn pad_time(part: &TensorDict, missing: usize) -> Result<TensorDict, TensorError
     )?;
     let mut shape = part.batch_size().to_vec();
     shape[time] += missing;
-    let mut padded = TensorDict::new(&shape);
-    let names: Vec<Option<&str>> = part.names().iter().map(Option::as_deref).collect();
-    padded.set_names(&names)?;
-    for (key, tensor) in masked.leaves() {
+    let mut padded = rebuilt(&masked, part.ndim(), &shape, &mut |tensor| {
         let mut shape = tensor.shape().to_vec();
         shape[time] = missing;
         let zeros = Tensor::zeros(tensor.dtype(), shape)?;
-        padded.set(&key, Tensor::cat(&[tensor, &zeros], time)?)?;
-    }
+        Tensor::cat(&[tensor, &zeros], time)
+    })?;
+    let names: Vec<Option<&str>> = part.names().iter().map(Option::as_deref).collect();
+    padded.set_names(&names)?;
     Ok(padded)
 }

@@ -246,6 +246,7 @@ fn zeros(layout: &Layout, steps: usize) -> Result<TensorDict, TensorError> {
         let shape = [size, &leaf.shape[..]].concat();
         part.set(&leaf.key, Tensor::zeros(leaf.dtype, shape)?)?;
     }
+    part.set_groups(layout.groups())?;
     Ok(part)
 }
 

@@ -45,6 +45,7 @@ impl Joined {
                 || other.action != spec.action
                 || other.rewards != spec.rewards
                 || other.masks != spec.masks
+                || other.groups != spec.groups
             {
                 return Err(EnvError::Spec(format!(
                     "environments of one vector observe and accept the same: environment 0 has {:?} and {:?}, environment {num_envs} has {:?} and {:?}",

@@ -1,6 +1,6 @@
 //! What an environment observes and accepts: names, element types, shapes and domains.
 
-use tensordict::{DType, NestedKey, Shape};
+use tensordict::{DType, Group, NestedKey, Shape};
 use windrow_slab::{Key, LeafSpec};
 
 use crate::EnvError;
@@ -203,6 +203,9 @@ pub struct EnvSpec {
     /// Actions of choices, each with the observation (`bool`, `int8` or `uint8`, an element for each choice) that says which of them are legal:
     /// random actions are.
     pub masks: Vec<(NestedKey, NestedKey)>,
+    /// Nested observations and actions that share dimensions of their own, such as agents: batches give these to the dict in
+    /// which they are.
+    pub groups: Vec<Group>,
     /// Whether a collector that is given no seed leaves the environments' generators as they are, since others may have
     /// seeded them.
     pub keeps_seed: bool,
@@ -220,6 +223,7 @@ impl EnvSpec {
             max_episode_steps: None,
             rewards: Vec::new(),
             masks: Vec::new(),
+            groups: Vec::new(),
             keeps_seed: false,
         }
     }

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use tensordict::{DType, Tensor, TensorDict};
+use tensordict::{DType, Shape, Tensor, TensorDict};
 use windrow_replay::{
     LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayBuffer, ReplayError, Storage,
 };
@@ -215,6 +215,35 @@ fn a_directory_is_gone_on_with() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn nested_dicts_keep_dimensions_of_their_own() {
+    let grouped = || {
+        let mut frames = frames(0..4);
+        let observation = Tensor::zeros(DType::F32, [4, 2, 3]).unwrap();
+        frames.set(("agents", "observation"), observation).unwrap();
+        frames
+            .set_groups(&[("agents".into(), Shape::from_slice(&[2]))])
+            .unwrap();
+        frames
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let mapped = || LazyMemmapStorage::new(CAPACITY).at(directory.path());
+    let storages: [Box<dyn Storage>; 3] = [
+        Box::new(ListStorage::new(CAPACITY)),
+        Box::new(LazyTensorStorage::new(CAPACITY)),
+        Box::new(mapped().unwrap()),
+    ];
+    for storage in storages {
+        storage.write(0, &grouped()).unwrap();
+        let read = storage.read();
+        assert_eq!(read.gather(&[0, 1, 2, 3]).unwrap(), grouped());
+        let keys = [("next", "reward").into()];
+        assert!(read.gather_keys(&[0], &keys).unwrap().groups().is_empty());
+    }
+    let again = mapped().unwrap();
+    assert_eq!(again.read().gather(&[0, 1, 2, 3]).unwrap(), grouped());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Which column of a record lies where in a slab.
 
-use tensordict::{DType, NestedKey};
+use tensordict::{DType, Group, NestedKey};
 
 use crate::memory::Memory;
 use crate::rows::{Block, Column, place};
@@ -20,6 +20,9 @@ pub struct RecordSpec {
     pub policy: Vec<LeafSpec>,
     /// Observations that are delivered under `"next"` alone, such as rewards.
     pub next_only: Vec<NestedKey>,
+    /// Nested observations that share dimensions of their own, which batches give to the dict in which they are, at the root
+    /// and under `"next"`.
+    pub groups: Vec<Group>,
     /// Whether frames carry `("collector", "traj_ids")`.
     pub traj_ids: bool,
     /// Whether frames carry `"policy_version"`.
@@ -48,6 +51,7 @@ pub struct Layout {
     pub(crate) bytes: usize,
     pub(crate) places: Vec<Place>,
     pub(crate) parts: Vec<PartLayout>,
+    groups: Vec<Group>,
 }
 
 /// One delivered column: its name, and its rows of the whole slab.
@@ -203,6 +207,7 @@ impl Layout {
         Ok(Self {
             shares,
             bytes,
+            groups: groups(&record.groups, &places),
             places,
             parts,
         })
@@ -229,6 +234,12 @@ impl Layout {
     pub fn columns(&self) -> impl Iterator<Item = &LeafSpec> {
         let delivered = self.places.iter().filter(|place| place.delivered);
         delivered.map(|place| &place.leaf)
+    }
+
+    /// Nested dicts of a batch that have dimensions of their own.
+    #[must_use]
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
     }
 }
 
@@ -271,6 +282,20 @@ fn all_leaves(record: &RecordSpec) -> Vec<(LeafSpec, bool)> {
     leaves
 }
 
+/// Those of `groups` whose delivered columns begin with their dimensions, at the root and under `"next"`.
+fn groups(groups: &[Group], places: &[Place]) -> Vec<Group> {
+    let next = NestedKey::from("next");
+    let below = groups
+        .iter()
+        .map(|(key, own)| (next.join(key), own.clone()));
+    let delivered: Vec<_> = places.iter().filter(|place| place.delivered).collect();
+    let fits = |(key, own): &Group| {
+        let mut columns = delivered.iter().map(|place| &place.leaf);
+        columns.all(|leaf| !leaf.key.overlaps(key) || leaf.shape.starts_with(own))
+    };
+    groups.iter().cloned().chain(below).filter(fits).collect()
+}
+
 impl PartLayout {
     fn new(record: &RecordSpec, places: &[Place], steps: usize, first_row: usize) -> Self {
         let mut columns = places.iter().map(|place| Column {
@@ -302,6 +327,8 @@ impl PartLayout {
 
 #[cfg(test)]
 mod tests {
+    use tensordict::Shape;
+
     use super::*;
 
     fn record() -> RecordSpec {
@@ -309,6 +336,7 @@ mod tests {
             observation: vec![LeafSpec::new("observation", DType::F32, [4])],
             policy: vec![LeafSpec::new("action", DType::I64, [])],
             next_only: Vec::new(),
+            groups: Vec::new(),
             traj_ids: true,
             policy_version: false,
         }
@@ -393,6 +421,25 @@ mod tests {
         let delivered: Vec<_> = layout.columns().map(|leaf| &leaf.key).collect();
         assert!(delivered.contains(&&NestedKey::from("next").join(&reward)));
         assert!(!delivered.contains(&&reward));
+    }
+
+    #[test]
+    fn groups_are_those_whose_columns_have_their_dimensions() {
+        let mut record = record();
+        let action = LeafSpec::new(("agents", "action"), DType::F32, [2, 1]);
+        let observed = LeafSpec::new(("agents", "observation"), DType::F32, [2, 3]);
+        record.policy = vec![action];
+        record.observation.push(observed);
+        record.groups = vec![("agents".into(), Shape::from_slice(&[2]))];
+        let groups = |record: &RecordSpec| {
+            let layout = Layout::new(record, shares(&[2], 3)).unwrap();
+            let keys = layout.groups().iter().map(|(key, _)| key.to_string());
+            keys.collect::<Vec<_>>()
+        };
+        assert_eq!(groups(&record), ["\"agents\"", "(\"next\", \"agents\")"]);
+        let other = LeafSpec::new(("agents", "choice"), DType::I64, []);
+        record.policy.push(other);
+        assert_eq!(groups(&record), ["(\"next\", \"agents\")"]);
     }
 
     #[test]

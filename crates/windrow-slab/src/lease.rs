@@ -163,6 +163,7 @@ impl Lease {
             let tensor = self.tensor(place, first_row, (&batch, &steps), Arc::clone(&owner));
             dict.set(&place.leaf.key, tensor)?;
         }
+        dict.set_groups(self.layout().groups())?;
         Ok(dict)
     }
 

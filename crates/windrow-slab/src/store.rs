@@ -6,7 +6,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use tensordict::TensorDict;
+use tensordict::{Group, TensorDict};
 
 use crate::LeafSpec;
 use crate::memory::Memory;
@@ -54,6 +54,7 @@ use words::Words;
 #[derive(Debug)]
 pub struct Store {
     layout: FrameLayout,
+    groups: Vec<Group>,
     words: Words,
     gate: Gate,
     start: NonNull<u8>,
@@ -145,6 +146,7 @@ impl Store {
         Self {
             // SAFETY: the layout begins with the words.
             words: unsafe { Words::new(start, layout.capacity) },
+            groups: Vec::new(),
             gate: Gate::new(),
             start,
             _backing: backing,
@@ -152,6 +154,12 @@ impl Store {
             shadow: (0..layout.capacity).map(|_| Default::default()).collect(),
             layout,
         }
+    }
+
+    /// This store, which gives nested dicts of what is read dimensions of their own, as frames had them.
+    #[must_use]
+    pub fn with_groups(self, groups: Vec<Group>) -> Self {
+        Self { groups, ..self }
     }
 
     /// Names, types and shapes of one frame of `frames`, which are flat: `[n]`.

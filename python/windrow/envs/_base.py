@@ -315,4 +315,8 @@ class EnvBase(Described):
         for (path, _), array in zip(facts.observation, seen, strict=True):
             tensor = torch.from_numpy(array)
             root.set(short(path), tensor if facts.batch else tensor[0])
+        for path, size in facts.groups.items():
+            group = root.get(short(path), None)
+            if group is not None:
+                group.batch_size = (*facts.batch, *size)
         return root

@@ -209,7 +209,7 @@ class Described:
     def _named(
         self, leaves: list[tuple[tuple[str, ...], _specs.Description]], own: tuple[int, ...] | None = None
     ) -> _specs.Composite:
-        batch = self._known().batch if own is None else own
+        batch, groups = self._known().batch if own is None else own, self._known().groups
         root: dict[str, Any] = {}
         for path, leaf in leaves:
             level = root
@@ -217,9 +217,10 @@ class Described:
                 level = level.setdefault(name, {})
             level[path[-1]] = _specs.of(leaf, batch, self._device)
 
-        def composite(level: dict[str, Any]) -> _specs.Composite:
-            entries = {name: composite(entry) if isinstance(entry, dict) else entry for name, entry in level.items()}
-            return _specs.Composite(entries, batch, self._device)
+        def composite(level: dict[str, Any], path: tuple[str, ...] = ()) -> _specs.Composite:
+            below = {name: (*path, name) for name in level}
+            entries = {n: composite(entry, below[n]) if isinstance(entry, dict) else entry for n, entry in level.items()}
+            return _specs.Composite(entries, (*batch, *groups.get(path, ())), self._device)
 
         return composite(root)
 
@@ -278,6 +279,7 @@ class Facts:
         self.observation = _specs.leaves(handle.observation, "observation")
         self.action = _specs.leaves(handle.action, "action")
         self.rewards = {tuple(path) for path in handle.rewards}
+        self.groups = {tuple(path): tuple(size) for path, size in handle.groups}
 
     def to_action(self, tensordict: TensorDictBase, path: tuple[str, ...], leaf: _specs.Description) -> Any:
         """The action at ``path`` as an array with a leading dimension for the environments."""

@@ -57,11 +57,21 @@ class Adapter:
         acted = dict(_leaves(env.full_action_spec))
         self.action = _tree([(key, self._describe(key, spec)) for key, spec in acted.items()])
         self._acted = [(key, acted[key]) for key in _order(self.action)]
+        self.groups = [(_path(key), size) for key, size in self._groups().items()]
         self.state = _tree([(key, ("unbounded", _type(spec.dtype), self._shape(spec))) for key, spec in state.items()])
         self._readable = {**observed, **state}
         self._written: list[tuple[Any, Any]] = []
         flags = [key for key, _ in _leaves(env.full_done_spec)]
         self._flags = {name: [key for key in flags if _last(key) == name] for name in ("done", "terminated", "truncated")}
+
+    def _groups(self) -> dict[Any, tuple[int, ...]]:
+        """Dimensions that nested specs have beside the batch's, outer ones first."""
+        env, found = self._env, {}
+        for spec in (env.full_observation_spec, env.full_action_spec, env.full_reward_spec, env.full_done_spec):
+            nested = {unravel_key(key): leaf for key, leaf in spec.items(True) if isinstance(leaf, theirs.Composite)}
+            for key, leaf in sorted(nested.items(), key=lambda entry: len(_path(entry[0]))):
+                found.setdefault(key, self._shape(leaf))
+        return {key: size for key, size in found.items() if size}
 
     def _warn_of_others(self) -> None:
         spec = self._env.full_observation_spec

@@ -3,6 +3,7 @@
 use crate::{Tensor, TensorDict};
 
 mod batch;
+mod groups;
 mod keys;
 
 /// Batch `[2, 3]`: the tensors count up; ("next", "extra") has one more batch dimension.

@@ -3,7 +3,7 @@
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use tensordict::{DType, NestedKey};
+use tensordict::{DType, NestedKey, Shape};
 use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow::slab::{LeafSpec, RowBlock, Rows, RowsMut};
 
@@ -52,6 +52,11 @@ impl ForeignEnvs {
                 let (action, mask): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract()?;
                 let pair = (describe::nested_key(&action)?, describe::nested_key(&mask)?);
                 spec.masks.push(pair);
+            }
+            for pair in adapter.getattr("groups")?.try_iter()? {
+                let (key, shape): (Bound<'_, PyAny>, Vec<usize>) = pair?.extract()?;
+                let group = (describe::nested_key(&key)?, Shape::from_vec(shape));
+                spec.groups.push(group);
             }
             spec.keeps_seed = true;
             let state = describe::from_python(&adapter.getattr("state")?)?;

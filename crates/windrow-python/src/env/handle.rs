@@ -109,8 +109,16 @@ impl EnvHandle {
     /// Names of the observations that are rewards.
     #[getter]
     fn rewards(&self) -> Vec<Vec<String>> {
-        let names = |key: &NestedKey| key.components().iter().map(ToString::to_string).collect();
         self.spec.rewards.iter().map(names).collect()
+    }
+
+    /// Names of nested dicts that have dimensions of their own, with these.
+    #[getter]
+    fn groups(&self) -> Vec<(Vec<String>, Vec<usize>)> {
+        let groups = self.spec.groups.iter();
+        groups
+            .map(|(key, own)| (names(key), own.to_vec()))
+            .collect()
     }
 
     /// Resets the environments `envs`, each with its seed or None, and returns what all observe.
@@ -183,6 +191,10 @@ impl EnvHandle {
             ))),
         }
     }
+}
+
+fn names(key: &NestedKey) -> Vec<String> {
+    key.components().iter().map(ToString::to_string).collect()
 }
 
 impl Inner {

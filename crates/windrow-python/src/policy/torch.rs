@@ -156,7 +156,7 @@ impl TorchPolicy {
             .collect::<PyResult<Vec<_>>>()?;
         let found = object
             .bind(py)
-            .call_method1("bind", (inputs, keys, &batch))?;
+            .call_method1("bind", (inputs, keys, &batch, groups(py, env, &batch)?))?;
         let found: Vec<(Vec<String>, Bound<'_, PyAny>)> = found.extract()?;
         let mut columns: Vec<_> = env
             .action_leaves()
@@ -178,6 +178,20 @@ impl TorchPolicy {
             next_frames: Vec::new(),
         })
     }
+}
+
+/// Groups of observations, with the dimensions of a batch of them.
+fn groups<'py>(
+    py: Python<'py>,
+    env: &EnvSpec,
+    batch: &[usize],
+) -> PyResult<Vec<(Bound<'py, PyAny>, Vec<usize>)>> {
+    let observed = env.observation_leaves();
+    let groups = env.groups.iter();
+    groups
+        .filter(|(key, _)| observed.iter().any(|leaf| leaf.key.overlaps(key)))
+        .map(|(key, own)| Ok((batch::key_to_python(py, key)?, [batch, own].concat())))
+        .collect()
 }
 
 /// The column for something that a policy writes beside its action.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tensordict::{NestedKey, TensorDict};
-use windrow_slab::{LeafSpec, Store, StoreError, StoreRead};
+use windrow_slab::{Store, StoreError, StoreRead};
 
 use super::StorageRead;
 use crate::ReplayError;
@@ -33,7 +33,7 @@ impl Lazy {
     pub(super) fn prepare(
         &self,
         frames: &TensorDict,
-        make: impl Fn(Vec<LeafSpec>) -> Result<Store, ReplayError>,
+        make: impl Fn(&TensorDict) -> Result<Store, ReplayError>,
     ) -> Result<(), ReplayError> {
         self.with_store(frames, make, |store| store.check(frames))
     }
@@ -43,7 +43,7 @@ impl Lazy {
         &self,
         first: usize,
         frames: &TensorDict,
-        make: impl Fn(Vec<LeafSpec>) -> Result<Store, ReplayError>,
+        make: impl Fn(&TensorDict) -> Result<Store, ReplayError>,
     ) -> Result<(), ReplayError> {
         self.with_store(frames, make, |store| store.write(first, frames))
     }
@@ -51,7 +51,7 @@ impl Lazy {
     fn with_store(
         &self,
         frames: &TensorDict,
-        make: impl Fn(Vec<LeafSpec>) -> Result<Store, ReplayError>,
+        make: impl Fn(&TensorDict) -> Result<Store, ReplayError>,
         work: impl Fn(&Store) -> Result<(), StoreError>,
     ) -> Result<(), ReplayError> {
         let is_other = |store: &Arc<Store>| {
@@ -69,7 +69,7 @@ impl Lazy {
             if store.as_ref().is_none_or(is_other) {
                 // The old one first: its memory, or its file, makes room for the new.
                 *store = None;
-                *store = Some(Arc::new(make(Store::leaves(frames)?)?));
+                *store = Some(Arc::new(make(frames)?.with_groups(frames.groups())));
                 self.cleared.store(false, Ordering::Relaxed);
             }
         }

@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tensordict::{DType, NestedKey, TensorDict};
+use tensordict::{DType, Group, NestedKey, Shape, TensorDict};
 use windrow_slab::{LeafSpec, Store};
 
 use super::lazy::Lazy;
@@ -57,8 +57,9 @@ impl LazyMemmapStorage {
         std::fs::create_dir_all(directory).map_err(io_error("create", directory))?;
         let layout = directory.join(LAYOUT);
         if layout.exists() {
-            let leaves = read_layout(&layout, self.capacity)?;
+            let (leaves, groups) = read_layout(&layout, self.capacity)?;
             let store = Store::open(&directory.join(ROWS), leaves, self.capacity)?;
+            let store = store.with_groups(groups);
             if store.written() > 0 {
                 self.recovered = Some(Recovered {
                     rows: store.read().filled(),
@@ -72,7 +73,8 @@ impl LazyMemmapStorage {
         Ok(self)
     }
 
-    fn make(&self, leaves: Vec<LeafSpec>) -> Result<Store, ReplayError> {
+    fn make(&self, frames: &TensorDict) -> Result<Store, ReplayError> {
+        let leaves = Store::leaves(frames)?;
         let directory = match &self.directory {
             Some(directory) => directory.as_path(),
             None => self.scratch()?,
@@ -83,7 +85,7 @@ impl LazyMemmapStorage {
             std::fs::remove_file(&rows).map_err(io_error("remove", &rows))?;
         }
         // The layout first: rows without one could not be opened again.
-        let text = layout(&leaves, self.capacity).to_string();
+        let text = layout(&leaves, &frames.groups(), self.capacity).to_string();
         replace(&directory.join(LAYOUT), text.as_bytes())?;
         Ok(Store::open(&rows, leaves, self.capacity)?)
     }
@@ -104,11 +106,11 @@ impl Storage for LazyMemmapStorage {
     }
 
     fn prepare(&self, frames: &TensorDict) -> Result<(), ReplayError> {
-        self.lazy.prepare(frames, |leaves| self.make(leaves))
+        self.lazy.prepare(frames, |frames| self.make(frames))
     }
 
     fn write(&self, first: usize, frames: &TensorDict) -> Result<(), ReplayError> {
-        self.lazy.write(first, frames, |leaves| self.make(leaves))
+        self.lazy.write(first, frames, |frames| self.make(frames))
     }
 
     fn read(&self) -> Box<dyn StorageRead + '_> {
@@ -124,16 +126,22 @@ impl Storage for LazyMemmapStorage {
     }
 }
 
-fn layout(leaves: &[LeafSpec], capacity: usize) -> Value {
+fn layout(leaves: &[LeafSpec], groups: &[Group], capacity: usize) -> Value {
+    let names = |key: &NestedKey| -> Vec<String> {
+        let names = key.components().iter();
+        names.map(ToString::to_string).collect()
+    };
     let leaf = |leaf: &LeafSpec| {
-        let key: Vec<&str> = leaf.key.components().iter().map(|name| &**name).collect();
+        let key = names(&leaf.key);
         json!({ "key": key, "dtype": leaf.dtype.name(), "shape": &leaf.shape[..] })
     };
+    let group = |(key, own): &Group| json!({ "key": names(key), "shape": &own[..] });
     let leaves: Vec<Value> = leaves.iter().map(leaf).collect();
-    json!({ "format": FORMAT, "capacity": capacity, "leaves": leaves })
+    let groups: Vec<Value> = groups.iter().map(group).collect();
+    json!({ "format": FORMAT, "capacity": capacity, "leaves": leaves, "groups": groups })
 }
 
-fn read_layout(path: &Path, capacity: usize) -> Result<Vec<LeafSpec>, ReplayError> {
+fn read_layout(path: &Path, capacity: usize) -> Result<(Vec<LeafSpec>, Vec<Group>), ReplayError> {
     let bytes = std::fs::read(path).map_err(io_error("read", path))?;
     let damaged = |expected: &str, got: String| ReplayError::Damaged {
         path: path.to_path_buf(),
@@ -154,27 +162,33 @@ fn read_layout(path: &Path, capacity: usize) -> Result<Vec<LeafSpec>, ReplayErro
     }
     let leaves = json["leaves"].as_array().map_or(&[][..], Vec::as_slice);
     let leaves: Option<Vec<LeafSpec>> = leaves.iter().map(read_leaf).collect();
-    leaves.ok_or_else(|| {
+    let leaves = leaves.ok_or_else(|| {
         damaged(
             "leaves with a key, dtype and shape",
             json["leaves"].to_string(),
         )
-    })
+    })?;
+    let groups = json["groups"].as_array().map_or(&[][..], Vec::as_slice);
+    let groups: Option<Vec<Group>> = groups.iter().map(read_place).collect();
+    let damaged = || damaged("groups with a key and shape", json["groups"].to_string());
+    Ok((leaves, groups.ok_or_else(damaged)?))
 }
 
 fn read_leaf(json: &Value) -> Option<LeafSpec> {
-    let names = json["key"].as_array()?.iter().map(Value::as_str);
-    let names = names.collect::<Option<Vec<&str>>>()?;
+    let (key, shape) = read_place(json)?;
     let dtype = DType::ALL
         .into_iter()
         .find(|dtype| json["dtype"] == dtype.name())?;
+    Some(LeafSpec::new(key, dtype, shape))
+}
+
+/// A key and a shape.
+fn read_place(json: &Value) -> Option<(NestedKey, Shape)> {
+    let names = json["key"].as_array()?.iter().map(Value::as_str);
+    let names = names.collect::<Option<Vec<&str>>>()?;
     let shape = json["shape"].as_array()?.iter();
     let shape = shape
         .map(|size| size.as_u64().and_then(|size| usize::try_from(size).ok()))
-        .collect::<Option<Vec<usize>>>()?;
-    Some(LeafSpec::new(
-        NestedKey::from(names.as_slice()),
-        dtype,
-        shape,
-    ))
+        .collect::<Option<Shape>>()?;
+    Some((NestedKey::from(names.as_slice()), shape))
 }

@@ -1,5 +1,5 @@
 use tensordict::TensorDict;
-use windrow_slab::{LeafSpec, Store};
+use windrow_slab::Store;
 
 use super::lazy::Lazy;
 use super::{Storage, StorageRead};
@@ -23,8 +23,8 @@ impl LazyTensorStorage {
         }
     }
 
-    fn make(&self, leaves: Vec<LeafSpec>) -> Result<Store, ReplayError> {
-        Ok(Store::new(leaves, self.capacity)?)
+    fn make(&self, frames: &TensorDict) -> Result<Store, ReplayError> {
+        Ok(Store::new(Store::leaves(frames)?, self.capacity)?)
     }
 }
 
@@ -34,11 +34,11 @@ impl Storage for LazyTensorStorage {
     }
 
     fn prepare(&self, frames: &TensorDict) -> Result<(), ReplayError> {
-        self.lazy.prepare(frames, |leaves| self.make(leaves))
+        self.lazy.prepare(frames, |frames| self.make(frames))
     }
 
     fn write(&self, first: usize, frames: &TensorDict) -> Result<(), ReplayError> {
-        self.lazy.write(first, frames, |leaves| self.make(leaves))
+        self.lazy.write(first, frames, |frames| self.make(frames))
     }
 
     fn read(&self) -> Box<dyn StorageRead + '_> {

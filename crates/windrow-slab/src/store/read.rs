@@ -87,6 +87,7 @@ impl StoreRead<'_> {
             targets.push((field, tensor.data_ptr().as_ptr()));
             dict.set(&leaf.key, tensor)?;
         }
+        dict.set_groups(&self.store.groups)?;
         for (chunk, rows) in rows.chunks(CHUNK).enumerate() {
             for &(field, to) in &targets {
                 let base = self.store.field(field).cast_const();

@@ -1,0 +1,130 @@
+"""Nested entries with dimensions of their own: batches have them where TorchRL's do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import windrow.envs as ours
+from tensordict import TensorDict, TensorDictBase
+
+torchrl = pytest.importorskip("torchrl")
+
+from test_torchrl_data import Agents  # noqa: E402
+from torchrl.collectors import Collector as TheirCollector  # noqa: E402
+from torchrl.data import LazyTensorStorage as TheirStorage  # noqa: E402
+from torchrl.data import ReplayBuffer as TheirBuffer  # noqa: E402
+from windrow.collectors import Collector, MultiSyncCollector  # noqa: E402
+from windrow.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler  # noqa: E402
+
+
+def sizes(td: TensorDictBase) -> dict[Any, tuple[Any, ...]]:
+    """Batch size and names of each dict."""
+    nested = {key: value for key, value in td.items(True) if isinstance(value, TensorDictBase)}
+    return {key: (tuple(value.batch_size), value.names) for key, value in [((), td), *nested.items()]}
+
+
+def groups(td: TensorDictBase) -> list[tuple[int, ...]]:
+    return [tuple(td.get(key).batch_size) for key in ("agents", ("next", "agents"))]
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_groups_have_the_sizes_that_torchrl_gives_them(batch: tuple[int, ...]) -> None:
+    arguments = {"frames_per_batch": 12, "total_frames": 12}
+    theirs = next(iter(TheirCollector(Agents(batch), None, **arguments)))
+    collector = Collector(Agents(batch), None, **arguments)
+    fake, batch_ = collector.fake_tensordict(), next(collector)
+    assert sizes(batch_) == sizes(theirs) == sizes(fake)
+    assert groups(batch_.reshape(-1)) == [(12, 2)] * 2
+    assert groups(batch_[..., 0]) == [(*batch, 2)] * 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"num_envs": 2},
+        {"cat_results": "stack"},
+        {"cat_results": "stack", "preemptive_threshold": 0.5},
+        {"trajs_per_batch": 3},
+        {"trajs_per_batch": 3, "traj_format": "cat"},
+        {"split_trajs": True},
+    ],
+    ids=lambda arguments: " ".join(arguments),
+)
+def test_groups_of_batches_of_each_form(arguments: dict[str, Any]) -> None:
+    batch = next(MultiSyncCollector([Agents] * 2, None, frames_per_batch=12, **arguments))
+    assert groups(batch) == [(*batch.batch_size, 2)] * 2
+
+
+def test_the_policy_is_given_groups() -> None:
+    seen = set()
+
+    def policy(td: Any) -> Any:
+        seen.add((tuple(td.batch_size), tuple(td["agents"].batch_size)))
+        return td.set("agents", td["agents"].set("action", torch.zeros(*td["agents"].batch_size, 1)))
+
+    for batch in (), (3,):
+        next(Collector(Agents(batch), policy, frames_per_batch=6))
+    assert seen == {((), (2,)), ((3,), (3, 2))}
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
+def test_buffers_keep_groups(storage: Any, tmp_path: Any) -> None:
+    buffer = ReplayBuffer(storage=storage(100), batch_size=8)
+    collector = Collector(Agents((3,)), None, frames_per_batch=12, total_frames=24, replay_buffer=buffer)
+    for _ in collector:
+        pass
+    assert groups(buffer.sample()) == [(8, 2)] * 2
+    assert groups(buffer[:]) == [(24, 2)] * 2
+    buffer.dumps(tmp_path)
+    again = ReplayBuffer(storage=storage(100), batch_size=8)
+    again.loads(tmp_path)
+    assert groups(again.sample()) == [(8, 2)] * 2
+
+
+def test_slices_keep_groups() -> None:
+    sampler = SliceSampler(slice_len=4, traj_key=("collector", "traj_ids"))
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler, batch_size=8)
+    buffer.extend(next(Collector(Agents(), None, frames_per_batch=24)))
+    assert groups(buffer.sample()) == [(8, 2)] * 2
+
+
+def test_buffers_keep_the_groups_of_any_tensordict() -> None:
+    inner = TensorDict({"x": torch.zeros(10, 2, 3)}, [10, 2])
+    frames = TensorDict({"agents": inner, "other": TensorDict({"y": torch.zeros(10, 2)}, [10])}, [10])
+    ours_ = ReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
+    theirs = TheirBuffer(storage=TheirStorage(10), batch_size=4)
+    for buffer in ours_, theirs:
+        buffer.extend(frames)
+    assert sizes(ours_.sample()) == sizes(theirs.sample())
+
+
+def test_environments_around_it_have_groups() -> None:
+    env = ours.TransformedEnv(Agents((3,)), ours.StepCounter())
+    assert env.observation_spec["agents"].shape == (3, 2)
+    assert env.full_action_spec["agents"].shape == env.full_reward_spec["agents"].shape == (3, 2)
+    assert env.observation_spec_unbatched["agents"].shape == (2,)
+    root = env.reset()
+    step = env.step(env.rand_action(root))
+    assert groups(step) == groups(env.fake_tensordict()) == [(3, 2)] * 2
+    assert groups(next(Collector(env, None, frames_per_batch=12))) == [(3, 4, 2)] * 2
+
+
+def test_other_nested_entries_have_none() -> None:
+    import gymnasium
+    from gymnasium.spaces import Box, Dict
+
+    class Nested(gymnasium.Env):
+        observation_space = Dict({"a": Dict({"x": Box(-1, 1, (2, 3)), "y": Box(-1, 1, (2,))})})
+        action_space = Box(-1, 1, (1,))
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            return self.observation_space.sample(), {}
+
+        def step(self, action: Any) -> Any:
+            return self.observation_space.sample(), 1.0, False, False, {}
+
+    assert next(Collector(Nested(), None, frames_per_batch=4))["a"].batch_size == (4,)
