@@ -9,11 +9,13 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use pyo3::exceptions::{PyRuntimeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyDict, PyList};
+use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
 use windrow::{CollectError, Collector, Handle, ProfileConfig, WorkerProfile, WorkerStats};
 
@@ -23,6 +25,7 @@ use options::Options;
 use sink::Target;
 
 use crate::batch::Named;
+use crate::keep::Keeper;
 use crate::policy::Terms;
 
 /// Batches kept at once that few mean to keep.
@@ -50,6 +53,8 @@ struct CollectorCore {
     warned: AtomicBool,
     /// What batches say that they are on.
     device: Option<Py<PyAny>>,
+    /// Knows what the engine holds of Python's.
+    keeper: Keeper,
 }
 
 #[pymethods]
@@ -62,7 +67,8 @@ impl CollectorCore {
         let terms = options.terms();
         let device = options.device();
         let target = options.target();
-        let builder = options.builder(&terms, &target)?;
+        let keeper = Keeper::default();
+        let builder = options.builder(&terms, &target, &keeper)?;
         // Environments may be made in other threads, which need the lock if they are Python's.
         let collector = py
             .detach(|| builder.build())
@@ -85,6 +91,7 @@ impl CollectorCore {
             failure: Mutex::default(),
             warned: AtomicBool::new(false),
             device,
+            keeper,
         })
     }
 
@@ -376,6 +383,28 @@ impl CollectorCore {
         })?;
         self.ended(py, ended)
     }
+
+    /// What is done before the collector is freed: nobody is told of anything.
+    fn finalize(&self, py: Python<'_>) {
+        self.handle.shutdown();
+        let end = |collector: &Mutex<Collector>| {
+            let mut collector = collector.lock().unwrap_or_else(PoisonError::into_inner);
+            // There is nobody left to tell.
+            let _ = collector.shutdown();
+        };
+        if self.handle.is_within() {
+            // The garbage collector came by in a worker of the collector's own, which cannot wait for itself.
+            let collector = Arc::clone(&self.collector);
+            thread::spawn(move || end(&collector));
+            return;
+        }
+        // Workers may need the lock of the interpreter to come to an end.
+        py.detach(|| end(&self.collector));
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.keeper.traverse(&visit)
+    }
 }
 
 impl CollectorCore {
@@ -421,13 +450,7 @@ impl CollectorCore {
 
 impl Drop for CollectorCore {
     fn drop(&mut self) {
-        let end = || {
-            self.handle.shutdown();
-            // There is nobody left to tell.
-            let _ = self.lock().shutdown();
-        };
-        // Workers may need the lock of the interpreter to come to an end.
-        if Python::try_attach(|py| py.detach(end)).is_none() {
+        if Python::try_attach(|py| self.finalize(py)).is_none() {
             self.handle.shutdown();
         }
     }

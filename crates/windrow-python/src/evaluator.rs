@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
 use windrow::{BusyPolicy, CollectError, Evaluation, Evaluator};
 
 use crate::collector::options::{Noted, exploration_type};
 use crate::gil::attach;
+use crate::keep::{Keeper, Kept};
 use crate::policy::{Actor, Terms};
 use crate::{batch, error, gil};
 
@@ -31,8 +33,8 @@ struct Options<'py> {
     exploration_type: String,
     busy_policy: String,
     log_prefix: String,
-    metrics: Option<Py<PyAny>>,
-    on_result: Option<Py<PyAny>>,
+    metrics: Option<Bound<'py, PyAny>>,
+    on_result: Option<Bound<'py, PyAny>>,
     shutdown_timeout: f64,
 }
 
@@ -40,6 +42,8 @@ struct Options<'py> {
 #[pyclass(module = "windrow._windrow", frozen)]
 struct EvaluatorCore {
     evaluator: Arc<Evaluator>,
+    /// Knows what the engine holds of Python's.
+    keeper: Keeper,
 }
 
 /// What the engine answers when it is asked for a result.
@@ -52,8 +56,9 @@ impl EvaluatorCore {
     fn new(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options: Options<'_> = options.extract()?;
         let terms = Terms::new(false, false);
-        let actor = Actor::new(&options.policy, &terms)?;
-        let env = Noted::new(&options.env, None, &actor, &terms.rows)?;
+        let keeper = Keeper::default();
+        let actor = Actor::new(&options.policy, &terms, &keeper)?;
+        let env = Noted::new(&options.env, None, &actor, &terms.rows, &keeper)?;
         let mut builder = Evaluator::builder(env)
             .policy_factory(move |worker| actor.policy(worker, &terms))
             .num_trajectories(options.num_trajectories)
@@ -67,10 +72,12 @@ impl EvaluatorCore {
         if let Some(seed) = options.seed {
             builder = builder.seed(seed);
         }
-        if let Some(metrics) = options.metrics {
+        if let Some(metrics) = &options.metrics {
+            let metrics = keeper.keep(metrics);
             builder = builder.metrics(move |batch| measure(&metrics, batch));
         }
-        if let Some(on_result) = options.on_result {
+        if let Some(on_result) = &options.on_result {
+            let on_result = keeper.keep(on_result);
             builder = builder.on_result(move |result| tell(&on_result, result));
         }
         let evaluator = py
@@ -78,6 +85,7 @@ impl EvaluatorCore {
             .map_err(|error| error::to_py(py, &error))?;
         Ok(Self {
             evaluator: Arc::new(evaluator),
+            keeper,
         })
     }
 
@@ -158,6 +166,17 @@ impl EvaluatorCore {
         self.show_errors(py);
         Ok(())
     }
+
+    /// What is done before the evaluator is freed: as [`end`](Self::end), whatever signals there are.
+    fn finalize(&self, py: Python<'_>) {
+        // The thread may need the lock of the interpreter to come to an end. What is stuck ends when it comes back.
+        let _ = py.detach(|| self.evaluator.shutdown());
+        self.show_errors(py);
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.keeper.traverse(&visit)
+    }
 }
 
 impl EvaluatorCore {
@@ -188,16 +207,10 @@ impl EvaluatorCore {
 
 impl Drop for EvaluatorCore {
     fn drop(&mut self) {
-        let end = || {
-            // What is stuck ends when it comes back.
-            let _ = self.evaluator.shutdown();
-        };
         let _ = Python::try_attach(|py| {
             // An error that is on its way through the function whose end this is.
             let raised = PyErr::take(py);
-            // The thread may need the lock of the interpreter to come to an end.
-            py.detach(end);
-            self.show_errors(py);
+            self.finalize(py);
             if let Some(raised) = raised {
                 raised.restore(py);
             }
@@ -233,7 +246,7 @@ fn busy_policy(name: &str) -> PyResult<BusyPolicy> {
 }
 
 /// Figures of the user's own.
-fn measure(metrics: &Py<PyAny>, trajectories: &TensorDict) -> PyResult<Vec<(String, f64)>> {
+fn measure(metrics: &Kept, trajectories: &TensorDict) -> PyResult<Vec<(String, f64)>> {
     attach(|py| {
         let trajectories = batch::to_python(py, &trajectories.detach())?;
         let figures = metrics.call1(py, (trajectories,))?;
@@ -245,7 +258,7 @@ fn measure(metrics: &Py<PyAny>, trajectories: &TensorDict) -> PyResult<Vec<(Stri
 }
 
 /// Shows a result to the user; an error of theirs goes to `sys.unraisablehook`.
-fn tell(on_result: &Py<PyAny>, result: &Evaluation) {
+fn tell(on_result: &Kept, result: &Evaluation) {
     attach(|py| {
         let told = to_dict(py, result).and_then(|result| on_result.call1(py, (result,)));
         if let Err(error) = told {

@@ -8,6 +8,7 @@ mod env;
 mod error;
 mod evaluator;
 mod gil;
+mod keep;
 mod policy;
 mod replay;
 

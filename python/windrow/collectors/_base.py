@@ -24,8 +24,8 @@ class BaseCollector(Reach):
     Each batch is a ``tensordict.TensorDict`` over memory of the collector, which is used again once none of its tensors is
     left: keep what you like, for as long as you like.
 
-    A collector that its own policy, environments or the functions that make them refer to is not freed by itself: end it with
-    :meth:`shutdown`, or use it in a ``with`` statement.
+    A collector that its own policy or environments refer to is freed when Python's garbage collector comes by: end it with
+    :meth:`shutdown`, or use it in a ``with`` statement, where it is to end at once.
 
     Use one of the subclasses, which differ in where environments run and in how their frames make batches.
 

@@ -221,6 +221,13 @@ class Evaluator:
             # An error that leaves the context is the one to be seen.
             self._core.end()
 
+    def __del__(self) -> None:
+        # Before the garbage collector takes an environment and a policy apart that refer to the evaluator. There is no core
+        # where it could not be built.
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.finalize()
+
     def __repr__(self) -> str:
         return f"Evaluator({self._step} evaluations asked for, {'busy' if self.pending else 'idle'})"
 

@@ -136,6 +136,13 @@ class Life(Iterator[Any]):
         # An error that leaves the context is the one to be seen.
         self.shutdown(raise_on_error=kind is None)
 
+    def __del__(self) -> None:
+        # Before the garbage collector takes environments and policies apart that refer to the collector. There is no core
+        # where it could not be built.
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.finalize()
+
     def _surface(self) -> None:
         """Raises what cannot be asked in a pause, and what went wrong in the background."""
         if self._paused:

@@ -281,6 +281,10 @@ class EnvBase(Described):
         """
         self._handle, self._closed = None, True
 
+    def __del__(self) -> None:
+        # Before the garbage collector takes apart what is behind it and refers to it: it is closed while it is whole.
+        self._handle = None
+
     @property
     def is_closed(self) -> bool:
         """Whether it was closed."""

@@ -13,6 +13,7 @@ use windrow::{
 };
 
 use super::sink::{BufferSink, Target};
+use crate::keep::Keeper;
 use crate::policy::{Actor, Rows, Terms};
 use crate::replay::ReplayBufferCore;
 use crate::{env, error};
@@ -192,13 +193,18 @@ impl Options<'_> {
         self.num_envs.is_some() || self.envs.iter().any(asked)
     }
 
-    /// The builder that does as these options say.
+    /// The builder that does as these options say; `keeper` knows what it holds of Python's.
     ///
     /// # Errors
     /// Whatever is wrong with an environment, the policy or a name.
-    pub(super) fn builder(self, terms: &Terms, target: &Target) -> PyResult<CollectorBuilder> {
-        let actor = Actor::new(&self.policy, terms)?;
-        let makers = self.makers(&actor, &terms.rows)?;
+    pub(super) fn builder(
+        self,
+        terms: &Terms,
+        target: &Target,
+        keeper: &Keeper,
+    ) -> PyResult<CollectorBuilder> {
+        let actor = Actor::new(&self.policy, terms, keeper)?;
+        let makers = self.makers(&actor, &terms.rows, keeper)?;
         let exploration = exploration_type(&self.exploration_type)?;
         let mut builder = match makers.first() {
             Some(first) if self.sync && !self.threads => Collector::builder(first.clone()),
@@ -272,11 +278,11 @@ impl Options<'_> {
         builder
     }
 
-    fn makers(&self, actor: &Actor, rows: &Rows) -> PyResult<Vec<Noted>> {
+    fn makers(&self, actor: &Actor, rows: &Rows, keeper: &Keeper) -> PyResult<Vec<Noted>> {
         self.envs
             .iter()
             .zip(self.env_kwargs.iter().cycle())
-            .map(|(env, kwargs)| Noted::new(env, kwargs.as_ref(), actor, rows))
+            .map(|(env, kwargs)| Noted::new(env, kwargs.as_ref(), actor, rows, keeper))
             .collect()
     }
 }
@@ -298,9 +304,10 @@ impl Noted {
         kwargs: Option<&Bound<'_, PyDict>>,
         actor: &Actor,
         rows: &Rows,
+        keeper: &Keeper,
     ) -> PyResult<Self> {
         Ok(Self {
-            maker: env::maker(env, kwargs)?,
+            maker: env::maker(env, kwargs, keeper)?,
             init: actor.reads_init(env.py())?,
             called: actor.may_be_called(),
             rows: rows.clone(),

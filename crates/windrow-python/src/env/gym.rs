@@ -13,6 +13,7 @@ use super::source::Held;
 use super::space::Space;
 use super::write::Writer;
 use crate::gil::attach;
+use crate::keep::Kept;
 
 /// Environments of Gymnasium, stepped one after the other under one hold of the interpreter's lock.
 #[derive(Debug)]
@@ -26,8 +27,8 @@ pub(super) struct GymEnvs {
 /// One world, its methods looked up.
 #[derive(Debug)]
 struct World {
-    step: Py<PyAny>,
-    reset: Py<PyAny>,
+    step: Kept,
+    reset: Kept,
     frame_skip: usize,
     /// Closes the environment when it is dropped.
     _held: Held,
@@ -68,10 +69,9 @@ impl GymEnvs {
                     "environments of one vector need equal specs: environment 0 has {first:?}, environment {number} has {spec:?}"
                 )));
             }
-            let method = |name| env.getattr(name).map(Bound::unbind);
             stepped.push(World {
-                step: method("step").map_err(EnvError::failed)?,
-                reset: method("reset").map_err(EnvError::failed)?,
+                step: held.method(py, "step")?,
+                reset: held.method(py, "reset")?,
                 frame_skip,
                 _held: held,
             });

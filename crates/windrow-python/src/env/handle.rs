@@ -1,10 +1,11 @@
 //! Environments stepped by hand from Python.
 
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use pyo3::{PyTraverseError, PyVisit};
 use tensordict::NestedKey;
 use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow::slab::RowBlock;
@@ -12,10 +13,11 @@ use windrow::slab::RowBlock;
 use super::describe;
 use super::foreign::{read_all, read_leaves, write_leaves};
 use super::read::Leaf;
-use super::recipe::{self, EnvRecipe, Made};
+use super::recipe::{self, Made};
 use super::rows::{Origin, Target};
 use super::write::Writer;
 use crate::error::raised_in;
+use crate::keep::Keeper;
 
 /// Environments with rows of their own, to be reset and stepped by hand. Arrays go in and out, one for each leaf, with a
 /// leading dimension for the environments.
@@ -28,6 +30,7 @@ pub(crate) struct EnvHandle {
     #[pyo3(get)]
     is_batched: bool,
     inner: Mutex<Inner>,
+    keeper: Keeper,
 }
 
 /// What all observe, rewards, and whether episodes were terminated or truncated.
@@ -53,14 +56,12 @@ impl EnvHandle {
         env: &Bound<'_, PyAny>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let recipe = match env.cast::<EnvRecipe>() {
-            Ok(recipe) => Arc::clone(&recipe.get().0),
-            Err(_) => recipe::of(env, kwargs)?,
-        };
+        let keeper = Keeper::default();
+        let recipe = recipe::of(env, kwargs, &keeper)?;
         let make = || -> Result<Self, EnvError> {
             let Made {
                 envs, is_batched, ..
-            } = recipe::prepare(&recipe)?;
+            } = recipe::prepare(&recipe, &keeper)?;
             let (spec, num_envs) = (envs.spec().clone(), envs.num_envs());
             let (observation, action) = (spec.observation_leaves(), spec.action_leaves());
             Ok(Self {
@@ -77,6 +78,7 @@ impl EnvHandle {
                     envs,
                 }),
                 spec,
+                keeper: keeper.clone(),
             })
         };
         make().map_err(|error| to_py(py, &error))
@@ -176,6 +178,10 @@ impl EnvHandle {
             inner.terminated.clone(),
             inner.truncated.clone(),
         ))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.keeper.traverse(&visit)
     }
 }
 

@@ -7,7 +7,7 @@ use windrow::env::{
 };
 
 /// One thing that is done to environments.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Layer {
     StepCounter {
         key: String,

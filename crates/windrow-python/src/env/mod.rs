@@ -7,6 +7,7 @@ use pyo3::types::PyDict;
 
 mod cast;
 mod describe;
+mod env_recipe;
 mod foreign;
 mod gym;
 mod handle;
@@ -19,18 +20,21 @@ mod space;
 mod vector;
 mod write;
 
+use crate::keep::Keeper;
+
 pub(crate) use recipe::Factory;
 pub(crate) use rows::copy_rows;
 
 /// Adds what Python sees of environments.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<recipe::EnvRecipe>()?;
+    module.add_class::<env_recipe::EnvRecipe>()?;
     module.add_class::<handle::EnvHandle>()?;
-    module.add_function(wrap_pyfunction!(recipe::native_ids, module)?)
+    module.add_function(wrap_pyfunction!(env_recipe::native_ids, module)?)
 }
 
 /// The factory behind anything that Python calls an environment: one of `windrow.envs`, of Gymnasium or of TorchRL, an id,
-/// or a function that returns any of these. `kwargs` are passed to the function.
+/// or a function that returns any of these. `kwargs` are passed to the function. `keeper` knows the objects behind it, and
+/// those that it makes.
 ///
 /// Environments of Python's are made under the interpreter's lock, so the caller does not hold it while a collector is
 /// built.
@@ -40,8 +44,10 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub(crate) fn maker(
     env: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
+    keeper: &Keeper,
 ) -> PyResult<Arc<Factory>> {
-    Ok(Arc::new(Factory::new(recipe::of(env, kwargs)?)))
+    let recipe = recipe::of(env, kwargs, keeper)?;
+    Ok(Arc::new(Factory::new(recipe, keeper.clone())))
 }
 
 /// Whether batches of `env` have a dimension for the environments even if there is one.
@@ -49,7 +55,7 @@ pub(crate) fn maker(
 /// # Errors
 /// As [`maker`].
 pub(crate) fn is_batched(env: &Bound<'_, PyAny>) -> PyResult<bool> {
-    recipe::of(env, None)?.is_batched(env.py())
+    recipe::of(env, None, &Keeper::default())?.is_batched(env.py())
 }
 
 /// Says once that environments of Python's take turns.

@@ -6,18 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::PyDict;
 use windrow::env::{
     Env, EnvError, EnvFactory, FrameSkip, Joined, OneHotActions, Serial, VecEnv, make, make_vec,
 };
 
-use super::describe::nested_key;
+use super::env_recipe::EnvRecipe;
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
 use super::layer::Layer;
 use super::source::Source;
 use super::vector::VectorEnvs;
 use crate::gil::attach;
+use crate::keep::{Keeper, Kept};
 
 /// How to make the environments of a worker.
 #[derive(Debug)]
@@ -40,8 +41,8 @@ pub(crate) enum Recipe {
     Foreign { source: Source },
     /// What a function returns.
     Call {
-        function: Py<PyAny>,
-        kwargs: Option<Py<PyDict>>,
+        function: Kept,
+        kwargs: Option<Kept>,
     },
     /// Several in lockstep.
     Many(Vec<Arc<Recipe>>),
@@ -76,27 +77,30 @@ impl Made {
     }
 }
 
-/// Makes the environments of `recipe`.
+/// Makes the environments of `recipe`, whose objects `keeper` knows.
 ///
 /// # Errors
 /// Whatever keeps them from being made; an exception of Python's is the source of the error.
-pub(super) fn prepare(recipe: &Arc<Recipe>) -> Result<Made, EnvError> {
-    let recipe = resolve(recipe)?;
+pub(super) fn prepare(recipe: &Arc<Recipe>, keeper: &Keeper) -> Result<Made, EnvError> {
+    let recipe = resolve(recipe, keeper)?;
     match &*recipe {
         Recipe::Native { .. } => Ok(Made::native(native(&recipe, 1)?, false)),
-        Recipe::Gym { .. } => Ok(Made::python(gym(std::slice::from_ref(&recipe))?, false)),
+        Recipe::Gym { .. } => {
+            let envs = gym(std::slice::from_ref(&recipe), keeper)?;
+            Ok(Made::python(envs, false))
+        }
         Recipe::Vector { source, one_hot } => attach(|py| {
-            let envs = VectorEnvs::new(py, source.lend(py)?, *one_hot)?;
+            let envs = VectorEnvs::new(py, source.lend(py, keeper)?, *one_hot)?;
             Ok(Made::python(envs, true))
         }),
         Recipe::Foreign { source } => attach(|py| {
-            let held = source.lend(py)?;
+            let held = source.lend(py, keeper)?;
             let is_batched = adapts_batch(held.object.bind(py)).map_err(EnvError::failed)?;
             Ok(Made::python(ForeignEnvs::new(py, held)?, is_batched))
         }),
-        Recipe::Many(members) => several(members),
+        Recipe::Many(members) => several(members, keeper),
         Recipe::Layered(inner, layer) => {
-            let made = prepare(inner)?;
+            let made = prepare(inner, keeper)?;
             Ok(Made {
                 envs: layer.around(made.envs)?,
                 ..made
@@ -109,21 +113,24 @@ pub(super) fn prepare(recipe: &Arc<Recipe>) -> Result<Made, EnvError> {
 }
 
 /// What the functions in `recipe` return in place of them.
-fn resolve(recipe: &Arc<Recipe>) -> Result<Arc<Recipe>, EnvError> {
+fn resolve(recipe: &Arc<Recipe>, keeper: &Keeper) -> Result<Arc<Recipe>, EnvError> {
     let Recipe::Call { function, kwargs } = &**recipe else {
         return Ok(Arc::clone(recipe));
     };
     attach(|py| {
-        let kwargs = kwargs.as_ref().map(|kwargs| kwargs.bind(py));
-        let made = function.bind(py).call((), kwargs);
-        let made = made.and_then(|made| recipe_of(&made, None, false));
-        resolve(&made.map_err(EnvError::failed)?)
+        let call = || {
+            let kwargs = kwargs.as_ref().map(|kwargs| kwargs.bind(py).cast());
+            let made = function.bind(py).call((), kwargs.transpose()?)?;
+            recipe_of(&made, None, false, keeper)
+        };
+        resolve(&call().map_err(EnvError::failed)?, keeper)
     })
 }
 
 /// Several environments as one; those of one kind without a copy of their rows.
-fn several(members: &[Arc<Recipe>]) -> Result<Made, EnvError> {
-    let members = members.iter().map(resolve).collect::<Result<Vec<_>, _>>()?;
+fn several(members: &[Arc<Recipe>], keeper: &Keeper) -> Result<Made, EnvError> {
+    let members = members.iter().map(|member| resolve(member, keeper));
+    let members = members.collect::<Result<Vec<_>, _>>()?;
     let Some(first) = members.first() else {
         return Err(EnvError::Spec(
             "a vector of environments needs at least one, got none".into(),
@@ -133,12 +140,12 @@ fn several(members: &[Arc<Recipe>]) -> Result<Made, EnvError> {
         return Ok(Made::native(native(first, members.len())?, true));
     }
     if members.iter().all(|member| same_gym(first, member)) {
-        return Ok(Made::python(gym(&members)?, true));
+        return Ok(Made::python(gym(&members, keeper)?, true));
     }
     let mut is_python = false;
     let mut vectors = Vec::with_capacity(members.len());
     for member in &members {
-        let made = prepare(member)?;
+        let made = prepare(member, keeper)?;
         is_python |= made.is_python;
         vectors.push(made.envs);
     }
@@ -192,7 +199,7 @@ fn native(recipe: &Recipe, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError>
 }
 
 /// The environments of several [`Recipe::Gym`] that agree on how choices are encoded.
-fn gym(recipes: &[Arc<Recipe>]) -> Result<GymEnvs, EnvError> {
+fn gym(recipes: &[Arc<Recipe>], keeper: &Keeper) -> Result<GymEnvs, EnvError> {
     attach(|py| {
         let mut worlds = Vec::with_capacity(recipes.len());
         let mut encoding = false;
@@ -203,7 +210,7 @@ fn gym(recipes: &[Arc<Recipe>]) -> Result<GymEnvs, EnvError> {
                 frame_skip,
             } = &**recipe
             {
-                worlds.push((source.lend(py)?, *frame_skip));
+                worlds.push((source.lend(py, keeper)?, *frame_skip));
                 encoding = *one_hot;
             }
         }
@@ -215,13 +222,15 @@ fn gym(recipes: &[Arc<Recipe>]) -> Result<GymEnvs, EnvError> {
 #[derive(Debug)]
 pub(crate) struct Factory {
     recipe: Arc<Recipe>,
+    keeper: Keeper,
     is_python: AtomicBool,
 }
 
 impl Factory {
-    pub(super) fn new(recipe: Arc<Recipe>) -> Self {
+    pub(super) fn new(recipe: Arc<Recipe>, keeper: Keeper) -> Self {
         Self {
             recipe,
+            keeper,
             is_python: AtomicBool::new(false),
         }
     }
@@ -235,14 +244,14 @@ impl Factory {
 impl EnvFactory for Factory {
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         let made = match num_envs {
-            1 => prepare(&self.recipe)?,
+            1 => prepare(&self.recipe, &self.keeper)?,
             _ => {
                 let mut members = Vec::new();
                 members.try_reserve_exact(num_envs).map_err(|error| {
                     EnvError::Spec(format!("num_envs={num_envs} is too much: {error}"))
                 })?;
                 members.resize(num_envs, Arc::clone(&self.recipe));
-                several(&members)?
+                several(&members, &self.keeper)?
             }
         };
         self.is_python.store(made.is_python, Ordering::Relaxed);
@@ -250,15 +259,16 @@ impl EnvFactory for Factory {
     }
 }
 
-/// The recipe of anything that Python calls an environment. `kwargs` are passed to a function.
+/// The recipe of anything that Python calls an environment, whose objects `keeper` knows. `kwargs` are passed to a function.
 ///
 /// # Errors
 /// `TypeError` for anything else.
 pub(crate) fn of(
     env: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
+    keeper: &Keeper,
 ) -> PyResult<Arc<Recipe>> {
-    recipe_of(env, kwargs, true)
+    recipe_of(env, kwargs, true, keeper)
 }
 
 /// As [`of`]; an object of another library is the user's `own`, or was made to be stepped and is closed in the end.
@@ -266,10 +276,11 @@ fn recipe_of(
     env: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
     own: bool,
+    keeper: &Keeper,
 ) -> PyResult<Arc<Recipe>> {
     let py = env.py();
     if let Ok(recipe) = env.cast::<EnvRecipe>() {
-        return Ok(Arc::clone(&recipe.get().0));
+        return Ok(recipe.get().recipe().kept_by(py, keeper));
     }
     // Asked of the type, since environments pass questions about themselves on to whatever is inside.
     if !env.get_type().hasattr(intern!(py, "_recipe"))? {
@@ -278,12 +289,12 @@ fn recipe_of(
             .call_method1("wrap", (env, own))?
             .into_option()
         {
-            return of(&wrapped, kwargs);
+            return of(&wrapped, kwargs, keeper);
         }
         if env.is_callable() {
             return Ok(Arc::new(Recipe::Call {
-                function: env.clone().unbind(),
-                kwargs: kwargs.map(|kwargs| kwargs.clone().unbind()),
+                function: keeper.keep(env),
+                kwargs: kwargs.map(|kwargs| keeper.keep(kwargs)),
             }));
         }
         return Err(PyTypeError::new_err(format!(
@@ -291,7 +302,7 @@ fn recipe_of(
             env.get_type().name()?
         )));
     }
-    of(&env.call_method0(intern!(py, "_recipe"))?, None)
+    of(&env.call_method0(intern!(py, "_recipe"))?, None, keeper)
 }
 
 trait IntoOption<'py> {
@@ -304,129 +315,6 @@ impl<'py> IntoOption<'py> for Bound<'py, PyAny> {
     }
 }
 
-/// How to make environments.
-#[pyclass(frozen, module = "windrow._windrow")]
-#[derive(Debug)]
-pub(crate) struct EnvRecipe(pub(super) Arc<Recipe>);
-
-impl EnvRecipe {
-    fn layered(&self, layer: Layer) -> Self {
-        Self(Arc::new(Recipe::Layered(Arc::clone(&self.0), layer)))
-    }
-}
-
-fn source(env: Py<PyAny>, own: bool) -> Source {
-    match own {
-        true => Source::own(env),
-        false => Source::Make(env),
-    }
-}
-
-#[pymethods]
-impl EnvRecipe {
-    /// An environment that comes with windrow.
-    #[staticmethod]
-    fn native(id: String, one_hot: bool, frame_skip: usize) -> Self {
-        Self(Arc::new(Recipe::Native {
-            id,
-            one_hot,
-            frame_skip,
-        }))
-    }
-
-    /// An environment of Gymnasium: the object itself when `own`, otherwise a function that makes it.
-    #[staticmethod]
-    fn gymnasium(env: Py<PyAny>, own: bool, one_hot: bool, frame_skip: usize) -> Self {
-        Self(Arc::new(Recipe::Gym {
-            source: source(env, own),
-            one_hot,
-            frame_skip,
-        }))
-    }
-
-    /// A vector of Gymnasium: the object itself when `own`, otherwise a function that makes it.
-    #[staticmethod]
-    fn vector(env: Py<PyAny>, own: bool, one_hot: bool) -> Self {
-        Self(Arc::new(Recipe::Vector {
-            source: source(env, own),
-            one_hot,
-        }))
-    }
-
-    /// Environments behind an adapter: the object itself when `own`, otherwise a function that makes it.
-    #[staticmethod]
-    fn foreign(adapter: Py<PyAny>, own: bool) -> Self {
-        Self(Arc::new(Recipe::Foreign {
-            source: source(adapter, own),
-        }))
-    }
-
-    /// Several environments in lockstep, each anything that is an environment.
-    #[staticmethod]
-    fn many(envs: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let members = envs.try_iter()?.map(|env| of(&env?, None));
-        Ok(Self(Arc::new(Recipe::Many(
-            members.collect::<PyResult<_>>()?,
-        ))))
-    }
-
-    /// The recipe of anything that is an environment; `kwargs` are passed to a function.
-    #[staticmethod]
-    #[pyo3(signature = (env, kwargs=None))]
-    fn of(env: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        of(env, kwargs).map(Self)
-    }
-
-    /// The same, with steps counted, and episodes truncated after so many.
-    fn step_counter(&self, key: String, max_steps: Option<usize>) -> Self {
-        self.layered(Layer::StepCounter { key, max_steps })
-    }
-
-    /// The same, with a flag that is raised after so many steps.
-    fn limit_flag(&self, key: String, max_steps: usize) -> Self {
-        self.layered(Layer::LimitFlag { key, max_steps })
-    }
-
-    /// The same, with the sum of rewards.
-    fn reward_sum(&self, key: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(self.layered(Layer::RewardSum(nested_key(key)?)))
-    }
-
-    /// The same, with a mark at the first step of an episode.
-    fn init_tracker(&self, key: String) -> Self {
-        self.layered(Layer::InitTracker(key))
-    }
-
-    /// The same, with observations of float64 narrowed to float32: those named, or all.
-    fn double_to_float(&self, keys: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Self> {
-        let keys = keys.map(|keys| keys.iter().map(nested_key).collect::<PyResult<_>>());
-        Ok(self.layered(Layer::DoubleToFloat(keys.transpose()?)))
-    }
-
-    /// The same, with an observation scaled and shifted.
-    fn observation_norm(
-        &self,
-        key: &Bound<'_, PyAny>,
-        loc: Vec<f64>,
-        scale: Vec<f64>,
-        name: Option<String>,
-    ) -> PyResult<Self> {
-        let key = nested_key(key)?;
-        Ok(self.layered(Layer::ObservationNorm {
-            key,
-            loc,
-            scale,
-            name,
-        }))
-    }
-
-    /// Whether the environments are windrow's own, so that several threads can step them at the same time. None for a
-    /// function, which nobody has called yet.
-    fn is_native(&self) -> Option<bool> {
-        self.0.is_native()
-    }
-}
-
 /// Whether what an adapter steps has batch dimensions.
 fn adapts_batch(adapter: &Bound<'_, PyAny>) -> PyResult<bool> {
     adapter
@@ -435,6 +323,47 @@ fn adapts_batch(adapter: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 impl Recipe {
+    /// The same, with objects held on behalf of another.
+    pub(super) fn kept_by(&self, py: Python<'_>, keeper: &Keeper) -> Arc<Self> {
+        let kept = |kept: &Kept| kept.kept_by(py, keeper);
+        Arc::new(match self {
+            Self::Native {
+                id,
+                one_hot,
+                frame_skip,
+            } => Self::Native {
+                id: id.clone(),
+                one_hot: *one_hot,
+                frame_skip: *frame_skip,
+            },
+            Self::Gym {
+                source,
+                one_hot,
+                frame_skip,
+            } => Self::Gym {
+                source: source.kept_by(py, keeper),
+                one_hot: *one_hot,
+                frame_skip: *frame_skip,
+            },
+            Self::Vector { source, one_hot } => Self::Vector {
+                source: source.kept_by(py, keeper),
+                one_hot: *one_hot,
+            },
+            Self::Foreign { source } => Self::Foreign {
+                source: source.kept_by(py, keeper),
+            },
+            Self::Call { function, kwargs } => Self::Call {
+                function: kept(function),
+                kwargs: kwargs.as_ref().map(kept),
+            },
+            Self::Many(members) => {
+                let members = members.iter().map(|member| member.kept_by(py, keeper));
+                Self::Many(members.collect())
+            }
+            Self::Layered(inner, layer) => Self::Layered(inner.kept_by(py, keeper), layer.clone()),
+        })
+    }
+
     /// Whether batches have a dimension for the environments even if there is one. Functions that nobody has called yet
     /// are taken to make single environments.
     ///
@@ -452,7 +381,8 @@ impl Recipe {
         }
     }
 
-    fn is_native(&self) -> Option<bool> {
+    /// Whether none is stepped by Python; None where a function is to be called first.
+    pub(super) fn is_native(&self) -> Option<bool> {
         match self {
             Self::Native { .. } => Some(true),
             Self::Gym { .. } | Self::Vector { .. } | Self::Foreign { .. } => Some(false),
@@ -467,11 +397,4 @@ impl Recipe {
             }
         }
     }
-}
-
-/// Ids of the environments that come with windrow.
-#[pyfunction]
-pub(super) fn native_ids(py: Python<'_>) -> Vec<Bound<'_, PyString>> {
-    let registry = windrow::env::EnvRegistry::builtin();
-    registry.ids().map(|id| PyString::new(py, id)).collect()
 }

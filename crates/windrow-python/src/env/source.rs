@@ -7,32 +7,45 @@ use pyo3::prelude::*;
 use windrow::env::EnvError;
 
 use crate::gil::attach;
+use crate::keep::{Keeper, Kept};
 
 /// Lends Python objects, one to each worker.
 #[derive(Debug)]
 pub(super) enum Source {
     /// A function without arguments that makes one.
-    Make(Py<PyAny>),
+    Make(Kept),
     /// The user's own, which only one worker can have at a time.
-    Own(Py<PyAny>, Arc<AtomicBool>),
+    Own(Kept, Arc<AtomicBool>),
 }
 
 impl Source {
     /// The user's own object.
-    pub(super) fn own(object: Py<PyAny>) -> Self {
+    pub(super) fn own(object: Kept) -> Self {
         Self::Own(object, Arc::default())
     }
 
-    /// An object to be stepped.
+    /// The same, held on behalf of another.
+    pub(super) fn kept_by(&self, py: Python<'_>, keeper: &Keeper) -> Self {
+        match self {
+            Self::Make(make) => Self::Make(make.kept_by(py, keeper)),
+            Self::Own(object, lent) => Self::Own(object.kept_by(py, keeper), Arc::clone(lent)),
+        }
+    }
+
+    /// An object to be stepped, which `keeper` knows.
     ///
     /// # Errors
     /// What the function raised; [`EnvError::Spec`] when the object is lent already.
-    pub(super) fn lend(&self, py: Python<'_>) -> Result<Held, EnvError> {
+    pub(super) fn lend(&self, py: Python<'_>, keeper: &Keeper) -> Result<Held, EnvError> {
         match self {
-            Self::Make(make) => Ok(Held {
-                object: make.call0(py).map_err(EnvError::failed)?,
-                lent: None,
-            }),
+            Self::Make(make) => {
+                let made = make.bind(py).call0().map_err(EnvError::failed)?;
+                Ok(Held {
+                    object: keeper.keep(&made),
+                    keeper: keeper.clone(),
+                    lent: None,
+                })
+            }
             Self::Own(object, lent) => {
                 if lent.swap(true, Ordering::AcqRel) {
                     let name = object
@@ -44,7 +57,8 @@ impl Source {
                     )));
                 }
                 Ok(Held {
-                    object: object.clone_ref(py),
+                    object: object.kept_by(py, keeper),
+                    keeper: keeper.clone(),
                     lent: Some(Arc::clone(lent)),
                 })
             }
@@ -55,9 +69,21 @@ impl Source {
 /// An object that is being stepped. What was made for it is closed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) object: Py<PyAny>,
+    pub(super) object: Kept,
+    keeper: Keeper,
     /// Set while the user's own object is lent.
     lent: Option<Arc<AtomicBool>>,
+}
+
+impl Held {
+    /// The object's method `name`.
+    ///
+    /// # Errors
+    /// [`EnvError::Failed`] when it has none.
+    pub(super) fn method(&self, py: Python<'_>, name: &str) -> Result<Kept, EnvError> {
+        let method = self.object.bind(py).getattr(name);
+        Ok(self.keeper.keep(&method.map_err(EnvError::failed)?))
+    }
 }
 
 impl Drop for Held {

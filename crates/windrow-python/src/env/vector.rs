@@ -15,6 +15,7 @@ use super::source::Held;
 use super::space::Space;
 use super::write::Writer;
 use crate::gil::attach;
+use crate::keep::Kept;
 
 /// A `gymnasium.vector.VectorEnv`. The engine resets ended environments in the same step, so those that the vector resets
 /// itself are taken over: the final observation from `info`, the first one of the next episode from the step. An EnvPool is
@@ -22,8 +23,8 @@ use crate::gil::attach;
 pub(super) struct VectorEnvs {
     spec: EnvSpec,
     num_envs: usize,
-    step: Py<PyAny>,
-    reset: Py<PyAny>,
+    step: Kept,
+    reset: Kept,
     reader: Reader,
     writer: Writer,
     outcome: [Leaf; 3],
@@ -65,16 +66,11 @@ impl VectorEnvs {
                 spec.id
             )));
         }
-        let env = held.object.bind(py);
-        let method = |name| {
-            let method = env.getattr(name).map(Bound::unbind);
-            method.map_err(EnvError::failed)
-        };
         let leaves = spec.observation_leaves();
         Ok(Self {
             num_envs,
-            step: method("step")?,
-            reset: method("reset")?,
+            step: held.method(py, "step")?,
+            reset: held.method(py, "reset")?,
             reader,
             writer,
             outcome: outcome_leaves(&spec.id),

@@ -19,6 +19,7 @@ use windrow::policy::{Policy, RandomPolicy};
 
 pub(crate) use torch::Rows;
 
+use crate::keep::{Keeper, Kept};
 use boxed::Boxed;
 use interruptible::Interruptible;
 use lowered::Lowered;
@@ -45,26 +46,29 @@ pub(crate) enum Actor {
 #[derive(Clone)]
 pub(crate) struct Makers {
     /// One function for each worker, or one for all.
-    makers: Arc<[Py<PyAny>]>,
-    made: Arc<Mutex<HashMap<usize, Py<PyAny>>>>,
+    makers: Arc<[Kept]>,
+    made: Arc<Mutex<HashMap<usize, Kept>>>,
+    keeper: Keeper,
 }
 
 impl Makers {
-    fn new(makers: Vec<Py<PyAny>>) -> Self {
+    fn new(makers: &[Bound<'_, PyAny>], keeper: &Keeper) -> Self {
         Self {
-            makers: makers.into(),
+            makers: makers.iter().map(|maker| keeper.keep(maker)).collect(),
             made: Arc::default(),
+            keeper: keeper.clone(),
         }
     }
 
     /// The object of worker `worker`, which no other worker has.
-    fn get(&self, py: Python<'_>, worker: usize) -> PyResult<Py<PyAny>> {
+    fn get(&self, py: Python<'_>, worker: usize) -> PyResult<Kept> {
         if let Some(object) = lock(&self.made).get(&worker) {
-            return Ok(object.clone_ref(py));
+            return Ok(object.clone());
         }
         // Called without the lock: it is the user's code.
-        let object = self.makers[worker.min(self.makers.len() - 1)].call0(py)?;
-        lock(&self.made).insert(worker, object.clone_ref(py));
+        let maker = self.makers[worker.min(self.makers.len() - 1)].bind(py);
+        let object = self.keeper.keep(&maker.call0()?);
+        lock(&self.made).insert(worker, object.clone());
         Ok(object)
     }
 }
@@ -92,26 +96,26 @@ impl Terms {
 
 impl Actor {
     /// What `windrow._policy` has made of the user's policy: `None`, a description of a network, or a list of functions
-    /// that make a worker's object.
+    /// that make a worker's object. `keeper` knows these functions, and what they make.
     ///
     /// # Errors
     /// When the description makes no sense.
-    pub(crate) fn new(chosen: &Bound<'_, PyAny>, terms: &Terms) -> PyResult<Self> {
+    pub(crate) fn new(chosen: &Bound<'_, PyAny>, terms: &Terms, keeper: &Keeper) -> PyResult<Self> {
         if chosen.is_none() {
             return Ok(Self::Random);
         }
-        if let Ok(makers) = chosen.extract::<Vec<Py<PyAny>>>() {
+        if let Ok(makers) = chosen.extract::<Vec<Bound<'_, PyAny>>>() {
             if makers.is_empty() {
                 return Err(PyValueError::new_err("expected a policy, got none"));
             }
             terms.by_torch.store(true, Ordering::Relaxed);
-            return Ok(Self::Torch(Makers::new(makers)));
+            return Ok(Self::Torch(Makers::new(&makers, keeper)));
         }
-        let fallback: Option<Vec<Py<PyAny>>> = chosen.get_item("fallback")?.extract()?;
+        let fallback: Option<Vec<Bound<'_, PyAny>>> = chosen.get_item("fallback")?.extract()?;
         let network = Network::new(&chosen.extract::<Description<'_>>()?)?;
         Ok(Self::Native(
             Arc::new(Mutex::new(network)),
-            fallback.map(Makers::new),
+            fallback.map(|makers| Makers::new(&makers, keeper)),
         ))
     }
 

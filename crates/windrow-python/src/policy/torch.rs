@@ -17,6 +17,7 @@ use super::begun::Begun;
 use super::columns::Column;
 use crate::batch;
 use crate::gil::attach;
+use crate::keep::Kept;
 
 /// What policies see, known once environments are made.
 #[derive(Clone)]
@@ -102,8 +103,8 @@ pub(super) struct TorchPolicy {
 
 /// What was learned from the environment and from one call.
 struct Known {
-    object: Py<PyAny>,
-    act: Py<PyAny>,
+    object: Kept,
+    act: Kept,
     /// What the object is given, each with its number among the observations.
     leaves: Vec<(usize, LeafSpec)>,
     /// Dimensions before those of a leaf.
@@ -125,9 +126,9 @@ impl TorchPolicy {
         }
     }
 
-    fn object(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    fn object(&self, py: Python<'_>) -> PyResult<Kept> {
         match &self.bound {
-            Some(bound) => Ok(bound.object.clone_ref(py)),
+            Some(bound) => Ok(bound.object.clone()),
             None => self.makers.get(py, self.worker),
         }
     }
@@ -169,7 +170,10 @@ impl TorchPolicy {
         }
         let wants_first = object.getattr(py, "wants_first")?.extract(py)?;
         Ok(Known {
-            act: object.getattr(py, "act")?,
+            act: self
+                .makers
+                .keeper
+                .keep(object.bind(py).getattr("act")?.as_any()),
             object,
             leaves,
             batch,

@@ -1,0 +1,59 @@
+//! Python objects that the engine holds, and the interpreter's garbage collector.
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
+
+/// Knows the objects that the engine holds for one object of Python's, such as a collector, which shows them to the garbage
+/// collector. It would not see them otherwise, and keep alive for ever whatever they refer back to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Keeper(Arc<Mutex<Vec<Weak<Py<PyAny>>>>>);
+
+/// An object that is held until the last clone of this is dropped: one reference, which is the keeper's to show.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept(Arc<Py<PyAny>>);
+
+impl Keeper {
+    /// Holds `object`.
+    pub(crate) fn keep<T>(&self, object: &Bound<'_, T>) -> Kept {
+        let kept = Arc::new(object.as_any().clone().unbind());
+        let mut known = self.known();
+        if known.len() == known.capacity() {
+            known.retain(|known| known.strong_count() > 0);
+        }
+        known.push(Arc::downgrade(&kept));
+        Kept(kept)
+    }
+
+    /// Shows everything that is held to the garbage collector, for the one object that this keeper belongs to.
+    ///
+    /// Between two looks of it something may be dropped, by a thread that does not have the interpreter's lock, but nothing
+    /// is added, which takes that lock: so it never takes for garbage what is not.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let known = self.known();
+        let mut kept = known.iter().filter_map(Weak::upgrade);
+        kept.try_for_each(|kept| visit.call(&*kept))
+    }
+
+    /// Nobody waits here: who comes has the interpreter's lock, and keeps it.
+    fn known(&self) -> MutexGuard<'_, Vec<Weak<Py<PyAny>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    /// The same object, held on behalf of another.
+    pub(crate) fn kept_by(&self, py: Python<'_>, keeper: &Keeper) -> Self {
+        keeper.keep(self.bind(py))
+    }
+}
+
+impl Deref for Kept {
+    type Target = Py<PyAny>;
+
+    fn deref(&self) -> &Py<PyAny> {
+        &self.0
+    }
+}
