@@ -11,6 +11,7 @@ use windrow::tensordict::TensorError;
 use windrow::{CollectError, WorkerError as Lost};
 
 use crate::gil::attach;
+use crate::keep::Raised;
 
 create_exception!(
     windrow,
@@ -97,6 +98,9 @@ pub(crate) fn is_for_want_of_memory(error: &(dyn Error + 'static)) -> bool {
 pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option<PyErr> {
     let mut next = Some(error);
     while let Some(error) = next {
+        if let Some(raised) = error.downcast_ref::<Raised>() {
+            return Some(raised.exception(py));
+        }
         if let Some(raised) = error.downcast_ref::<PyErr>() {
             return Some(raised.clone_ref(py));
         }

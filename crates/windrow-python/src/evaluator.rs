@@ -12,7 +12,7 @@ use windrow::{BusyPolicy, CollectError, Evaluation, Evaluator};
 
 use crate::collector::options::{Noted, exploration_type};
 use crate::gil::attach;
-use crate::keep::{Keeper, Kept};
+use crate::keep::{Keeper, Kept, Raised};
 use crate::policy::{Actor, Terms};
 use crate::{batch, error, gil};
 
@@ -74,7 +74,8 @@ impl EvaluatorCore {
         }
         if let Some(metrics) = &options.metrics {
             let metrics = keeper.keep(metrics);
-            builder = builder.metrics(move |batch| measure(&metrics, batch));
+            let keeper = keeper.clone();
+            builder = builder.metrics(move |batch| measure(&metrics, batch, &keeper));
         }
         if let Some(on_result) = &options.on_result {
             let on_result = keeper.keep(on_result);
@@ -246,14 +247,21 @@ fn busy_policy(name: &str) -> PyResult<BusyPolicy> {
 }
 
 /// Figures of the user's own.
-fn measure(metrics: &Kept, trajectories: &TensorDict) -> PyResult<Vec<(String, f64)>> {
+fn measure(
+    metrics: &Kept,
+    trajectories: &TensorDict,
+    keeper: &Keeper,
+) -> Result<Vec<(String, f64)>, Raised> {
     attach(|py| {
-        let trajectories = batch::to_python(py, &trajectories.detach())?;
-        let figures = metrics.call1(py, (trajectories,))?;
-        let figures = figures.bind(py).cast::<PyDict>()?.iter();
-        figures
-            .map(|(name, value)| Ok((name.extract()?, value.extract()?)))
-            .collect()
+        let measure = || {
+            let trajectories = batch::to_python(py, &trajectories.detach())?;
+            let figures = metrics.call1(py, (trajectories,))?;
+            let figures = figures.bind(py).cast::<PyDict>()?.iter();
+            figures
+                .map(|(name, value)| Ok((name.extract()?, value.extract()?)))
+                .collect::<PyResult<_>>()
+        };
+        measure().map_err(|raised| keeper.raised(py, raised))
     })
 }
 

@@ -1,10 +1,13 @@
 //! Python objects that the engine holds, and the interpreter's garbage collector.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
+
+use crate::gil::attach;
 
 /// Knows the objects that the engine holds for one object of Python's, such as a collector, which shows them to the garbage
 /// collector. It would not see them otherwise, and keep alive for ever whatever they refer back to.
@@ -25,6 +28,11 @@ impl Keeper {
         }
         known.push(Arc::downgrade(&kept));
         Kept(kept)
+    }
+
+    /// What Python code has raised, as an error of the engine, which may hold it for long: it refers to all that was under way.
+    pub(crate) fn raised(&self, py: Python<'_>, raised: PyErr) -> Raised {
+        Raised(self.keep(raised.into_value(py).bind(py)))
     }
 
     /// Shows everything that is held to the garbage collector, for the one object that this keeper belongs to.
@@ -57,3 +65,21 @@ impl Deref for Kept {
         &self.0
     }
 }
+
+/// An exception that the engine holds.
+#[derive(Debug, Clone)]
+pub(crate) struct Raised(Kept);
+
+impl Raised {
+    pub(crate) fn exception(&self, py: Python<'_>) -> PyErr {
+        PyErr::from_value(self.0.bind(py).clone())
+    }
+}
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        attach(|py| self.exception(py).fmt(f))
+    }
+}
+
+impl std::error::Error for Raised {}

@@ -96,7 +96,7 @@ impl ForeignEnvs {
             .object
             .bind(py)
             .call_method1(intern!(py, "reset"), (envs, seeds))
-            .map_err(|error| at(EnvError::failed(error)))?;
+            .map_err(|raised| at(self.held.failed(py, raised)))?;
         let mut scratch = Target::All(self.scratch.rows_mut());
         read_all(&self.observed, &arrays, &mut scratch).map_err(at)?;
         let dtypes: Vec<DType> = self.observed.iter().map(|leaf| leaf.dtype).collect();
@@ -128,7 +128,7 @@ impl ForeignEnvs {
             .object
             .bind(py)
             .call_method1(intern!(py, "step"), (actions, state))
-            .map_err(EnvError::failed)?;
+            .map_err(|raised| self.held.failed(py, raised))?;
         let values = result
             .cast::<PyTuple>()
             .map_err(|error| EnvError::failed(PyErr::from(error)))?;

@@ -31,7 +31,7 @@ struct World {
     reset: Kept,
     frame_skip: usize,
     /// Closes the environment when it is dropped.
-    _held: Held,
+    held: Held,
 }
 
 /// What a step led to, before its observation is read.
@@ -73,7 +73,7 @@ impl GymEnvs {
                 step: held.method(py, "step")?,
                 reset: held.method(py, "reset")?,
                 frame_skip,
-                _held: held,
+                held,
             });
         }
         let Some((spec, reader, writer)) = parts else {
@@ -132,7 +132,7 @@ impl GymEnvs {
                 world.reset.bind(py).call((), Some(&kwargs))
             }
         };
-        let result = call().map_err(EnvError::failed)?;
+        let result = call().map_err(|raised| world.held.failed(py, raised))?;
         let observation = match result
             .cast::<PyTuple>()
             .map(|values| (values, values.len()))
@@ -161,7 +161,7 @@ impl World {
             .step
             .bind(action.py())
             .call1((action,))
-            .map_err(EnvError::failed)?;
+            .map_err(|raised| self.held.failed(action.py(), raised))?;
         let values = match result.cast::<PyTuple>() {
             Ok(values) if values.len() == 5 => values,
             _ => return Err(not_five(id, &result)),

@@ -123,7 +123,8 @@ fn resolve(recipe: &Arc<Recipe>, keeper: &Keeper) -> Result<Arc<Recipe>, EnvErro
             let made = function.bind(py).call((), kwargs.transpose()?)?;
             recipe_of(&made, None, false, keeper)
         };
-        resolve(&call().map_err(EnvError::failed)?, keeper)
+        let made = call().map_err(|raised| EnvError::failed(keeper.raised(py, raised)))?;
+        resolve(&made, keeper)
     })
 }
 

@@ -39,7 +39,8 @@ impl Source {
     pub(super) fn lend(&self, py: Python<'_>, keeper: &Keeper) -> Result<Held, EnvError> {
         match self {
             Self::Make(make) => {
-                let made = make.bind(py).call0().map_err(EnvError::failed)?;
+                let made = make.bind(py).call0();
+                let made = made.map_err(|raised| EnvError::failed(keeper.raised(py, raised)))?;
                 Ok(Held {
                     object: keeper.keep(&made),
                     keeper: keeper.clone(),
@@ -76,6 +77,11 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// The error of an environment that has `raised`.
+    pub(super) fn failed(&self, py: Python<'_>, raised: PyErr) -> EnvError {
+        EnvError::failed(self.keeper.raised(py, raised))
+    }
+
     /// The object's method `name`.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ pub(super) struct VectorEnvs {
     /// Environments that the vector has reset, and the engine not yet.
     pending: Vec<bool>,
     /// Closes the vector when it is dropped.
-    _held: Held,
+    held: Held,
 }
 
 /// How some are reset without the others.
@@ -81,7 +81,7 @@ impl VectorEnvs {
             partial: some,
             pending: vec![false; num_envs],
             spec,
-            _held: held,
+            held,
         })
     }
 
@@ -122,7 +122,7 @@ impl VectorEnvs {
     ) -> Result<(), EnvError> {
         let action = self.writer.write(py, Origin::All(actions))?;
         let result = self.step.bind(py).call1((action,));
-        let result = result.map_err(EnvError::failed)?;
+        let result = result.map_err(|raised| self.held.failed(py, raised))?;
         let values = match result.cast::<PyTuple>() {
             Ok(values) if values.len() == 5 => values,
             _ => return Err(not_five(&self.spec.id, &result)),
@@ -253,7 +253,7 @@ impl VectorEnvs {
             }
             self.reset.bind(py).call((), Some(&kwargs))
         };
-        call().map_err(EnvError::failed)
+        call().map_err(|raised| self.held.failed(py, raised))
     }
 }
 

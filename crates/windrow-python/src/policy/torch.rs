@@ -17,7 +17,7 @@ use super::begun::Begun;
 use super::columns::Column;
 use crate::batch;
 use crate::gil::attach;
-use crate::keep::Kept;
+use crate::keep::{Keeper, Kept};
 
 /// What policies see, known once environments are made.
 #[derive(Clone)]
@@ -105,6 +105,7 @@ pub(super) struct TorchPolicy {
 struct Known {
     object: Kept,
     act: Kept,
+    keeper: Keeper,
     /// What the object is given, each with its number among the observations.
     leaves: Vec<(usize, LeafSpec)>,
     /// Dimensions before those of a leaf.
@@ -131,6 +132,11 @@ impl TorchPolicy {
             Some(bound) => Ok(bound.object.clone()),
             None => self.makers.get(py, self.worker),
         }
+    }
+
+    /// What the policy was called for, or the error of one that has raised something.
+    fn told<T>(&self, py: Python<'_>, called: PyResult<T>) -> Result<T, PolicyError> {
+        called.map_err(|raised| PolicyError::failed(self.makers.keeper.raised(py, raised)))
     }
 
     /// Calls the policy on first observations, to learn what it writes.
@@ -170,6 +176,7 @@ impl TorchPolicy {
         }
         let wants_first = object.getattr(py, "wants_first")?.extract(py)?;
         Ok(Known {
+            keeper: self.makers.keeper.clone(),
             act: self
                 .makers
                 .keeper
@@ -230,7 +237,9 @@ impl Known {
             let first = first.map_err(PolicyError::failed)?;
             arguments.push(batch::to_torch(py, first).map_err(PolicyError::failed)?);
         }
-        let values = self.call(py, arguments).map_err(PolicyError::failed)?;
+        let called = self.call(py, arguments);
+        let values =
+            called.map_err(|raised| PolicyError::failed(self.keeper.raised(py, raised)))?;
         if values.len() != self.columns.len() {
             return Err(PolicyError::failed(format!(
                 "expected {} outputs, as when it was first called, got {}",
@@ -292,7 +301,7 @@ fn observations(
 
 impl Policy for TorchPolicy {
     fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-        let bound = attach(|py| self.probe(py, env)).map_err(PolicyError::failed)?;
+        let bound = attach(|py| self.told(py, self.probe(py, env)))?;
         let columns = bound.columns.iter().map(|column| column.leaf.clone());
         let spec = PolicySpec {
             columns: columns.collect(),
@@ -313,20 +322,22 @@ impl Policy for TorchPolicy {
 
     fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
         attach(|py| {
-            let weights = batch::to_python(py, weights)?;
-            self.object(py)?.call_method1(py, "load", (weights,))?;
-            Ok(())
+            let load = || {
+                let weights = batch::to_python(py, weights)?;
+                self.object(py)?.call_method1(py, "load", (weights,))
+            };
+            self.told(py, load()).map(drop)
         })
-        .map_err(|error: PyErr| PolicyError::failed(error))
     }
 
     fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
         attach(|py| {
-            let weights = batch::to_python(py, weights)?;
-            self.object(py)?.call_method1(py, "check", (weights,))?;
-            Ok(())
+            let check = || {
+                let weights = batch::to_python(py, weights)?;
+                self.object(py)?.call_method1(py, "check", (weights,))
+            };
+            self.told(py, check()).map(drop)
         })
-        .map_err(|error: PyErr| PolicyError::failed(error))
     }
 
     fn weights(&self) -> Weights {
