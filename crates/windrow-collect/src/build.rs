@@ -26,14 +26,17 @@ use crate::worker::{Maker, Shared, Worker};
 use envs::{EnvOptions, env_makers, guarded, make_all};
 use frames::schedule;
 
-/// See [`CollectorBuilder::build`].
-pub(crate) fn build(chosen: CollectorBuilder) -> Result<Collector, CollectError> {
+/// See [`CollectorBuilder::build_unless`].
+pub(crate) fn build(
+    chosen: CollectorBuilder,
+    given_up: impl FnMut() -> bool,
+) -> Result<Collector, CollectError> {
     let plan = chosen.plan;
     let makers = env_makers(&chosen)?;
     let workers = makers.len();
     check_plan(&chosen, workers)?;
     let batcher = batcher(&chosen)?;
-    let envs = make_all(&makers, &chosen)?;
+    let envs = make_all(&makers, &chosen, given_up)?;
     let spec = envs[0].spec().clone();
     let num_envs = envs[0].num_envs();
     let schedule = schedule(&chosen, workers, num_envs)?;

@@ -432,7 +432,16 @@ impl CollectorBuilder {
     /// # Errors
     /// [`CollectError`], naming the argument, what was expected and what came.
     pub fn build(self) -> Result<Collector, CollectError> {
-        build(self)
+        self.build_unless(|| false)
+    }
+
+    /// As [`build`](Self::build), but gives up once `given_up` says so, which is asked now and then while environments of
+    /// several workers are being made. Each of these is dropped once it is there.
+    ///
+    /// # Errors
+    /// As there; [`CollectError::BuildGivenUp`] then.
+    pub fn build_unless(self, given_up: impl FnMut() -> bool) -> Result<Collector, CollectError> {
+        build(self, given_up)
     }
 }
 

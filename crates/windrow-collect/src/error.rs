@@ -179,6 +179,9 @@ pub enum CollectError {
         "the collector was started and writes to its replay buffer by itself: batches cannot be asked for, nor states loaded, and it cannot be started again"
     )]
     Started,
+    /// Whoever asked for a collector gave it up before its environments were made.
+    #[error("the collector was given up before its environments were made")]
+    BuildGivenUp,
     /// Whoever asked for a pause gave it up before workers had finished what they were at.
     #[error("the pause was given up before workers had finished what they were at")]
     PauseGivenUp,

@@ -3,15 +3,17 @@
 
 use std::collections::HashSet;
 use std::error::Error;
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Barrier, Mutex};
 
 use tensordict::{DType, TensorDict};
 use windrow_collect::{
     CollectError, Collector, CollectorBuilder, Handle, MultiSyncCollector, OnLoss, Placement,
 };
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
+use windrow_env::{Env, EnvError, EnvSpec, Outcome};
 use windrow_policy::policy_fn;
-use windrow_slab::{Key, LeafSpec};
+use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
 const REACTIONS: [OnLoss; 3] = [
     OnLoss::Raise,
@@ -125,4 +127,57 @@ fn who_acts_for_a_collector_knows_that_it_would_wait_for_itself() {
         assert_eq!(*within.lock().unwrap(), HashSet::from([Some(true)]));
         assert!(!collector.handle().is_within());
     }
+}
+
+/// Tells when it is dropped.
+struct Dropped {
+    inner: LedgerEnv,
+    tell: Sender<()>,
+}
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.tell.send(()).unwrap();
+    }
+}
+
+impl Env for Dropped {
+    fn spec(&self) -> &EnvSpec {
+        self.inner.spec()
+    }
+
+    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
+        self.inner.reset(seed, obs)
+    }
+
+    fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        self.inner.step(action, obs)
+    }
+}
+
+#[test]
+fn what_is_made_after_nobody_waits_any_more_is_dropped() {
+    let gate = Arc::new(Barrier::new(3));
+    let (tell, told) = channel();
+    let passed = Arc::clone(&gate);
+    let env = move || {
+        passed.wait();
+        Dropped {
+            inner: LedgerEnv::from_seed(),
+            tell: tell.clone(),
+        }
+    };
+    let mut asked = 0;
+    let built = MultiSyncCollector::builder(env)
+        .num_workers(2)
+        .frames_per_batch(20)
+        .build_unless(|| {
+            asked += 1;
+            asked == 3
+        });
+    assert!(matches!(built, Err(CollectError::BuildGivenUp)));
+    assert_eq!(asked, 3);
+    gate.wait();
+    // Both, and then nobody is left to tell of another.
+    assert_eq!(told.iter().count(), 2);
 }

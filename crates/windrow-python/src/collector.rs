@@ -69,10 +69,18 @@ impl CollectorCore {
         let target = options.target();
         let keeper = Keeper::default();
         let builder = options.builder(&terms, &target, &keeper)?;
+        let mut raised = Ok(());
+        let given_up = || {
+            raised = gil::attach(|py| py.check_signals());
+            raised.is_err()
+        };
         // Environments may be made in other threads, which need the lock if they are Python's.
-        let collector = py
-            .detach(|| builder.build())
-            .map_err(|error| error::to_py(py, &error))?;
+        let built = py.detach(|| builder.build_unless(given_up));
+        if raised.is_err() {
+            keeper.abandon();
+        }
+        raised?;
+        let collector = of(py, built)?;
         if threads && terms.rows.by_python() {
             env::warn_of_turns(py)?;
         }

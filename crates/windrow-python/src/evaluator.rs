@@ -81,9 +81,11 @@ impl EvaluatorCore {
             let on_result = keeper.keep(on_result);
             builder = builder.on_result(move |result| tell(&on_result, result));
         }
-        let evaluator = py
-            .detach(|| builder.build())
-            .map_err(|error| error::to_py(py, &error))?;
+        let built = gil::wait_for_thread(py, "windrow-build", move || builder.build());
+        if built.is_err() {
+            keeper.abandon();
+        }
+        let evaluator = built?.map_err(|error| error::to_py(py, &error))?;
         Ok(Self {
             evaluator: Arc::new(evaluator),
             keeper,

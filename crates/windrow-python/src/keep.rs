@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pyo3::prelude::*;
@@ -12,7 +13,11 @@ use crate::gil::attach;
 /// Knows the objects that the engine holds for one object of Python's, such as a collector, which shows them to the garbage
 /// collector. It would not see them otherwise, and keep alive for ever whatever they refer back to.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Keeper(Arc<Mutex<Vec<Weak<Py<PyAny>>>>>);
+pub(crate) struct Keeper {
+    known: Arc<Mutex<Vec<Weak<Py<PyAny>>>>>,
+    /// Whether nobody waits for what is being made.
+    abandoned: Arc<AtomicBool>,
+}
 
 /// An object that is held until the last clone of this is dropped: one reference, which is the keeper's to show.
 #[derive(Debug, Clone)]
@@ -35,6 +40,16 @@ impl Keeper {
         Raised(self.keep(raised.into_value(py).bind(py)))
     }
 
+    /// Says that nobody waits for what is being made: nothing is to be begun any more.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether nobody waits for what is being made.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
     /// Shows everything that is held to the garbage collector, for the one object that this keeper belongs to.
     ///
     /// Between two looks of it something may be dropped, by a thread that does not have the interpreter's lock, but nothing
@@ -47,7 +62,7 @@ impl Keeper {
 
     /// Nobody waits here: who comes has the interpreter's lock, and keeps it.
     fn known(&self) -> MutexGuard<'_, Vec<Weak<Py<PyAny>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

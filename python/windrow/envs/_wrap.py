@@ -40,4 +40,19 @@ def wrap(env: Any, own: bool) -> EnvRecipe | None:
 
 def _lent(env: Any, own: bool) -> Any:
     """The object itself where it is the user's own, otherwise a function that gives it away."""
-    return env if own else lambda: env
+    return env if own else _Gift(env)
+
+
+class _Gift:
+    """Gives an environment away, once, to whoever steps it and closes it in the end. It is closed where nobody came."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def __call__(self) -> Any:
+        env, self._env = self._env, None
+        return env
+
+    def __del__(self) -> None:
+        if self._env is not None:
+            self._env.close()

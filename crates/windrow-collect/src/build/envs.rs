@@ -2,6 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::Builder;
+use std::time::Duration;
 
 use windrow_env::{EnvError, EnvSpec, StepCounter, VecEnv};
 
@@ -27,34 +30,22 @@ pub(super) fn env_makers(chosen: &CollectorBuilder) -> Result<Vec<EnvMaker>, Col
         .collect())
 }
 
+/// How often whoever waits for environments is asked whether to wait on.
+const GLANCE: Duration = Duration::from_millis(50);
+
 /// The environments of all workers, made at the same time: some take long.
 pub(super) fn make_all(
     makers: &[EnvMaker],
     chosen: &CollectorBuilder,
+    given_up: impl FnMut() -> bool,
 ) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
     if chosen.num_envs == Some(0) {
         return Err(not_positive("num_envs", 0));
     }
     let options = EnvOptions::of(chosen);
-    let make = |worker: usize, maker: &EnvMaker| guarded(worker, || options.make(worker, maker));
-    let envs = if let [maker] = makers {
-        vec![make(0, maker)?]
-    } else {
-        std::thread::scope(|scope| {
-            let started: Vec<_> = makers
-                .iter()
-                .enumerate()
-                .map(|(worker, maker)| scope.spawn(move || make(worker, maker)))
-                .collect();
-            started
-                .into_iter()
-                .enumerate()
-                .map(|(worker, thread)| {
-                    let joined = thread.join();
-                    joined.unwrap_or_else(|panic| Err(panicked(worker, panic.as_ref())))
-                })
-                .collect::<Result<Vec<_>, _>>()
-        })?
+    let envs = match makers {
+        [maker] => vec![guarded(0, || options.make(0, maker))?],
+        _ => make_in_threads(makers, options, given_up)?,
     };
     let first = (envs[0].spec(), envs[0].num_envs());
     for (worker, env) in envs.iter().enumerate() {
@@ -69,6 +60,39 @@ pub(super) fn make_all(
         }
     }
     Ok(envs)
+}
+
+/// Environments that are made by a thread for each worker. Once `given_up`, the threads drop what they make.
+fn make_in_threads(
+    makers: &[EnvMaker],
+    options: EnvOptions,
+    mut given_up: impl FnMut() -> bool,
+) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
+    let mut threads = Vec::with_capacity(makers.len());
+    let mut made: Vec<_> = makers.iter().map(|_| None).collect();
+    let (done, results) = channel();
+    for (worker, maker) in makers.iter().enumerate() {
+        let (maker, done) = (Arc::clone(maker), done.clone());
+        let make = move || {
+            let made = guarded(worker, || options.make(worker, &maker));
+            // Nobody listens any more where all was given up.
+            let _ = done.send((worker, made));
+        };
+        let thread = Builder::new().name(format!("windrow-maker-{worker}"));
+        threads.push(thread.spawn(make).map_err(CollectError::Start)?);
+    }
+    while made.iter().any(Option::is_none) {
+        match results.recv_timeout(GLANCE) {
+            Ok((worker, result)) => made[worker] = Some(result),
+            Err(_) if given_up() => return Err(CollectError::BuildGivenUp),
+            Err(_) => {}
+        }
+    }
+    for thread in threads {
+        // It has nothing left to say: panics of users' code became results.
+        let _ = thread.join();
+    }
+    made.into_iter().flatten().collect()
 }
 
 /// What `make` makes for worker `worker`; a panic is an error like any other.

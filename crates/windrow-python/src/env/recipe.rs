@@ -15,7 +15,7 @@ use super::env_recipe::EnvRecipe;
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
 use super::layer::Layer;
-use super::source::Source;
+use super::source::{Source, call};
 use super::vector::VectorEnvs;
 use crate::gil::attach;
 use crate::keep::{Keeper, Kept};
@@ -118,12 +118,8 @@ fn resolve(recipe: &Arc<Recipe>, keeper: &Keeper) -> Result<Arc<Recipe>, EnvErro
         return Ok(Arc::clone(recipe));
     };
     attach(|py| {
-        let call = || {
-            let kwargs = kwargs.as_ref().map(|kwargs| kwargs.bind(py).cast());
-            let made = function.bind(py).call((), kwargs.transpose()?)?;
-            recipe_of(&made, None, false, keeper)
-        };
-        let made = call().map_err(|raised| EnvError::failed(keeper.raised(py, raised)))?;
+        let made = call(function.bind(py), kwargs.as_ref(), keeper)?;
+        let made = recipe_of(&made, None, false, keeper).map_err(EnvError::failed)?;
         resolve(&made, keeper)
     })
 }
@@ -244,19 +240,28 @@ impl Factory {
 
 impl EnvFactory for Factory {
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-        let made = match num_envs {
-            1 => prepare(&self.recipe, &self.keeper)?,
+        let made = self.make(num_envs).inspect_err(|_| {
+            // What was made in vain is freed now, not when somebody comes by with the interpreter's lock.
+            attach(|_| ());
+        })?;
+        self.is_python.store(made.is_python, Ordering::Relaxed);
+        Ok(made.envs)
+    }
+}
+
+impl Factory {
+    fn make(&self, num_envs: usize) -> Result<Made, EnvError> {
+        match num_envs {
+            1 => prepare(&self.recipe, &self.keeper),
             _ => {
                 let mut members = Vec::new();
                 members.try_reserve_exact(num_envs).map_err(|error| {
                     EnvError::Spec(format!("num_envs={num_envs} is too much: {error}"))
                 })?;
                 members.resize(num_envs, Arc::clone(&self.recipe));
-                several(&members, &self.keeper)?
+                several(&members, &self.keeper)
             }
-        };
-        self.is_python.store(made.is_python, Ordering::Relaxed);
-        Ok(made.envs)
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use windrow::env::EnvError;
 
 use crate::gil::attach;
@@ -39,8 +40,7 @@ impl Source {
     pub(super) fn lend(&self, py: Python<'_>, keeper: &Keeper) -> Result<Held, EnvError> {
         match self {
             Self::Make(make) => {
-                let made = make.bind(py).call0();
-                let made = made.map_err(|raised| EnvError::failed(keeper.raised(py, raised)))?;
+                let made = call(make.bind(py), None, keeper)?;
                 Ok(Held {
                     object: keeper.keep(&made),
                     keeper: keeper.clone(),
@@ -65,6 +65,26 @@ impl Source {
             }
         }
     }
+}
+
+/// What a function makes that is to be stepped, or leads to that.
+///
+/// # Errors
+/// What it raised; [`EnvError::Spec`] when nobody waits for what it would make.
+pub(super) fn call<'py>(
+    function: &Bound<'py, PyAny>,
+    kwargs: Option<&Kept>,
+    keeper: &Keeper,
+) -> Result<Bound<'py, PyAny>, EnvError> {
+    if keeper.is_abandoned() {
+        return Err(EnvError::Spec("nobody waits for environments".into()));
+    }
+    let py = function.py();
+    let call = || {
+        let kwargs = kwargs.map(|kwargs| kwargs.bind(py).cast::<PyDict>());
+        function.call((), kwargs.transpose()?)
+    };
+    call().map_err(|raised| EnvError::failed(keeper.raised(py, raised)))
 }
 
 /// An object that is being stepped. What was made for it is closed when it is dropped.
