@@ -66,7 +66,8 @@ class Adapter:
 
     def _groups(self) -> dict[Any, tuple[int, ...]]:
         """Dimensions that nested specs have beside the batch's, outer ones first."""
-        env, found = self._env, {}
+        env = self._env
+        found: dict[Any, tuple[int, ...]] = {}
         for spec in (env.full_observation_spec, env.full_action_spec, env.full_reward_spec, env.full_done_spec):
             nested = {unravel_key(key): leaf for key, leaf in spec.items(True) if isinstance(leaf, theirs.Composite)}
             for key, leaf in sorted(nested.items(), key=lambda entry: len(_path(entry[0]))):
