@@ -25,6 +25,7 @@ from windrow.envs.env_creator import EnvCreator, env_creator
 from windrow.envs.transforms import (
     Compose,
     DoubleToFloat,
+    FiniteTensorDictCheck,
     InitTracker,
     ObservationNorm,
     RewardSum,
@@ -42,6 +43,7 @@ __all__ = [
     "EnvBase",
     "EnvCreator",
     "ExplorationType",
+    "FiniteTensorDictCheck",
     "GymEnv",
     "GymWrapper",
     "InitTracker",

@@ -121,6 +121,16 @@ class DoubleToFloat(Transform):
         return recipe.double_to_float(None if self.in_keys is None else [list(key) for key in self.in_keys])
 
 
+class FiniteTensorDictCheck(Transform):
+    """Fails as soon as an observation or a reward is infinite or not a number; the error says which one, and where.
+
+    Observations of other transforms are checked where they come before this one.
+    """
+
+    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
+        return recipe.finite_check()
+
+
 class Compose(Transform):
     """Several transforms, the first nearest to the environment."""
 

@@ -135,6 +135,11 @@ impl EnvRecipe {
         Ok(self.layered(py, Layer::DoubleToFloat(keys.transpose()?)))
     }
 
+    /// The same, failing as soon as an observation or a reward is infinite or no number.
+    fn finite_check(&self, py: Python<'_>) -> Self {
+        self.layered(py, Layer::FiniteCheck)
+    }
+
     /// The same, with an observation scaled and shifted.
     fn observation_norm(
         &self,

@@ -2,8 +2,8 @@
 
 use tensordict::NestedKey;
 use windrow::env::{
-    DoubleToFloat, EnvError, InitTracker, LimitFlag, ObservationNorm, RewardSum, StepCounter,
-    VecEnv,
+    DoubleToFloat, EnvError, FiniteCheck, InitTracker, LimitFlag, ObservationNorm, RewardSum,
+    StepCounter, VecEnv,
 };
 
 /// One thing that is done to environments.
@@ -21,6 +21,7 @@ pub(crate) enum Layer {
     InitTracker(String),
     /// Of these observations, or of all.
     DoubleToFloat(Option<Vec<NestedKey>>),
+    FiniteCheck,
     ObservationNorm {
         key: NestedKey,
         loc: Vec<f64>,
@@ -48,6 +49,7 @@ impl Layer {
             Self::InitTracker(key) => Box::new(InitTracker::named(envs, key)?),
             Self::DoubleToFloat(None) => Box::new(DoubleToFloat::new(envs)?),
             Self::DoubleToFloat(Some(keys)) => Box::new(DoubleToFloat::of(envs, keys)?),
+            Self::FiniteCheck => Box::new(FiniteCheck::new(envs)?),
             Self::ObservationNorm {
                 key,
                 loc,
