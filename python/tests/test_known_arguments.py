@@ -13,6 +13,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from environments import cartpole
+from windrow import WorkerError
 from windrow.collectors import (
     AsyncCollector,
     Collector,
@@ -24,7 +25,7 @@ from windrow.collectors import (
     WeightUpdaterBase,
 )
 from windrow.data import LazyTensorStorage, MultiStep, ReplayBuffer
-from windrow.envs import GymEnv, ParallelEnv, SerialEnv
+from windrow.envs import FiniteTensorDictCheck, GymEnv, ParallelEnv, SerialEnv, TransformedEnv
 
 CLASSES = [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector]
 
@@ -246,3 +247,63 @@ def test_a_policy_is_made_for_the_environment_of_an_evaluator(env) -> None:
     with Evaluator(env, policy_factory=make, num_trajectories=1) as evaluator:
         assert evaluator.evaluate()["eval/num_episodes"] == 1
     assert seen and all(hasattr(made, "reset") for made in seen)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_nothing_is_seeded_reset_or_started_after_the_end(kind) -> None:
+    collector = build(kind, replay_buffer=ReplayBuffer())
+    collector.shutdown()
+    for ask in (lambda: collector.set_seed(0), collector.reset, collector.start):
+        with pytest.raises(RuntimeError, match="this was shut down"):
+            ask()
+    assert collector.stats()["frames"] == 0 and "frames" in collector.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"frames_per_batch": -1}, ValueError, "frames_per_batch must be a positive number, got -1"),
+        ({"frames_per_batch": [20, 0]}, ValueError, "frames_per_batch must be a positive number, got 0"),
+        ({"trajs_per_batch": 0}, ValueError, "trajs_per_batch must be 1 or more, got 0"),
+        ({"storing_device": ["cpu"] * 3}, RuntimeError, "storing_device has 3 entries for 2 workers"),
+        ({"env_device": ["cpu"]}, RuntimeError, "env_device has 1 entries for 2 workers"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_named(arguments, error, message) -> None:
+    with pytest.raises(error, match=message):
+        MultiSyncCollector([cartpole] * 2, None, **{"frames_per_batch": 20, **arguments})
+
+
+def test_environments_stay_on_the_cpu() -> None:
+    quiet(lambda: build(Collector, env_device="cpu", device="cpu"))
+    with pytest.warns(UserWarning, match="env_device has no effect: environments are stepped on the CPU"):
+        build(Collector, env_device="meta")
+
+
+class Broken(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, reward: float, observation: float) -> None:
+        self.reward, self.observation = reward, observation
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.observation_space.sample() * 0, {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        broken = self.count == 4
+        observation = self.observation_space.sample() * (self.observation if broken else 0.0)
+        return observation, self.reward if broken else 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [((1.0, float("nan")), 'observation "observation" is NaN'), ((float("inf"), 0.0), "the reward is inf")],
+)
+def test_numbers_that_are_none_are_noticed_where_that_is_asked_for(broken, message) -> None:
+    next(build(Collector, lambda: Broken(*broken)))
+    checked = TransformedEnv(Broken(*broken), FiniteTensorDictCheck())
+    with pytest.raises(WorkerError, match=f"worker 0, environment 0, episode 0, step 3: .*{message}, expected a finite number"):
+        next(build(Collector, checked))

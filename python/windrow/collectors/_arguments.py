@@ -14,6 +14,7 @@ WITHOUT_EFFECT: dict[str, Fixed] = {
     "no_cuda_sync": (False, "nothing is copied without waiting for it"),
     "local_init_rb": (True, "buffers are always made by whoever made them"),
     "num_sub_threads": (1, "workers are threads of one process"),
+    "env_device": (None, "environments are stepped on the CPU"),
     "num_threads": (None, "the number of threads of torch is left alone"),
     "collector_class": (None, "there is one collector"),
     "extend_buffer": (True, "batches are always written as a whole"),
@@ -124,12 +125,20 @@ def shares(frames_per_batch: Any) -> tuple[int | None, list[int] | None]:
 
     Raises:
         TypeError: it is not given, or no whole number.
+        ValueError: it is less than 1.
     """
     if frames_per_batch is None:
         raise TypeError("frames_per_batch is missing: the number of frames in a batch")
     if isinstance(frames_per_batch, (list, tuple)):
-        return None, [frames("frames_per_batch", entry) or 0 for entry in frames_per_batch]
-    return frames("frames_per_batch", frames_per_batch) or 0, None
+        return None, [_share(entry) for entry in frames_per_batch]
+    return _share(frames_per_batch), None
+
+
+def _share(given: Any) -> int:
+    number = positive("frames_per_batch", given)
+    if number is None:
+        raise ValueError(f"frames_per_batch must be a positive number, got {given!r}")
+    return number
 
 
 def factories(policy_factory: Any, workers: int) -> list[Callable[[], Any]] | None:
@@ -165,14 +174,17 @@ def concatenation(cat_results: Any, *, sync: bool) -> str:
     return str(cat_results)
 
 
-def device_of(name: str, *candidates: Any) -> Any:
-    """The first device that is given, if it is another than the CPU.
+def device_of(name: str, *candidates: Any, workers: int = 1) -> Any:
+    """The first device that is given, or a list of one for each worker, if it is another than the CPU.
 
     Raises:
-        RuntimeError: there is no such device.
+        RuntimeError: there is no such device, or a list is not as long as there are workers.
+        ValueError: workers have several.
     """
     given = next((candidate for candidate in candidates if candidate is not None), None)
     if isinstance(given, (list, tuple)):
+        if len(given) != workers:
+            raise RuntimeError(f"{name} has {len(given)} entries for {workers} workers")
         if len({str(entry) for entry in given}) != 1:
             raise ValueError(f"{name} must be one device for all workers, got {list(map(str, given))}")
         given = given[0]

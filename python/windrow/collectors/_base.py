@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from windrow import _policy, _weights
 from windrow._exploration import name_of
+from windrow._numbers import whole_or_none
 from windrow._passed_over import pass_over
 from windrow._windrow import CollectorCore
 from windrow.collectors import _arguments
@@ -49,7 +50,7 @@ class BaseCollector(Reach):
         device: the default of the three devices that follow.
         storing_device: where batches go. On the CPU they are views; they are copied to any other device.
         policy_device: where a policy that torch evaluates is evaluated.
-        env_device: environments run on the CPU; here for the sake of code that names a device.
+        env_device: environments are stepped on the CPU; a warning says so where it is another one.
         max_frames_per_traj: truncate episodes after so many steps, which ``step_count`` then counts.
         init_random_frames: frames at the start for which actions are random, rounded up to whole batches. Those that were
             written to the ``replay_buffer`` before count.
@@ -148,7 +149,6 @@ class BaseCollector(Reach):
         **others: Any,
     ) -> None:
         name = type(self).__name__
-        pass_over(name, others, _arguments.WITHOUT_EFFECT)
         if not reset_when_done:
             raise ValueError("reset_when_done=False: an ended episode is always followed by a new one")
         if replay_buffer is not None and return_same_td:
@@ -169,9 +169,10 @@ class BaseCollector(Reach):
         count = workers or len(envs)
         self._envs, workers = factories_of_envs(envs, workers, num_envs)
         batch, shares = _arguments.shares(frames_per_batch)
-        self._storing_device = _arguments.device_of("storing_device", storing_device, device)
-        self._policy_device = _arguments.device_of("policy_device", policy_device, device)
-        _arguments.device_of("env_device", env_device)
+        self._storing_device = _arguments.device_of("storing_device", storing_device, device, workers=count)
+        self._policy_device = _arguments.device_of("policy_device", policy_device, device, workers=count)
+        others["env_device"] = _arguments.device_of("env_device", env_device, workers=count)
+        pass_over(name, others, _arguments.WITHOUT_EFFECT)
         self._exploration = name_of(exploration_type, exploration_mode)
         if init_fn is not None:
             init_fn()
@@ -234,8 +235,8 @@ class BaseCollector(Reach):
                 "track_policy_version": bool(track_policy_version),
                 "cat_results": _arguments.concatenation(cat_results, sync=self._sync),
                 "preemptive_threshold": preemptive_threshold,
-                "trajs_per_batch": trajs_per_batch,
-                "trajs_per_write": trajs_per_write,
+                "trajs_per_batch": whole_or_none("trajs_per_batch", trajs_per_batch, 1),
+                "trajs_per_write": whole_or_none("trajs_per_write", trajs_per_write, 1),
                 "replay_buffer": replay_buffer._core if self._fills_buffer else None,
                 "takes_writes": self._takes_writes,
                 # Padding is nothing to be kept.

@@ -31,8 +31,10 @@ class Control(Publishing):
         Raises:
             TypeError: the seed is no whole number.
             ValueError: it is negative.
+            RuntimeError: the collector was shut down.
         """
         self._surface()
+        self._check_not_ended()
         return self._core.set_seed(whole("seed", seed, 0), static_seed)
 
     def reset(self, index: Any = None, *, reset_idx: Any = None) -> None:
@@ -43,12 +45,13 @@ class Control(Publishing):
             reset_idx: the same, as collectors with several workers call it.
 
         Raises:
-            RuntimeError: only some of them are to be reset.
+            RuntimeError: only some of them are to be reset, or the collector was shut down.
         """
         index = reset_idx if index is None else index
         if index is not None and not (isinstance(index, (list, tuple)) and all(index)):
             raise RuntimeError("reset begins new episodes in all environments: index must be left out")
         self._surface()
+        self._check_not_ended()
         self._core.reset()
 
     def state_dict(self) -> dict[str, Any]:

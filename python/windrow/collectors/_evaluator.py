@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from windrow import _policy, _weights
 from windrow._exploration import name_of
+from windrow._numbers import whole, whole_or_none
 from windrow._passed_over import Fixed, pass_over
 from windrow._windrow import EvaluatorCore
 
@@ -117,8 +118,8 @@ class Evaluator:
             {
                 "env": env,
                 "policy": _policy.copied_now(choice.core),
-                "num_trajectories": num_trajectories,
-                "max_steps": max_steps,
+                "num_trajectories": whole("num_trajectories", num_trajectories, 1),
+                "max_steps": whole_or_none("max_steps", max_steps, 1),
                 "seed": seed,
                 "exploration_type": exploration,
                 "busy_policy": busy_policy,

@@ -46,6 +46,7 @@ class Life(Iterator[Any]):
     _paused: bool
     _lock: threading.RLock
     _taken: list[Any]
+    _ended: bool = False
 
     def _begin(self) -> None:
         """Takes note of a collector that is to be ended before the interpreter is."""
@@ -55,8 +56,9 @@ class Life(Iterator[Any]):
         """Collects into the replay buffer in a thread, up to ``total_frames``.
 
         Raises:
-            RuntimeError: there is no replay buffer, or the collector runs already.
+            RuntimeError: there is no replay buffer, or the collector runs already or was shut down.
         """
+        self._check_not_ended()
         if self._replay_buffer is None:
             raise RuntimeError("start() collects into a replay buffer: build the collector with replay_buffer=")
         if self.is_running():
@@ -85,6 +87,7 @@ class Life(Iterator[Any]):
         """
         try:
             self._core.check_outside()
+            self._ended = True
             if self._background is not None:
                 self._background.stop(timeout)
             self._core.shutdown()
@@ -142,6 +145,10 @@ class Life(Iterator[Any]):
         core = getattr(self, "_core", None)
         if core is not None:
             core.finalize()
+
+    def _check_not_ended(self) -> None:
+        if self._ended:
+            raise RuntimeError("this was shut down; build a new one to go on")
 
     def _surface(self) -> None:
         """Raises what cannot be asked in a pause, and what went wrong in the background."""
