@@ -23,7 +23,7 @@ use crate::stats::Tally;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::trajectories::TrajectoryBatcher;
 use crate::worker::{Maker, Shared, Worker};
-use envs::{EnvOptions, env_makers, guarded, make_all};
+use envs::{EnvOptions, common, env_makers, guarded, make_all};
 use frames::schedule;
 
 /// See [`CollectorBuilder::build_unless`].
@@ -37,8 +37,7 @@ pub(crate) fn build(
     check_plan(&chosen, workers)?;
     let batcher = batcher(&chosen)?;
     let envs = make_all(&makers, &chosen, given_up)?;
-    let spec = envs[0].spec().clone();
-    let num_envs = envs[0].num_envs();
+    let (spec, num_envs) = common(&envs)?;
     let schedule = schedule(&chosen, workers, num_envs)?;
     let (seed, first_episodes) = beginning(&chosen, &spec);
 

@@ -40,22 +40,7 @@ impl Joined {
         let mut members = Vec::with_capacity(vectors.len());
         let mut num_envs = 0;
         for envs in vectors {
-            let other = envs.spec();
-            if other.observation_leaves() != observation
-                || other.action != spec.action
-                || other.rewards != spec.rewards
-                || other.masks != spec.masks
-                || other.groups != spec.groups
-            {
-                return Err(EnvError::Spec(format!(
-                    "environments of one vector observe and accept the same: environment 0 has {:?} and {:?}, environment {num_envs} has {:?} and {:?}",
-                    spec.observation, spec.action, other.observation, other.action
-                )));
-            }
-            if other.max_episode_steps != spec.max_episode_steps {
-                spec.max_episode_steps = None;
-            }
-            spec.keeps_seed &= other.keeps_seed;
+            spec.join(envs.spec())?;
             let rows = envs.num_envs();
             members.push(Member {
                 first: num_envs,

@@ -240,6 +240,51 @@ impl EnvSpec {
         self.action.leaf_specs("action")
     }
 
+    /// Becomes the spec of these environments and of `other` together. Names, bounds of observations and time limits may
+    /// differ; limits that do are left out.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when a policy would not see the same of both, or could not choose the same.
+    ///
+    /// ```
+    /// use windrow_env::{CartPole, Env, Pendulum, TimeLimit};
+    ///
+    /// let mut spec = CartPole::v1().spec().clone();
+    /// spec.join(TimeLimit::new(CartPole::v1(), 20)?.spec())?;
+    /// assert_eq!(spec.max_episode_steps, None);
+    /// assert!(spec.join(Pendulum::v1().spec()).is_err());
+    /// # Ok::<(), windrow_env::EnvError>(())
+    /// ```
+    pub fn join(&mut self, other: &Self) -> Result<(), EnvError> {
+        let unlike = |what: &str, expected: &dyn std::fmt::Debug, got: &dyn std::fmt::Debug| {
+            EnvError::Spec(format!(
+                "environments of one policy observe and accept the same: expected the {what} {expected:?} of {}, got {got:?} of {}",
+                self.id, other.id
+            ))
+        };
+        let (expected, got) = (self.observation_leaves(), other.observation_leaves());
+        if expected != got {
+            return Err(unlike("observation", &expected, &got));
+        }
+        if self.action != other.action {
+            return Err(unlike("action", &self.action, &other.action));
+        }
+        if self.rewards != other.rewards {
+            return Err(unlike("rewards", &self.rewards, &other.rewards));
+        }
+        if self.masks != other.masks {
+            return Err(unlike("masks", &self.masks, &other.masks));
+        }
+        if self.groups != other.groups {
+            return Err(unlike("groups", &self.groups, &other.groups));
+        }
+        if self.max_episode_steps != other.max_episode_steps {
+            self.max_episode_steps = None;
+        }
+        self.keeps_seed &= other.keeps_seed;
+        Ok(())
+    }
+
     /// The observation leaf called `name`, as `T`.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -13,7 +14,7 @@ import pytest
 import torch
 import windrow.envs._batched
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from windrow.collectors import Collector
+from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import (
     EnvCreator,
     GymEnv,
@@ -208,3 +209,35 @@ def test_collectors_in_threads_say_that_python_takes_turns(monkeypatch: pytest.M
         Collector(lambda: make(backend="gymnasium"), None, frames_per_batch=4).shutdown()
     with pytest.warns(UserWarning, match="take turns"):
         AsyncCollector(lambda: make(backend="gymnasium"), None, frames_per_batch=4).shutdown()
+
+
+def limited(steps: int) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1", max_episode_steps=steps)
+
+
+PAIRS = [
+    pytest.param([partial(limited, 5), partial(limited, 9)], id="time limits"),
+    pytest.param([make, partial(limited, 9)], id="libraries"),
+    pytest.param([lambda n=n: TransformedEnv(make(), StepCounter(n)) for n in (5, 9)], id="counters"),
+]
+
+
+@pytest.mark.parametrize("envs", PAIRS)
+def test_time_limits_and_libraries_may_differ(envs: list[Any]) -> None:
+    pair = SerialEnv(2, envs)
+    assert pair.max_episode_steps is None
+    batch = next(Collector(pair, None, frames_per_batch=200))
+    with MultiSyncCollector(envs, None, frames_per_batch=200, cat_results="stack") as collector:
+        workers = next(collector)
+    for rows in (batch, workers):
+        ids = rows["collector", "traj_ids"]
+        longest = [max(row.unique(return_counts=True)[1].tolist()) for row in ids]
+        assert longest[1] <= 9 and rows["next", "observation"].shape == (2, 100, 4)
+
+
+@pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
+def test_workers_observe_and_accept_the_same(kind: Any) -> None:
+    with pytest.raises(ValueError, match=r"worker 1: .*expected the observation .*\[4\].* of CartPole-v1, got .*Pendulum-v1"):
+        kind([make, lambda: GymEnv("Pendulum-v1")], None, frames_per_batch=20)
+    with pytest.raises(ValueError, match="expected 1 as worker 0, got 2 from worker 1"):
+        kind([make, SerialEnv(2, make)], None, frames_per_batch=20)

@@ -47,19 +47,23 @@ pub(super) fn make_all(
         [maker] => vec![guarded(0, || options.make(0, maker))?],
         _ => make_in_threads(makers, options, given_up)?,
     };
-    let first = (envs[0].spec(), envs[0].num_envs());
+    Ok(envs)
+}
+
+/// What holds of the environments of all workers.
+pub(super) fn common(envs: &[Box<dyn VecEnv>]) -> Result<(EnvSpec, usize), CollectError> {
+    let (mut spec, num_envs) = (envs[0].spec().clone(), envs[0].num_envs());
     for (worker, env) in envs.iter().enumerate() {
-        if (env.spec(), env.num_envs()) != first {
+        spec.join(env.spec())
+            .map_err(|source| CollectError::Env { worker, source })?;
+        if env.num_envs() != num_envs {
             return Err(CollectError::Workers(format!(
-                "environments of one collector are alike: expected {} of {} as worker 0, got {} of {} from worker {worker}",
-                first.1,
-                describe(first.0),
-                env.num_envs(),
-                describe(env.spec())
+                "workers have as many environments as each other: expected {num_envs} as worker 0, got {} from worker {worker}",
+                env.num_envs()
             )));
         }
     }
-    Ok(envs)
+    Ok((spec, num_envs))
 }
 
 /// Environments that are made by a thread for each worker. Once `given_up`, the threads drop what they make.
@@ -106,13 +110,6 @@ pub(super) fn guarded<T>(
 
 fn panicked(worker: usize, panic: &(dyn std::any::Any + Send)) -> CollectError {
     WorkerError::new(worker, None, WorkerFault::panic(panic)).into()
-}
-
-fn describe(spec: &EnvSpec) -> String {
-    format!(
-        "{} (observation {:?}, action {:?})",
-        spec.id, spec.observation, spec.action
-    )
 }
 
 /// What is done to each worker's environments.

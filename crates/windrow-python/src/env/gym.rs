@@ -54,7 +54,7 @@ impl GymEnvs {
     ) -> Result<Self, EnvError> {
         let mut parts = None;
         let mut stepped = Vec::with_capacity(worlds.len());
-        for (number, (held, frame_skip)) in worlds.into_iter().enumerate() {
+        for (held, frame_skip) in worlds {
             let env = held.object.bind(py);
             let (spec, reader, writer) = spaces(env, one_hot).map_err(EnvError::failed)?;
             if frame_skip == 0 {
@@ -64,11 +64,7 @@ impl GymEnvs {
                 )));
             }
             let (first, ..) = parts.get_or_insert((spec.clone(), reader, writer));
-            if *first != spec {
-                return Err(EnvError::Spec(format!(
-                    "environments of one vector need equal specs: environment 0 has {first:?}, environment {number} has {spec:?}"
-                )));
-            }
+            first.join(&spec)?;
             stepped.push(World {
                 step: held.method(py, "step")?,
                 reset: held.method(py, "reset")?,
