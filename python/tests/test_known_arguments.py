@@ -307,3 +307,21 @@ def test_numbers_that_are_none_are_noticed_where_that_is_asked_for(broken, messa
     checked = TransformedEnv(Broken(*broken), FiniteTensorDictCheck())
     with pytest.raises(WorkerError, match=f"worker 0, environment 0, episode 0, step 3: .*{message}, expected a finite number"):
         next(build(Collector, checked))
+
+
+class Scaling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, tensordict: Any) -> Any:
+        return tensordict.set("scaled", tensordict["observation"] * self.scale)
+
+
+def test_a_postproc_goes_where_batches_are_and_returns_them() -> None:
+    postproc = Scaling()
+    batch = next(build(Collector, storing_device="meta", postproc=postproc))
+    assert batch["scaled"].is_meta and postproc.scale.is_meta
+    assert not next(build(Collector, postproc=Scaling()))["scaled"].is_meta
+    with pytest.raises(TypeError, match="postproc must return the batch, as a TensorDict, got NoneType"):
+        next(build(Collector, postproc=lambda batch: None))

@@ -40,7 +40,8 @@ impl Joined {
         let mut members = Vec::with_capacity(vectors.len());
         let mut num_envs = 0;
         for envs in vectors {
-            spec.join(envs.spec())?;
+            spec.join(envs.spec())
+                .map_err(|error| EnvError::Spec(format!("environment {num_envs}: {error}")))?;
             let rows = envs.num_envs();
             members.push(Member {
                 first: num_envs,
@@ -287,6 +288,6 @@ mod tests {
         assert!(Joined::new(Vec::new()).is_err());
         let pendulum = Serial::from_fn(1, Pendulum::v1).unwrap();
         let error = Joined::new(vec![ledgers(0..2), Box::new(pendulum)]).unwrap_err();
-        assert!(error.to_string().contains("environment 2 has"), "{error}");
+        assert!(error.to_string().starts_with("environment 2: "), "{error}");
     }
 }

@@ -55,7 +55,7 @@ class BaseCollector(Reach):
         init_random_frames: frames at the start for which actions are random, rounded up to whole batches. Those that were
             written to the ``replay_buffer`` before count.
         reset_at_each_iter: begin each batch with new episodes.
-        postproc: what is done to each batch before it is delivered.
+        postproc: what is done to each batch before it is delivered. What has a method ``to`` is moved to where batches are.
         split_trajs: deliver a row for every piece of a trajectory, padded, with ``("collector", "mask")``.
         track_traj_ids: let frames carry ``("collector", "traj_ids")``.
         exploration_type: whether actions are sampled (``RANDOM``) or the policy's best guess.
@@ -189,7 +189,8 @@ class BaseCollector(Reach):
             env=envs[0],
         )
         self.policy = policy
-        self._postproc = postproc
+        moves = self._storing_device is not None and hasattr(postproc, "to")
+        self._postproc = postproc.to(self._storing_device) if moves else postproc
         self.pre_collect_hook = pre_collect_hook
         self.post_collect_hook = post_collect_hook
         self._compact_obs = compact_obs
@@ -316,7 +317,10 @@ class BaseCollector(Reach):
         if self._compact_obs:
             batch = without_next_observations(batch)
         if self._postproc is not None:
-            batch = without_private(self._postproc(batch))
+            batch = self._postproc(batch)
+            if not hasattr(batch, "exclude"):
+                raise TypeError(f"postproc must return the batch, as a TensorDict, got {type(batch).__name__}")
+            batch = without_private(batch)
         return batch
 
     def _deliver(self, batch: Any) -> Any:

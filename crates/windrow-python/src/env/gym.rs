@@ -64,7 +64,9 @@ impl GymEnvs {
                 )));
             }
             let (first, ..) = parts.get_or_insert((spec.clone(), reader, writer));
-            first.join(&spec)?;
+            first.join(&spec).map_err(|error| {
+                EnvError::Spec(format!("environment {}: {error}", stepped.len()))
+            })?;
             stepped.push(World {
                 step: held.method(py, "step")?,
                 reset: held.method(py, "reset")?,
