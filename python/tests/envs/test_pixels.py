@@ -112,6 +112,30 @@ def test_what_cannot_be_drawn_says_so() -> None:
         GymWrapper(vector, from_pixels=True).reset()
 
 
+class Seeing(Drawn):
+    """Observes pictures by itself."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+
+    def _seen(self) -> Any:
+        return np.full(self.observation_space.shape, self.steps, np.uint8)
+
+
+@pytest.mark.parametrize(("shape", "key"), [((6, 8, 3), "pixels"), ((6, 8), "observation"), ((3, 6, 8), "observation")])
+def test_a_picture_has_the_name_that_torchrl_gives_it(shape: tuple[int, ...], key: str) -> None:
+    theirs = pytest.importorskip("torchrl.envs")
+    assert list(theirs.GymWrapper(Seeing(*shape)).observation_spec.keys()) == [key]
+    env = GymWrapper(Seeing(*shape))
+    assert env.observation_keys == [key]
+    batch = next(Collector(env, frames_per_batch=4))
+    assert (batch[key].dtype, batch[key].shape) == (torch.uint8, (4, *shape))
+    assert batch["next", key].flatten(1)[:, 0].tolist() == [1, 2, 3, 4]
+    vector = gymnasium.vector.SyncVectorEnv([lambda: Seeing(*shape)] * 2)
+    assert next(Collector(GymWrapper(vector), frames_per_batch=8))[key].shape == (2, 4, *shape)
+
+
 def test_cartpole_is_drawn_where_it_can_be() -> None:
     env = GymEnv("CartPole-v1", from_pixels=True)
     assert env.backend == "gymnasium"

@@ -51,6 +51,9 @@ def _unknown(env_name: str, more: str) -> ValueError:
 class GymEnv(EnvBase):
     """An environment by its id: windrow's own where it has one, Gymnasium's otherwise.
 
+    An observation space that is no dictionary is observed as ``"observation"``, and as ``"pixels"`` where it is a picture in
+    colours, ``Box(0, 255, (height, width, 3))``.
+
     Arguments:
         env_name: an id such as ``"CartPole-v1"``; an environment of Gymnasium is taken as it is.
         categorical_action_encoding: give choices as indices (``int64 []``) instead of one-hot vectors (``int64 [n]``).

@@ -85,12 +85,15 @@ impl<'a, 'py> Space<'a, 'py> {
     }
 
     /// The spec as it is delivered, and the names of its leaves. A dictionary of observations stands for itself; any other
-    /// composite is found under the name of its role.
+    /// composite is found under the name of its role, and a picture as `"pixels"`.
     fn named(&self, spec: Spec) -> (Spec, Vec<String>) {
-        let stands_alone = self.role == "observation" && is_instance(self.space, "Dict");
+        let is_observed = self.role == "observation";
         let spec = match spec {
-            composite @ Spec::Composite(_) if !stands_alone => {
+            composite @ Spec::Composite(_) if !(is_observed && is_instance(self.space, "Dict")) => {
                 Spec::composite([(self.role, composite)])
+            }
+            picture if is_observed && is_picture(&picture) => {
+                Spec::composite([("pixels", picture)])
             }
             other => other,
         };
@@ -298,4 +301,16 @@ fn shape_of(space: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
 fn is_instance(space: &Bound<'_, PyAny>, name: &str) -> bool {
     let class = || space.py().import("gymnasium.spaces")?.getattr(name);
     class().is_ok_and(|class| space.is_instance(&class).unwrap_or(false))
+}
+
+/// Whether this is a picture in colours from 0 to 255, `[height, width, 3]`.
+fn is_picture(spec: &Spec) -> bool {
+    matches!(
+        spec,
+        Spec::Bounded { shape, low, high, .. }
+            if shape.len() == 3
+                && shape[2] == 3
+                && low.iter().all(|&bound| bound == 0.0)
+                && high.iter().all(|&bound| bound == 255.0)
+    )
 }
