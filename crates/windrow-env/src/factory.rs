@@ -2,7 +2,7 @@
 
 use crate::{
     DoubleToFloat, Env, EnvError, FiniteCheck, InitTracker, LimitFlag, ObservationNorm,
-    OneHotActions, RewardSum, Serial, StepCounter, VecEnv, make_vec,
+    OneHotActions, Primer, RewardSum, Serial, StepCounter, VecEnv, make_vec,
 };
 
 /// Makes environments, as many as one worker steps in lockstep.
@@ -91,6 +91,7 @@ vectors!(
     LimitFlag,
     ObservationNorm,
     OneHotActions,
+    Primer,
     RewardSum,
     StepCounter
 );

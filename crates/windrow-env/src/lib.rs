@@ -61,5 +61,5 @@ pub use spec::{EnvSpec, Spec};
 pub use vec_env::{Outcomes, Reset, Serial, VecEnv};
 pub use wrappers::{
     Appended, DoubleToFloat, FiniteCheck, FrameSkip, InitTracker, LimitFlag, NotFinite,
-    ObservationNorm, OneHotActions, RewardSum, StepCounter, TimeLimit,
+    ObservationNorm, OneHotActions, Primer, RewardSum, StepCounter, TimeLimit,
 };

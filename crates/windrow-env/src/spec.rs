@@ -200,6 +200,8 @@ pub struct EnvSpec {
     /// Observations that are rewards, such as those of single agents: they follow a step, so they are delivered under
     /// `"next"` alone, and policies do not look at them.
     pub rewards: Vec<NestedKey>,
+    /// Observations that a policy's states begin with: environments leave them as they are, and policies write what follows.
+    pub states: Vec<NestedKey>,
     /// Actions of choices, each with the observation (`bool`, `int8` or `uint8`, an element for each choice) that says which of them are legal:
     /// random actions are.
     pub masks: Vec<(NestedKey, NestedKey)>,
@@ -222,6 +224,7 @@ impl EnvSpec {
             action,
             max_episode_steps: None,
             rewards: Vec::new(),
+            states: Vec::new(),
             masks: Vec::new(),
             groups: Vec::new(),
             keeps_seed: false,
@@ -271,6 +274,9 @@ impl EnvSpec {
         }
         if self.rewards != other.rewards {
             return Err(unlike("rewards", &self.rewards, &other.rewards));
+        }
+        if self.states != other.states {
+            return Err(unlike("states", &self.states, &other.states));
         }
         if self.masks != other.masks {
             return Err(unlike("masks", &self.masks, &other.masks));

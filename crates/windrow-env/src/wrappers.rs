@@ -8,6 +8,7 @@ mod init_tracker;
 mod limit_flag;
 mod observation_norm;
 mod one_hot_actions;
+mod primer;
 mod reward_sum;
 #[cfg(test)]
 mod stacking_tests;
@@ -24,6 +25,7 @@ pub use init_tracker::InitTracker;
 pub use limit_flag::LimitFlag;
 pub use observation_norm::ObservationNorm;
 pub use one_hot_actions::OneHotActions;
+pub use primer::Primer;
 pub use reward_sum::RewardSum;
 pub use step_counter::StepCounter;
 pub use time_limit::TimeLimit;

@@ -79,6 +79,8 @@ class EnvBase(Described):
         if seed is not None:
             self.set_seed(seed)
         handle, facts = self._made(), self._known()
+        import torch
+
         which = list(range(facts.num_envs))
         if tensordict is not None and tensordict.get("_reset", None) is not None:
             flags = tensordict.get("_reset").reshape(facts.num_envs, -1).any(-1).tolist()
@@ -97,6 +99,12 @@ class EnvBase(Described):
                 flags[which] = False
                 flags = flags.reshape((*facts.batch, 1))
             root.set(name, flags)
+        if partial and tensordict is not None:
+            for key in facts.states:
+                kept = tensordict.get(key, None)
+                if kept is not None:
+                    begun = tensordict.get("_reset").reshape((*facts.batch, *[1] * (kept.ndim - len(facts.batch))))
+                    root.set(key, torch.where(begun, root.get(key), kept))
         return root
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -113,17 +121,26 @@ class EnvBase(Described):
         following.set("done", flags[0] | flags[1])
         following.set("terminated", flags[0])
         following.set("truncated", flags[1])
+        written = tensordict.get("next", None)
+        if written is not None:
+            # What the policy remembers, and whatever else it has written.
+            known = {*following.keys(include_nested=True, leaves_only=True), *self.reward_keys} - facts.states
+            following.update(written.exclude(*known))
         tensordict.set("next", following)
         return tensordict
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Steps, and gives the root that follows too: ended environments have begun a new episode there."""
         tensordict = self.step(tensordict)
-        following = tensordict.get("next").exclude(*self.reward_keys)
+        following = self._root_after(tensordict)
         done = following.get("done")
         if not bool(done.any()):
             return tensordict, following
         return tensordict, self.reset(following.clone(False).set("_reset", done))
+
+    def _root_after(self, step: TensorDictBase) -> TensorDictBase:
+        """The root that follows ``step``, where no episode has ended."""
+        return step.get("next").select(*self.observation_keys, *FLAGS)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Adds actions drawn from the action space."""
@@ -174,7 +191,7 @@ class EnvBase(Described):
             root = act(root)
             if break_when_any_done:
                 step = self.step(root)
-                root = step.get("next").exclude(*self.reward_keys)
+                root = self._root_after(step)
             else:
                 step, root = self.step_and_maybe_reset(root)
             steps.append(step)

@@ -280,6 +280,8 @@ class Facts:
         self.action = _specs.leaves(handle.action, "action")
         self.rewards = {tuple(path) for path in handle.rewards}
         self.groups = {tuple(path): tuple(size) for path, size in handle.groups}
+        #: Observations that states of policies begin with.
+        self.states: set[Key] = {short(tuple(path)) for path in handle.states}
 
     def to_action(self, tensordict: TensorDictBase, path: tuple[str, ...], leaf: _specs.Description) -> Any:
         """The action at ``path`` as an array with a leading dimension for the environments."""

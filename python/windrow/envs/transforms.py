@@ -9,6 +9,7 @@ from windrow._windrow import EnvHandle, EnvRecipe
 from windrow.envs._base import EnvBase
 from windrow.envs._described import Facts, Key
 from windrow.envs._observation_norm import ObservationNorm
+from windrow.envs._primer import Primer, is_primer
 from windrow.envs._theirs import of_torchrl
 from windrow.envs._transform import Parent, Transform, path
 
@@ -166,7 +167,8 @@ class TransformedEnv(EnvBase):
 
     Arguments:
         env: an environment of windrow, or anything that :class:`GymWrapper` or a collector takes.
-        transform: one transform, or a :class:`Compose` of several.
+        transform: one transform, or a :class:`Compose` of several. Of TorchRL's transforms, only a ``TensorDictPrimer`` can be
+            among them; others go around environments of TorchRL.
         device: where tensors are put; where ``env`` puts them unless given.
     """
 
@@ -186,8 +188,8 @@ class TransformedEnv(EnvBase):
 
     def append_transform(self, transform: Transform) -> TransformedEnv:
         """Adds a transform around the others."""
-        for single in transform.transforms if isinstance(transform, Compose) else [transform]:
-            _checked(single)._parent = Parent(self.base_env, self._transforms.transforms)
+        for single in transform.transforms if isinstance(transform, Compose) else [_checked(transform)]:
+            single._parent = Parent(self.base_env, self._transforms.transforms)
             self._transforms.append(single)
         self._handle = self._facts = None
         self._is_single = False
@@ -262,6 +264,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _checked(transform: Any) -> Transform:
+    if is_primer(transform):
+        return Primer(transform)
     if not isinstance(transform, Transform):
         raise TypeError(
             f"expected a transform of windrow.envs, got {type(transform).__name__}: transforms of TorchRL go around its own "

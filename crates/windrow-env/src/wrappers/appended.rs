@@ -51,33 +51,11 @@ impl<V: VecEnv, A: Appendix> Appended<V, A> {
     /// # Errors
     /// [`EnvError::Spec`] when something else has that name.
     pub(super) fn append(envs: V, key: &NestedKey, own: A) -> Result<Self, EnvError> {
-        let mut spec = envs.spec().clone();
-        let taken = |name: &str| {
-            let actions = spec.action.leaves("action");
-            TAKEN.contains(&name) || actions.iter().any(|(key, _)| key.first() == name)
-        };
-        if taken(key.first()) {
-            return Err(EnvError::Spec(format!(
-                "frames of {} have {key} already: an observation appended to it needs another name",
-                spec.id
-            )));
-        }
-        let leaf = spec.observation_leaves().len();
-        let mut entries = match spec.observation {
-            Spec::Composite(entries) => entries,
-            bare => vec![("observation".to_owned(), bare)],
-        };
-        let names = key.components();
-        if !push_last(&mut entries, names, Spec::unbounded(A::Value::DTYPE, [1])) {
-            return Err(EnvError::Spec(format!(
-                "{} observes {key} already: an observation appended to it needs another name",
-                spec.id
-            )));
-        }
-        spec.observation = Spec::Composite(entries);
+        let leaf = Spec::unbounded(A::Value::DTYPE, [1]);
+        let (spec, index) = with_leaf(envs.spec(), key, leaf)?;
         Ok(Self {
             spec,
-            key: Key::new(leaf),
+            key: Key::new(index),
             values: vec![A::FIRST; envs.num_envs()],
             own,
             envs,
@@ -88,6 +66,41 @@ impl<V: VecEnv, A: Appendix> Appended<V, A> {
     pub fn into_inner(self) -> V {
         self.envs
     }
+}
+
+/// `spec` with the observation `leaf` behind all others, and its place among them.
+///
+/// # Errors
+/// [`EnvError::Spec`] when something else is called `key`.
+pub(super) fn with_leaf(
+    spec: &EnvSpec,
+    key: &NestedKey,
+    leaf: Spec,
+) -> Result<(EnvSpec, usize), EnvError> {
+    let mut spec = spec.clone();
+    let taken = |name: &str| {
+        let actions = spec.action.leaves("action");
+        TAKEN.contains(&name) || actions.iter().any(|(key, _)| key.first() == name)
+    };
+    if taken(key.first()) {
+        return Err(EnvError::Spec(format!(
+            "frames of {} have {key} already: an observation appended to it needs another name",
+            spec.id
+        )));
+    }
+    let index = spec.observation_leaves().len();
+    let mut entries = match spec.observation {
+        Spec::Composite(entries) => entries,
+        bare => vec![("observation".to_owned(), bare)],
+    };
+    if !push_last(&mut entries, key.components(), leaf) {
+        return Err(EnvError::Spec(format!(
+            "{} observes {key} already: an observation appended to it needs another name",
+            spec.id
+        )));
+    }
+    spec.observation = Spec::Composite(entries);
+    Ok((spec, index))
 }
 
 /// Adds `leaf` behind all others; whether its name was free and leaves that place to it.

@@ -161,6 +161,18 @@ impl EnvRecipe {
         ))
     }
 
+    /// The same, with what a policy's state begins with.
+    fn primer(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        shape: Vec<usize>,
+        value: f32,
+    ) -> PyResult<Self> {
+        let key = nested_key(key)?;
+        Ok(self.layered(py, Layer::Primer { key, shape, value }))
+    }
+
     /// Whether the environments are windrow's own, so that several threads can step them at the same time. None for a
     /// function, which nobody has called yet.
     fn is_native(&self) -> Option<bool> {

@@ -114,6 +114,12 @@ impl EnvHandle {
         self.spec.rewards.iter().map(names).collect()
     }
 
+    /// Names of the observations that states of policies begin with.
+    #[getter]
+    fn states(&self) -> Vec<Vec<String>> {
+        self.spec.states.iter().map(names).collect()
+    }
+
     /// Names of nested dicts that have dimensions of their own, with these.
     #[getter]
     fn groups(&self) -> Vec<(Vec<String>, Vec<usize>)> {

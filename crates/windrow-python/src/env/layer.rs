@@ -2,8 +2,8 @@
 
 use tensordict::NestedKey;
 use windrow::env::{
-    DoubleToFloat, EnvError, FiniteCheck, InitTracker, LimitFlag, ObservationNorm, RewardSum,
-    StepCounter, VecEnv,
+    DoubleToFloat, EnvError, FiniteCheck, InitTracker, LimitFlag, ObservationNorm, Primer,
+    RewardSum, StepCounter, VecEnv,
 };
 
 /// One thing that is done to environments.
@@ -27,6 +27,11 @@ pub(crate) enum Layer {
         loc: Vec<f64>,
         scale: Vec<f64>,
         name: Option<String>,
+    },
+    Primer {
+        key: NestedKey,
+        shape: Vec<usize>,
+        value: f32,
     },
 }
 
@@ -61,6 +66,9 @@ impl Layer {
                     None => Box::new(normed),
                     Some(name) => Box::new(normed.named(name)?),
                 }
+            }
+            Self::Primer { key, shape, value } => {
+                Box::new(Primer::new(envs, key.clone(), shape.as_slice(), *value)?)
             }
         })
     }

@@ -1,0 +1,58 @@
+"""What the states of recurrent policies begin with."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from windrow._windrow import EnvRecipe
+from windrow.envs._described import Key
+from windrow.envs._transform import Transform, path
+
+
+class Primer(Transform):
+    """Observes what a policy's states begin with, as a ``TensorDictPrimer`` of TorchRL says.
+
+    Arguments:
+        primer: such as ``make_tensordict_primer()`` of a recurrent module gives. Each of its states is ``float32``, and a
+            number at first.
+
+    Raises:
+        ValueError: a state is of another dtype, or drawn at random.
+    """
+
+    def __init__(self, primer: Any) -> None:
+        batch = len(primer.primers.shape)
+        self._states = [
+            (path(key), list(spec.shape[batch:]), _first(key, spec, primer))
+            for key, spec in primer.primers.items(include_nested=True, leaves_only=True)
+        ]
+
+    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
+        for names, shape, value in self._states:
+            recipe = recipe.primer(list(names), shape, value)
+        return recipe
+
+    def __repr__(self) -> str:
+        return f"Primer({', '.join('.'.join(names) for names, _, _ in self._states)})"
+
+
+def is_primer(transform: Any) -> bool:
+    """Whether this is a ``TensorDictPrimer`` of TorchRL."""
+    # Whoever has one has imported it.
+    theirs = sys.modules.get("torchrl.envs")
+    return theirs is not None and isinstance(transform, theirs.TensorDictPrimer)
+
+
+def _first(key: Key, spec: Any, primer: Any) -> float:
+    """The number that the state ``key`` begins with."""
+    if primer.random:
+        raise ValueError(f"the state {key!r} begins with random numbers, expected a number as default_value")
+    if str(spec.dtype) != "torch.float32":
+        raise ValueError(f"the state {key!r} is {spec.dtype}, expected torch.float32")
+    values = primer.default_value
+    value = values if primer.single_default_value else values[key]
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"the state {key!r} begins with {value!r}, expected a number as default_value") from None
