@@ -156,7 +156,8 @@ impl std::fmt::Debug for Actor {
     }
 }
 
-/// The observation that each column behind the first `actions` stands in place of. A state stands for none.
+/// The observation that each column behind the first `actions` stands in place of. A state stands for none, nor does a
+/// reward, which no root has.
 fn replaced(
     columns: &[LeafSpec],
     actions: usize,
@@ -170,8 +171,9 @@ fn replaced(
             let is_state = columns
                 .iter()
                 .any(|other| other.key == next.join(&column.key));
+            let is_reward = env.rewards.contains(&column.key);
             let index = observed.iter().position(|leaf| leaf.key == column.key);
-            let Some(index) = index.filter(|_| !is_state) else {
+            let Some(index) = index.filter(|_| !is_state && !is_reward) else {
                 return Ok(None);
             };
             match observed[index] == *column {

@@ -198,7 +198,8 @@ pub struct EnvSpec {
     /// Steps after which the environment truncates an episode, if it does.
     pub max_episode_steps: Option<usize>,
     /// Observations that are rewards, such as those of single agents: they follow a step, so they are delivered under
-    /// `"next"` alone, and policies do not look at them.
+    /// `"next"` alone, and policies do not look at them. One called `"reward"` is the reward of the step in another element type,
+    /// in which it is delivered.
     pub rewards: Vec<NestedKey>,
     /// Observations that a policy's states begin with: environments leave them as they are, and policies write what follows.
     pub states: Vec<NestedKey>,

@@ -18,7 +18,8 @@ pub struct RecordSpec {
     /// root is delivered there; an observation that it writes under `"next"` as well is state of its own, to which the
     /// environment gives the first value, and the policy's column is delivered there too.
     pub policy: Vec<LeafSpec>,
-    /// Observations that are delivered under `"next"` alone, such as rewards.
+    /// Observations that are delivered under `"next"` alone, such as rewards. One called `"reward"` is delivered in place of the
+    /// engine's.
     pub next_only: Vec<NestedKey>,
     /// Nested observations that share dimensions of their own, which batches give to the dict in which they are, at the root
     /// and under `"next"`.
@@ -264,21 +265,21 @@ fn all_leaves(record: &RecordSpec) -> Vec<(LeafSpec, bool)> {
             under_next(leaf),
         )
     }));
-    leaves.extend(FLAGS.map(|name| {
-        let root = flag(NestedKey::from(name));
-        let delivered = !written(&root.key);
-        (root, delivered)
+    let root_flags = FLAGS.map(|name| flag(name.into()));
+    leaves.extend(root_flags.map(|leaf| {
+        let delivered = !written(&leaf.key);
+        (leaf, delivered)
     }));
-    let mut counted = Vec::new();
-    counted.extend(FLAGS.map(|name| flag(NestedKey::from(("next", name)))));
-    counted.push(LeafSpec::new(("next", "reward"), DType::F32, [1]));
+    leaves.extend(FLAGS.map(|name| (flag(("next", name).into()), true)));
+    let reward = LeafSpec::new(("next", "reward"), DType::F32, [1]);
+    leaves.push((reward, !record.next_only.contains(&"reward".into())));
     if record.traj_ids {
-        counted.push(LeafSpec::new(("collector", "traj_ids"), DType::I64, []));
+        let ids = LeafSpec::new(("collector", "traj_ids"), DType::I64, []);
+        leaves.push((ids, true));
     }
     if record.policy_version {
-        counted.push(LeafSpec::new("policy_version", DType::I64, []));
+        leaves.push((LeafSpec::new("policy_version", DType::I64, []), true));
     }
-    leaves.extend(counted.into_iter().map(|leaf| (leaf, true)));
     leaves
 }
 
@@ -421,6 +422,15 @@ mod tests {
         let delivered: Vec<_> = layout.columns().map(|leaf| &leaf.key).collect();
         assert!(delivered.contains(&&NestedKey::from("next").join(&reward)));
         assert!(!delivered.contains(&&reward));
+        let engines = NestedKey::from(("next", "reward"));
+        assert!(delivered.contains(&&engines));
+        let wide = LeafSpec::new("reward", DType::F64, [1]);
+        record.observation.push(wide);
+        record.next_only.push("reward".into());
+        let layout = Layout::new(&record, shares(&[2], 3)).unwrap();
+        let rewards = layout.columns().filter(|leaf| leaf.key == engines);
+        let rewards: Vec<_> = rewards.map(|leaf| leaf.dtype).collect();
+        assert_eq!(rewards, [DType::F64]);
     }
 
     #[test]

@@ -5,7 +5,8 @@ function that returns any of these. Choices are one-hot as in TorchRL, unless ``
 collector is given a bare id, they are indices, as they are for the same id in Rust.
 
 Of an environment of TorchRL, batches hold the rewards under their own names, those of agents as ``("next", "agents", "reward")``.
-``("next", "reward")``, ``float32 [..., 1]``, is the one called so, or else the sum of all.
+``("next", "reward")``, ``[..., 1]``, is the one called so, in the element type of its spec, or else the sum of all as
+``float32``. Those of Gymnasium are ``float32``.
 
 Classes that there are only in ``torchrl.envs``, such as ``CatFrames`` or ``RewardScaling``, are found here too where torchrl is
 installed. They go with its environments, which collectors take as well: ``torchrl.envs.TransformedEnv`` of a

@@ -117,7 +117,8 @@ class EnvBase(Described):
         following = self._tensordict(seen)
         shape = (*facts.batch, 1)
         flags = [torch.tensor(values).reshape(shape) for values in (terminated, truncated)]
-        following.set("reward", torch.tensor(reward, dtype=torch.float32).reshape(shape))
+        if ("reward",) not in facts.rewards:
+            following.set("reward", torch.tensor(reward, dtype=torch.float32).reshape(shape))
         following.set("done", flags[0] | flags[1])
         following.set("terminated", flags[0])
         following.set("truncated", flags[1])

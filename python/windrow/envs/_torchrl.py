@@ -21,7 +21,8 @@ class Adapter:
 
     Batch dimensions are flattened into one. Rewards and flags of other names than windrow's, such as those of single agents,
     are observed too, so that nothing is lost, rewards under ``"next"`` alone. The reward of a step is then the sum of all
-    rewards, unless there is one called ``"reward"``; the flags say whether any of an environment's are set.
+    rewards, unless there is one called ``"reward"``, which keeps its element type; the flags say whether any of an
+    environment's are set.
 
     What the ``state_spec`` names, and what is observed, is passed on where the policy writes it; otherwise the environment reads
     what a reset or step has given.
@@ -47,7 +48,7 @@ class Adapter:
         for key, spec in rewards.items():
             self._check_reward(key, self._shape(spec))
         self._rewards = ["reward"] if "reward" in rewards else list(rewards)
-        own = {key: spec for key, spec in rewards.items() if key != "reward"}
+        own = {key: spec for key, spec in rewards.items() if key != "reward" or _type(spec.dtype) != "float32"}
         self.rewards = [_path(key) for key in own]
         observed.update(own)
         observed.update((key, spec) for key, spec in _leaves(env.full_done_spec) if isinstance(key, tuple))

@@ -1,6 +1,8 @@
 //! Rewards over several steps.
 
-use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
+use std::ops::{Add, Mul};
+
+use tensordict::{DType, Element, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::CollectError;
 use crate::trajectories::{IDS, MASK, Marks, Move, Rows, done_of, mask_of, one_each, rearranged};
@@ -74,7 +76,7 @@ impl MultiStep {
     /// Looks ahead in `batch`, `[…, time]`.
     ///
     /// # Errors
-    /// [`TensorError`] when `("next", "reward")`, `float32`, or `("next", "done")` is missing or of another type, when
+    /// [`TensorError`] when `("next", "reward")`, `float32` or `float64`, or `("next", "done")` is missing or of another type, when
     /// ids or mask are, or when the batch has no dimension. Nothing is changed then.
     pub fn apply(&self, batch: &mut TensorDict) -> Result<(), TensorError> {
         let rows = Rows::of(batch)?;
@@ -82,7 +84,10 @@ impl MultiStep {
         let ahead = self.look_ahead(batch, rows)?;
         let moves = targets(&ahead);
         let original = batch.get(REWARD)?.clone();
-        let reward = self.sums(&original, dims, &ahead)?;
+        let reward = match original.dtype() {
+            DType::F64 => self.sums::<f64>(&original, dims, &ahead)?,
+            _ => self.sums::<f32>(&original, dims, &ahead)?,
+        };
         let mut next = batch.get_dict("next")?.map(|key, tensor| {
             if stays(key) {
                 Ok(tensor.clone())
@@ -139,14 +144,18 @@ impl MultiStep {
     }
 
     /// Discounted sums of `reward`, each over as many frames as it can look ahead, and its own.
-    fn sums(&self, reward: &Tensor, dims: usize, ahead: &[usize]) -> Result<Tensor, TensorError> {
-        let values = reward.to_vec::<f32>().map_err(|error| error.at(REWARD))?;
+    fn sums<T>(&self, reward: &Tensor, dims: usize, ahead: &[usize]) -> Result<Tensor, TensorError>
+    where
+        T: Element + From<f32> + Add<Output = T> + Mul<Output = T>,
+    {
+        let values = reward.to_vec::<T>().map_err(|error| error.at(REWARD))?;
+        let gamma = T::from(self.gamma);
         let width: usize = reward.shape()[dims..].iter().product();
         let mut sums = Vec::with_capacity(values.len());
         for (frame, &k) in ahead.iter().enumerate() {
             for i in frame * width..(frame + 1) * width {
                 let later = (0..=k).rev().map(|step| values[i + step * width]);
-                sums.push(later.fold(0.0, |sum, reward| reward + self.gamma * sum));
+                sums.push(later.fold(T::default(), |sum, reward| reward + gamma * sum));
             }
         }
         Tensor::from_vec(sums, reward.shape())
@@ -315,6 +324,18 @@ mod tests {
         assert_eq!(floats(&out, REWARD), [1.0, 1.0, 2.0, 3.0]);
         let nonterminal = flags(&out, &["nonterminal"]);
         assert_eq!(nonterminal, [true, false, false, false]);
+    }
+
+    #[test]
+    fn doubles_stay_doubles() {
+        let batch = row(&[false; 4]);
+        let doubles = batch.get(REWARD).unwrap().cast(DType::F64).unwrap();
+        let mut wide = batch.clone();
+        wide.set(REWARD, doubles).unwrap();
+        let (out, wide) = (applied(batch, 0.5, 3), applied(wide, 0.5, 3));
+        let narrow = wide.get(REWARD).unwrap().cast(DType::F32).unwrap();
+        assert_eq!(wide.get(REWARD).unwrap().dtype(), DType::F64);
+        assert_eq!(&narrow, out.get(REWARD).unwrap());
     }
 
     #[test]

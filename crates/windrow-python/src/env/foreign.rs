@@ -223,9 +223,10 @@ impl VecEnv for ForeignEnvs {
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
         let next = NestedKey::from("next");
         let find = |key: &NestedKey| columns.iter().position(|column| column.key == *key);
-        // A state of the policy's own is none of the environment's business.
+        // Neither a state of the policy's own nor what it calls a reward is any of the environment's business.
         let mut observed = self.spec.observation_leaves();
         observed.retain(|leaf| find(&next.join(&leaf.key)).is_none());
+        observed.retain(|leaf| !self.spec.rewards.contains(&leaf.key));
         let mut keys = Vec::new();
         for leaf in self.state.iter().chain(&observed) {
             let Some(index) = find(&leaf.key) else {
