@@ -129,6 +129,22 @@ def test_whole_trajectories_are_padded_or_one_after_the_other() -> None:
     assert flat.ndim == 1 and int(flat["next", "done"].sum()) == 4
 
 
+@pytest.mark.parametrize("form", [{}, {"split_trajs": True}, {"trajs_per_batch": 2}, {"num_envs": 2}], ids=" ".join)
+def test_tracked_versions_stand_at_the_root_and_under_next(form: dict[str, object]) -> None:
+    from torchrl.collectors import Collector as TheirCollector
+    from torchrl.envs import GymEnv
+
+    theirs = next(iter(TheirCollector(GymEnv("CartPole-v1"), None, frames_per_batch=50, track_policy_version=True)))
+    assert ("next", "policy_version") not in next(collector()).keys(True)
+    batch = next(collector(track_policy_version=True, **form))
+    root, following = batch["policy_version"], batch["next", "policy_version"]
+    assert root.dtype == following.dtype == theirs["next", "policy_version"].dtype
+    assert root.shape == following.shape == batch.batch_size
+    assert torch.equal(root, following)
+    if "split_trajs" not in form and "trajs_per_batch" not in form:
+        assert root.data_ptr() == following.data_ptr()
+
+
 def test_pieces_of_trajectories_are_rows() -> None:
     batch = next(collector(split_trajs=True))
     assert batch.ndim == 2

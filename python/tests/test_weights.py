@@ -149,7 +149,8 @@ def test_frames_tell_the_version_that_acted() -> None:
     with MultiSyncCollector([cartpole], always(0), frames_per_batch=20, track_policy_version=True) as source:
         assert (next(source)["policy_version"] == 0).all()
         source.update_policy_weights_(always(1))
-        assert (next(source)["policy_version"] == 1).all()
+        batch = next(source)
+        assert (batch["policy_version"] == 1).all() and (batch["next", "policy_version"] == 1).all()
 
 
 @pytest.mark.parametrize("kind", [Collector, MultiSyncCollector])

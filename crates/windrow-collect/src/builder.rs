@@ -273,7 +273,8 @@ impl CollectorBuilder {
         self
     }
 
-    /// Whether frames carry `"policy_version"`, the version of the weights that acted; they do not by default.
+    /// Whether frames carry `"policy_version"`, the version of the weights that acted, at the root and, in the same memory, under
+    /// `"next"`; they do not by default.
     #[must_use]
     pub fn track_policy_version(mut self, track: bool) -> Self {
         self.track_policy_version = track;

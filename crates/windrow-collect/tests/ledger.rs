@@ -241,6 +241,7 @@ fn the_layout_is_the_documented_one() {
             "\"done\" bool [2, 5, 1]",
             "(\"next\", \"done\") bool [2, 5, 1]",
             "(\"next\", \"observation\") float32 [2, 5, 4]",
+            "(\"next\", \"policy_version\") int64 [2, 5]",
             "(\"next\", \"reward\") float32 [2, 5, 1]",
             "(\"next\", \"step_count\") int64 [2, 5, 1]",
             "(\"next\", \"terminated\") bool [2, 5, 1]",

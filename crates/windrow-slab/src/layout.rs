@@ -26,7 +26,7 @@ pub struct RecordSpec {
     pub groups: Vec<Group>,
     /// Whether frames carry `("collector", "traj_ids")`.
     pub traj_ids: bool,
-    /// Whether frames carry `"policy_version"`.
+    /// Whether frames carry `"policy_version"`, at the root and under `"next"` in the same memory.
     pub policy_version: bool,
 }
 
@@ -148,6 +148,7 @@ impl Slab {
     }
 }
 
+const VERSION: &str = "policy_version";
 const FLAGS: [&str; 3] = ["done", "terminated", "truncated"];
 
 impl Layout {
@@ -165,7 +166,7 @@ impl Layout {
                 envs: shares.envs,
             });
         }
-        let leaves = all_leaves(record);
+        let mut leaves = all_leaves(record);
         for (i, (leaf, _)) in leaves.iter().enumerate().filter(|(_, leaf)| leaf.1) {
             let mut before = leaves[..i].iter().filter(|(_, delivered)| *delivered);
             if before.any(|(other, _)| other.key.overlaps(&leaf.key)) {
@@ -174,13 +175,14 @@ impl Layout {
                 });
             }
         }
+        let followed = leaves.pop_if(|_| record.policy_version);
         // Saturated, they are too many for a column of any width.
         let rows = shares
             .steps
             .iter()
             .fold(0, |rows: usize, steps| rows.saturating_add(*steps));
         let mut bytes = 0;
-        let places = leaves
+        let mut places = leaves
             .into_iter()
             .map(|(leaf, delivered)| {
                 let column = place(&leaf, &mut bytes, rows, shares.envs)?;
@@ -195,6 +197,14 @@ impl Layout {
             .ok_or(SlabError::TooLarge {
                 frames: rows.saturating_mul(shares.envs),
             })?;
+        if let (Some((leaf, delivered)), Some(version)) = (followed, places.last()) {
+            let column = version.column;
+            places.push(Place {
+                leaf,
+                column,
+                delivered,
+            });
+        }
         let mut first_row = 0;
         let parts = shares
             .steps
@@ -278,7 +288,11 @@ fn all_leaves(record: &RecordSpec) -> Vec<(LeafSpec, bool)> {
         leaves.push((ids, true));
     }
     if record.policy_version {
-        leaves.push((LeafSpec::new("policy_version", DType::I64, []), true));
+        // The last one has the column of the one before: the weights that acted are those that led to what followed.
+        let root = NestedKey::from(VERSION);
+        for key in [root.clone(), next.join(&root)] {
+            leaves.push((LeafSpec::new(key, DType::I64, []), true));
+        }
     }
     leaves
 }
@@ -431,6 +445,30 @@ mod tests {
         let rewards = layout.columns().filter(|leaf| leaf.key == engines);
         let rewards: Vec<_> = rewards.map(|leaf| leaf.dtype).collect();
         assert_eq!(rewards, [DType::F64]);
+    }
+
+    #[test]
+    fn the_version_under_next_is_a_view_of_the_one_at_the_root() {
+        let mut record = record();
+        let without = Layout::new(&record, shares(&[2, 3], 3)).unwrap();
+        record.policy_version = true;
+        let layout = Layout::new(&record, shares(&[2, 3], 3)).unwrap();
+        let [.., root, next] = &layout.places[..] else {
+            panic!("two places")
+        };
+        assert_eq!(root.leaf.key, "policy_version".into());
+        assert_eq!(next.leaf.key, ("next", "policy_version").into());
+        assert_eq!(root.column, next.column);
+        assert_eq!(layout.parts[0].version, Some(root.column));
+        assert!(layout.bytes() - without.bytes() < 2 * 15 * 8);
+        let key = NestedKey::from(("next", "policy_version"));
+        record
+            .policy
+            .push(LeafSpec::new(key.clone(), DType::I64, []));
+        assert_eq!(
+            Layout::new(&record, shares(&[1], 1)).unwrap_err(),
+            SlabError::DuplicateColumn { key }
+        );
     }
 
     #[test]

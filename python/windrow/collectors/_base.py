@@ -68,7 +68,8 @@ class BaseCollector(Reach):
             the policy is a network that windrow knows.
         compile_policy: compile the policy with ``torch.compile``: True, or its arguments.
         weight_updater: what :meth:`update_policy_weights_` goes through, or a function that makes it.
-        track_policy_version: let frames carry ``policy_version``, the version of the weights that acted.
+        track_policy_version: let frames carry ``policy_version``, the version of the weights that acted, at the root and, in
+            the same memory, under ``"next"``.
         trajs_per_batch: deliver so many whole trajectories in each batch.
         trajs_per_write: whole trajectories of one write to the replay buffer, at most; all that are complete where nothing is
             said.
