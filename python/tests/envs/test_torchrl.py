@@ -13,8 +13,30 @@ torchrl = pytest.importorskip("torchrl")
 
 from theirs import Counting  # noqa: E402
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Unbounded  # noqa: E402
-from torchrl.envs import GymEnv, SerialEnv, StepCounter, TransformedEnv  # noqa: E402
+from torchrl.collectors import Collector as TheirCollector  # noqa: E402
+from torchrl.envs import GymEnv, ParallelEnv, SerialEnv, StepCounter, TransformedEnv, check_env_specs  # noqa: E402
 from windrow.collectors import Collector  # noqa: E402
+
+
+def native() -> Any:
+    return ours.TransformedEnv(ours.GymEnv("Pendulum-v1"), ours.StepCounter())
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda: TransformedEnv(native(), StepCounter()),
+        lambda: SerialEnv(2, native),
+        lambda: ParallelEnv(2, native),
+        lambda: TheirCollector(native, None, frames_per_batch=10, total_frames=10),
+        lambda: check_env_specs(native()),
+    ],
+    ids=["transform", "serial", "parallel", "collector", "check"],
+)
+def test_torchrl_goes_around_none_of_our_environments(around: Any) -> None:
+    message = r"of its own, got windrow\.envs\.transforms\.\w+: TransformedEnv, .* of windrow take it.*torchrl\.envs\.GymEnv"
+    with pytest.raises(TypeError, match=message):
+        around()
 
 
 def test_a_single_environment_is_collected() -> None:

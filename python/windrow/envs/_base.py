@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from windrow._numbers import whole
 from windrow._windrow import EnvHandle, EnvRecipe
 from windrow.envs._described import FLAGS, Described, Facts, short
+from windrow.envs._theirs import AskedByTorchRL
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -22,6 +23,8 @@ class EnvBase(Described):
     Arguments:
         device: where tensors are put; None leaves them on the CPU without saying so.
     """
+
+    _inplace_update = _supports_set_state = _has_dynamic_specs = AskedByTorchRL()
 
     def __init__(self, device: Any = None) -> None:
         self._device = device

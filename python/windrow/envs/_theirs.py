@@ -23,3 +23,20 @@ def of_torchrl(name: str, own: str, theirs: str) -> Any:
         return getattr(module, name)
     except AttributeError:
         raise AttributeError(f"module {own!r} has no attribute {name!r}, nor has {theirs}") from None
+
+
+class AskedByTorchRL:
+    """An attribute that torchrl reads, or writes, of what it is about to go around: nothing here is for that."""
+
+    def __get__(self, own: Any, owner: type | None = None) -> Any:
+        if own is None:
+            return self
+        name = f"{type(own).__module__}.{type(own).__name__}"
+        raise TypeError(
+            f"torchrl goes around environments and transforms of its own, got {name}: TransformedEnv, SerialEnv, ParallelEnv and "
+            "the collectors of windrow take it. Where only torchrl has a transform, put that around torchrl.envs.GymEnv, which "
+            "windrow's collectors take as well"
+        )
+
+    def __set__(self, own: Any, value: Any) -> None:
+        self.__get__(own)

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from windrow._windrow import EnvRecipe
 from windrow.envs._base import EnvBase
 from windrow.envs._described import Key
+from windrow.envs._theirs import AskedByTorchRL
 
 
 class Transform:
     """One thing that is done to an environment."""
 
     _parent: Parent | None = None
+    _check_batched_worker_compat = AskedByTorchRL()
 
     @property
     def initialized(self) -> bool:
