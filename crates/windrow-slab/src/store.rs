@@ -1,5 +1,7 @@
 //! Rows that keep one frame each: written by one, read by many, for as long as a buffer lives.
 
+#[cfg(not(loom))]
+use std::fs::File;
 use std::ops::Range;
 #[cfg(not(loom))]
 use std::path::Path;
@@ -120,8 +122,30 @@ impl Store {
     #[cfg(not(loom))]
     pub fn open(path: &Path, leaves: Vec<LeafSpec>, capacity: usize) -> Result<Self, StoreError> {
         let layout = FrameLayout::new(leaves, capacity)?;
-        let fingerprint = layout.fingerprint();
         let file = mapped::Mapped::open(path, layout.bytes)?;
+        Self::mapped(layout, file, path)
+    }
+
+    /// As [`open`](Store::open), in a file that is open already, for reading and writing: one without a name, such as
+    /// systems remove with its last user. `path` is what errors call it.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(not(loom))]
+    pub fn in_file(
+        file: File,
+        path: &Path,
+        leaves: Vec<LeafSpec>,
+        capacity: usize,
+    ) -> Result<Self, StoreError> {
+        let layout = FrameLayout::new(leaves, capacity)?;
+        let file = mapped::Mapped::over(file, path, layout.bytes)?;
+        Self::mapped(layout, file, path)
+    }
+
+    #[cfg(not(loom))]
+    fn mapped(layout: FrameLayout, file: mapped::Mapped, path: &Path) -> Result<Self, StoreError> {
+        let (capacity, fingerprint) = (layout.capacity, layout.fingerprint());
         let start = file.start().ok_or(StoreError::TooLarge { capacity })?;
         // SAFETY: the file has the layout's size and is mapped, to a page, as long as the backing lives; its lock keeps
         // other stores away from it.

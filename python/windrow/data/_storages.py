@@ -67,8 +67,8 @@ class LazyMemmapStorage(_Storage):
 
     Args:
         max_size: frames that there is room for, counted as of :class:`LazyTensorStorage`.
-        scratch_dir: where the file is to be. What is there already is gone on with; without it, the file is removed at the
-            end.
+        scratch_dir: where the file is to be. What is there already is gone on with; without it, the file has no name, and is
+            gone with its process, whichever way that ends.
         device: where samples go.
         ndim: as of :class:`LazyTensorStorage`, as is what has no effect.
     """

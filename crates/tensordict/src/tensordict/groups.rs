@@ -1,5 +1,7 @@
 //! Nested dicts with batch dimensions of their own.
 
+use std::sync::Arc;
+
 use super::{Entry, TensorDict};
 use crate::{NestedKey, Result, Shape};
 
@@ -19,8 +21,8 @@ impl TensorDict {
         for (name, entry) in self.entries() {
             let Entry::Dict(dict) = entry else { continue };
             let key = match path {
-                Some(path) => path.child(name.clone()),
-                None => NestedKey::from_name(name.clone()),
+                Some(path) => path.child(Arc::clone(name)),
+                None => NestedKey::from_name(Arc::clone(name)),
             };
             let own = dict.batch_size().get(dims..).unwrap_or_default();
             if !own.is_empty() {

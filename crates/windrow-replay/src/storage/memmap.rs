@@ -1,7 +1,6 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tensordict::{DType, Group, NestedKey, Shape, TensorDict};
 use windrow_slab::{LeafSpec, Store};
 
@@ -27,15 +26,14 @@ const FORMAT: &str = "windrow storage 1";
 pub struct LazyMemmapStorage {
     capacity: usize,
     lazy: Lazy,
-    /// Where the files are to be; a scratch directory when nothing is said.
+    /// Where the files are to be; one without a name will do when nothing is said.
     directory: Option<PathBuf>,
     recovered: Option<Recovered>,
-    /// Removed at the end.
-    scratch: std::sync::OnceLock<TempDir>,
 }
 
 impl LazyMemmapStorage {
-    /// Room for `capacity` frames, between 1 and 2³² - 1, in a scratch directory that is removed with the storage.
+    /// Room for `capacity` frames, between 1 and 2³² - 1, in a file without a name, in the system's directory for such: it is gone
+    /// with the storage, and with its process, whichever way that ends.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -43,7 +41,6 @@ impl LazyMemmapStorage {
             lazy: Lazy::default(),
             directory: None,
             recovered: None,
-            scratch: std::sync::OnceLock::new(),
         }
     }
 
@@ -75,9 +72,10 @@ impl LazyMemmapStorage {
 
     fn make(&self, frames: &TensorDict) -> Result<Store, ReplayError> {
         let leaves = Store::leaves(frames)?;
-        let directory = match &self.directory {
-            Some(directory) => directory.as_path(),
-            None => self.scratch()?,
+        let Some(directory) = &self.directory else {
+            let scratch = std::env::temp_dir();
+            let file = tempfile::tempfile().map_err(io_error("create a file in", &scratch))?;
+            return Ok(Store::in_file(file, &scratch, leaves, self.capacity)?);
         };
         let rows = directory.join(ROWS);
         // Empty ones that were laid out for other frames. Who still reads them keeps them.
@@ -88,15 +86,6 @@ impl LazyMemmapStorage {
         let text = layout(&leaves, &frames.groups(), self.capacity).to_string();
         replace(&directory.join(LAYOUT), text.as_bytes())?;
         Ok(Store::open(&rows, leaves, self.capacity)?)
-    }
-
-    fn scratch(&self) -> Result<&Path, ReplayError> {
-        if let Some(made) = self.scratch.get() {
-            return Ok(made.path());
-        }
-        let made = tempfile::Builder::new().prefix("windrow-").tempdir();
-        let made = made.map_err(io_error("create a directory in", &std::env::temp_dir()))?;
-        Ok(self.scratch.get_or_init(|| made).path())
     }
 }
 

@@ -36,20 +36,19 @@ impl Mapped {
     /// Room on the disk is taken at once where the system can: a disk that is full would otherwise end the process at
     /// the first write to a page that has no room.
     pub(super) fn open(path: &Path, bytes: usize) -> Result<Self, StoreError> {
-        let failed = |op| {
-            move |error: io::Error| StoreError::Io {
-                op,
-                path: path.to_path_buf(),
-                error,
-            }
-        };
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .open(path)
-            .map_err(failed("open"))?;
+            .map_err(failed("open", path))?;
+        Self::over(file, path, bytes)
+    }
+
+    /// As [`open`](Self::open), of a file that is open already; `path` is what errors call it.
+    pub(super) fn over(file: File, path: &Path, bytes: usize) -> Result<Self, StoreError> {
+        let failed = |op| failed(op, path);
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -75,6 +74,14 @@ impl Mapped {
     /// First byte, aligned to a page.
     pub(super) fn start(&self) -> Option<NonNull<u8>> {
         NonNull::new(self.map.as_mut_ptr())
+    }
+}
+
+fn failed(op: &'static str, path: &Path) -> impl Fn(io::Error) -> StoreError {
+    move |error| StoreError::Io {
+        op,
+        path: path.to_path_buf(),
+        error,
     }
 }
 
