@@ -2,6 +2,7 @@
 
 mod asking;
 mod courier;
+mod ending;
 pub(crate) mod options;
 mod sink;
 
@@ -9,9 +10,8 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
-use pyo3::exceptions::{PyRuntimeError, PyUserWarning};
+use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyDict, PyList};
@@ -27,6 +27,7 @@ use sink::Target;
 use crate::batch::Named;
 use crate::keep::Keeper;
 use crate::policy::Terms;
+use crate::process::Own;
 
 /// Batches kept at once that few mean to keep.
 const MANY: usize = 64;
@@ -39,6 +40,13 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// A collector; the interpreter's lock is held only where Python objects are made.
 #[pyclass(module = "windrow._windrow", frozen, weakref)]
 struct CollectorCore {
+    own: Own<Inner>,
+    /// Knows what the engine holds of Python's.
+    keeper: Keeper,
+}
+
+/// What there is of a collector in its own process.
+struct Inner {
     collector: Arc<Mutex<Collector>>,
     handle: Handle,
     /// Who waits for batches, where these come from other threads.
@@ -53,8 +61,6 @@ struct CollectorCore {
     warned: AtomicBool,
     /// What batches say that they are on.
     device: Option<Py<PyAny>>,
-    /// Knows what the engine holds of Python's.
-    keeper: Keeper,
 }
 
 #[pymethods]
@@ -89,7 +95,7 @@ impl CollectorCore {
         let courier = threads
             .then(|| Courier::new(Arc::clone(&collector)).map(Mutex::new))
             .transpose()?;
-        Ok(Self {
+        let inner = Inner {
             collector,
             handle,
             courier,
@@ -99,76 +105,89 @@ impl CollectorCore {
             failure: Mutex::default(),
             warned: AtomicBool::new(false),
             device,
+        };
+        Ok(Self {
+            own: Own::new(inner),
             keeper,
         })
     }
 
     /// Appends the next batch to `taken`, and so gives it to Python before Python looks at signals; whether there was one.
     fn next(&self, py: Python<'_>, taken: &Bound<'_, PyList>) -> PyResult<bool> {
+        let core = self.here()?;
         // Before there is a batch that would be lost where warnings are errors.
-        self.warn_of_memory(py)?;
-        let Some(batch) = self.answer(py)? else {
+        core.warn_of_memory(py)?;
+        let Some(batch) = core.answer(py)? else {
             return Ok(false);
         };
-        taken.append(self.delivered(py, &batch)?)?;
+        taken.append(core.delivered(py, &batch)?)?;
         Ok(true)
     }
 
     /// Has the next batch collected and written; whether there was one. `patient`: its write waits for samples as long as it
     /// takes.
     fn advance(&self, py: Python<'_>, patient: bool) -> PyResult<bool> {
-        if let Target::Buffer(buffer) = &self.target {
+        let core = self.here()?;
+        if let Target::Buffer(buffer) = &core.target {
             buffer.set_patient(patient);
         }
-        Ok(self.answer(py)?.is_some())
+        Ok(core.answer(py)?.is_some())
     }
 
     /// Raises where a call would wait for itself: from within the collector's own environment or policy.
     #[pyo3(name = "check_outside")]
     fn raise_within(&self) -> PyResult<()> {
-        self.check_outside()
+        let core = self.here()?;
+        core.check_outside()
     }
 
     /// Ends the wait of a write for samples; it fails.
-    fn give_up(&self) {
-        if let Target::Buffer(buffer) = &self.target {
+    fn give_up(&self) -> PyResult<()> {
+        let core = self.here()?;
+        if let Target::Buffer(buffer) = &core.target {
             buffer.give_up();
         }
+        Ok(())
     }
 
     /// Seconds for which a write has been waiting for samples, if one is.
-    fn write_waits(&self) -> Option<f64> {
-        match &self.target {
+    fn write_waits(&self) -> PyResult<Option<f64>> {
+        let core = self.here()?;
+        Ok(match &core.target {
             Target::Buffer(buffer) => buffer.waits().map(|waited| waited.as_secs_f64()),
             Target::Tray(_) | Target::None => None,
-        }
+        })
     }
 
     /// What was written since this was last asked, where Python has to write it on.
     fn take_writes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let writes = match &self.target {
+        let core = self.here()?;
+        let writes = match &core.target {
             Target::Tray(tray) => tray.take(),
             Target::Buffer(_) | Target::None => Vec::new(),
         };
         let writes = writes.iter();
-        writes.map(|batch| self.delivered(py, batch)).collect()
+        writes.map(|batch| core.delivered(py, batch)).collect()
     }
 
     /// Zeros in the shape of a batch.
     fn fake_batch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let batch = self.with(py, Collector::fake_batch)?;
-        self.delivered(py, &of(py, batch)?)
+        let core = self.here()?;
+        let batch = core.with(py, Collector::fake_batch)?;
+        core.delivered(py, &of(py, batch)?)
     }
 
     /// One batch as it is, outside of the count.
     fn rollout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let batch = self.with(py, Collector::rollout)?;
-        self.delivered(py, &of(py, batch)?)
+        let core = self.here()?;
+        let batch = core.with(py, Collector::rollout)?;
+        core.delivered(py, &of(py, batch)?)
     }
 
     /// Batches from first to last; `None` when endless.
     fn len(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        self.with(py, |collector| collector.len())
+        let core = self.here()?;
+        core.with(py, |collector| collector.len())
     }
 
     /// Publishes weights, to all workers or to one, and returns their version.
@@ -178,19 +197,21 @@ impl CollectorCore {
         weights: &Bound<'_, PyAny>,
         worker: Option<usize>,
     ) -> PyResult<i64> {
+        let core = self.here()?;
         let weights = batch::from_python(weights)?;
         let version = py.detach(|| match worker {
-            None => self.handle.update_policy_weights(&weights),
-            Some(worker) => self.handle.update_worker_weights(worker, &weights),
+            None => core.handle.update_policy_weights(&weights),
+            Some(worker) => core.handle.update_worker_weights(worker, &weights),
         });
         of(py, version)
     }
 
     /// Names the tensors that [`follow`](Self::follow) looks at. The policy was made with those that are named first.
     fn set_source(&self, weights: &Bound<'_, PyDict>) -> PyResult<()> {
+        let core = self.here()?;
         let mut named = Named::new(weights)?;
         let made_with = named.views(weights.py())?.detach();
-        let mut source = self.source(weights.py());
+        let mut source = core.source(weights.py());
         let published = source.take().map_or(made_with, |(_, published)| published);
         *source = Some((named, published));
         Ok(())
@@ -198,14 +219,15 @@ impl CollectorCore {
 
     /// Publishes the tensors of the source to all workers, if they have changed since that was last done.
     fn follow(&self, py: Python<'_>) -> PyResult<()> {
-        let mut source = self.source(py);
+        let core = self.here()?;
+        let mut source = core.source(py);
         let Some((named, published)) = source.as_mut() else {
             return Ok(());
         };
         let weights = named.views(py)?;
         if published != weights {
             let copy = weights.detach();
-            let version = py.detach(|| self.handle.update_policy_weights(&copy));
+            let version = py.detach(|| core.handle.update_policy_weights(&copy));
             of(py, version)?;
             *published = copy;
         }
@@ -213,48 +235,55 @@ impl CollectorCore {
     }
 
     /// Who evaluates the policy.
-    fn policy_backend(&self) -> &'static str {
-        match self.terms.by_torch.load(Ordering::Relaxed) {
+    fn policy_backend(&self) -> PyResult<&'static str> {
+        let core = self.here()?;
+        Ok(match core.terms.by_torch.load(Ordering::Relaxed) {
             true => "torch",
             false => "native",
-        }
+        })
     }
 
     /// A copy of the weights that were published last.
     fn weights<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let weights = py.detach(|| self.handle.policy_weights());
+        let core = self.here()?;
+        let weights = py.detach(|| core.handle.policy_weights());
         batch::to_python(py, &weights)
     }
 
     /// Seeds everything; the seed of the last environment.
     fn set_seed(&self, py: Python<'_>, seed: u64, static_seed: bool) -> PyResult<u64> {
+        let core = self.here()?;
         let set = |collector: &mut Collector| collector.set_seed(seed, static_seed);
-        self.with_or(py, set, |handle| handle.set_seed(seed, static_seed))
+        core.with_or(py, set, |handle| handle.set_seed(seed, static_seed))
     }
 
     /// Begins new episodes with each worker's next part.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        self.with_or(py, Collector::reset, Handle::reset)
+        let core = self.here()?;
+        core.with_or(py, Collector::reset, Handle::reset)
     }
 
     /// What it takes to go on later.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let core = self.here()?;
         let state = |collector: &mut Collector| collector.state_dict();
-        let state = self.with_or(py, state, Handle::state_dict)?;
+        let state = core.with_or(py, state, Handle::state_dict)?;
         batch::to_python(py, &of(py, state)?)
     }
 
     /// Goes on from a saved state.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let core = self.here()?;
         let state = batch::from_python(state)?;
-        let loaded = self.with(py, |collector| collector.load_state_dict(&state))?;
+        let loaded = core.with(py, |collector| collector.load_state_dict(&state))?;
         of(py, loaded)
     }
 
     /// Lets workers finish the part that they are at and start no other.
     fn pause(&self, py: Python<'_>) -> PyResult<()> {
+        let core = self.here()?;
         let mut raised = Ok(());
-        let paused = self.with(py, |collector| {
+        let paused = core.with(py, |collector| {
             let given_up = || {
                 raised = gil::attach(|py| py.check_signals());
                 raised.is_err()
@@ -268,22 +297,26 @@ impl CollectorCore {
 
     /// Ends a pause.
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
-        let resumed = self.with(py, |collector| collector.pause().map(drop))?;
+        let core = self.here()?;
+        let resumed = core.with(py, |collector| collector.pause().map(drop))?;
         of(py, resumed)
     }
 
     /// Cuts every part short at its next step, or fills them whole again.
-    fn cut(&self, short: bool) {
+    fn cut(&self, short: bool) -> PyResult<()> {
+        let core = self.here()?;
         if short {
-            self.handle.stop_collection();
+            core.handle.stop_collection();
         } else {
-            self.handle.start_collection();
+            core.handle.start_collection();
         }
+        Ok(())
     }
 
     /// Figures by name.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = py.detach(|| self.handle.stats());
+        let core = self.here()?;
+        let stats = py.detach(|| core.handle.stats());
         let out = PyDict::new(py);
         out.set_item("frames", stats.frames)?;
         out.set_item("batches", stats.batches)?;
@@ -313,7 +346,8 @@ impl CollectorCore {
 
     /// Figures of each worker by name.
     fn worker_stats<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let workers = py.detach(|| self.handle.worker_stats());
+        let core = self.here()?;
+        let workers = py.detach(|| core.handle.worker_stats());
         let figures = |worker: &WorkerStats| {
             let out = PyDict::new(py);
             out.set_item("frames", worker.frames)?;
@@ -337,24 +371,27 @@ impl CollectorCore {
         warmup_rollouts: usize,
         save_path: String,
     ) -> PyResult<()> {
+        let core = self.here()?;
         let config = ProfileConfig::new()
             .workers(workers)
             .num_rollouts(num_rollouts)
             .warmup_rollouts(warmup_rollouts)
             .save_path(save_path);
-        let enabled = self.with(py, |collector| collector.enable_profile(&config))?;
+        let enabled = core.with(py, |collector| collector.enable_profile(&config))?;
         of(py, enabled)
     }
 
     /// Ends the recording.
     fn disable_profile(&self, py: Python<'_>) -> PyResult<()> {
-        let disabled = self.with(py, Collector::disable_profile)?;
+        let core = self.here()?;
+        let disabled = core.with(py, Collector::disable_profile)?;
         of(py, disabled)
     }
 
     /// Seconds of each phase by its name, for each worker by its number.
     fn profile_summary(&self, py: Python<'_>) -> PyResult<HashMap<usize, HashMap<String, f64>>> {
-        let summary = self.with(py, |collector| collector.profile_summary())?;
+        let core = self.here()?;
+        let summary = core.with(py, |collector| collector.profile_summary())?;
         let seconds = |worker: &WorkerProfile| {
             let phases = worker.phases().iter();
             phases
@@ -368,46 +405,27 @@ impl CollectorCore {
     }
 
     /// Messages of workers that were lost without ending the collector, since this was last asked.
-    fn take_losses(&self, py: Python<'_>) -> Vec<String> {
-        let losses = py.detach(|| self.handle.take_losses());
-        losses.iter().map(ToString::to_string).collect()
+    fn take_losses(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let core = self.here()?;
+        let losses = py.detach(|| core.handle.take_losses());
+        Ok(losses.iter().map(ToString::to_string).collect())
     }
 
     /// Ends collection and waits for the workers.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
-        self.check_outside()?;
-        self.handle.shutdown();
-        if self.courier.is_none() {
-            // Environments are closed in a thread that may also have stepped them: some insist on it.
-            let ended = self.with(py, Collector::shutdown)?;
-            return self.ended(py, ended);
-        }
-        let collector = Arc::clone(&self.collector);
-        let ended = gil::wait_for_thread(py, "windrow-shutdown", move || {
-            collector
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .shutdown()
-        })?;
-        self.ended(py, ended)
+        self.here()?.shutdown(py)
+    }
+
+    /// Whether this is the process that the collector was made in: a child of fork has none of its threads.
+    fn belongs_here(&self) -> bool {
+        self.own.belongs_here()
     }
 
     /// What is done before the collector is freed: nobody is told of anything.
     fn finalize(&self, py: Python<'_>) {
-        self.handle.shutdown();
-        let end = |collector: &Mutex<Collector>| {
-            let mut collector = collector.lock().unwrap_or_else(PoisonError::into_inner);
-            // There is nobody left to tell.
-            let _ = collector.shutdown();
-        };
-        if self.handle.is_within() {
-            // The garbage collector came by in a worker of the collector's own, which cannot wait for itself.
-            let collector = Arc::clone(&self.collector);
-            thread::spawn(move || end(&collector));
-            return;
+        if let Some(core) = self.own.here() {
+            core.finalize(py);
         }
-        // Workers may need the lock of the interpreter to come to an end.
-        py.detach(|| end(&self.collector));
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -416,18 +434,12 @@ impl CollectorCore {
 }
 
 impl CollectorCore {
-    /// What a shutdown has told. What interrupted another worker was told already, or else is an error like others: nobody is
-    /// interrupted by it any more.
-    fn ended(&self, py: Python<'_>, ended: Result<(), CollectError>) -> PyResult<()> {
-        match ended {
-            Err(error) if error::tells_of_interruption(&error) => match *self.failure() {
-                Some(_) => Ok(()),
-                None => Err(PyRuntimeError::new_err(error.to_string())),
-            },
-            ended => of(py, ended),
-        }
+    fn here(&self) -> PyResult<&Inner> {
+        self.own.get("collector")
     }
+}
 
+impl Inner {
     /// The source of weights. The interpreter's lock is given up by who waits for it: who has it may want that lock back.
     fn source(&self, py: Python<'_>) -> MutexGuard<'_, Option<(Named, TensorDict)>> {
         let source = self.source.lock_py_attached(py);
@@ -453,14 +465,6 @@ impl CollectorCore {
         );
         let told = CString::new(told)?;
         PyErr::warn(py, &py.get_type::<PyUserWarning>(), &told, 1)
-    }
-}
-
-impl Drop for CollectorCore {
-    fn drop(&mut self) {
-        if Python::try_attach(|py| self.finalize(py)).is_none() {
-            self.handle.shutdown();
-        }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::collector::options::{Noted, exploration_type};
 use crate::gil::attach;
 use crate::keep::{Keeper, Kept, Raised};
 use crate::policy::{Actor, Terms};
+use crate::process::Own;
 use crate::{batch, error, gil};
 
 /// Adds the class.
@@ -41,7 +42,7 @@ struct Options<'py> {
 /// Evaluates a copy of a policy in a thread of its own.
 #[pyclass(module = "windrow._windrow", frozen)]
 struct EvaluatorCore {
-    evaluator: Arc<Evaluator>,
+    own: Own<Arc<Evaluator>>,
     /// Knows what the engine holds of Python's.
     keeper: Keeper,
 }
@@ -87,7 +88,7 @@ impl EvaluatorCore {
         }
         let evaluator = built?.map_err(|error| error::to_py(py, &error))?;
         Ok(Self {
-            evaluator: Arc::new(evaluator),
+            own: Own::new(Arc::new(evaluator)),
             keeper,
         })
     }
@@ -101,7 +102,7 @@ impl EvaluatorCore {
     ) -> PyResult<Bound<'py, PyDict>> {
         self.surface(py)?;
         let weights = weights.map(batch::from_python).transpose()?;
-        let evaluator = Arc::clone(&self.evaluator);
+        let evaluator = Arc::clone(self.here()?);
         let result = gil::wait_for_thread(py, "windrow-evaluate", move || {
             evaluator.evaluate(weights.as_ref(), Some(step))
         })?;
@@ -117,7 +118,8 @@ impl EvaluatorCore {
     ) -> PyResult<bool> {
         self.surface(py)?;
         let weights = weights.map(batch::from_python).transpose()?;
-        py.detach(|| self.evaluator.trigger_eval(weights.as_ref(), Some(step)))
+        let evaluator = self.here()?;
+        py.detach(|| evaluator.trigger_eval(weights.as_ref(), Some(step)))
             .map_err(|error| error::to_py(py, &error))
     }
 
@@ -131,12 +133,13 @@ impl EvaluatorCore {
         let timeout = seconds
             .map(|seconds| duration("timeout", seconds))
             .transpose()?;
+        let evaluator = self.here()?;
         let begun = Instant::now();
         let answer: Answer = gil::wait(py, |patience| {
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
             let now = left.map_or(patience, |left| left.min(patience));
             let asked = Instant::now();
-            let answer = self.evaluator.poll(now);
+            let answer = evaluator.poll(now);
             let is_over = left.is_some_and(|left| left <= patience);
             // No answer before the time is over: there is none to come.
             let is_idle = asked.elapsed() < now;
@@ -146,8 +149,8 @@ impl EvaluatorCore {
     }
 
     /// Whether evaluations are running or waiting.
-    fn pending(&self) -> bool {
-        self.evaluator.pending()
+    fn pending(&self) -> PyResult<bool> {
+        Ok(self.here()?.pending())
     }
 
     /// Ends what is running and forgets what is waiting, within so many seconds; as it was built where nothing is said.
@@ -158,7 +161,10 @@ impl EvaluatorCore {
             .transpose()?;
         self.ended(py, timeout)?
             .map_err(|error| error::to_py(py, &error))?;
-        self.surface(py)
+        match self.belongs_here() {
+            true => self.surface(py),
+            false => Ok(()),
+        }
     }
 
     /// As [`shutdown`](Self::shutdown), where nobody is to be told of errors: those of evaluations that nobody has seen go to
@@ -170,11 +176,18 @@ impl EvaluatorCore {
         Ok(())
     }
 
+    /// Whether this is the process that the evaluator was made in: a child of fork has none of its threads.
+    fn belongs_here(&self) -> bool {
+        self.own.belongs_here()
+    }
+
     /// What is done before the evaluator is freed: as [`end`](Self::end), whatever signals there are.
     fn finalize(&self, py: Python<'_>) {
         // The thread may need the lock of the interpreter to come to an end. What is stuck ends when it comes back.
-        let _ = py.detach(|| self.evaluator.shutdown());
-        self.show_errors(py);
+        if let Some(evaluator) = self.own.here() {
+            let _ = py.detach(|| evaluator.shutdown());
+            self.show_errors(py);
+        }
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -183,12 +196,19 @@ impl EvaluatorCore {
 }
 
 impl EvaluatorCore {
+    fn here(&self) -> PyResult<&Arc<Evaluator>> {
+        self.own.get("evaluator")
+    }
+
     fn ended(
         &self,
         py: Python<'_>,
         timeout: Option<Duration>,
     ) -> PyResult<Result<(), CollectError>> {
-        let evaluator = Arc::clone(&self.evaluator);
+        // What belongs to another process is not this one's to end.
+        let Some(evaluator) = self.own.here().map(Arc::clone) else {
+            return Ok(Ok(()));
+        };
         gil::wait_for_thread(py, "windrow-shutdown", move || match timeout {
             Some(timeout) => evaluator.shutdown_within(timeout),
             None => evaluator.shutdown(),
@@ -197,13 +217,13 @@ impl EvaluatorCore {
 
     /// Raises the oldest error of an evaluation that nobody has seen.
     fn surface(&self, py: Python<'_>) -> PyResult<()> {
-        let error = self.evaluator.take_error();
+        let error = self.here()?.take_error();
         error.map_or(Ok(()), |error| Err(error::to_py(py, &error)))
     }
 
     fn show_errors(&self, py: Python<'_>) {
-        while let Err(error) = self.surface(py) {
-            error.write_unraisable(py, None);
+        while let Some(error) = self.own.here().and_then(|it| it.take_error()) {
+            error::to_py(py, &error).write_unraisable(py, None);
         }
     }
 }

@@ -10,6 +10,7 @@ mod evaluator;
 mod gil;
 mod keep;
 mod policy;
+mod process;
 mod replay;
 
 #[pymodule]

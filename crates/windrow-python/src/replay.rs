@@ -2,6 +2,7 @@
 
 mod parts;
 
+use std::process;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
@@ -27,6 +28,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub(crate) struct ReplayBufferCore {
     buffer: ReplayBuffer,
     timeout: Duration,
+    process: u32,
 }
 
 impl ReplayBufferCore {
@@ -38,6 +40,22 @@ impl ReplayBufferCore {
     /// How long samples wait for frames, and writes for samples.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// The buffer, to read or, `whole`, to write. A child of fork has a copy of its own.
+    ///
+    /// # Errors
+    /// `RuntimeError` in a child of fork when another thread was at the buffer just then: it is not there to let it go.
+    fn here(&self, whole: bool) -> PyResult<&ReplayBuffer> {
+        if self.process != process::id() && self.buffer.is_stuck(whole, 10 * gil::SLICE) {
+            return Err(PyRuntimeError::new_err(format!(
+                "a thread of process {} was at this replay buffer when process {} was forked from it: stop collectors before, or \
+                 make the buffer in the process that uses it",
+                self.process,
+                process::id()
+            )));
+        }
+        Ok(&self.buffer)
     }
 }
 
@@ -51,7 +69,11 @@ impl ReplayBufferCore {
             .map_err(|error| PyValueError::new_err(format!("sample_timeout: {error}")))?;
         let builder = parts.builder(py)?.timeout(timeout);
         let buffer = of(py, py.detach(|| builder.build()))?;
-        Ok(Self { buffer, timeout })
+        Ok(Self {
+            buffer,
+            timeout,
+            process: process::id(),
+        })
     }
 
     /// Takes a copy of the frames in; the rows that they were written to. Where the limiter lets the write wait, it waits as
@@ -72,11 +94,12 @@ impl ReplayBufferCore {
 
     /// Takes a copy of one frame in; its row, if it was kept.
     fn add(&self, py: Python<'_>, frame: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+        let buffer = self.here(true)?;
         let frame = batch::views_of(frame)?;
         let begin = Instant::now();
         let added = gil::wait(py, |patience| {
             let left = self.timeout.saturating_sub(begin.elapsed());
-            match self.buffer.add_within(&frame, patience.min(left)) {
+            match buffer.add_within(&frame, patience.min(left)) {
                 Err(ReplayError::NotTaken { .. }) if left > patience => None,
                 added => Some(waited_in_vain(added, begin.elapsed())),
             }
@@ -91,7 +114,8 @@ impl ReplayBufferCore {
         py: Python<'py>,
         batch_size: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let sampled = self.draw(py, |timeout| self.buffer.sample_within(batch_size, timeout))?;
+        let buffer = self.here(false)?;
+        let sampled = self.draw(py, |timeout| buffer.sample_within(batch_size, timeout))?;
         batch::to_python(py, &sampled)
     }
 
@@ -102,8 +126,8 @@ impl ReplayBufferCore {
         py: Python<'py>,
         batch_size: Option<usize>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        let (sampled, info) =
-            self.draw(py, |timeout| self.buffer.sample_apart(batch_size, timeout))?;
+        let buffer = self.here(false)?;
+        let (sampled, info) = self.draw(py, |timeout| buffer.sample_apart(batch_size, timeout))?;
         Ok((
             batch::to_python(py, &sampled)?,
             batch::to_python(py, &info)?,
@@ -111,42 +135,50 @@ impl ReplayBufferCore {
     }
 
     /// Whether the last sample was the last of a pass over the frames.
-    fn pass_is_over(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.buffer.pass_is_over())
+    fn pass_is_over(&self, py: Python<'_>) -> PyResult<bool> {
+        let buffer = self.here(false)?;
+        Ok(py.detach(|| buffer.pass_is_over()))
     }
 
     /// Copies of the frames in `rows`.
     fn get<'py>(&self, py: Python<'py>, rows: Vec<i64>) -> PyResult<Bound<'py, PyAny>> {
-        let frames = of(py, py.detach(move || self.buffer.get(&rows)))?;
+        let buffer = self.here(false)?;
+        let frames = of(py, py.detach(move || buffer.get(&rows)))?;
         batch::to_python(py, &frames)
     }
 
     /// Writes frames in the place of those in `rows`.
     fn set(&self, py: Python<'_>, rows: Vec<i64>, frames: &Bound<'_, PyAny>) -> PyResult<()> {
+        let buffer = self.here(true)?;
         let frames = batch::views_of(frames)?;
-        of(py, py.detach(move || self.buffer.set(&rows, &frames)))
+        of(py, py.detach(move || buffer.set(&rows, &frames)))
     }
 
     /// Has frames chosen by another sampler.
     fn set_sampler(&self, py: Python<'_>, sampler: SamplerParts) -> PyResult<()> {
+        let buffer = self.here(true)?;
         let sampler = sampler.sampler()?;
-        of(py, py.detach(move || self.buffer.set_sampler(sampler)))
+        of(py, py.detach(move || buffer.set_sampler(sampler)))
     }
 
     /// Copies of all frames.
     fn all<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let frames = of(py, py.detach(|| self.buffer.all()))?;
+        let buffer = self.here(false)?;
+        let frames = of(py, py.detach(|| buffer.all()))?;
         batch::to_python(py, &frames)
     }
 
     /// Gives all frames up.
-    fn empty(&self, py: Python<'_>) {
-        py.detach(|| self.buffer.empty());
+    fn empty(&self, py: Python<'_>) -> PyResult<()> {
+        let buffer = self.here(true)?;
+        py.detach(|| buffer.empty());
+        Ok(())
     }
 
     /// Number of frames.
-    fn len(&self, py: Python<'_>) -> usize {
-        py.detach(|| self.buffer.len())
+    fn len(&self, py: Python<'_>) -> PyResult<usize> {
+        let buffer = self.here(false)?;
+        Ok(py.detach(|| buffer.len()))
     }
 
     /// Frames that there is room for.
@@ -156,7 +188,8 @@ impl ReplayBufferCore {
 
     /// Figures by name.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = py.detach(|| self.buffer.stats());
+        let buffer = self.here(false)?;
+        let stats = py.detach(|| buffer.stats());
         let out = PyDict::new(py);
         out.set_item("frames", stats.frames)?;
         out.set_item("capacity", stats.capacity)?;
@@ -175,47 +208,55 @@ impl ReplayBufferCore {
         rows: Vec<i64>,
         priorities: Vec<f32>,
     ) -> PyResult<usize> {
-        let updated = py.detach(move || self.buffer.update_priority(&rows, &priorities));
+        let buffer = self.here(false)?;
+        let updated = py.detach(move || buffer.update_priority(&rows, &priorities));
         of(py, updated)
     }
 
     /// Changes the exponent of importance weights.
     fn set_beta(&self, py: Python<'_>, beta: f64) -> PyResult<()> {
-        of(py, py.detach(|| self.buffer.set_beta(beta)))
+        let buffer = self.here(false)?;
+        of(py, py.detach(|| buffer.set_beta(beta)))
     }
 
     /// Lets samples wait for whoever asks.
-    fn attach(&self) -> u64 {
-        self.buffer.attach().0
+    fn attach(&self) -> PyResult<u64> {
+        let buffer = self.here(false)?;
+        Ok(buffer.attach().0)
     }
 
     /// Ends what `attach` began; `error` says why, where something went wrong.
     #[pyo3(signature = (writer, error=None))]
-    fn detach(&self, writer: u64, error: Option<String>) {
-        self.buffer
-            .detach(WriterId(writer), error.map(SinkError::failed));
+    fn detach(&self, writer: u64, error: Option<String>) -> PyResult<()> {
+        let buffer = self.here(false)?;
+        buffer.detach(WriterId(writer), error.map(SinkError::failed));
+        Ok(())
     }
 
     /// What it takes to go on later.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let state = of(py, py.detach(|| self.buffer.state_dict()))?;
+        let buffer = self.here(true)?;
+        let state = of(py, py.detach(|| buffer.state_dict()))?;
         batch::to_python(py, &state)
     }
 
     /// Goes on from a saved state.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let buffer = self.here(true)?;
         let state = batch::views_of(state)?;
-        of(py, py.detach(|| self.buffer.load_state_dict(&state)))
+        of(py, py.detach(|| buffer.load_state_dict(&state)))
     }
 
     /// Writes a checkpoint.
     fn save(&self, py: Python<'_>, directory: std::path::PathBuf) -> PyResult<()> {
-        of(py, py.detach(move || self.buffer.save(&directory)))
+        let buffer = self.here(true)?;
+        of(py, py.detach(move || buffer.save(&directory)))
     }
 
     /// Reads a checkpoint.
     fn load(&self, py: Python<'_>, directory: std::path::PathBuf) -> PyResult<()> {
-        of(py, py.detach(move || self.buffer.load(&directory)))
+        let buffer = self.here(true)?;
+        of(py, py.detach(move || buffer.load(&directory)))
     }
 }
 
@@ -246,13 +287,14 @@ impl ReplayBufferCore {
         frames: &TensorDict,
         given_up: Option<&Py<PyAny>>,
     ) -> PyResult<Vec<i64>> {
+        let buffer = self.here(true)?;
         let begin = Instant::now();
         let written = gil::wait(py, |patience| {
             let left = match given_up {
                 None => self.timeout.saturating_sub(begin.elapsed()),
                 Some(_) => Duration::MAX,
             };
-            match self.buffer.extend_within(frames, patience.min(left)) {
+            match buffer.extend_within(frames, patience.min(left)) {
                 Err(ReplayError::NotTaken { .. }) if left > patience => {
                     given_up.and_then(end_of_patience).map(Err)
                 }

@@ -1,7 +1,8 @@
 //! The replay buffer: storage, writer, sampler and limiter behind one handle.
 
+use std::sync::TryLockError::WouldBlock;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
 
@@ -150,6 +151,24 @@ impl ReplayBuffer {
     #[must_use]
     pub fn pass_is_over(&self) -> bool {
         self.shared.lock().sampler.pass_is_over()
+    }
+
+    /// Whether other threads have kept what readers need, or `whole` what writers need as well, locked for all of `patience`.
+    /// So it is in a child of fork for good, if its parent had a thread that was at the buffer.
+    #[must_use]
+    pub fn is_stuck(&self, whole: bool, patience: Duration) -> bool {
+        let begin = Instant::now();
+        let is_free = || {
+            let turn = !whole || !matches!(self.shared.turn.try_lock(), Err(WouldBlock));
+            turn && !matches!(self.shared.state.try_lock(), Err(WouldBlock))
+        };
+        while !is_free() {
+            if begin.elapsed() > patience {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
     }
 
     /// Gives up all frames, and counts from 0 again. The next may have other keys and shapes.

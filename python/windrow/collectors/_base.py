@@ -28,6 +28,8 @@ class BaseCollector(Reach):
     A collector that its own policy or environments refer to is freed when Python's garbage collector comes by: end it with
     :meth:`shutdown`, or use it in a ``with`` statement, where it is to end at once.
 
+    It belongs to the process that made it: a child of ``os.fork`` can read its batches, and nothing else.
+
     Use one of the subclasses, which differ in where environments run and in how their frames make batches.
 
     Args:
@@ -386,6 +388,8 @@ class BaseCollector(Reach):
         return self._processed(self._core.fake_batch())
 
     def __repr__(self) -> str:
+        if not self._core.belongs_here():
+            return f"{type(self).__name__}(of another process)"
         stats = self._core.stats()
         total = "endless" if stats["total_frames"] is None else f"of {stats['total_frames']}"
         return (

@@ -230,6 +230,8 @@ class Evaluator:
             core.finalize()
 
     def __repr__(self) -> str:
+        if not self._core.belongs_here():
+            return "Evaluator(of another process)"
         return f"Evaluator({self._step} evaluations asked for, {'busy' if self.pending else 'idle'})"
 
     def _idle(self) -> None:

@@ -61,6 +61,7 @@ class Life(Iterator[Any]):
         self._check_not_ended()
         if self._replay_buffer is None:
             raise RuntimeError("start() collects into a replay buffer: build the collector with replay_buffer=")
+        self._core.check_outside()
         if self.is_running():
             raise RuntimeError("the collector was started already")
         self._background = Background(self, self._core, self._replay_buffer)
@@ -85,6 +86,9 @@ class Life(Iterator[Any]):
             close_env: environments are closed, or given back, whatever this says.
             raise_on_error: whether an error in the background is raised now, if it was not before.
         """
+        if not self._core.belongs_here():
+            # What belongs to another process is not this one's to end.
+            return
         try:
             self._core.check_outside()
             self._ended = True

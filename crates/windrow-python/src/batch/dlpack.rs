@@ -10,6 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use tensordict::{DType, Shape, Strides, Tensor, TensorError};
 
+use crate::process::Own;
+
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
 const CPU: i32 = 1;
@@ -51,7 +53,8 @@ struct Export {
     managed: DlManaged,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    tensor: Tensor,
+    /// A child of fork only reads: giving the memory back is up to the process that has lent it.
+    _tensor: Own<Tensor>,
 }
 
 /// A capsule over the memory of `tensor`, which whoever takes it keeps alive.
@@ -74,7 +77,7 @@ pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCap
         },
         shape,
         strides,
-        tensor,
+        _tensor: Own::new(tensor),
     });
     export.managed.tensor.shape = export.shape.as_mut_ptr();
     export.managed.tensor.strides = export.strides.as_mut_ptr();

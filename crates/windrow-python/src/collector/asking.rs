@@ -10,10 +10,10 @@ use tensordict::TensorDict;
 use windrow::{CollectError, Collector, Handle};
 
 use super::sink::{BufferSink, Target};
-use super::{CollectorCore, of};
+use super::{Inner, of};
 use crate::gil;
 
-impl CollectorCore {
+impl Inner {
     /// The next batch; `None` after the last, and an error where there is none because something went wrong before.
     pub(super) fn answer(&self, py: Python<'_>) -> PyResult<Option<TensorDict>> {
         self.check_outside()?;

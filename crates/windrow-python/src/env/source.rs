@@ -1,5 +1,6 @@
 //! Where a Python object that is to be stepped comes from.
 
+use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,6 +46,7 @@ impl Source {
                     object: keeper.keep(&made),
                     keeper: keeper.clone(),
                     lent: None,
+                    process: process::id(),
                 })
             }
             Self::Own(object, lent) => {
@@ -61,6 +63,7 @@ impl Source {
                     object: object.kept_by(py, keeper),
                     keeper: keeper.clone(),
                     lent: Some(Arc::clone(lent)),
+                    process: process::id(),
                 })
             }
         }
@@ -94,6 +97,7 @@ pub(super) struct Held {
     keeper: Keeper,
     /// Set while the user's own object is lent.
     lent: Option<Arc<AtomicBool>>,
+    process: u32,
 }
 
 impl Held {
@@ -118,8 +122,8 @@ impl Drop for Held {
             lent.store(false, Ordering::Release);
             return;
         }
-        // A process that ends closes everything by itself.
-        if Python::try_attach(|_| ()).is_none() {
+        // A process that ends closes everything by itself; a child of fork closes nothing of its parent's.
+        if self.process != process::id() || Python::try_attach(|_| ()).is_none() {
             return;
         }
         attach(|py| {

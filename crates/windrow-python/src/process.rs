@@ -1,0 +1,56 @@
+//! What belongs to one process. A child of fork has a copy of it, but none of its threads, and whatever those had locked
+//! stays locked.
+
+use std::mem;
+use std::process;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+/// A value of the process that made it. No other can use it, nor drops it: that might wait for threads that are not there.
+#[derive(Debug)]
+pub(crate) struct Own<T> {
+    value: Option<T>,
+    process: u32,
+}
+
+impl<T> Own<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            value: Some(value),
+            process: process::id(),
+        }
+    }
+
+    /// The value, in the process that it belongs to.
+    pub(crate) fn here(&self) -> Option<&T> {
+        self.value.as_ref().filter(|_| self.belongs_here())
+    }
+
+    /// As [`here`](Self::here); errors call the value `what`.
+    ///
+    /// # Errors
+    /// `RuntimeError` in another process.
+    pub(crate) fn get(&self, what: &str) -> PyResult<&T> {
+        self.here().ok_or_else(|| {
+            PyRuntimeError::new_err(format!(
+                "this {what} belongs to process {}, this is process {}: make it in the process that uses it",
+                self.process,
+                process::id()
+            ))
+        })
+    }
+
+    /// Whether this is the process that the value belongs to.
+    pub(crate) fn belongs_here(&self) -> bool {
+        self.process == process::id()
+    }
+}
+
+impl<T> Drop for Own<T> {
+    fn drop(&mut self) {
+        if !self.belongs_here() {
+            mem::forget(self.value.take());
+        }
+    }
+}
