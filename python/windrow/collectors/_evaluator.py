@@ -222,6 +222,12 @@ class Evaluator:
             # An error that leaves the context is the one to be seen.
             self._core.end()
 
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} runs an environment, and can be neither copied nor pickled: make another one, or pass on a "
+            "function that makes it"
+        )
+
     def __del__(self) -> None:
         # Before the garbage collector takes an environment and a policy apart that refer to the evaluator. There is no core
         # where it could not be built.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 from windrow._windrow import CollectorCore
 
@@ -15,6 +16,13 @@ class Interruptor:
     def __init__(self) -> None:
         self._stopped = False
         self._cores: weakref.WeakSet[CollectorCore] = weakref.WeakSet()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy cuts nothing short before it is given to a collector.
+        return {"_stopped": self._stopped}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _cores=weakref.WeakSet())
 
     def register(self, core: CollectorCore) -> None:
         """Takes one more collector in."""

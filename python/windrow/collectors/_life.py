@@ -143,6 +143,12 @@ class Life(Iterator[Any]):
         # An error that leaves the context is the one to be seen.
         self.shutdown(raise_on_error=kind is None)
 
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} runs environments, and can be neither copied nor pickled: make another one, which goes "
+            "on from its state_dict(), or pass on a function that makes it"
+        )
+
     def __del__(self) -> None:
         # Before the garbage collector takes environments and policies apart that refer to the collector. There is no core
         # where it could not be built.

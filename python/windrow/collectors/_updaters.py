@@ -19,6 +19,13 @@ class WeightUpdaterBase:
         self._collectors: weakref.WeakSet[Any] = weakref.WeakSet()
         self._hooks: list[Callable[[], None]] = []
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy serves no collector before it is given to one.
+        return {name: value for name, value in self.__dict__.items() if name != "_collectors"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _collectors=weakref.WeakSet())
+
     def register_collector(self, collector: Any) -> None:
         """Takes in a collector that weights are to reach."""
         self._collectors.add(collector)
