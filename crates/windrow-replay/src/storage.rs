@@ -52,6 +52,11 @@ pub trait Storage: Send + Sync + Debug {
     /// Forgets all frames; the layout stays until other frames come. Waits as [`write`](Storage::write) does.
     fn clear(&self);
 
+    /// Whether all frames have the keys, dtypes and shapes of the first.
+    fn frames_are_alike(&self) -> bool {
+        true
+    }
+
     /// What was found when the storage was opened; none when it began empty.
     fn recovered(&self) -> Option<Recovered> {
         None

@@ -238,3 +238,44 @@ fn a_state_that_is_refused_changes_nothing() {
         }
     }
 }
+
+/// Frames `[1]` of an entry of their own.
+fn unlike(name: &str) -> TensorDict {
+    let mut frames = TensorDict::new([1]);
+    frames.set(name, Tensor::arange(0..1).unwrap()).unwrap();
+    frames
+}
+
+#[test]
+fn a_checkpoint_whose_later_frames_do_not_fit_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let random = kinds()[0];
+    let list = build(random, ListStorage::new(CAPACITY), 5);
+    for name in ["first", "second"] {
+        list.extend(&unlike(name)).unwrap();
+    }
+    list.save(directory.path()).unwrap();
+
+    let (mine, twin) = (
+        build(random, LazyTensorStorage::new(CAPACITY), 8),
+        build(random, LazyTensorStorage::new(CAPACITY), 8),
+    );
+    let (mut stream, mut of_twin) = (Stream::new(1), Stream::new(1));
+    use_it(&mine, &mut stream, 9);
+    use_it(&twin, &mut of_twin, 9);
+    let refused = mine.load(directory.path()).unwrap_err().to_string();
+    assert!(
+        refused.contains("frames that are all alike") && refused.contains("second"),
+        "{refused}"
+    );
+    assert_eq!(
+        use_it(&mine, &mut stream, 9),
+        use_it(&twin, &mut of_twin, 9)
+    );
+    // Where they fit they are taken.
+    let other = build(random, ListStorage::new(CAPACITY), 5);
+    use_it(&other, &mut Stream::new(1), 2);
+    other.load(directory.path()).unwrap();
+    assert_eq!(other.get(&[0]).unwrap(), unlike("first"));
+    assert_eq!(other.get(&[1]).unwrap(), unlike("second"));
+}

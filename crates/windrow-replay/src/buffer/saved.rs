@@ -80,7 +80,8 @@ impl ReplayBuffer {
     ///
     /// # Errors
     /// [`ReplayError::Damaged`], [`ReplayError::Misfit`] and [`ReplayError::Io`] naming the file, and those of
-    /// [`load_state_dict`](Self::load_state_dict). Nothing is changed when a checksum or the state is refused.
+    /// [`load_state_dict`](Self::load_state_dict). All is read before anything is changed, and nothing is when that fails; the
+    /// buffer is empty afterwards only where files change between two readings, or there is no room for their frames.
     pub fn load(&self, directory: impl AsRef<Path>) -> Result<(), ReplayError> {
         let checkpoint = Checkpoint::open(directory)?;
         let saved = checkpoint.dict(FILE)?;
@@ -88,7 +89,7 @@ impl ReplayBuffer {
         self.restore(
             &saved,
             &rows,
-            |_| Ok(()),
+            |storage| checkpoint.check_rows(storage),
             |storage| checkpoint.rows(storage),
         )
     }

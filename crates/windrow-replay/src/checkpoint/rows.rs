@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 use tensordict::TensorDict;
+use windrow_slab::Store;
 
 use super::{Checkpoint, CheckpointWriter};
 use crate::{ReplayError, Storage, StorageRead};
@@ -82,8 +83,51 @@ impl Checkpoint {
     /// [`ReplayError::Misfit`] when the storage has another capacity, [`ReplayError::Store`] when it holds frames of
     /// other entries; and those of [`dict`](Checkpoint::dict).
     pub fn rows(&self, storage: &dyn Storage) -> Result<(), ReplayError> {
-        let section = self.section(SECTION);
+        let mut cleared = false;
+        for (name, first) in self.segments(storage.capacity())? {
+            let frames = self.dict(name)?;
+            storage.prepare(&frames)?;
+            if !cleared {
+                storage.clear();
+                cleared = true;
+            }
+            storage.write(first, &frames)?;
+        }
+        if !cleared {
+            storage.clear();
+        }
+        Ok(())
+    }
+
+    /// Reads the rows of this checkpoint without putting them anywhere: whether [`rows`](Checkpoint::rows) can put them into
+    /// `storage` once that is empty.
+    ///
+    /// # Errors
+    /// [`ReplayError::Misfit`] when the storage has another capacity, or its frames are all alike and those of the checkpoint
+    /// are not; and those of [`dict`](Checkpoint::dict).
+    pub fn check_rows(&self, storage: &dyn Storage) -> Result<(), ReplayError> {
         let capacity = storage.capacity();
+        let mut alike = None;
+        for (name, first) in self.segments(capacity)? {
+            let frames = self.dict(name)?;
+            let leaves = Store::leaves(&frames)?;
+            let rows = frames.numel();
+            if first >= capacity || rows > capacity {
+                let got = format!("{rows} from row {first} on in {name}");
+                return Err(self.misfit(format!("up to {capacity} rows"), got));
+            }
+            let expected = alike.get_or_insert_with(|| leaves.clone());
+            if storage.frames_are_alike() && *expected != leaves {
+                let expected = format!("frames that are all alike: {expected:?}");
+                return Err(self.misfit(expected, format!("{leaves:?} in {name}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The files with rows, each with the row that it begins with.
+    fn segments(&self, capacity: usize) -> Result<Vec<(&str, usize)>, ReplayError> {
+        let section = self.section(SECTION);
         if section["capacity"] != capacity {
             let got = format!("{} rows", section["capacity"]);
             return Err(self.misfit(format!("{capacity} rows"), got));
@@ -91,24 +135,16 @@ impl Checkpoint {
         let segments = section["segments"]
             .as_array()
             .map_or(&[][..], Vec::as_slice);
-        let mut cleared = false;
-        for segment in segments {
-            let (name, first) = (segment["file"].as_str(), segment["first"].as_u64());
-            let (Some(name), Some(first)) = (name, first) else {
-                let expected = "segments with a file and a first row".to_owned();
-                return Err(self.misfit(expected, segment.to_string()));
-            };
-            let frames = self.dict(name)?;
-            storage.prepare(&frames)?;
-            if !cleared {
-                storage.clear();
-                cleared = true;
-            }
-            storage.write(usize::try_from(first).unwrap_or(usize::MAX), &frames)?;
-        }
-        if !cleared {
-            storage.clear();
-        }
-        Ok(())
+        let found: Option<Vec<_>> = segments.iter().map(of_segment).collect();
+        found.ok_or_else(|| {
+            let expected = "segments with a file and a first row".to_owned();
+            self.misfit(expected, section["segments"].to_string())
+        })
     }
+}
+
+/// File and first row.
+fn of_segment(segment: &Value) -> Option<(&str, usize)> {
+    let first = segment["first"].as_u64()?;
+    Some((segment["file"].as_str()?, usize::try_from(first).ok()?))
 }

@@ -38,6 +38,10 @@ impl Storage for ListStorage {
     }
 
     /// Checks that the frames are flat; everything else may differ.
+    fn frames_are_alike(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, frames: &TensorDict) -> Result<(), ReplayError> {
         match frames.batch_size() {
             [_] => Ok(()),
