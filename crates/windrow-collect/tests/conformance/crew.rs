@@ -51,6 +51,15 @@ impl Crew {
         self.parts() * STEPS * ENVS
     }
 
+    /// Batches of a run that is to see every worker fill some: `least`, and more where a worker may collect for others that
+    /// the machine lets begin late.
+    pub(crate) fn batches(self, least: usize) -> usize {
+        match self.runs_ahead() {
+            true => 2 * least,
+            false => least,
+        }
+    }
+
     /// A collector of such workers, worker `w` with `faults[w]`.
     pub(crate) fn builder(self, faults: [Option<Fault>; WORKERS]) -> CollectorBuilder {
         // A step takes so long that each worker has its turn, whoever is scheduled first.

@@ -15,7 +15,7 @@ use windrow_slab::{Sink, SinkError, WriterId};
 use super::frames::{Frame, frames};
 
 /// What no wait may last.
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {

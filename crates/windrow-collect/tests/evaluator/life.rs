@@ -37,12 +37,16 @@ fn environments_and_policies_are_made_in_the_evaluators_thread() {
     );
 }
 
-/// Would take minutes for one evaluation.
+/// What no end may last, however busy the machine is.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// Would take minutes for one evaluation, and a shutdown waits as long as it lasts.
 fn endless() -> EvaluatorBuilder {
     let slow = || LedgerEnv::new(0).with_step_time(Duration::from_millis(5));
     let builder = Evaluator::builder(slow)
         .policy(Choose(0))
-        .num_trajectories(10_000);
+        .num_trajectories(10_000)
+        .shutdown_timeout(Duration::MAX);
     builder.busy_policy(BusyPolicy::Queue)
 }
 
@@ -67,11 +71,7 @@ fn a_shutdown_ends_what_is_running() {
         ));
     });
     evaluator.shutdown().unwrap();
-    assert!(
-        began.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
     assert!(!evaluator.pending());
     assert!(matches!(
         evaluator.evaluate(None, None),
@@ -104,17 +104,13 @@ fn a_drop_without_a_shutdown_ends_it_too() {
     evaluator.trigger_eval(None, None).unwrap();
     let began = Instant::now();
     drop(evaluator);
-    assert!(
-        began.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
 }
 
 #[test]
 fn a_stuck_evaluation_holds_a_shutdown_up_once() {
     let (policy, gate) = gated();
-    let timeout = Duration::from_millis(100);
+    let timeout = Duration::from_millis(200);
     let evaluator = ledgers(20)
         .policy(policy)
         .shutdown_timeout(timeout)
@@ -137,12 +133,16 @@ fn a_stuck_evaluation_holds_a_shutdown_up_once() {
     );
     assert!(!evaluator.pending());
     assert!(began.elapsed() >= timeout);
+    // As many of them as would take longer than anything should if each of them waited.
     let again = Instant::now();
-    assert!(evaluator.shutdown().is_err());
-    assert!(again.elapsed() < timeout, "{:?}", again.elapsed());
+    let often = 2 * BOUND.as_millis() / timeout.as_millis();
+    for _ in 0..often {
+        assert!(evaluator.shutdown().is_err());
+    }
+    assert!(again.elapsed() < BOUND, "{:?}", again.elapsed());
     gate.open();
     while evaluator.shutdown().is_err() {
-        assert!(again.elapsed() < Duration::from_secs(60));
+        assert!(again.elapsed() < 2 * BOUND);
         std::thread::yield_now();
     }
 }
@@ -193,8 +193,14 @@ fn an_idle_evaluator_sleeps() {
             .find(|line| line.starts_with("voluntary_ctxt_switches"));
         line.unwrap().to_owned()
     };
-    std::thread::sleep(Duration::from_millis(100));
-    let before = switches();
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(switches(), before);
+    // Who looks for work again and again has no such pause, however late the machine lets it go to sleep.
+    let began = Instant::now();
+    loop {
+        let before = switches();
+        std::thread::sleep(Duration::from_millis(200));
+        if switches() == before {
+            break;
+        }
+        assert!(began.elapsed() < BOUND, "it does not sleep");
+    }
 }
