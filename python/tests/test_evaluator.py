@@ -39,10 +39,10 @@ def test_an_evaluation_reports_whole_episodes(backend) -> None:
 
 
 def test_results_come_while_the_caller_goes_on() -> None:
-    seen: list[dict] = []
+    seen: list[TensorDict] = []
     called = threading.Event()
 
-    def on_result(result: dict) -> None:
+    def on_result(result: TensorDict) -> None:
         seen.append(result)
         called.set()
 
@@ -52,7 +52,8 @@ def test_results_come_while_the_caller_goes_on() -> None:
         assert evaluator.trigger_eval(policy, step=1) and evaluator.trigger_eval(policy)
         assert [evaluator.wait(30)["test/step"] for _ in range(2)] == [1, 2]
         assert called.wait(30) and not evaluator.pending
-        assert seen[0]["test/step"] == 1
+        # As a TensorDict, as TorchRL hands it on.
+        assert seen[0]["test/step"].item() == 1 and seen[0]["test/reward"].dtype == torch.float32
         assert evaluator.state_dict() == {"step": 3}
 
 

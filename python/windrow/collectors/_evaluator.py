@@ -4,13 +4,16 @@ import atexit
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from windrow import _policy, _weights
 from windrow._exploration import name_of
 from windrow._numbers import whole, whole_or_none
 from windrow._passed_over import Fixed, pass_over
 from windrow._windrow import EvaluatorCore
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
 
 _ALIVE: weakref.WeakSet[Evaluator] = weakref.WeakSet()
 
@@ -44,8 +47,8 @@ class Evaluator:
         log_prefix: what names of results begin with.
         exploration_type: as of collectors; the policy's best guess unless told otherwise.
         metrics_fn: more figures by name, from the TensorDict of all episodes.
-        on_result: called with each result, in the thread of the evaluator, which it must not wait for. An error of its own
-            is shown to ``sys.unraisablehook``, and changes nothing.
+        on_result: called with each result as a TensorDict, in the thread of the evaluator, which it must not wait for. An
+            error of its own is shown to ``sys.unraisablehook``, and changes nothing.
         busy_policy: what becomes of an evaluation that is asked for during another: ``"skip"``, ``"error"`` or ``"queue"``.
         seed: of the environment and of the policy.
         device: where a policy that torch evaluates is evaluated.
@@ -74,7 +77,7 @@ class Evaluator:
         log_prefix: str = "eval",
         exploration_type: Any = "deterministic",
         metrics_fn: Callable[[Any], Mapping[str, float]] | None = None,
-        on_result: Callable[[dict[str, Any]], None] | None = None,
+        on_result: Callable[[TensorDictBase], None] | None = None,
         busy_policy: str = "skip",
         seed: int | None = None,
         device: Any = None,
@@ -125,7 +128,7 @@ class Evaluator:
                 "busy_policy": busy_policy,
                 "log_prefix": log_prefix,
                 "metrics": None if metrics_fn is None else lambda batch: dict(metrics_fn(batch)),
-                "on_result": on_result,
+                "on_result": None if on_result is None else lambda result: on_result(_tensors(result)),
                 "shutdown_timeout": shutdown_timeout,
             }
         )
@@ -258,6 +261,13 @@ class Evaluator:
         if weights is None:
             weights = self._source
         return None if weights is None else _weights.weights_of(weights)
+
+
+def _tensors(result: dict[str, Any]) -> TensorDictBase:
+    import torch
+    from tensordict import TensorDict
+
+    return TensorDict({name: torch.tensor(figure) for name, figure in result.items()})
 
 
 def _with_env(factory: Any, env: Any) -> Any:
