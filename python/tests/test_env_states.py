@@ -15,7 +15,7 @@ from torchrl.envs import VecNormV2
 
 from environments import cartpole
 from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
-from windrow.envs import GymEnv, ObservationNorm, TransformedEnv
+from windrow.envs import EnvCreator, GymEnv, ObservationNorm, TransformedEnv
 
 
 def normed() -> Any:
@@ -73,6 +73,8 @@ def test_environments_that_step_together_have_a_state_each(arguments) -> None:
         collector.load_state_dict(state)
         again = collector.state_dict()["env_state_dict"]
         assert "count" in str(again) and str(again) == str(state["env_state_dict"])
+        next(collector)
+        assert str(again) == str(state["env_state_dict"])
 
 
 def test_environments_without_a_state_have_an_empty_one() -> None:
@@ -113,3 +115,14 @@ def test_statistics_stay_when_a_state_cannot_be_loaded() -> None:
         with pytest.raises(Exception, match="frames"):
             collector.load_state_dict({name: value for name, value in state.items() if name != "frames"})
         assert str(env.state_dict()) == before
+
+
+@pytest.mark.parametrize("share_memory", [True, False])
+def test_environments_of_one_creator_share_what_they_gather(share_memory) -> None:
+    creator = EnvCreator(normed, share_memory=share_memory)
+    with MultiSyncCollector([creator] * 2, None, frames_per_batch=100) as collector:
+        next(collector)
+        first, second = (count(env) for env in collector.get_distant_attr("env"))
+        assert (first == second and first > 100) if share_memory else max(first, second) < 100
+    with MultiSyncCollector([EnvCreator(cartpole)] * 2, None, frames_per_batch=100) as collector:
+        assert next(collector).numel() == 100

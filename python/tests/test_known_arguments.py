@@ -257,6 +257,9 @@ def test_nothing_is_seeded_reset_or_started_after_the_end(kind) -> None:
         with pytest.raises(RuntimeError, match="this was shut down"):
             ask()
     assert collector.stats()["frames"] == 0 and "frames" in collector.state_dict()
+    quiet(lambda: collector.shutdown(close_env=True))
+    with pytest.warns(UserWarning, match="close_env has no effect"):
+        collector.shutdown(close_env=False)
 
 
 @pytest.mark.parametrize(

@@ -192,8 +192,10 @@ class BaseCollector(Reach):
             env=envs[0],
         )
         self.policy = policy
-        moves = self._storing_device is not None and hasattr(postproc, "to")
-        self._postproc = postproc.to(self._storing_device) if moves else postproc
+        self._postproc = postproc
+        move = getattr(postproc, "to", None)
+        if self._storing_device is not None and move is not None:
+            move(self._storing_device)
         self.pre_collect_hook = pre_collect_hook
         self.post_collect_hook = post_collect_hook
         self._compact_obs = compact_obs

@@ -58,7 +58,8 @@ def _load(env: Any, state: Mapping[str, Any]) -> None:
     if not hasattr(env, "load_state_dict"):
         raise ValueError(f"env_state_dict of other environments: {env!r} has no state, got {sorted(state)}")
     if not isinstance(env, EnvBase):
-        env.load_state_dict(state)
+        # Transforms go on with the very tensors that they are given.
+        env.load_state_dict(copy.deepcopy(dict(state)))
     elif not _alike(env.state_dict(), state):
         # The engine has taken the numbers over when the collector was built.
         raise ValueError(

@@ -9,10 +9,14 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Self
 
+from windrow._passed_over import Fixed, pass_over
 from windrow._windrow import CollectorCore
 from windrow.collectors._background import Background
 
 _ALIVE: weakref.WeakSet[Life] = weakref.WeakSet()
+
+#: Arguments of TorchRL's ``shutdown`` that change nothing here.
+_WITHOUT_EFFECT: dict[str, Fixed] = {"close_env": (True, "environments that were made for the collector end with it")}
 
 
 class EndedByErrors:
@@ -83,12 +87,13 @@ class Life(Iterator[Any]):
 
         Args:
             timeout: seconds to wait for the thread of :meth:`start`; as long as it takes where it is None.
-            close_env: environments are closed, or given back, whatever this says.
+            close_env: environments are closed, or given back, also where this is False; a warning says so.
             raise_on_error: whether an error in the background is raised now, if it was not before.
         """
         if not self._core.belongs_here():
             # What belongs to another process is not this one's to end.
             return
+        pass_over("shutdown", {"close_env": close_env}, _WITHOUT_EFFECT)
         try:
             self._core.check_outside()
             self._ended = True

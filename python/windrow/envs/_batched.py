@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from windrow._passed_over import Fixed, pass_over
 from windrow._windrow import EnvRecipe
 from windrow.envs._base import EnvBase
+from windrow.envs._theirs import is_of_torchrl
 
 
 class SerialEnv(EnvBase):
@@ -128,13 +130,18 @@ def warn_of_turns() -> None:
         )
 
 
+#: Workers make their environments at the same time, which are to share one state.
+_ONE_AT_A_TIME = threading.Lock()
+
+
 class EnvCreator:
     """A function that makes environments, with arguments kept.
 
     Arguments:
         create_env_fn: the function, or a class of environments.
         create_env_kwargs: arguments that each call passes on; they win over those of the call.
-        share_memory: accepted for TorchRL's sake; environments of one process share what they have.
+        share_memory: let environments of TorchRL share what their transforms gather, such as running statistics, as its own
+            ``EnvCreator`` does.
         kwargs: more of ``create_env_kwargs``.
     """
 
@@ -147,13 +154,24 @@ class EnvCreator:
     ) -> None:
         self.create_env_fn = create_env_fn
         self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
+        self.share_memory = share_memory
+        self._state: Any = None
 
     def __call__(self, **kwargs: Any) -> Any:
-        return self.create_env_fn(**{**kwargs, **self.create_env_kwargs})
+        made = self.create_env_fn(**{**kwargs, **self.create_env_kwargs})
+        if self.share_memory and is_of_torchrl(made):
+            with _ONE_AT_A_TIME:
+                if self._state is None:
+                    # Transforms have their state with the first step.
+                    made.rand_step(made.reset())
+                    self._state = made.state_dict()
+                # They go on with the very tensors that they are given.
+                made.load_state_dict(self._state, strict=False)
+        return made
 
     def make_variant(self, **kwargs: Any) -> EnvCreator:
         """The same function with other arguments."""
-        return EnvCreator(self.create_env_fn, {**self.create_env_kwargs, **kwargs})
+        return EnvCreator(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
 
     def __repr__(self) -> str:
         return f"EnvCreator({self.create_env_fn!r}, {self.create_env_kwargs!r})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 
@@ -40,3 +41,13 @@ class AskedByTorchRL:
 
     def __set__(self, own: Any, value: Any) -> None:
         self.__get__(own)
+
+
+def is_of_torchrl(env: Any) -> bool:
+    """Whether ``env`` is an environment of TorchRL."""
+    # Whoever has an object of a library has imported it.
+    if "torchrl" not in sys.modules:
+        return False
+    from torchrl.envs import EnvBase
+
+    return isinstance(env, EnvBase)

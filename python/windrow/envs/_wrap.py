@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from windrow._windrow import EnvRecipe
+from windrow.envs._theirs import is_of_torchrl
 
 
 def wrap(env: Any, own: bool) -> EnvRecipe | None:
@@ -28,13 +29,10 @@ def wrap(env: Any, own: bool) -> EnvRecipe | None:
             return EnvRecipe.vector(_lent(env, own), own, True)
         if isinstance(env, gymnasium.Env):
             return EnvRecipe.gymnasium(_lent(env, own), own, True, 1)
-    if "torchrl" in sys.modules:
-        from torchrl.envs import EnvBase
+    if is_of_torchrl(env):
+        from windrow.envs._torchrl import Adapter
 
-        if isinstance(env, EnvBase):
-            from windrow.envs._torchrl import Adapter
-
-            return EnvRecipe.foreign(_lent(Adapter(env), own), own)
+        return EnvRecipe.foreign(_lent(Adapter(env), own), own)
     return None
 
 
