@@ -289,6 +289,17 @@ def test_multi_step_is_that_of_torchrl(n_steps: int, shape: tuple[int, ...]) -> 
     assert ours[ours["nonterminal"]].ndim == 1
 
 
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("names", [[None, None], [None, "time"]])
+def test_multi_step_and_splitting_leave_the_device_and_multi_step_the_names(device: str | None, names: list[str | None]) -> None:
+    batch = postprocessed().reshape(2, 12).to(device)
+    batch.names = names
+    stepped = MultiStep(0.9, 3)(batch)
+    assert (stepped.names, stepped.device) == (names, batch.device)
+    split = split_trajectories(batch)
+    assert split.device == batch.device == split["next"].device
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -32,7 +32,7 @@ class MultiStep:
 
     def __call__(self, batch: Any) -> Any:
         """What ``batch`` becomes; it stays as it is itself."""
-        result = _windrow.multi_step(batch, self.gamma, self.n_steps)
+        result = _on_device_of(batch, _windrow.multi_step(batch, self.gamma, self.n_steps))
         result.names = batch.names
         return result
 
@@ -83,6 +83,10 @@ def split_trajectories(
             told[its] = entry.long() if its == IDS else entry
     if IDS not in told.keys(True) and DONE not in told.keys(True):
         raise ValueError(f"expected the ids {ids_key} or the flag {flag_key}, the batch has neither")
-    split = _windrow.split_trajectories(told)
+    split = _on_device_of(batch, _windrow.split_trajectories(told))
     frames = split["frames"].set(mask_key, split[MASK])
     return frames if batch.get(ids_key, None) is not None else frames.set(ids_key, split[IDS])
+
+
+def _on_device_of(batch: Any, result: Any) -> Any:
+    return result if batch.device is None else result.to(batch.device)
