@@ -171,8 +171,8 @@ def main() -> int:
     """Prints every figure; 1 when one falls short and ``--check`` was given."""
     parser = argparse.ArgumentParser(prog="python -m windrow.bench", description="Ratios against bare loops and TorchRL.")
     parser.add_argument("--check", action="store_true", help="fail when a figure falls short")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of each side of each repeat")
-    parser.add_argument("--only", default="", help="figures whose names contain this")
+    parser.add_argument("--seconds", type=float, default=0.3, help="how long each side of a figure runs in each repeat; 0.3 unless given")
+    parser.add_argument("--only", default="", help="measure only figures whose names contain this")
     arguments = parser.parse_args()
     import torch
 

@@ -22,8 +22,8 @@ from windrow.collectors._reach import Reach, factories_of_envs, factories_of_pol
 class BaseCollector(Reach):
     """Runs a policy in environments, and is an iterator over batches of what happened.
 
-    Each batch is a ``tensordict.TensorDict`` over memory of the collector, which is used again once none of its tensors is
-    left: keep what you like, for as long as you like.
+    Each batch is a ``tensordict.TensorDict``, ``[time]`` or, where environments step together, ``[num_envs, time]``. It lies in
+    memory of the collector, which is used again once none of its tensors is left: keep what you like, for as long as you like.
 
     A collector that its own policy or environments refer to is freed when Python's garbage collector comes by: end it with
     :meth:`shutdown`, or use it in a ``with`` statement, where it is to end at once.
@@ -61,6 +61,8 @@ class BaseCollector(Reach):
         split_trajs: deliver a row for every piece of a trajectory, padded, with ``("collector", "mask")``.
         track_traj_ids: let frames carry ``("collector", "traj_ids")``.
         exploration_type: whether actions are sampled (``RANDOM``) or the policy's best guess.
+        exploration_mode: what ``exploration_type`` was called once.
+        reset_when_done: True: an ended episode is always followed by a new one.
         return_same_td: deliver the same TensorDict every time, with other values: those of the batch before are gone then.
         set_truncated: mark the last step of each batch as truncated.
         interruptor: an :class:`Interruptor` that can cut batches short.
@@ -69,6 +71,8 @@ class BaseCollector(Reach):
         policy_backend: ``"native"`` evaluates the policy in Rust, ``"torch"`` calls it; ``"auto"`` chooses the former where
             the policy is a network that windrow knows.
         compile_policy: compile the policy with ``torch.compile``: True, or its arguments.
+        cudagraph_policy: replay the policy as a CUDA graph, which needs a ``policy_device`` of CUDA: True, or the arguments of
+            ``CudaGraphModule``.
         weight_updater: what :meth:`update_policy_weights_` goes through, or a function that makes it.
         track_policy_version: let frames carry ``policy_version``, the version of the weights that acted, at the root and, in
             the same memory, under ``"next"``.
@@ -82,14 +86,20 @@ class BaseCollector(Reach):
             a recurrent policy's state as its modules' ``make_tensordict_primer`` say. Without it the policy has to make do
             with what environments observe; its state is carried from step to step all the same.
         update_at_each_batch: call :meth:`update_policy_weights_` before each batch.
+        init_fn: called without arguments while the collector is built, before policies are made.
         pre_collect_hook: called before each batch is collected.
         post_collect_hook: called with each batch as it is delivered.
+        compact_obs: leave all that is under ``"next"`` out of batches, but for rewards and flags.
+        worker_idx: a number of your own for this collector.
         on_loss: ``"raise"``, ``"continue"`` without the worker, or how often a worker whose environment fails is replaced.
         placement: ``"inline"`` or ``"threads"``, in place of what the class says.
+        others: what TorchRL's collectors can be told besides; a warning says why it has no effect.
 
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.
         ValueError: an argument makes no sense; the message names what would.
+        KeyError: the policy reads what nobody writes, or writes no action.
+        RuntimeError: a device is asked for that torch does not find.
     """
 
     #: Whether each batch waits for all workers.

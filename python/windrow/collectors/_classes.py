@@ -10,6 +10,14 @@ class Collector(BaseCollector):
 
     It acts with the policy as it is when a batch is asked for, without :meth:`update_policy_weights_`.
 
+    Args:
+        create_env_fn: as of :class:`BaseCollector`, as are all others; there is one environment, or ``num_envs`` of it.
+        policy: who acts; None acts at random.
+        arguments: those of :class:`BaseCollector`, by name.
+
+    Raises:
+        ValueError: an argument makes no sense, or is for several workers.
+
     Example:
         >>> from windrow.collectors import Collector
         >>> collector = Collector("CartPole-v1", frames_per_batch=100, total_frames=300)
@@ -30,14 +38,31 @@ class Collector(BaseCollector):
 
 
 class AsyncCollector(BaseCollector):
-    """One worker in the background, which collects the next batch while the present one is being used."""
+    """One worker in the background, which collects the next batch while the present one is being used.
+
+    Its arguments are those of :class:`BaseCollector`. It acts with the weights that :meth:`update_policy_weights_` gave it.
+    """
 
     _sync = False
     _threads = True
 
 
 class MultiCollector(BaseCollector):
-    """Several workers: a :class:`MultiSyncCollector` or a :class:`MultiAsyncCollector`, as ``sync`` says."""
+    """Several workers: a :class:`MultiSyncCollector` or a :class:`MultiAsyncCollector`, as ``sync`` says.
+
+    Workers act with the weights that :meth:`update_policy_weights_` gave them.
+
+    Args:
+        create_env_fn: a list with an environment for each worker, an id or a function that makes one; or one of these, with
+            ``num_workers``.
+        policy: who acts; None acts at random.
+        sync: whether each batch has a share of every worker.
+        arguments: those of :class:`BaseCollector`, by name.
+
+    Raises:
+        TypeError: ``sync`` is missing, or the number of workers.
+        ValueError: an argument makes no sense; the message names what would.
+    """
 
     _threads = True
     _single = False
@@ -56,12 +81,18 @@ class MultiCollector(BaseCollector):
 
 
 class MultiSyncCollector(MultiCollector):
-    """Several workers; each batch has a share of every one, collected after it was asked for."""
+    """Several workers; each batch has a share of every one, collected after it was asked for.
+
+    Its arguments are those of :class:`MultiCollector`, without ``sync``.
+    """
 
     _sync = True
 
 
 class MultiAsyncCollector(MultiCollector):
-    """Several workers; each batch is one worker's, whichever is ready first, and the others go on meanwhile."""
+    """Several workers; each batch is one worker's, whichever is ready first, and the others go on meanwhile.
+
+    Its arguments are those of :class:`MultiCollector`, without ``sync``.
+    """
 
     _sync = False

@@ -60,6 +60,7 @@ class Evaluator:
         done_keys: ``("next", "done")``.
         dump_video: False.
         shutdown_timeout: seconds that a shutdown waits for the step that is being taken; ``inf`` is no limit.
+        others: what TorchRL's evaluator can be told besides; a warning says why it has no effect.
 
     Raises:
         ValueError: an argument makes no sense.

@@ -29,6 +29,12 @@ class ProfileConfig:
         num_rollouts: batches after which a worker is no longer looked at.
         warmup_rollouts: how many of these are not recorded.
         save_path: of the trace; ``{worker_idx}`` stands for the number of the worker.
+        activities: of torch's profiler, which is not used, as are those that follow.
+        record_shapes: without effect.
+        profile_memory: without effect.
+        with_stack: without effect.
+        with_flops: without effect.
+        on_trace_ready: without effect.
 
     Raises:
         ValueError: nothing would be recorded, or a number is negative.

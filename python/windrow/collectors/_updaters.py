@@ -135,6 +135,7 @@ class RayWeightUpdater(VanillaWeightUpdater):
         self._actors = list(remote_collectors or [])
 
     def push_weights(self, policy_or_weights: Any = None, worker_ids: Any = None) -> None:
+        """Has the actors with the numbers ``worker_ids``, or all, take weights over, and waits for them."""
         if not self._actors:
             super().push_weights(policy_or_weights, worker_ids)
             return

@@ -70,7 +70,8 @@ class LazyMemmapStorage(_Storage):
         scratch_dir: where the file is to be. What is there already is gone on with; without it, the file has no name, and is
             gone with its process, whichever way that ends.
         device: where samples go.
-        ndim: as of :class:`LazyTensorStorage`, as is what has no effect.
+        ndim: as of :class:`LazyTensorStorage`.
+        without_effect: as of :class:`LazyTensorStorage`.
     """
 
     kind = "memmap"
@@ -100,8 +101,9 @@ class LazyStackStorage(ListStorage):
     """The same under another name: samples are one dense batch.
 
     Args:
-        max_size: as of :class:`ListStorage`, as are the others.
+        max_size: as of :class:`ListStorage`.
         stack_dim: 0, where a sample has its frames.
+        arguments: of :class:`ListStorage`.
 
     Raises:
         ValueError: ``stack_dim`` is another.

@@ -16,7 +16,7 @@ from windrow.envs._theirs import is_of_torchrl
 class SerialEnv(EnvBase):
     """Environments that step together in this process, batch size ``[num_workers]``.
 
-    Arguments:
+    Args:
         num_workers: number of environments.
         create_env_fn: an environment or a function that makes one, for all; or a list with one for each.
         create_env_kwargs: passed to the functions; a dict for all, or a list with one for each.
@@ -137,7 +137,7 @@ _ONE_AT_A_TIME = threading.Lock()
 class EnvCreator:
     """A function that makes environments, with arguments kept.
 
-    Arguments:
+    Args:
         create_env_fn: the function, or a class of environments.
         create_env_kwargs: arguments that each call passes on; they win over those of the call.
         share_memory: let environments of TorchRL share what their transforms gather, such as running statistics, as its own
@@ -178,5 +178,5 @@ class EnvCreator:
 
 
 def env_creator(create_env_fn: Callable[..., Any]) -> EnvCreator:
-    """The function as an :class:`EnvCreator`."""
+    """The function ``create_env_fn`` as an :class:`EnvCreator`."""
     return EnvCreator(create_env_fn)

@@ -49,7 +49,17 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
 
 
 def check_env_specs(env: Any, *args: Any, seed: int = 0, **kwargs: Any) -> None:
-    """:func:`check_env` under the name that TorchRL has for it; further arguments have no meaning here."""
+    """:func:`check_env` under the name that TorchRL has for it.
+
+    Arguments:
+        env: an environment of windrow, or anything that a collector takes.
+        args: without effect, as are ``kwargs``: what TorchRL's check can be told besides.
+        seed: of the two rollouts.
+        kwargs: without effect.
+
+    Raises:
+        AssertionError: what was expected and what came.
+    """
     check_env(env, seed=seed)
 
 

@@ -25,6 +25,8 @@ class ObservationNorm(Transform):
         scale: the same.
         in_keys: observations that are normalised.
         out_keys: names of the results; those of ``in_keys`` unless given.
+        in_keys_inv: None: actions are not normalised.
+        out_keys_inv: None.
         standard_normal: how the numbers are meant, see above.
         eps: the smallest deviation that statistics may have.
 

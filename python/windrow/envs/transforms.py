@@ -105,7 +105,17 @@ class InitTracker(Transform):
 
 
 class DoubleToFloat(Transform):
-    """Narrows observations of ``float64`` to ``float32``, as networks take them: those in ``in_keys``, or all."""
+    """Narrows observations of ``float64`` to ``float32``, as networks take them.
+
+    Arguments:
+        in_keys: the observations; all unless given.
+        out_keys: the same as ``in_keys``.
+        in_keys_inv: without effect: actions are cast to what the environment takes in any case.
+        out_keys_inv: without effect, too.
+
+    Raises:
+        ValueError: ``out_keys`` are others than ``in_keys``.
+    """
 
     def __init__(
         self,
