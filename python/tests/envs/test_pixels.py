@@ -146,3 +146,41 @@ def test_cartpole_is_drawn_where_it_can_be() -> None:
             env.reset()
     else:
         assert env.reset()["pixels"].shape == (400, 600, 3)
+
+
+class Painted(Drawn):
+    """Observes pictures, which are smaller than those that are drawn of it."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (2, 4, 3), np.uint8)
+
+    def _seen(self) -> Any:
+        return np.full((2, 4, 3), self.steps, np.uint8)
+
+
+@pytest.mark.parametrize("from_pixels", [False, True])
+def test_what_is_a_picture_already_is_called_so(from_pixels: bool) -> None:
+    env = GymWrapper(Painted("rgb_array"), from_pixels=from_pixels)
+    check_env(env)
+    batch = next(Collector(env, None, frames_per_batch=8))
+    assert "observation" not in batch.keys()
+    assert batch["pixels"].shape == (8, 2, 4, 3)
+    assert batch["pixels"][:, 0, 0, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert batch["next", "pixels"][:, -1, -1, -1].tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
+
+
+def test_pictures_have_the_name_and_numbers_the_shape_that_torchrl_gives_them() -> None:
+    theirs = pytest.importorskip("torchrl.envs")
+    collectors = pytest.importorskip("torchrl.collectors")
+
+    class Scalar(Drawn):
+        observation_space = gymnasium.spaces.Box(-1, 9, (), np.float32)
+
+        def _seen(self) -> Any:
+            return np.array(self.steps, np.float32)
+
+    for make in Painted, Scalar:
+        ours_ = next(Collector(GymWrapper(make()), None, frames_per_batch=8))
+        batch = next(iter(collectors.Collector(theirs.GymWrapper(make()), None, frames_per_batch=8, total_frames=8)))
+        assert {key: value.shape for key, value in ours_.items(True, True)} == {
+            key: value.shape for key, value in batch.items(True, True)
+        }

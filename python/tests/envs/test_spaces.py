@@ -67,7 +67,7 @@ def test_trees_keep_their_names(echo: Any) -> None:
     batch = next(Collector(env, None, frames_per_batch=3))
     assert batch["arm", "angle"].shape == (3, 3)
     assert batch["arm", "grip"].shape == (3, 3) and batch["arm", "grip"].sum(-1).tolist() == [1, 1, 1]
-    assert batch["pair", "0"].dtype == torch.int8 and batch["pair", "1"].shape == (3,)
+    assert batch["pair", "0"].dtype == torch.int8 and batch["pair", "1"].shape == (3, 1)
     assert batch["action", "arm", "angle"].shape == (3, 3)
     assert batch["next", "image"].dtype == torch.uint8
 

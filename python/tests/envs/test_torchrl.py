@@ -12,7 +12,7 @@ from tensordict import TensorDict
 torchrl = pytest.importorskip("torchrl")
 
 from theirs import Counting  # noqa: E402
-from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Unbounded  # noqa: E402
+from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded  # noqa: E402
 from torchrl.collectors import Collector as TheirCollector  # noqa: E402
 from torchrl.envs import GymEnv, ParallelEnv, SerialEnv, StepCounter, TransformedEnv, check_env_specs  # noqa: E402
 from windrow.collectors import Collector  # noqa: E402
@@ -111,6 +111,7 @@ def test_groups_of_rewards_and_flags_are_not_lost() -> None:
     "spec",
     [
         OneHot(3),
+        MultiOneHot([2, 3]),
         Categorical(3, dtype=torch.int64),
         MultiCategorical([2, 3]),
         Bounded(-1, 1, (2,), dtype=torch.float64),

@@ -32,12 +32,23 @@ def _make_with_pixels(env_name: str, kwargs: dict[str, Any], pixels_only: bool) 
 def _with_pixels(env: Any, pixels_only: bool) -> Any:
     from gymnasium.wrappers import AddRenderObservation, FilterObservation
 
+    if _observes_pixels(env.observation_space):
+        return env
     try:
         # It draws the environment once, to see how large pictures are.
         seen = AddRenderObservation(env, render_only=False, render_key="pixels", obs_key="observation")
     except Exception as error:
         raise ValueError(f"from_pixels: {env} cannot be drawn: {error or type(error).__name__}") from error
     return FilterObservation(seen, ["pixels"]) if pixels_only else seen
+
+
+def _observes_pixels(space: Any) -> bool:
+    from gymnasium.spaces import Box, Dict
+
+    if isinstance(space, Dict):
+        return "pixels" in space.spaces
+    picture = isinstance(space, Box) and len(space.shape) == 3 and space.shape[-1] == 3
+    return bool(picture and (space.low == 0).all() and (space.high == 255).all())
 
 
 def _unknown(env_name: str, more: str) -> ValueError:
@@ -59,7 +70,7 @@ class GymEnv(EnvBase):
         categorical_action_encoding: give choices as indices (``int64 []``) instead of one-hot vectors (``int64 [n]``).
         frame_skip: take every action so many times, and add rewards up.
         from_pixels: observe pictures of the environment as ``"pixels"`` (``uint8 [height, width, 3]``), as it renders itself
-            in the mode ``"rgb_array"``.
+            in the mode ``"rgb_array"``. One that observes pictures has them under this name in any case.
         pixels_only: observe nothing else then.
         num_envs: so many of them in lockstep, batch size ``[num_envs]``; None or 0 is a single one without that dimension.
         device: where tensors are put.

@@ -164,10 +164,11 @@ class Adapter:
     def _describe(self, key: Any, spec: Any) -> Description:
         """What windrow's random policy and heads have to know of an action."""
         shape = self._shape(spec)
-        if isinstance(spec, theirs.OneHot):
-            return ("one_hot", [spec.space.n])
+        # The one of several choices is one of a single choice, too.
         if isinstance(spec, theirs.MultiOneHot):
             return ("one_hot", [box.n for box in spec.space])
+        if isinstance(spec, theirs.OneHot):
+            return ("one_hot", [spec.space.n])
         if isinstance(spec, theirs.Binary):
             return ("binary", shape)
         if isinstance(spec, theirs.MultiCategorical):

@@ -276,11 +276,16 @@ impl<'a, 'py> Space<'a, 'py> {
         let (low, high) = (bound("low")?, bound("high")?);
         let is_free =
             low.iter().all(|x| *x == f64::NEG_INFINITY) && high.iter().all(|x| *x == f64::INFINITY);
+        // A number alone is a vector of one.
+        let size = match shape.is_empty() {
+            true => Shape::from_slice(&[1]),
+            false => Shape::from_slice(&shape),
+        };
         let spec = match is_free {
-            true => Spec::unbounded(dtype, &shape),
+            true => Spec::unbounded(dtype, size),
             false => Spec::Bounded {
                 dtype,
-                shape: Shape::from_slice(&shape),
+                shape: size,
                 low,
                 high,
             },
