@@ -20,7 +20,7 @@ class EnvBase(Described):
     Observations, rewards and flags are those of TorchRL: ``reset`` gives a root, ``step`` adds ``"next"`` to it. A subclass
     says in ``_make_recipe`` how it is made; it is made when it is first needed.
 
-    Arguments:
+    Args:
         device: where tensors are put; None leaves them on the CPU without saying so.
     """
 
@@ -74,7 +74,7 @@ class EnvBase(Described):
     def reset(self, tensordict: TensorDictBase | None = None, *, seed: int | None = None) -> TensorDictBase:
         """Begins episodes and gives the root: first observations, and flags that are all False.
 
-        Arguments:
+        Args:
             tensordict: its entry ``"_reset"`` (bool, ``[*batch, 1]``) names the environments to be reset; without it, all
                 are.
             seed: seeds them as :meth:`set_seed` does.
@@ -174,7 +174,7 @@ class EnvBase(Described):
     ) -> TensorDictBase:
         """``max_steps`` steps under ``policy``, or fewer where an episode ends: ``[*batch, time]``.
 
-        Arguments:
+        Args:
             policy: called with the root, gives it back with actions; a plain module is called with observations, as in a
                 collector. None draws actions at random.
             callback: called with this environment and the root that follows, after each step but the last.

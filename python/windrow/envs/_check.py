@@ -11,7 +11,7 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
     Observations have the names, shapes and element types of their specs and lie within; flags are True where they should
     be; and the same seed gives the same episode.
 
-    Arguments:
+    Args:
         env: an environment of windrow, or anything that a collector takes.
         steps: steps of each of two rollouts.
         seed: their seed.
@@ -51,7 +51,7 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
 def check_env_specs(env: Any, *args: Any, seed: int = 0, **kwargs: Any) -> None:
     """:func:`check_env` under the name that TorchRL has for it.
 
-    Arguments:
+    Args:
         env: an environment of windrow, or anything that a collector takes.
         args: without effect, as are ``kwargs``: what TorchRL's check can be told besides.
         seed: of the two rollouts.

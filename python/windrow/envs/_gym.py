@@ -65,7 +65,7 @@ class GymEnv(EnvBase):
     An observation space that is no dictionary is observed as ``"observation"``, and as ``"pixels"`` where it is a picture in
     colours, ``Box(0, 255, (height, width, 3))``.
 
-    Arguments:
+    Args:
         env_name: an id such as ``"CartPole-v1"``; an environment of Gymnasium is taken as it is.
         categorical_action_encoding: give choices as indices (``int64 []``) instead of one-hot vectors (``int64 [n]``).
         frame_skip: take every action so many times, and add rewards up.
@@ -160,7 +160,7 @@ class GymEnv(EnvBase):
 class GymWrapper(GymEnv):
     """An environment of Gymnasium that was made already, or a vector of them.
 
-    Arguments:
+    Args:
         env: a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``, in any of its autoreset modes.
         categorical_action_encoding: as for :class:`GymEnv`.
         frame_skip: as for :class:`GymEnv`; not for vectors.

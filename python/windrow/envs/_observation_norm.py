@@ -20,7 +20,7 @@ class ObservationNorm(Transform):
     Without ``loc`` and ``scale`` they are taken from :meth:`init_stats`; without that, estimated from 1000 random frames
     at first use, which is said once.
 
-    Arguments:
+    Args:
         loc: a number, or one for each element.
         scale: the same.
         in_keys: observations that are normalised.
@@ -88,7 +88,7 @@ class ObservationNorm(Transform):
     ) -> None:
         """Takes mean and deviation of ``num_iter`` steps with random actions.
 
-        Arguments:
+        Args:
             num_iter: steps; with several environments, each makes so many.
             reduce_dim: dimensions of ``[frames, *observation]`` that are averaged over; 0 has to be among them.
             cat_dim: accepted for TorchRL's sake: frames always follow each other.

@@ -13,7 +13,7 @@ from windrow.envs._transform import Transform, path
 class Primer(Transform):
     """Observes what a policy's states begin with, as a ``TensorDictPrimer`` of TorchRL says.
 
-    Arguments:
+    Args:
         primer: such as ``make_tensordict_primer()`` of a recurrent module gives. Each of its states is ``float32``, and a
             number at first.
 

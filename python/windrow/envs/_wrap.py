@@ -14,7 +14,7 @@ def wrap(env: Any, own: bool) -> EnvRecipe | None:
 
     Choices are one-hot as in TorchRL, except under a bare id, which means what it does in Rust: there they are indices.
 
-    Arguments:
+    Args:
         own: whether it is the user's own object, which stays open; otherwise it was made to be stepped.
     """
     if isinstance(env, str):

@@ -20,7 +20,7 @@ class StepCounter(Transform):
     An episode that is truncated ends here, so ``("next", "truncated")`` is True where it does. A flag of another name is
     observed besides, ``bool [1]``, and need not end the episode.
 
-    Arguments:
+    Args:
         max_steps: truncates an episode after so many steps; None never does.
         truncated_key: name of the flag that is raised then.
         step_count_key: name of the count.
@@ -61,7 +61,7 @@ class StepCounter(Transform):
 class RewardSum(Transform):
     """Sums the rewards of each episode up (``float32 [1]``).
 
-    Arguments:
+    Args:
         in_keys: ``["reward"]``, the only reward that there is.
         out_keys: name of the sum; ``["episode_reward"]`` unless given.
         reset_keys: ``["_reset"]``: sums begin anew with each episode.
@@ -90,7 +90,7 @@ class RewardSum(Transform):
 class InitTracker(Transform):
     """Marks the first step of each episode (``bool [1]``).
 
-    Arguments:
+    Args:
         init_key: name of the mark.
 
     Raises:
@@ -107,7 +107,7 @@ class InitTracker(Transform):
 class DoubleToFloat(Transform):
     """Narrows observations of ``float64`` to ``float32``, as networks take them.
 
-    Arguments:
+    Args:
         in_keys: the observations; all unless given.
         out_keys: the same as ``in_keys``.
         in_keys_inv: without effect: actions are cast to what the environment takes in any case.
@@ -175,7 +175,7 @@ class Compose(Transform):
 class TransformedEnv(EnvBase):
     """An environment with transforms around it.
 
-    Arguments:
+    Args:
         env: an environment of windrow, or anything that :class:`GymWrapper` or a collector takes.
         transform: one transform, or a :class:`Compose` of several. Of TorchRL's transforms, only a ``TensorDictPrimer`` can be
             among them; others go around environments of TorchRL.
