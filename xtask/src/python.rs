@@ -216,6 +216,8 @@ mod tests {
     #[test]
     fn only_an_environment_with_the_right_stamp_is_finished() {
         let folder = env::temp_dir().join(format!("windrow-xtask-stamp-{}", process::id()));
+        // One that was killed may have left it, and had the same number.
+        let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder");
         assert!(!is_finished(&folder, "numpy==1"));
         fs::write(stamp_in(&folder), stamp("numpy==1")).expect("a stamp");
