@@ -277,7 +277,7 @@ fn all_leaves(record: &RecordSpec) -> Vec<(LeafSpec, bool)> {
     }));
     let root_flags = FLAGS.map(|name| flag(name.into()));
     leaves.extend(root_flags.map(|leaf| {
-        let delivered = !written(&leaf.key);
+        let delivered = !record.policy.contains(&leaf);
         (leaf, delivered)
     }));
     leaves.extend(FLAGS.map(|name| (flag(("next", name).into()), true)));

@@ -76,7 +76,12 @@ fn what_the_policy_writes_too_is_delivered_once() {
     assert_eq!(delivered(&record), [false, true, true]);
     record.policy.push(written(("next", "observation").into()));
     assert_eq!(delivered(&record), [false, false, true]);
-    record.policy.push(LeafSpec::new("done", DType::Bool, [1]));
+    record.policy.push(LeafSpec::new("done", DType::F32, [1]));
+    assert_eq!(
+        Layout::new(&record, shares(&[1], 1)).unwrap_err(),
+        SlabError::DuplicateColumn { key: "done".into() }
+    );
+    record.policy[3].dtype = DType::Bool;
     assert_eq!(delivered(&record), [false, false, false]);
 }
 
