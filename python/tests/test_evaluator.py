@@ -19,6 +19,7 @@ from torch import nn
 
 from environments import cartpole
 from windrow.collectors import Evaluator
+from windrow.envs import StepCounter, TransformedEnv
 
 
 def always(choice: int) -> nn.Linear:
@@ -265,6 +266,7 @@ def test_a_program_ends_all_its_evaluators_quietly() -> None:
 import threading
 import torch
 from windrow.collectors import Evaluator
+from windrow.envs import StepCounter, TransformedEnv
 
 def wait(observation):
     if probed:
@@ -332,3 +334,9 @@ def test_a_compiled_policy_takes_weights_in_every_form(backend) -> None:
         with pytest.raises(ValueError, match="weight"):
             evaluator.evaluate({"weight": one.weight})
         assert evaluator.evaluate(one)["eval/actions"] == 1.0
+
+
+def test_episodes_are_cut_although_the_environment_counts_its_steps() -> None:
+    env = TransformedEnv(cartpole(), StepCounter())
+    with Evaluator(env, lambda observation: observation[..., 2].gt(0).long(), max_steps=5, num_trajectories=3) as evaluator:
+        assert evaluator.evaluate()["eval/episode_length"] == 5

@@ -43,7 +43,8 @@ class Evaluator:
         policy: who acts; it is copied, and never touched again.
         policy_factory: a function that makes the policy, of the environment if it has a parameter without a default.
         num_trajectories: episodes of each evaluation.
-        max_steps: truncate episodes after so many steps.
+        max_steps: truncate episodes after so many steps, which ``step_count`` then counts; ``eval_step_count`` where the
+            environment counts them itself.
         log_prefix: what names of results begin with.
         exploration_type: as of collectors; the policy's best guess unless told otherwise.
         metrics_fn: more figures by name, from the TensorDict of all episodes.

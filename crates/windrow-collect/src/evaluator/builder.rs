@@ -145,8 +145,8 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Truncates episodes after this many steps. Adds the observation `"step_count"`, which the environment must not have
-    /// by itself.
+    /// Truncates episodes after this many steps. Adds the observation `"step_count"`, or `"eval_step_count"` where the
+    /// environment counts its steps itself.
     #[must_use]
     pub fn max_steps(mut self, steps: usize) -> Self {
         self.max_steps = Some(steps);

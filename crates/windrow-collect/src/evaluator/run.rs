@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tensordict::{Tensor, TensorDict, TensorError};
+use windrow_env::{EnvError, StepCounter, VecEnv};
 use windrow_policy::ExplorationType;
 
 use super::Evaluation;
@@ -31,24 +32,20 @@ pub(super) struct Recipe {
 
 impl Recipe {
     fn collector(&mut self) -> Result<(Collector, usize), CollectError> {
-        let (maker, asked) = (Arc::clone(&self.env), self.num_envs);
-        let env = maker
-            .build(asked)
-            .map_err(|source| CollectError::Env { worker: 0, source })?;
+        let (maker, asked, max_steps) = (Arc::clone(&self.env), self.num_envs, self.max_steps);
+        let make = move || limited(maker.build(asked)?, max_steps);
+        let env = make().map_err(|source| CollectError::Env { worker: 0, source })?;
         // How many there are is known once they are made, and what a batch holds depends on it.
         let num_envs = env.num_envs();
         let made = Mutex::new(Some(env));
         let once = move || {
             let made = made.lock().unwrap_or_else(PoisonError::into_inner).take();
-            made.map_or_else(|| maker.build(asked), Ok)
+            made.map_or_else(&make, Ok)
         };
-        let steps = self.max_steps.map_or(STEPS, |steps| steps.min(STEPS));
+        let steps = max_steps.map_or(STEPS, |steps| steps.min(STEPS));
         let mut builder = Collector::builder(once)
             .frames_per_batch(num_envs * steps)
             .exploration_type(self.exploration_type);
-        if let Some(steps) = self.max_steps {
-            builder = builder.max_frames_per_traj(steps);
-        }
         if let Some(seed) = self.seed {
             builder = builder.seed(seed);
         }
@@ -56,6 +53,23 @@ impl Recipe {
         self.seed = Some(collector.stats().seed);
         Ok((collector, num_envs))
     }
+}
+
+/// `env`, truncated after `max_steps` steps. One that counts its steps already goes on counting them.
+fn limited(env: Box<dyn VecEnv>, max_steps: Option<usize>) -> Result<Box<dyn VecEnv>, EnvError> {
+    let Some(steps) = max_steps else {
+        return Ok(env);
+    };
+    let counts = env.spec().observation_leaves();
+    let counts = counts.iter().any(|leaf| leaf.key.first() == "step_count");
+    let key = if counts {
+        "eval_step_count"
+    } else {
+        "step_count"
+    };
+    Ok(Box::new(
+        StepCounter::named(env, key)?.with_max_steps(steps)?,
+    ))
 }
 
 /// What is to come of an evaluation.

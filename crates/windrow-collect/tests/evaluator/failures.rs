@@ -7,7 +7,7 @@ use std::time::Duration;
 use tensordict::{DType, TensorError};
 use windrow_collect::{BusyPolicy, CollectError, Evaluator, EvaluatorBuilder, WorkerFault};
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
-use windrow_env::{CartPole, Serial, StepCounter, TimeLimit};
+use windrow_env::{CartPole, TimeLimit};
 use windrow_policy::policy_fn;
 use windrow_slab::LeafSpec;
 
@@ -161,9 +161,6 @@ fn what_cannot_be_built_is_refused() {
     let ones = policy_fn([LeafSpec::new("action", DType::I8, [1])], |_, _| Ok(()));
     let error = refused(ledgers(3).policy(ones));
     assert!(error.starts_with("policy: "), "{error}");
-    let counted = || StepCounter::new(Serial::from_fn(2, LedgerEnv::from_seed)?);
-    let error = refused(Evaluator::builder(counted).policy(Choose(0)).max_steps(5));
-    assert!(error.contains("step_count"), "{error}");
 }
 
 #[test]

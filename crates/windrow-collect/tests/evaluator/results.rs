@@ -77,6 +77,18 @@ fn exactly_the_first_episodes_of_each_environment_count() {
 }
 
 #[test]
+fn an_environment_that_counts_its_steps_is_limited_too() {
+    let counted = || StepCounter::new(Serial::from_fn(2, || CountingEnv::new(8, 0))?);
+    let ones = policy_fn([LeafSpec::new("action", DType::I8, [1])], |_, mut out| {
+        out.get_mut::<i8>(Key::new(0))?.fill(1);
+        Ok(())
+    });
+    let evaluator = Evaluator::builder(counted).policy(ones).max_steps(5);
+    let result = evaluator.build().unwrap().evaluate(None, None).unwrap();
+    assert_eq!(result.lengths, [5; 10]);
+}
+
+#[test]
 fn cartpole_is_what_a_collector_collects() {
     let mut collector = Collector::builder(CartPole::v1)
         .policy(Choose(1))
