@@ -9,6 +9,7 @@ import pytest
 import torch
 import windrow.envs as ours
 from tensordict import TensorDict
+from torch import nn
 
 torchrl = pytest.importorskip("torchrl")
 
@@ -215,11 +216,20 @@ def test_the_seed_of_an_environment_is_used_once() -> None:
 
 
 def test_random_actions_in_torchrls_environments_follow_torchs_generator() -> None:
-    def actions(seed: int) -> Any:
-        torch.manual_seed(seed)
-        before = torch.get_rng_state()
-        collector = Collector(GymEnv("Pendulum-v1"), None, frames_per_batch=20)
-        assert torch.equal(torch.get_rng_state(), before)
-        return next(collector)["action"].clone()
+    def actions() -> Any:
+        return next(Collector(GymEnv("Pendulum-v1"), None, frames_per_batch=20))["action"].clone()
 
-    assert torch.equal(actions(7), actions(7)) and not torch.equal(actions(7), actions(8))
+    drawn = []
+    for seed in (7, 7, 8):
+        torch.manual_seed(seed)
+        drawn.append([actions(), actions()])
+    assert torch.equal(drawn[0][0], drawn[1][0]) and torch.equal(drawn[0][1], drawn[1][1])
+    assert not torch.equal(drawn[0][0], drawn[2][0])
+    # Another collector acts otherwise.
+    assert not torch.equal(drawn[0][0], drawn[0][1])
+
+
+def test_torchs_generator_is_left_to_modules() -> None:
+    policy, before = nn.Linear(3, 1), torch.get_rng_state()
+    Collector(GymEnv("Pendulum-v1"), policy, policy_backend="torch", frames_per_batch=20)
+    assert torch.equal(torch.get_rng_state(), before)

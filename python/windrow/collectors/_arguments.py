@@ -51,11 +51,10 @@ def own_seed(envs: list[Any]) -> int | None:
 
 
 def noise_seed() -> int:
-    """What torch's generator would draw next, so that what follows a ``torch.manual_seed`` is the same each time."""
+    """A number of torch's generator: the same after each ``torch.manual_seed``, another for the next collector."""
     import torch
 
-    with torch.random.fork_rng(devices=[]):
-        return int(torch.randint(2**62, ()))
+    return int(torch.randint(2**62, ()))
 
 
 def positive(name: str, value: Any) -> int | None:

@@ -227,6 +227,7 @@ class BaseCollector(Reach):
         self._placement = "threads" if threads else "inline"
         if seed is None:
             seed = _arguments.own_seed(envs)
+        draws = not isinstance(self._policy.core, list) or bool(init_random_frames)
         self._core = CollectorCore(
             {
                 "sync": self._sync,
@@ -244,7 +245,8 @@ class BaseCollector(Reach):
                 "init_random_frames": _arguments.random_frames(init_random_frames, replay_buffer),
                 "exploration_type": self._exploration,
                 "seed": seed,
-                "noise_seed": _arguments.noise_seed(),
+                # Where torch alone acts, its generator is left as it is: what modules draw follows it.
+                "noise_seed": _arguments.noise_seed() if draws and seed is None else None,
                 "reset_at_each_iter": reset_at_each_iter,
                 "set_truncated": set_truncated,
                 "track_traj_ids": track_traj_ids,

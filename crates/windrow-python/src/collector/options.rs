@@ -36,7 +36,7 @@ pub(super) struct Options<'py> {
     init_random_frames: u64,
     exploration_type: String,
     seed: Option<u64>,
-    noise_seed: u64,
+    noise_seed: Option<u64>,
     reset_at_each_iter: bool,
     set_truncated: bool,
     track_traj_ids: bool,
@@ -222,7 +222,6 @@ impl Options<'_> {
             .partial_last_batch(self.allow_partial_batch)
             .round_up(true)
             .init_random_frames(self.init_random_frames)
-            .noise_seed(self.noise_seed)
             .exploration_type(exploration)
             .reset_at_each_iter(self.reset_at_each_iter)
             .set_truncated(self.set_truncated)
@@ -247,6 +246,9 @@ impl Options<'_> {
     fn numbers(&self, mut builder: CollectorBuilder) -> CollectorBuilder {
         if let Some(workers) = self.num_workers {
             builder = builder.num_workers(workers);
+        }
+        if let Some(seed) = self.noise_seed {
+            builder = builder.noise_seed(seed);
         }
         if self.is_batched() {
             builder = builder.num_envs(self.num_envs.unwrap_or(1));
