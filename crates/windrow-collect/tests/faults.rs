@@ -247,10 +247,10 @@ fn a_policy_that_fails_is_a_loss_like_any_other() {
             assert!(kind, "{text}");
 
             let fault = Fault::new(At::Step(13), how(), 1);
+            let builder = crew.builder_beside([None, None], std::slice::from_ref(&fault));
             let policy = move |worker| FaultyPolicy::new((worker == 1).then(|| fault.clone()));
             let total = crew.batches(60) * crew.frames_per_batch();
-            let mut collector = crew
-                .builder([None, None])
+            let mut collector = builder
                 .policy_factory(policy)
                 .on_loss(OnLoss::Restart { budget: 1 })
                 .total_frames(total as u64)

@@ -62,14 +62,31 @@ impl Crew {
 
     /// A collector of such workers, worker `w` with `faults[w]`.
     pub(crate) fn builder(self, faults: [Option<Fault>; WORKERS]) -> CollectorBuilder {
+        let all: Vec<Fault> = faults.iter().flatten().cloned().collect();
+        self.builder_beside(faults, &all)
+    }
+
+    /// As [`builder`](Self::builder), where workers without a fault do not run away from `others`.
+    pub(crate) fn builder_beside(
+        self,
+        faults: [Option<Fault>; WORKERS],
+        others: &[Fault],
+    ) -> CollectorBuilder {
         // A step takes so long that each worker has its turn, whoever is scheduled first.
         let step_time = match self.runs_ahead() {
             true => Duration::from_micros(20),
             false => Duration::ZERO,
         };
         let unused = || Faulty::new(None, Duration::ZERO);
+        let envs = faults.map(|fault| {
+            let beside = match fault {
+                None if self.runs_ahead() => others.to_vec(),
+                _ => Vec::new(),
+            };
+            move || Faulty::new(fault.clone(), step_time).beside(beside.clone())
+        });
         Collector::builder(unused)
-            .worker_envs(faults.map(|fault| move || Faulty::new(fault.clone(), step_time)))
+            .worker_envs(envs)
             .placement(self.placement)
             .delivery(self.delivery)
             .num_envs(ENVS)

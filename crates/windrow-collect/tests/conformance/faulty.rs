@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use windrow_env::testing::LedgerEnv;
@@ -34,6 +35,7 @@ pub(crate) enum How {
 pub(crate) struct Fault {
     pub(crate) at: At,
     pub(crate) how: How,
+    times: usize,
     left: Arc<AtomicUsize>,
 }
 
@@ -42,6 +44,7 @@ impl Fault {
         Self {
             at,
             how,
+            times,
             left: Arc::new(AtomicUsize::new(times)),
         }
     }
@@ -49,6 +52,14 @@ impl Fault {
     /// How often it still may go wrong.
     pub(crate) fn left(&self) -> usize {
         self.left.load(Ordering::SeqCst)
+    }
+
+    /// Whether something is still to go wrong: all of it, or, where there is no end to it, the first.
+    fn is_due(&self) -> bool {
+        match self.times {
+            usize::MAX => self.left() == self.times,
+            _ => self.left() > 0,
+        }
     }
 
     fn strike(&self, now: At) -> Result<(), String> {
@@ -115,6 +126,8 @@ impl Gate {
 pub(crate) struct Faulty {
     inner: LedgerEnv,
     fault: Option<Fault>,
+    /// Faults of others, which this one does not run away from.
+    beside: Vec<Fault>,
     resets: u64,
     steps: u64,
 }
@@ -126,9 +139,16 @@ impl Faulty {
                 .with_max_length(MAX_LENGTH)
                 .with_step_time(step_time),
             fault,
+            beside: Vec::new(),
             resets: 0,
             steps: 0,
         }
+    }
+
+    /// Steps slowly for as long as one of `faults` is due: whoever has it may have to wait for a processor.
+    pub(crate) fn beside(mut self, faults: Vec<Fault>) -> Self {
+        self.beside = faults;
+        self
     }
 
     fn strike(&self, now: At) -> Result<(), EnvError> {
@@ -152,6 +172,9 @@ impl Env for Faulty {
 
     fn step(&mut self, action: Row<'_>, mut obs: RowMut<'_>) -> Result<Outcome, EnvError> {
         self.steps += 1;
+        if self.beside.iter().any(Fault::is_due) {
+            thread::sleep(Duration::from_millis(1));
+        }
         // What was written before the fault must never be seen.
         let outcome = self.inner.step(action, obs.reborrow())?;
         self.strike(At::Step(self.steps))?;
