@@ -288,6 +288,19 @@ impl TensorDict {
         self.entries.iter().map(|(name, entry)| (name, entry))
     }
 
+    /// Whether `other` has the same names, and tensors with [the same bits](Tensor::same_bits) under each.
+    #[must_use]
+    pub fn same_bits(&self, other: &TensorDict) -> bool {
+        let same = |own: &Entry, other: &Entry| match (own, other) {
+            (Entry::Tensor(own), Entry::Tensor(other)) => own.same_bits(other),
+            (Entry::Dict(own), Entry::Dict(other)) => own.same_bits(other),
+            _ => false,
+        };
+        let mut pairs = self.entries().zip(other.entries());
+        self.entries.len() == other.entries.len()
+            && pairs.all(|((name, own), (named, other))| name == named && same(own, other))
+    }
+
     /// Adds an entry after all others; `name` must sort last and `entry` start with the batch size.
     pub(crate) fn push_sorted(&mut self, name: Arc<str>, entry: Entry) {
         debug_assert!(

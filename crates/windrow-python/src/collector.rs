@@ -225,7 +225,7 @@ impl CollectorCore {
             return Ok(());
         };
         let weights = named.views(py)?;
-        if published != weights {
+        if !weights.same_bits(published) {
             let copy = weights.detach();
             let version = py.detach(|| core.handle.update_policy_weights(&copy));
             of(py, version)?;

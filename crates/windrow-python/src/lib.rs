@@ -17,6 +17,7 @@ mod replay;
 #[pyo3(name = "_windrow")]
 fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    process::register()?;
     env::register(module)?;
     collector::register(module)?;
     evaluator::register(module)?;

@@ -2,7 +2,6 @@
 
 mod parts;
 
-use std::process;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
@@ -13,7 +12,7 @@ use windrow::postproc::{self, MultiStep};
 use windrow::replay::{ReplayBuffer, ReplayError, Waited};
 use windrow::slab::{Sink, SinkError, WriterId};
 
-use crate::{batch, error, gil};
+use crate::{batch, error, gil, process};
 use parts::{Parts, SamplerParts};
 
 /// Adds the class and the functions for batches.

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from windrow._windrow import CollectorCore, ReplayBufferCore
-from windrow.data import ReplayBuffer
 
 #: Seconds for which a pause waits until a write is done.
 _PATIENCE = 5.0
@@ -69,6 +68,8 @@ class Background:
         """
         self._writing = time.monotonic()
         try:
+            from windrow.data import ReplayBuffer
+
             if isinstance(self._buffer, ReplayBuffer):
                 self._buffer._extend_until(batch, self._stopped.is_set)
             else:

@@ -6,8 +6,6 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from windrow.envs._base import EnvBase
-
 
 def states_of(envs: list[Any]) -> dict[str, Any]:
     """A copy of the state of each worker's environments, under ``"worker<i>"``; of one alone, without that. Those without any
@@ -55,6 +53,8 @@ def _state_of(env: Any) -> dict[str, Any]:
 
 
 def _load(env: Any, state: Mapping[str, Any]) -> None:
+    from windrow.envs._base import EnvBase
+
     if not hasattr(env, "load_state_dict"):
         raise ValueError(f"env_state_dict of other environments: {env!r} has no state, got {sorted(state)}")
     if not isinstance(env, EnvBase):

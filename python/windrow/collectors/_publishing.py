@@ -103,8 +103,10 @@ class Publishing(Life):
             return
         if self._anatomy is not None:
             self._anatomy.check()
-        if not all(owner.get(name) is tensor for owner, name, tensor in self._slots):
-            self._watch_source()
+        for owner, name, tensor in self._slots:
+            if owner.get(name) is not tensor:
+                self._watch_source()
+                break
         self._core.follow()
 
     def _watch_source(self) -> None:

@@ -16,6 +16,20 @@ impl PartialEq for Tensor {
 }
 
 impl Tensor {
+    /// Whether this is a tensor of the same dtype and shape with the same bits: a NaN is the same as itself, and -0 is not 0.
+    ///
+    /// Where both are contiguous this takes a fraction of the time of `==`.
+    #[must_use]
+    pub fn same_bits(&self, other: &Tensor) -> bool {
+        if self.dtype != other.dtype || self.shape != other.shape {
+            return false;
+        }
+        match (self.contiguous().as_bytes(), other.contiguous().as_bytes()) {
+            (Ok(own), Ok(other)) => own == other,
+            _ => false,
+        }
+    }
+
     /// Whether every element `a` is within `atol + rtol * |b|` of the element `b` of `other` at its
     /// place.
     ///
@@ -75,6 +89,18 @@ mod tests {
         assert_ne!(x, x.cast(crate::DType::I32).unwrap());
         let nan = Tensor::scalar(f32::NAN);
         assert_ne!(nan, nan.clone());
+    }
+
+    #[test]
+    fn the_same_bits_are_those_of_the_same_elements() {
+        let x = Tensor::from_vec(vec![1.0f32, f32::NAN, -0.0, 2.0], [2, 2]).unwrap();
+        assert!(x.same_bits(&x.detach()));
+        let turned = x.transpose(0, 1).unwrap();
+        assert!(turned.same_bits(&turned.detach()) && !turned.same_bits(&x));
+        let zero = Tensor::from_vec(vec![1.0f32, f32::NAN, 0.0, 2.0], [2, 2]).unwrap();
+        assert!(!x.same_bits(&zero));
+        assert!(!x.same_bits(&x.view([4]).unwrap()));
+        assert!(!Tensor::scalar(0i32).same_bits(&Tensor::scalar(0.0f32)));
     }
 
     #[test]

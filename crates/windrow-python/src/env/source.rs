@@ -1,6 +1,5 @@
 //! Where a Python object that is to be stepped comes from.
 
-use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +9,7 @@ use windrow::env::EnvError;
 
 use crate::gil::attach;
 use crate::keep::{Keeper, Kept};
+use crate::process;
 
 /// Lends Python objects, one to each worker.
 #[derive(Debug)]

@@ -282,3 +282,18 @@ proptest! {
         prop_assert_eq!(found, model.into_iter().collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn the_same_bits_stand_under_the_same_names() {
+    let dict = sample();
+    assert!(dict.same_bits(&dict.detach()));
+    let mut renamed = dict.detach();
+    let step = renamed.remove("step").unwrap();
+    assert!(!dict.same_bits(&renamed));
+    renamed.set("steps", step).unwrap();
+    assert!(!dict.same_bits(&renamed));
+    let mut other = dict.detach();
+    let zeros = Tensor::zeros(crate::DType::F32, [2, 3, 4]).unwrap();
+    other.set(("next", "obs"), zeros).unwrap();
+    assert!(!dict.same_bits(&other));
+}
