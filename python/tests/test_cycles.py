@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,6 +16,7 @@ import torch
 from torch import nn
 
 from environments import cartpole
+from waiting import threads, until
 from windrow._windrow import native_ids
 from windrow.collectors import (
     AsyncCollector,
@@ -33,25 +31,6 @@ from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import Compose, EnvBase, GymEnv, GymWrapper, ParallelEnv, RewardSum, SerialEnv, StepCounter, TransformedEnv
 
 pytestmark = pytest.mark.filterwarnings("ignore:environments written in Python share")
-
-
-def threads() -> dict[str, str]:
-    """Numbers and names of the threads of windrow that there are, where the system tells."""
-    tasks = Path("/proc/self/task")
-    found = {}
-    for task in tasks.iterdir() if tasks.exists() else []:
-        # One that has ended meanwhile has no name.
-        with contextlib.suppress(OSError):
-            found[task.name] = (task / "comm").read_text().strip()
-    return {number: name for number, name in found.items() if name.startswith("windrow")}
-
-
-def until(is_so: Callable[[], Any]) -> None:
-    """Waits until something is so."""
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Anything:

@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 
 torchrl = pytest.importorskip("torchrl")
 
-from test_torchrl_data import Agents  # noqa: E402
+from theirs import Agents  # noqa: E402
 from torchrl.collectors import Collector as TheirCollector  # noqa: E402
 from torchrl.data import LazyTensorStorage as TheirStorage  # noqa: E402
 from torchrl.data import ReplayBuffer as TheirBuffer  # noqa: E402

@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 import torch
 import windrow.envs as ours
-from tensordict import TensorDict
 from torch import nn
 
 torchrl = pytest.importorskip("torchrl")
 
-from theirs import Counting  # noqa: E402
+from theirs import Agents, Counting  # noqa: E402
 from torchrl.collectors import Collector as TheirCollector  # noqa: E402
-from torchrl.data import Bounded, Categorical, Composite, NonTensor, OneHot, Unbounded  # noqa: E402
-from torchrl.envs import ActionMask, EnvBase, GymEnv, LineariseRewards, TransformedEnv  # noqa: E402
+from torchrl.data import Composite, NonTensor, OneHot, Unbounded  # noqa: E402
+from torchrl.envs import ActionMask, GymEnv, LineariseRewards, TransformedEnv  # noqa: E402
 from windrow.collectors import Collector  # noqa: E402
-
-
-class Agents(EnvBase):
-    """Two agents; the episode ends after four steps."""
-
-    def __init__(self, batch: tuple[int, ...] = (), name: Any = ("agents", "reward"), shape: tuple[int, ...] = (2, 1)) -> None:
-        super().__init__(batch_size=batch)
-        self.name, self.rewards, self.count = name, torch.arange(1.0, 1 + math.prod(shape)).reshape(shape), 0
-
-        def agents(**leaves: Any) -> Any:
-            return Composite(agents=Composite(leaves, shape=(*batch, 2)), shape=batch)
-
-        self.observation_spec = agents(observation=Unbounded((*batch, 2, 3)))
-        self.action_spec = agents(action=Bounded(-1, 1, (*batch, 2, 1)))
-        reward = Unbounded((*batch, *shape))
-        self.reward_spec = agents(reward=reward) if isinstance(name, tuple) else Composite({name: reward}, shape=batch)
-        self.full_done_spec = Categorical(2, (*batch, 1), dtype=torch.bool)
-
-    def _root(self) -> Any:
-        size = self.batch_size
-        agents = TensorDict({"observation": torch.full((*size, 2, 3), float(self.count))}, (*size, 2))
-        return TensorDict({"agents": agents, "done": torch.full((*size, 1), self.count >= 4)}, size)
-
-    def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
-        self.count = 0
-        return self._root()
-
-    def _step(self, tensordict: Any) -> Any:
-        self.count += 1
-        return self._root().set(self.name, self.rewards.expand(*self.batch_size, *self.rewards.shape).clone())
-
-    def _set_seed(self, seed: int | None) -> None:
-        return None
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])

@@ -1,0 +1,28 @@
+"""The threads that there are, and waiting for what is to come."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def threads() -> dict[str, str]:
+    """Numbers and names of the threads of windrow that there are, where the system tells."""
+    tasks = Path("/proc/self/task")
+    found = {}
+    for task in tasks.iterdir() if tasks.exists() else []:
+        # One that has ended meanwhile has no name.
+        with contextlib.suppress(OSError):
+            found[task.name] = (task / "comm").read_text().strip()
+    return {number: name for number, name in found.items() if name.startswith("windrow")}
+
+
+def until(is_so: Callable[[], Any]) -> None:
+    """Waits until something is so."""
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
