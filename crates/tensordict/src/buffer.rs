@@ -3,7 +3,8 @@
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-use crate::shape::MAX_BYTES;
+use crate::shape::{MAX_BYTES, no_memory, numel};
+use crate::{DType, Result};
 
 /// Alignment of heap memory in bytes: one cache line, and the widest vector register.
 pub(crate) const ALIGN: usize = 64;
@@ -24,14 +25,23 @@ unsafe impl Send for HeapBuffer {}
 unsafe impl Sync for HeapBuffer {}
 
 impl HeapBuffer {
-    /// Allocates `bytes` bytes of unspecified content, for a copy of what is in memory already: that there is no room for
-    /// another ends the process.
+    /// Allocates room for a tensor of `shape`, which passed [`checked_numel`](crate::shape::checked_numel), of unspecified
+    /// content.
+    ///
+    /// # Errors
+    /// [`NoMemory`](crate::TensorError::NoMemory) when the system does not give so much.
+    pub(crate) fn of(shape: &[usize], dtype: DType) -> Result<Self> {
+        let bytes = numel(shape) * dtype.size();
+        Self::try_uninit(bytes).ok_or_else(|| no_memory(shape, dtype))
+    }
+
+    /// Allocates `bytes` bytes of unspecified content; ends the process when the system does not give so many, as `Vec` does.
     pub(crate) fn uninit(bytes: usize) -> Self {
         Self::try_uninit(bytes).unwrap_or_else(|| handle_alloc_error(Self::layout(bytes)))
     }
 
     /// Allocates `bytes` bytes of unspecified content; `None` when the system does not give so many.
-    pub(crate) fn try_uninit(bytes: usize) -> Option<Self> {
+    fn try_uninit(bytes: usize) -> Option<Self> {
         // SAFETY: `alloc` is the allocation function itself and `with` passes a layout of non-zero
         // size.
         Self::with(bytes, |layout| unsafe { alloc(layout) })

@@ -20,9 +20,17 @@ impl TensorDict {
     /// [`from_bytes`](TensorDict::from_bytes) exactly.
     ///
     /// # Errors
-    /// [`TensorError::Corrupt`] when the format cannot hold the dict (its header is limited).
+    /// [`TensorError::Corrupt`] when the format cannot hold the dict (its header is limited), [`TensorError::NoMemory`]
+    /// and [`TensorError::Io`] when there is no memory for the bytes.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let sizes = self.leaves().map(|(_, tensor)| tensor.byte_len());
+        let size = sizes.fold(0usize, usize::saturating_add);
         let mut bytes = Vec::new();
+        let reserved = bytes.try_reserve(size);
+        reserved.map_err(|error| TensorError::Io {
+            op: "write",
+            error: error.into(),
+        })?;
         encode(self, &mut bytes)?;
         Ok(bytes)
     }
@@ -46,8 +54,11 @@ pub(super) fn encode(dict: &TensorDict, out: &mut impl Write) -> Result<()> {
         .map_err(failed)?;
     out.write_all(&header).map_err(failed)?;
     for (_, tensor) in tensors {
-        out.write_all(tensor.contiguous().as_bytes()?)
-            .map_err(failed)?;
+        let written = match tensor.as_bytes() {
+            Ok(bytes) => out.write_all(bytes),
+            Err(_) => out.write_all(tensor.try_detach()?.as_bytes()?),
+        };
+        written.map_err(failed)?;
     }
     Ok(())
 }

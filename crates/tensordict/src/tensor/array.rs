@@ -44,7 +44,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::TooLarge`](crate::TensorError::TooLarge) when a broadcast view is larger than
-    /// the address space.
+    /// the address space, [`TensorError::NoMemory`](crate::TensorError::NoMemory) when it is larger than memory.
     pub fn from_array<T, S, D>(array: &ArrayBase<S, D>) -> Result<Tensor>
     where
         T: Element,
@@ -52,11 +52,7 @@ impl Tensor {
         D: Dimension,
     {
         let count = checked_numel(array.shape(), T::DTYPE)?;
-        Ok(Self::from_iter_exact(
-            count,
-            array.shape(),
-            array.iter().copied(),
-        ))
+        Self::from_iter_exact(count, array.shape(), array.iter().copied())
     }
 }
 

@@ -13,7 +13,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::Count`] when the shape holds another number of elements,
-    /// [`TensorError::TooLarge`].
+    /// [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     #[allow(clippy::needless_pass_by_value)] // taking the vector matches `to_vec` and spares callers a borrow
     pub fn from_vec<T: Element>(values: Vec<T>, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         Self::from_slice(&values, shape)
@@ -23,7 +23,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::Count`] when the shape holds another number of elements,
-    /// [`TensorError::TooLarge`].
+    /// [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn from_slice<T: Element>(values: &[T], shape: impl AsRef<[usize]>) -> Result<Tensor> {
         let shape = shape.as_ref();
         let expected = checked_numel(shape, T::DTYPE)?;
@@ -34,7 +34,7 @@ impl Tensor {
                 got: values.len(),
             });
         }
-        let buffer = HeapBuffer::uninit(size_of_val(values));
+        let buffer = HeapBuffer::of(shape, T::DTYPE)?;
         // SAFETY: both blocks hold `size_of_val(values)` bytes, and the new one overlaps nothing.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -52,7 +52,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::Count`] when `bytes` is not as long as the shape needs (counted in bytes),
-    /// [`TensorError::BoolByte`] when a bool is neither 0 nor 1, [`TensorError::TooLarge`].
+    /// [`TensorError::BoolByte`] when a bool is neither 0 nor 1, [`TensorError::TooLarge`],
+    /// [`TensorError::NoMemory`].
     pub fn from_bytes(dtype: DType, shape: impl AsRef<[usize]>, bytes: &[u8]) -> Result<Tensor> {
         let shape = shape.as_ref();
         let expected = checked_numel(shape, dtype)? * dtype.size();
@@ -71,7 +72,7 @@ impl Tensor {
                 index,
             });
         }
-        let buffer = HeapBuffer::uninit(expected);
+        let buffer = HeapBuffer::of(shape, dtype)?;
         // SAFETY: both blocks hold `expected` bytes, and the new one overlaps nothing.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.ptr().as_ptr(), expected) };
         // SAFETY: all bytes were just written, their number was checked, and every bit pattern is a
@@ -109,8 +110,8 @@ impl Tensor {
     /// Every element is written, bools with 0 or 1, before anything reads or views the tensor.
     pub unsafe fn uninit(dtype: DType, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         let shape = shape.as_ref();
-        let bytes = checked_numel(shape, dtype)? * dtype.size();
-        let buffer = HeapBuffer::try_uninit(bytes).ok_or_else(|| no_memory(shape, dtype))?;
+        checked_numel(shape, dtype)?;
+        let buffer = HeapBuffer::of(shape, dtype)?;
         // SAFETY: the caller initialises the elements before they are read.
         Ok(unsafe { Self::from_buffer(buffer, dtype, Shape::from_slice(shape)) })
     }
@@ -118,31 +119,30 @@ impl Tensor {
     /// Tensor of `value` everywhere; dtype of `T`.
     ///
     /// # Errors
-    /// [`TensorError::TooLarge`].
+    /// [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn full<T: Element>(shape: impl AsRef<[usize]>, value: T) -> Result<Tensor> {
         let shape = shape.as_ref();
         let count = checked_numel(shape, T::DTYPE)?;
-        Ok(Self::from_iter_exact(
-            count,
-            shape,
-            std::iter::repeat_n(value, count),
-        ))
+        Self::from_iter_exact(count, shape, std::iter::repeat_n(value, count))
     }
 
     /// The int64 numbers of `range`, in one dimension; empty when the range is.
     ///
     /// # Errors
-    /// [`TensorError::TooLarge`].
+    /// [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn arange(range: Range<i64>) -> Result<Tensor> {
         let span = range.end.saturating_sub(range.start).max(0);
         let count = usize::try_from(span).unwrap_or(usize::MAX);
         checked_numel(&[count], DType::I64)?;
-        Ok(Self::from_iter_exact(count, &[count], range))
+        Self::from_iter_exact(count, &[count], range)
     }
 
     /// Tensor of the first `count` values of `values`, written straight into its memory.
     ///
     /// `shape` must have been checked to hold `count` elements.
+    ///
+    /// # Errors
+    /// [`TensorError::NoMemory`].
     ///
     /// # Panics
     /// When there are fewer than `count` values.
@@ -150,8 +150,8 @@ impl Tensor {
         count: usize,
         shape: &[usize],
         values: impl Iterator<Item = T>,
-    ) -> Tensor {
-        let buffer = HeapBuffer::uninit(count * size_of::<T>());
+    ) -> Result<Tensor> {
+        let buffer = HeapBuffer::of(shape, T::DTYPE)?;
         let base = buffer.ptr().cast::<T>();
         let mut written = 0;
         for value in values.take(count) {
@@ -165,7 +165,7 @@ impl Tensor {
             "fewer values than the shape {shape:?} holds"
         );
         // SAFETY: `count` elements were written, which is what the shape holds.
-        unsafe { Self::from_buffer(buffer, T::DTYPE, Shape::from_slice(shape)) }
+        Ok(unsafe { Self::from_buffer(buffer, T::DTYPE, Shape::from_slice(shape)) })
     }
 
     /// Row-major tensor over the start of `buffer`.
@@ -232,11 +232,59 @@ mod tests {
         // SAFETY: there is no element to be written.
         let uninit = unsafe { Tensor::uninit(DType::U8, [elements]) };
         assert!(matches!(uninit, Err(TensorError::NoMemory { .. })));
-        let long = Tensor::scalar(1u8).expand([elements / 2]).unwrap();
-        assert!(matches!(
-            Tensor::cat(&[&long, &long], 0),
-            Err(TensorError::NoMemory { .. })
-        ));
+    }
+
+    /// One element that a view repeats more often than any memory could.
+    fn repeated(shape: &[usize]) -> Tensor {
+        Tensor::scalar(1.0f32).expand(shape).unwrap()
+    }
+
+    fn row(tensor: &Tensor) -> crate::TensorDict {
+        let mut dict = crate::TensorDict::new([1]);
+        dict.set("x", tensor.unsqueeze(0).unwrap()).unwrap();
+        dict
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "its allocator ends the process")]
+    fn copies_of_views_larger_than_memory_are_errors() {
+        let (long, wide) = (repeated(&[1 << 54]), repeated(&[1 << 27, 1 << 27]));
+        // Turned, it is no view of any other shape.
+        let turned = Tensor::arange(0..2).unwrap().unsqueeze(1).unwrap();
+        let turned = turned.expand([2, 1 << 54]).unwrap();
+        let lists = ndarray::arr0(1.0f32);
+        let lists = lists.broadcast([1 << 54]).unwrap();
+        let dict = row(&long);
+        let copies: [(&str, Result<Tensor>); 13] = [
+            ("full", Tensor::full([1 << 54], 0.5f32)),
+            ("arange", Tensor::arange(0..1 << 54)),
+            ("from_array", Tensor::from_array(&lists)),
+            ("try_detach", long.try_detach()),
+            ("reshape", turned.reshape([1 << 55])),
+            ("cast", long.cast(DType::F64)),
+            ("cast of a turned one", turned.cast(DType::F32)),
+            ("stack", Tensor::stack(&[&long, &long], 0)),
+            ("cat", Tensor::cat(&[&wide, &wide], 0)),
+            (
+                "index_select",
+                long.unsqueeze(0).unwrap().index_select(0, &[0, 0]),
+            ),
+            ("to_vec", long.to_vec::<f32>().map(|_| Tensor::scalar(0u8))),
+            (
+                "to_vec of a turned one",
+                turned.to_vec::<i64>().map(|_| Tensor::scalar(0u8)),
+            ),
+            (
+                "index_select of a dict",
+                dict.index_select(0, &[0]).map(|_| Tensor::scalar(0u8)),
+            ),
+        ];
+        for (what, copy) in copies {
+            let error = copy.map(|_| ()).unwrap_err();
+            let refused = matches!(error.root(), TensorError::NoMemory { .. });
+            assert!(refused, "{what}: {error}");
+        }
+        assert!(matches!(dict.to_bytes(), Err(TensorError::Io { .. })));
     }
 
     #[test]

@@ -51,7 +51,8 @@ impl Tensor {
     /// wrap; anything but zero is `true`, and `true` is 1.
     ///
     /// # Errors
-    /// [`TooLarge`](crate::TensorError::TooLarge) when wider elements do not fit the address space.
+    /// [`TooLarge`](crate::TensorError::TooLarge) when wider elements do not fit the address space,
+    /// [`NoMemory`](crate::TensorError::NoMemory).
     pub fn cast(&self, dtype: DType) -> Result<Tensor> {
         if dtype == self.dtype {
             return Ok(self.clone());
@@ -62,14 +63,14 @@ impl Tensor {
 
     fn cast_elements<S: Element + CastTo<D>, D: Element>(&self) -> Result<Tensor> {
         let count = self.len();
-        Ok(match self.as_slice::<S>() {
+        match self.as_slice::<S>() {
             Ok(slice) => {
                 Self::from_iter_exact(count, &self.shape, slice.iter().map(|&value| value.cast()))
             }
             Err(_) => {
                 Self::from_iter_exact(count, &self.shape, self.iter::<S>()?.map(CastTo::cast))
             }
-        })
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use super::Tensor;
 use crate::buffer::HeapBuffer;
-use crate::shape::{check_dim, checked_numel, no_memory, row_major};
+use crate::shape::{check_dim, checked_numel, row_major};
 use crate::{Result, Shape, TensorError};
 
 impl Tensor {
@@ -68,9 +68,8 @@ impl Tensor {
         }
         let mut shape: Shape = first.shape.clone();
         shape[dim] = total;
-        let count = checked_numel(&shape, dtype)?;
-        let buffer =
-            HeapBuffer::try_uninit(count * dtype.size()).ok_or_else(|| no_memory(&shape, dtype))?;
+        checked_numel(&shape, dtype)?;
+        let buffer = HeapBuffer::of(&shape, dtype)?;
         let strides = row_major(&shape);
         let mut start = 0isize;
         for tensor in tensors

@@ -3,7 +3,7 @@
 use super::Tensor;
 use super::cast::CastTo;
 use crate::for_dtype;
-use crate::{Element, Result, TensorError};
+use crate::{DType, Element, Result, TensorError};
 
 /// Equal when dtype, shape and all elements are; strides and owners do not matter, and a NaN equals
 /// nothing.
@@ -24,9 +24,11 @@ impl Tensor {
         if self.dtype != other.dtype || self.shape != other.shape {
             return false;
         }
-        match (self.contiguous().as_bytes(), other.contiguous().as_bytes()) {
-            (Ok(own), Ok(other)) => own == other,
-            _ => false,
+        match (self.as_bytes(), other.as_bytes(), self.dtype) {
+            (Ok(own), Ok(other), _) => own == other,
+            (_, _, DType::F32) => self.pairs::<f32>(other, |a, b| a.to_bits() == b.to_bits()),
+            (_, _, DType::F64) => self.pairs::<f64>(other, |a, b| a.to_bits() == b.to_bits()),
+            _ => self == other,
         }
     }
 
@@ -99,6 +101,7 @@ mod tests {
         assert!(turned.same_bits(&turned.detach()) && !turned.same_bits(&x));
         let zero = Tensor::from_vec(vec![1.0f32, f32::NAN, 0.0, 2.0], [2, 2]).unwrap();
         assert!(!x.same_bits(&zero));
+        assert!(!turned.same_bits(&zero.transpose(0, 1).unwrap()));
         assert!(!x.same_bits(&x.view([4]).unwrap()));
         assert!(!Tensor::scalar(0i32).same_bits(&Tensor::scalar(0.0f32)));
     }

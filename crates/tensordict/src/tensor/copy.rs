@@ -2,10 +2,11 @@
 
 use super::Tensor;
 use crate::buffer::HeapBuffer;
-use crate::{Shape, Strides};
+use crate::{Result, Shape, Strides};
 
 impl Tensor {
-    /// These elements in row-major order without gaps: this tensor when they are, otherwise a copy.
+    /// These elements in row-major order without gaps: this tensor when they are, otherwise a copy, taken as
+    /// [`detach`](Tensor::detach) does.
     pub fn contiguous(&self) -> Tensor {
         if self.is_contiguous() {
             self.clone()
@@ -16,8 +17,24 @@ impl Tensor {
 
     /// A row-major copy in heap memory of its own, so that the owner of this tensor's memory can
     /// take it back.
+    ///
+    /// Where the system does not give the memory, the process ends, as it does when a `Vec` cannot grow. That can happen
+    /// with a view that [`expand`](Tensor::expand) made larger than memory: [`try_detach`](Tensor::try_detach) is for those.
     pub fn detach(&self) -> Tensor {
-        let buffer = HeapBuffer::uninit(self.byte_len());
+        self.copied_to(HeapBuffer::uninit(self.byte_len()))
+    }
+
+    /// As [`detach`](Tensor::detach), for a tensor that may be larger than memory.
+    ///
+    /// # Errors
+    /// [`TensorError::NoMemory`](crate::TensorError::NoMemory).
+    pub fn try_detach(&self) -> Result<Tensor> {
+        HeapBuffer::of(&self.shape, self.dtype).map(|buffer| self.copied_to(buffer))
+    }
+
+    /// A row-major copy in `buffer`, which has just room for it.
+    fn copied_to(&self, buffer: HeapBuffer) -> Tensor {
+        debug_assert!(buffer.holds(buffer.ptr(), self.byte_len()));
         let strides = crate::shape::row_major(&self.shape);
         // SAFETY: the block holds `byte_len` fresh bytes, which row-major strides of this shape
         // stay within.

@@ -3,7 +3,7 @@
 use super::Tensor;
 use crate::buffer::HeapBuffer;
 use crate::shape::{check_dim, check_index, checked_numel, no_memory, row_major};
-use crate::{Result, TensorError};
+use crate::{DType, Result, TensorError};
 
 impl Tensor {
     /// Copy of the given indices along `dim`, in their order; indices may repeat.
@@ -19,8 +19,7 @@ impl Tensor {
         let mut shape = self.shape.clone();
         shape[dim] = indices.len();
         let count = checked_numel(&shape, self.dtype)?;
-        let buffer = HeapBuffer::try_uninit(count * self.dtype.size())
-            .ok_or_else(|| no_memory(&shape, self.dtype))?;
+        let buffer = HeapBuffer::of(&shape, self.dtype)?;
         let mut strides = row_major(&shape);
         let step = strides.remove(dim) * self.dtype.size() as isize;
         if count > 0 {
@@ -47,7 +46,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::DType`] when the mask is not bool, [`TensorError::Shape`] when it does not
-    /// fit.
+    /// fit, [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
         mask.expect_dtype::<bool>()?;
         let lead = mask.ndim();
@@ -59,21 +58,28 @@ impl Tensor {
                 got: mask.shape.to_vec(),
             });
         }
-        let picked: Vec<usize> = mask
-            .iter::<bool>()?
-            .enumerate()
-            .filter_map(|(place, keep)| keep.then_some(place))
-            .collect();
+        let picked = mask.true_places()?;
         let mut rows = vec![mask.len()];
         rows.extend_from_slice(&self.shape[lead..]);
         self.reshape(rows)?.index_select(0, &picked)
+    }
+
+    /// Places of a mask's true elements, counted in row-major order.
+    pub(crate) fn true_places(&self) -> Result<Vec<usize>> {
+        let keeps = || self.iter::<bool>().map(|mask| mask.enumerate());
+        let count = keeps()?.filter(|&(_, keep)| keep).count();
+        let mut places = Vec::new();
+        places
+            .try_reserve_exact(count)
+            .map_err(|_| no_memory(&[count], DType::I64))?;
+        places.extend(keeps()?.filter_map(|(place, keep)| keep.then_some(place)));
+        Ok(places)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
 
     #[test]
     fn index_select_orders_and_repeats() {

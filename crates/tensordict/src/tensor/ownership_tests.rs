@@ -139,6 +139,37 @@ fn a_heap_owner_does_not_lend_other_memory_for_writing() {
 }
 
 #[test]
+fn a_copy_into_spare_memory_is_one_whatever_the_layout_of_the_spare() {
+    let source = Tensor::arange(10..16).unwrap().view([2, 3]).unwrap();
+    let spare = |shape: &[usize]| Tensor::zeros(DType::I64, shape).unwrap();
+    let spares = [
+        ("row-major", spare(&[2, 3])),
+        ("turned", spare(&[3, 2]).transpose(0, 1).unwrap()),
+        ("with gaps", spare(&[2, 6]).step_by(1, 2).unwrap()),
+        (
+            "the middle of rows",
+            spare(&[2, 5]).narrow(1, 1, 3).unwrap(),
+        ),
+        ("reversed", spare(&[2, 3]).flip(0).unwrap()),
+        ("one row for all", spare(&[1, 3]).expand([2, 3]).unwrap()),
+    ];
+    for (layout, spare) in spares {
+        assert_eq!(source.detach_into(spare), source, "{layout}");
+    }
+}
+
+#[test]
+fn spare_memory_that_somebody_sees_is_left_alone() {
+    let source = Tensor::arange(10..13).unwrap();
+    let spare = Tensor::arange(0..3).unwrap();
+    let seen = spare.clone();
+    assert_eq!(source.detach_into(spare), source);
+    assert_eq!(seen.as_slice::<i64>().unwrap(), [0, 1, 2]);
+    let alone = seen.data_ptr();
+    assert_eq!(source.detach_into(seen).data_ptr(), alone);
+}
+
+#[test]
 fn slices_check_dtype_and_layout() {
     let x = Tensor::arange(0..6).unwrap().view([2, 3]).unwrap();
     assert_eq!(x.as_slice::<i64>().unwrap(), [0, 1, 2, 3, 4, 5]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Tensor;
 use crate::buffer::HeapBuffer;
-use crate::shape::check_index;
+use crate::shape::{check_index, no_memory};
 use crate::{Element, Result, Shape, TensorError};
 
 impl Tensor {
@@ -66,13 +66,18 @@ impl Tensor {
     /// The elements in row-major order, copied; any strides.
     ///
     /// # Errors
-    /// [`TensorError::DType`].
+    /// [`TensorError::DType`], [`TensorError::NoMemory`].
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        self.expect_dtype::<T>()?;
+        let mut values = Vec::new();
+        values
+            .try_reserve_exact(self.len())
+            .map_err(|_| no_memory(&self.shape, self.dtype))?;
         match self.as_slice::<T>() {
-            Ok(slice) => Ok(slice.to_vec()),
-            Err(TensorError::NotContiguous { .. }) => Ok(self.iter::<T>()?.collect()),
-            Err(other) => Err(other),
+            Ok(slice) => values.extend_from_slice(slice),
+            Err(_) => values.extend(self.iter::<T>()?),
         }
+        Ok(values)
     }
 
     /// The one element of a tensor that has exactly one, whatever its dimensions.

@@ -1,5 +1,7 @@
 //! The same elements in another shape.
 
+use smallvec::smallvec;
+
 use super::Tensor;
 use crate::shape::{checked_numel, view_strides};
 use crate::{Result, Shape, TensorError};
@@ -23,22 +25,23 @@ impl Tensor {
     /// The same elements, in row-major order, in `shape`: a view where possible, otherwise a copy.
     ///
     /// # Errors
-    /// [`TensorError::Shape`] when the number of elements differs, [`TensorError::TooLarge`].
+    /// [`TensorError::Shape`] when the number of elements differs, [`TensorError::TooLarge`],
+    /// [`TensorError::NoMemory`].
     pub fn reshape(&self, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         let target = shape.as_ref();
         match self.try_view("reshape", target)? {
             Some(view) => Ok(view),
-            None => self.detach().view(target),
+            None => self.try_detach()?.view(target),
         }
     }
 
-    /// All elements in one dimension, in row-major order: a view where possible, otherwise a copy.
+    /// All elements in one dimension, in row-major order: a view where possible, otherwise a copy, taken as
+    /// [`detach`](Tensor::detach) does.
     pub fn flatten(&self) -> Tensor {
-        match self.reshape([self.len()]) {
-            Ok(flat) => flat,
-            // A shape of the same number of elements is always reachable, through the copy at the
-            // latest.
-            Err(_) => self.detach(),
+        let flat: Shape = smallvec![self.len()];
+        match view_strides(&self.shape, &self.strides, &flat) {
+            Some(strides) => self.reshaped(0, flat, strides),
+            None => self.detach().reshaped(0, flat, smallvec![1]),
         }
     }
 

@@ -25,7 +25,7 @@ impl TensorDict {
     /// # Errors
     /// [`TensorError::Nothing`] for an empty list, [`TensorError::Keys`], [`TensorError::Shape`]
     /// and [`TensorError::DType`] when they are not alike, [`TensorError::Dim`],
-    /// [`TensorError::TooLarge`].
+    /// [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn stack<D: Borrow<TensorDict>>(dicts: &[D], dim: usize) -> Result<TensorDict> {
         let dicts: Vec<&TensorDict> = dicts.iter().map(D::borrow).collect();
         let first = first_of("stack", &dicts)?;
@@ -54,7 +54,7 @@ impl TensorDict {
     /// # Errors
     /// [`TensorError::Nothing`] for an empty list, [`TensorError::Keys`], [`TensorError::Shape`]
     /// and [`TensorError::DType`] when they are not alike, [`TensorError::Dim`],
-    /// [`TensorError::TooLarge`].
+    /// [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn cat<D: Borrow<TensorDict>>(dicts: &[D], dim: usize) -> Result<TensorDict> {
         let dicts: Vec<&TensorDict> = dicts.iter().map(D::borrow).collect();
         let first = first_of("cat", &dicts)?;

@@ -48,8 +48,8 @@ impl TensorDict {
         Ok(out)
     }
 
-    /// A row-major copy of every tensor in heap memory of its own; the dict then keeps no one
-    /// else's memory.
+    /// A row-major copy of every tensor in heap memory of its own, taken as [`Tensor::detach`] does; the dict then keeps
+    /// no one else's memory.
     #[must_use]
     pub fn detach(&self) -> TensorDict {
         self.map_all(&Tensor::detach)

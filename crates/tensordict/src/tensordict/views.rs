@@ -72,7 +72,7 @@ impl TensorDict {
     /// Copy of the given indices along batch dimension `dim`, in their order; indices may repeat.
     ///
     /// # Errors
-    /// [`TensorError::Dim`], [`TensorError::Index`], [`TensorError::TooLarge`].
+    /// [`TensorError::Dim`], [`TensorError::Index`], [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn index_select(&self, dim: usize, indices: &[usize]) -> Result<TensorDict> {
         check_dim(dim, self.ndim())?;
         for &index in indices {
@@ -89,7 +89,7 @@ impl TensorDict {
     ///
     /// # Errors
     /// [`TensorError::DType`] when the mask is not bool, [`TensorError::Shape`] when it does not
-    /// fit.
+    /// fit, [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn masked_select(&self, mask: &Tensor) -> Result<TensorDict> {
         mask.expect_dtype::<bool>()?;
         let covered = mask.ndim();
@@ -101,11 +101,7 @@ impl TensorDict {
                 got: mask.shape().to_vec(),
             });
         }
-        let picked: Vec<usize> = mask
-            .iter::<bool>()?
-            .enumerate()
-            .filter_map(|(place, keep)| keep.then_some(place))
-            .collect();
+        let picked = mask.true_places()?;
         let lead = |batch: &Batch| {
             let mut out = batch.releading(covered, &[picked.len()]);
             if covered == 1 {
@@ -126,7 +122,7 @@ impl TensorDict {
     /// Dimension names are lost unless the size stays the same.
     ///
     /// # Errors
-    /// [`TensorError::Shape`] when the number of items differs, [`TensorError::TooLarge`].
+    /// [`TensorError::Shape`] when the number of items differs, [`TensorError::TooLarge`], [`TensorError::NoMemory`].
     pub fn reshape(&self, shape: impl AsRef<[usize]>) -> Result<TensorDict> {
         let target = shape.as_ref();
         if *target == *self.batch.size {
@@ -150,7 +146,7 @@ impl TensorDict {
     ///
     /// # Errors
     /// [`TensorError::TooLarge`] for a batch size without entries that is larger than the address
-    /// space.
+    /// space, [`TensorError::NoMemory`].
     pub fn flatten(&self) -> Result<TensorDict> {
         self.reshape([self.numel()])
     }
