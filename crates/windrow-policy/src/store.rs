@@ -201,11 +201,7 @@ mod tests {
         let store = WeightStore::new(1);
         let mut live = weights(1.0);
         store.publish(&live);
-        live.get_mut("weight")
-            .unwrap()
-            .as_mut_slice::<f32>()
-            .unwrap()
-            .fill(9.0);
+        live.as_mut_slice::<f32>("weight").unwrap().fill(9.0);
         assert_eq!(value(&store.other_than(0, 0).unwrap()), 1.0);
     }
 

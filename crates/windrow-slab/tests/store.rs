@@ -109,8 +109,7 @@ fn gathered_tensors_belong_to_whoever_asked() {
     let mut picked = store.read().gather(&[0, 1]).unwrap();
     store.write(0, &frames(&[3, 4])).unwrap();
     assert_eq!(picked, frames(&[1, 2]));
-    let action = picked.get_mut("action").unwrap();
-    action.as_mut_slice::<i64>().unwrap()[0] = 9;
+    picked.as_mut_slice::<i64>("action").unwrap()[0] = 9;
 }
 
 #[test]

@@ -67,10 +67,7 @@ fn loaded_tensors_are_aligned_and_writable() {
         back.leaves()
             .all(|(_, tensor)| tensor.data_ptr().addr().get() % 64 == 0)
     );
-    back.get_mut("float32")
-        .unwrap()
-        .as_mut_slice::<f32>()
-        .unwrap()[0] = 9.0;
+    back.as_mut_slice::<f32>("float32").unwrap()[0] = 9.0;
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Entry, TensorDict};
+use super::{Entry, TensorDict, batch_error};
 use crate::{NestedKey, Result, Shape};
 
 /// A nested dict, and the batch dimensions that it has behind those of the whole.
@@ -35,8 +35,8 @@ impl TensorDict {
     /// Gives those of `groups` that there are their own batch dimensions behind the present ones of this dict.
     ///
     /// # Errors
-    /// [`TensorError::Batch`](crate::TensorError::Batch) when an entry does not have these dimensions; groups before it have
-    /// theirs then.
+    /// [`TensorError::Batch`](crate::TensorError::Batch) when an entry does not have these dimensions, or the dict around a group
+    /// has others; groups before it have theirs then.
     pub fn set_groups(&mut self, groups: &[Group]) -> Result<&mut Self> {
         for (key, own) in groups {
             if !self.contains_key(key) {
@@ -46,6 +46,9 @@ impl TensorDict {
             size.extend_from_slice(own);
             let (dict, at) = self.descend_mut(key)?;
             if let (name, Entry::Dict(group)) = &mut dict.entries[at] {
+                if !size.starts_with(&dict.batch.size) {
+                    return Err(batch_error(name, &size, &dict.batch.size));
+                }
                 group
                     .set_batch_size(&size)
                     .map_err(|error| error.in_dict(name))?;

@@ -117,22 +117,6 @@ impl TensorDict {
         }
     }
 
-    /// The tensor `key`, for changing it in place.
-    ///
-    /// Meant for [`Tensor::as_mut_slice`]. To replace the tensor use [`set`](TensorDict::set),
-    /// which checks its shape; one of another batch size put here makes later operations on the
-    /// dict fail.
-    ///
-    /// # Errors
-    /// As [`get`](TensorDict::get).
-    pub fn get_mut(&mut self, key: impl AsKey) -> Result<&mut Tensor> {
-        let (dict, at) = self.descend_mut(&key)?;
-        match &mut dict.entries[at].1 {
-            Entry::Tensor(tensor) => Ok(tensor),
-            Entry::Dict(_) => Err(TensorError::NotATensor { key: key.to_key() }),
-        }
-    }
-
     /// The nested dict `key`.
     ///
     /// # Errors
@@ -161,6 +145,23 @@ impl TensorDict {
         self.get(&key)?
             .as_slice()
             .map_err(|error| error.at(key.to_key()))
+    }
+
+    /// The elements of the tensor `key` in row-major order, for writing.
+    ///
+    /// Only where this dict alone holds the memory. The dict lends elements and never the tensor itself: one of another
+    /// batch size can come in only through [`set`](TensorDict::set), which refuses it.
+    ///
+    /// # Errors
+    /// As [`get`](TensorDict::get); those of [`Tensor::as_mut_slice`] wrapped in [`TensorError::At`].
+    pub fn as_mut_slice<T: Element>(&mut self, key: impl AsKey) -> Result<&mut [T]> {
+        let (dict, at) = self.descend_mut(&key)?;
+        match &mut dict.entries[at].1 {
+            Entry::Tensor(tensor) => tensor
+                .as_mut_slice()
+                .map_err(|error| error.at(key.to_key())),
+            Entry::Dict(_) => Err(TensorError::NotATensor { key: key.to_key() }),
+        }
     }
 
     /// Whether there is a tensor or dict `key`.

@@ -5,6 +5,7 @@ use crate::{Tensor, TensorDict};
 mod batch;
 mod groups;
 mod keys;
+mod shapes;
 
 /// Batch `[2, 3]`: the tensors count up; ("next", "extra") has one more batch dimension.
 pub(super) fn sample() -> TensorDict {

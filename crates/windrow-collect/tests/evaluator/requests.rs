@@ -20,12 +20,7 @@ fn weights_are_copied_when_given_and_act_until_there_are_others() {
     let mut weights = choice(2);
     evaluator.trigger_eval(Some(&weights), None).unwrap();
     evaluator.trigger_eval(None, None).unwrap();
-    weights
-        .get_mut("choice")
-        .unwrap()
-        .as_mut_slice::<i64>()
-        .unwrap()
-        .fill(3);
+    weights.as_mut_slice::<i64>("choice").unwrap().fill(3);
     evaluator.trigger_eval(Some(&weights), None).unwrap();
     gate.open();
     for (action, version) in [(2, 1), (2, 1), (3, 2)] {

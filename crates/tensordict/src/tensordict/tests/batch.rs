@@ -162,19 +162,6 @@ fn views_are_limited_to_batch_dimensions() {
 }
 
 #[test]
-fn a_tensor_swapped_in_place_is_caught_later() {
-    let mut dict = sample();
-    *dict.get_mut(("next", "obs")).unwrap() = Tensor::scalar(0i64);
-    let error = dict.transpose(0, 1).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        r#"entry ("next", "obs"): dimension 0 is out of range for 0 dimensions"#
-    );
-    *dict.get_mut(("next", "obs")).unwrap() = grid(&[2, 9]);
-    assert!(matches!(dict.index(0), Err(TensorError::Batch { .. })));
-}
-
-#[test]
 fn stack_and_cat() {
     let dict = sample();
     let stacked = TensorDict::stack(&[dict.clone(), dict.clone()], 1).unwrap();

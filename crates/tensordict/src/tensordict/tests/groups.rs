@@ -27,6 +27,25 @@ fn groups_have_dimensions_of_their_own_which_views_keep() {
 }
 
 #[test]
+fn a_group_within_another_keeps_the_dimensions_of_the_one_around_it() {
+    let mut dict = TensorDict::new([4]);
+    dict.set(
+        ("agents", "arm", "angle"),
+        Tensor::zeros(crate::DType::F32, [4, 2, 3]).unwrap(),
+    )
+    .unwrap();
+    let group = |key: &[&str], own: &[usize]| (NestedKey::from(key), Shape::from_slice(own));
+    let error = dict
+        .set_groups(&[group(&["agents"], &[2]), group(&["agents", "arm"], &[])])
+        .map(|_| ())
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        r#"entry "arm": shape [4] does not start with batch size [4, 2]"#
+    );
+}
+
+#[test]
 fn entries_have_the_dimensions_of_their_group() {
     let error = agents()
         .set_groups(&[("agents".into(), Shape::from_slice(&[3]))])

@@ -95,11 +95,11 @@ fn tensors_and_dicts_are_told_apart() {
         Err(TensorError::NotADict { .. })
     ));
     assert!(matches!(
-        dict.get_mut(("obs", "x")),
+        dict.as_mut_slice::<i64>(("obs", "x")),
         Err(TensorError::NotADict { .. })
     ));
     assert!(matches!(
-        dict.get_mut("next"),
+        dict.as_mut_slice::<i64>("next"),
         Err(TensorError::NotATensor { .. })
     ));
     assert!(matches!(
@@ -147,8 +147,14 @@ fn set_replaces_and_chains() {
         .unwrap();
     assert_eq!(dict.len(), 1);
     assert_eq!(dict.get("a").unwrap().item::<i64>().unwrap(), 2);
-    dict.get_mut("a").unwrap().as_mut_slice::<i64>().unwrap()[0] = 3;
+    dict.as_mut_slice::<i64>("a").unwrap()[0] = 3;
     assert_eq!(dict.get("a").unwrap().item::<i64>().unwrap(), 3);
+    let seen_elsewhere = dict.clone();
+    assert_eq!(
+        dict.as_mut_slice::<i64>("a").unwrap_err().to_string(),
+        r#"entry "a": memory of tensor [] is shared or borrowed and cannot be written, call detach() first"#
+    );
+    drop(seen_elsewhere);
 }
 
 #[test]
