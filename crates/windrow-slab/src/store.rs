@@ -110,15 +110,19 @@ impl Store {
         Ok(unsafe { Self::over(layout, start, backing) })
     }
 
-    /// A store in the file at `path`, which is made when there is none.
+    /// A store in the file at `path`, which is made when there is none, or an empty one.
     ///
     /// A file that is there must hold as many rows of the same leaves. It is found as its process left it: whichever way
     /// that died, each row holds a whole frame or none, and a write that was under way has left none. (When the machine
     /// dies, so do the rows that it had not written back yet.)
     ///
+    /// The store locks its file against other stores. Systems do not hold others to that lock: when something else
+    /// shortens the file while the store is open, the next access to a row that is gone ends the process with `SIGBUS`,
+    /// which cannot be turned into an error.
+    ///
     /// # Errors
-    /// As [`new`](Store::new); [`StoreError::File`] when the file is of another store, [`StoreError::InUse`] when it is
-    /// open elsewhere, [`StoreError::Io`].
+    /// As [`new`](Store::new); [`StoreError::File`] when the file is not a store's, of another one or damaged, which leaves
+    /// it as it is; [`StoreError::InUse`] when it is open elsewhere, [`StoreError::Io`].
     #[cfg(not(loom))]
     pub fn open(path: &Path, leaves: Vec<LeafSpec>, capacity: usize) -> Result<Self, StoreError> {
         let layout = FrameLayout::new(leaves, capacity)?;
@@ -127,7 +131,7 @@ impl Store {
     }
 
     /// As [`open`](Store::open), in a file that is open already, for reading and writing: one without a name, such as
-    /// systems remove with its last user. `path` is what errors call it.
+    /// systems remove with its last user, and which nobody else can shorten. `path` is what errors call it.
     ///
     /// # Errors
     /// As there.
@@ -150,7 +154,7 @@ impl Store {
         // SAFETY: the file has the layout's size and is mapped, to a page, as long as the backing lives; its lock keeps
         // other stores away from it.
         let store = unsafe { Self::over(layout, start, Backing::File(file)) };
-        if store.words.is_fresh() {
+        if store.words.is_unmade() {
             store.words.found(fingerprint);
         } else if let Err((expected, got)) = store.words.recover(fingerprint) {
             let path = path.to_path_buf();
@@ -220,7 +224,8 @@ impl Store {
     #[must_use]
     pub fn cursor(&self) -> usize {
         let last = self.words.last();
-        (last.first + last.len) % self.layout.capacity
+        // A mapped file can be changed behind our back.
+        last.first.wrapping_add(last.len) % self.layout.capacity
     }
 
     /// Rows written over the life of the store.
@@ -234,11 +239,11 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotFlat`], [`StoreError::Missing`], [`StoreError::Extra`], [`StoreError::Entry`].
     pub fn check(&self, frames: &TensorDict) -> Result<(), StoreError> {
-        flat(frames)?;
-        if fit(&self.layout.leaves, frames, &mut |_| ()) {
+        let n = flat(frames)?;
+        if fit(&self.layout.leaves, frames, n, &mut |_| ()) {
             return Ok(());
         }
-        Err(misfit(&self.layout.leaves, frames))
+        Err(misfit(&self.layout.leaves, frames, n))
     }
 
     /// Writes frames `[n]` into rows `first, first + 1, …`, which go on at row 0 behind the last.
@@ -247,14 +252,10 @@ impl Store {
     /// write and for the readers that began before: a thread that holds one itself would wait for ever.
     ///
     /// # Errors
-    /// As [`check`](Store::check); [`StoreError::NoSuchRow`] and [`StoreError::TooMany`]. Nothing is written then.
+    /// As [`check`](Store::check); [`StoreError::NoSuchRow`] and [`StoreError::TooMany`]; [`StoreError::Tensor`] when there
+    /// is no memory for a copy of rows that are not in one piece. Nothing is written then.
     pub fn write(&self, first: usize, frames: &TensorDict) -> Result<(), StoreError> {
-        flat(frames)?;
-        let mut copies = Vec::new();
-        let Some(sources) = sources(&self.layout.leaves, frames, &mut copies) else {
-            return Err(misfit(&self.layout.leaves, frames));
-        };
-        let (n, capacity) = (frames.batch_size()[0], self.layout.capacity);
+        let (n, capacity) = (flat(frames)?, self.layout.capacity);
         if first >= capacity {
             let row = first;
             return Err(StoreError::NoSuchRow { row, capacity });
@@ -263,14 +264,17 @@ impl Store {
             let frames = n;
             return Err(StoreError::TooMany { frames, capacity });
         }
+        let mut copies = Vec::new();
+        let sources = sources(&self.layout.leaves, frames, n, &mut copies)?;
         if n == 0 {
             return Ok(());
         }
         let turn = self.gate.begin(Flight { first, len: n });
-        self.words.begin(first, n, self.written() + n as u64);
+        self.words
+            .begin(first, n, self.written().wrapping_add(n as u64));
         let before_seam = n.min(capacity - first);
-        // SAFETY: the turn is ours and readers of these rows are gone; `sources` has compared shapes and types, so every
-        // source has `n` rows of its field's width, which `frames` and `copies` keep alive.
+        // SAFETY: the turn is ours and readers of these rows are gone; `sources` has compared shapes, the number of rows
+        // included, and types, so every source has `n` rows of its field's width, which `frames` and `copies` keep alive.
         unsafe {
             self.fill(&sources, 0, first..first + before_seam);
             self.fill(&sources, before_seam, 0..n - before_seam);

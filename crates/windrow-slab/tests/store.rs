@@ -210,9 +210,77 @@ fn files_of_others_are_left_alone() {
         "{error}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), vec![7; bytes]);
-    // Room that was made but not marked: the maker died.
-    std::fs::write(&path, vec![0; bytes / 2]).unwrap();
-    assert!(open(&path, 3).unwrap().read().filled().is_empty());
+    let mut zeros_first = vec![0; 8];
+    zeros_first.resize(bytes, 0xFF);
+    for foreign in [
+        zeros_first,
+        vec![0; bytes],
+        vec![0; bytes / 2],
+        vec![0; 8],
+        b"windrow".to_vec(),
+    ] {
+        std::fs::write(&path, &foreign).unwrap();
+        let error = open(&path, 3).unwrap_err();
+        assert!(matches!(error, StoreError::File { .. }), "{error}");
+        assert!(error.to_string().starts_with(path.to_str().unwrap()));
+        assert_eq!(std::fs::read(&path).unwrap(), foreign);
+    }
+}
+
+#[test]
+fn a_file_whose_maker_died_before_it_was_made_is_made_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rows");
+    let whole = {
+        drop(open(&path, 3).unwrap());
+        std::fs::read(&path).unwrap()
+    };
+    // Nothing but the file; its mark alone; room as well, all or some of it.
+    for len in [0, 8, whole.len(), whole.len() / 2] {
+        let mut unmade = b"windrow0".to_vec();
+        unmade.resize(len, 0);
+        std::fs::write(&path, unmade).unwrap();
+        let store = open(&path, 3).unwrap();
+        assert!(store.read().filled().is_empty());
+        drop(store);
+        assert_eq!(std::fs::read(&path).unwrap(), whole);
+    }
+}
+
+#[test]
+fn an_entry_that_is_asked_for_twice_comes_once() {
+    let store = store(40);
+    let numbers: Vec<i64> = (0..40).collect();
+    store.write(0, &frames(&numbers)).unwrap();
+    let rows: Vec<u32> = (0..40).collect();
+    let keys = ["action", "pixels", "action", "pixels"].map(Into::into);
+    let picked = store.read().gather_keys(&rows, &keys).unwrap();
+    assert_eq!(picked, frames(&numbers).select(&keys).unwrap());
+}
+
+#[test]
+fn rows_that_are_larger_than_memory_are_an_error_of_whoever_writes_them() {
+    let mut huge = TensorDict::new([2]);
+    let turned = Tensor::arange(0..2).unwrap().unsqueeze(1).unwrap();
+    huge.set("x", turned.expand([2, 1 << 54]).unwrap()).unwrap();
+    let error = Store::new(Store::leaves(&huge).unwrap(), 2).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            StoreError::NoMemory { .. } | StoreError::TooLarge { .. }
+        ),
+        "{error}"
+    );
+    let mut small = TensorDict::new([2]);
+    small.set("x", Tensor::arange(0..2).unwrap()).unwrap();
+    let store = Store::new(Store::leaves(&small).unwrap(), 2).unwrap();
+    let long = Tensor::scalar(0i64).expand([1 << 54]).unwrap();
+    let mut many = TensorDict::new([1 << 54]);
+    many.set("x", long).unwrap();
+    assert!(matches!(
+        store.write(0, &many),
+        Err(StoreError::TooMany { .. })
+    ));
 }
 
 #[test]
@@ -334,6 +402,48 @@ fn compare(store: &Store, model: &Model) {
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_damaged_file_is_an_error_or_a_store_and_never_a_panic(
+        capacity in 1usize..140,
+        words in prop::collection::vec((0usize..18, prop_oneof![Just(0), Just(1), Just(u64::MAX), any::<u64>()]), 0..3),
+        bytes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+        kept in prop::option::weighted(0.1, any::<prop::sample::Index>()),
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rows");
+        let store = open(&path, capacity).unwrap();
+        let numbers: Vec<i64> = (0..capacity as i64).collect();
+        store.write(capacity / 2, &frames(&numbers)).unwrap();
+        store.write(0, &frames(&numbers[..capacity / 3])).unwrap();
+        drop(store);
+        let mut file = std::fs::read(&path).unwrap();
+        for (at, word) in words {
+            file[at * 8..][..8].copy_from_slice(&word.to_ne_bytes());
+        }
+        for (at, byte) in bytes {
+            let at = at.index(file.len());
+            file[at] = byte;
+        }
+        if let Some(kept) = kept {
+            file.truncate(kept.index(file.len()));
+        }
+        std::fs::write(&path, &file).unwrap();
+        let Ok(store) = open(&path, capacity) else {
+            return Ok(());
+        };
+        prop_assert!(store.cursor() < capacity);
+        let reader = store.read();
+        let rows: Vec<u32> = reader.filled().into_iter().flatten().collect();
+        let read = reader.gather(&rows).unwrap();
+        prop_assert!(read.get("mask").unwrap().as_bytes().unwrap().iter().all(|&byte| byte <= 1));
+        drop(reader);
+        let written = store.written();
+        store.write(store.cursor(), &frames(&numbers)).unwrap();
+        prop_assert_eq!(store.written(), written + capacity as u64);
+        let all: Vec<u32> = (0..capacity as u32).collect();
+        prop_assert!(store.read().gather(&all).is_ok());
+    }
 
     #[test]
     fn a_store_is_a_list(capacity in 1usize..140, steps in prop::collection::vec(step(), 1..20), mapped in any::<bool>()) {

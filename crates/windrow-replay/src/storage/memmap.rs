@@ -22,6 +22,9 @@ const FORMAT: &str = "windrow storage 1";
 /// With a directory of its own ([`at`](LazyMemmapStorage::at)) it outlives its process, and finds each row whole or
 /// empty, whichever way that ended. It is the operating system that writes changes to the disk, some time later: what
 /// must survive the machine as well belongs into a checkpoint.
+///
+/// Leave the files alone while a storage is open: when something else shortens `rows.bin` meanwhile, the next access to a row
+/// that is gone ends the process with `SIGBUS`, which cannot be turned into an error.
 #[derive(Debug)]
 pub struct LazyMemmapStorage {
     capacity: usize,

@@ -1,6 +1,6 @@
 //! Frames beside the leaves of a store.
 
-use tensordict::{Entry, NestedKey, Tensor, TensorDict};
+use tensordict::{Entry, NestedKey, Tensor, TensorDict, TensorError};
 
 use super::StoreError;
 use crate::LeafSpec;
@@ -8,44 +8,58 @@ use crate::LeafSpec;
 /// One entry of the frames that are written: where its first row lies, and the bytes from one row to the next.
 pub(super) type Source = (*const u8, isize);
 
-/// Checks that there is one batch dimension.
-pub(super) fn flat(frames: &TensorDict) -> Result<(), StoreError> {
+/// Number of frames, after checking that there is one batch dimension.
+pub(super) fn flat(frames: &TensorDict) -> Result<usize, StoreError> {
     match frames.batch_size() {
-        [_] => Ok(()),
+        [n] => Ok(*n),
         other => Err(StoreError::NotFlat {
             batch_size: other.to_vec(),
         }),
     }
 }
 
-/// Whether the tensors of `frames` are those of the leaves, all of them; `each` is called with one after the other.
+/// Whether the tensors of `frames` are those of the leaves, all of them, with `n` rows each; `each` is called with one
+/// after the other.
 pub(super) fn fit(
     leaves: &[LeafSpec],
     frames: &TensorDict,
+    n: usize,
     each: &mut impl FnMut(&Tensor),
 ) -> bool {
     let mut leaves = leaves.iter();
-    matching(frames, None, &mut leaves, each) && leaves.next().is_none()
+    matching(frames, n, None, &mut leaves, each) && leaves.next().is_none()
 }
 
-/// Where the rows of each leaf lie; rows that are not in one piece are copied into `copies` first. None when the frames
-/// do not fit.
+/// Where the `n` rows of each leaf lie; rows that are not in one piece are copied into `copies` first.
+///
+/// # Errors
+/// Those of [`misfit`] when the frames do not fit, and when there is no memory for a copy.
 pub(super) fn sources(
     leaves: &[LeafSpec],
     frames: &TensorDict,
+    n: usize,
     copies: &mut Vec<Tensor>,
-) -> Option<Vec<Source>> {
+) -> Result<Vec<Source>, StoreError> {
     let mut sources = Vec::with_capacity(leaves.len());
-    let fits = fit(leaves, frames, &mut |tensor| {
+    let mut failed = None;
+    let fits = fit(leaves, frames, n, &mut |tensor| {
         if has_whole_rows(tensor) {
             sources.push(source(tensor));
-        } else {
-            let copy = tensor.contiguous();
-            sources.push(source(&copy));
-            copies.push(copy);
+            return;
+        }
+        match tensor.try_detach() {
+            Ok(copy) => {
+                sources.push(source(&copy));
+                copies.push(copy);
+            }
+            Err(error) => failed = Some(error),
         }
     });
-    fits.then_some(sources)
+    match failed {
+        _ if !fits => Err(misfit(leaves, frames, n)),
+        Some(error) => Err(error.into()),
+        None => Ok(sources),
+    }
 }
 
 /// A name and those around it.
@@ -71,6 +85,7 @@ impl Name<'_> {
 /// As [`fit`], for a dict within others. Leaves and tensors are in the order of their names, so that one pass does.
 fn matching(
     frames: &TensorDict,
+    n: usize,
     outer: Option<&Name<'_>>,
     leaves: &mut std::slice::Iter<'_, LeafSpec>,
     each: &mut impl FnMut(&Tensor),
@@ -78,12 +93,13 @@ fn matching(
     frames.entries().all(|(name, entry)| {
         let path = Name { name, outer };
         let tensor = match entry {
-            Entry::Dict(dict) => return matching(dict, Some(&path), leaves, each),
+            Entry::Dict(dict) => return matching(dict, n, Some(&path), leaves, each),
             Entry::Tensor(tensor) => tensor,
         };
         let fits = leaves.next().is_some_and(|leaf| {
-            let alike = leaf.dtype == tensor.dtype() && leaf.shape[..] == tensor.shape()[1..];
-            alike && path.is(&leaf.key)
+            // The first size as well: as many rows are read from the memory behind it.
+            let alike = tensor.shape().split_first() == Some((&n, &leaf.shape[..]));
+            alike && leaf.dtype == tensor.dtype() && path.is(&leaf.key)
         });
         if fits {
             each(tensor);
@@ -94,13 +110,24 @@ fn matching(
 
 /// How `frames` differ from `leaves`, when [`matching`] has found that they do.
 #[cold]
-pub(super) fn misfit(leaves: &[LeafSpec], frames: &TensorDict) -> StoreError {
+pub(super) fn misfit(leaves: &[LeafSpec], frames: &TensorDict, n: usize) -> StoreError {
     for leaf in leaves {
         let Ok(tensor) = frames.get(&leaf.key) else {
             let key = leaf.key.clone();
             return StoreError::Missing { key };
         };
-        let got = &tensor.shape()[1..];
+        let (rows, got) = match tensor.shape() {
+            [rows, got @ ..] => (*rows, got),
+            [] => (0, &[][..]),
+        };
+        if rows != n {
+            let (key, shape, batch_size) = (leaf.key.clone(), tensor.shape().to_vec(), vec![n]);
+            return StoreError::Tensor(TensorError::Batch {
+                key,
+                shape,
+                batch_size,
+            });
+        }
         if leaf.dtype != tensor.dtype() || leaf.shape[..] != *got {
             return StoreError::Entry {
                 key: leaf.key.clone(),
@@ -133,4 +160,30 @@ fn has_whole_rows(tensor: &Tensor) -> bool {
 fn source(tensor: &Tensor) -> Source {
     let step = tensor.strides()[0] * tensor.dtype().size() as isize;
     (tensor.data_ptr().as_ptr().cast_const(), step)
+}
+
+#[cfg(test)]
+mod tests {
+    use tensordict::DType;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_of_another_length_than_the_frames_does_not_fit() {
+        let mut frames = TensorDict::new([3]);
+        frames
+            .set(("next", "x"), Tensor::zeros(DType::F32, [3, 2]).unwrap())
+            .unwrap();
+        let leaves = [LeafSpec::new(("next", "x"), DType::F32, [2])];
+        let fits = |n| sources(&leaves, &frames, n, &mut Vec::new()).map(|sources| sources.len());
+        assert_eq!(fits(3).unwrap(), 1);
+        for n in [0, 2, 4] {
+            assert_eq!(
+                fits(n).unwrap_err().to_string(),
+                format!(
+                    r#"entry ("next", "x"): shape [3, 2] does not start with batch size [{n}]"#
+                )
+            );
+        }
+    }
 }

@@ -1,13 +1,14 @@
 //! Memory that is a file, and memory in pages of its own.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use memmap2::{MmapMut, MmapRaw};
 
 use super::StoreError;
+use super::words::UNMADE;
 
 /// Memory of so many bytes is worth large pages: reading rows at random, every other cache miss in small ones is
 /// preceded by another in the page tables.
@@ -31,7 +32,8 @@ pub(super) struct Mapped {
 }
 
 impl Mapped {
-    /// Maps the file at `path`; makes one of `bytes` zeros when there is none.
+    /// Maps the file at `path`; makes one of `bytes` bytes when there is none, zeros behind the mark of a store that is still
+    /// to be made.
     ///
     /// Room on the disk is taken at once where the system can: a disk that is full would otherwise end the process at
     /// the first write to a page that has no room.
@@ -58,6 +60,9 @@ impl Mapped {
             Err(TryLockError::Error(error)) => return Err(failed("lock")(error)),
         }
         let found = file.metadata().map_err(failed("inspect"))?.len();
+        if found == 0 {
+            mark(&file).map_err(failed("write"))?;
+        }
         if is_unmade(&file).map_err(failed("read"))? {
             reserve(&file, bytes as u64).map_err(failed("make room for"))?;
         } else if found != bytes as u64 {
@@ -85,12 +90,20 @@ fn failed(op: &'static str, path: &Path) -> impl Fn(io::Error) -> StoreError {
     }
 }
 
-/// Whether the file is new, or its maker died before the first word was written, which comes after all else.
+/// Marks an empty file as a store's before it has a length: whoever dies from here on leaves one that can be told from those
+/// of others, which may begin with anything.
+fn mark(mut file: &File) -> io::Result<()> {
+    file.rewind()?;
+    file.write_all(&UNMADE.to_ne_bytes())
+}
+
+/// Whether the file is new, or its maker died before the first word was written once more, which comes after all else.
 fn is_unmade(mut file: &File) -> io::Result<bool> {
     let mut mark = [0; size_of::<u64>()];
+    file.rewind()?;
     match file.read_exact(&mut mark) {
-        Ok(()) => Ok(mark == [0; size_of::<u64>()]),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(true),
+        Ok(()) => Ok(mark == UNMADE.to_ne_bytes()),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -76,29 +76,32 @@ impl StoreRead<'_> {
         #[cfg(loom)]
         rows.iter()
             .for_each(|&row| self.store.shadow[row as usize].read());
-        let mut dict = TensorDict::new([rows.len()]);
         let mut targets = Vec::with_capacity(self.store.layout.fields.len());
         for (leaf, field) in chosen {
             let mut shape = Shape::with_capacity(leaf.shape.len() + 1);
             shape.push(rows.len());
             shape.extend_from_slice(&leaf.shape);
-            // SAFETY: every row is written below, before the dict leaves this function.
+            // SAFETY: every row is written below, before anybody else sees the tensor.
             let tensor = unsafe { Tensor::uninit(leaf.dtype, &shape) }?;
-            targets.push((field, tensor.data_ptr().as_ptr()));
-            dict.set(&leaf.key, tensor)?;
+            targets.push((leaf, field, tensor));
         }
-        dict.set_groups(&self.store.groups)?;
         for (chunk, rows) in rows.chunks(CHUNK).enumerate() {
-            for &(field, to) in &targets {
+            for (_, field, tensor) in &targets {
                 let base = self.store.field(field).cast_const();
                 // SAFETY: `check` has found the rows filled and apart from those that were being written, so nobody
                 // writes them as long as this reader is registered; each tensor has room for all rows.
                 unsafe {
-                    let to = to.add(chunk * CHUNK * field.bytes);
+                    let to = tensor.data_ptr().as_ptr().add(chunk * CHUNK * field.bytes);
                     (field.copies.gather)(base, field.stride, rows, field.bytes, to);
                 }
             }
         }
+        // Only now: of two tensors under one key, the dict keeps the second alone.
+        let mut dict = TensorDict::new([rows.len()]);
+        for (leaf, _, tensor) in targets {
+            dict.set(&leaf.key, tensor)?;
+        }
+        dict.set_groups(&self.store.groups)?;
         Ok(dict)
     }
 

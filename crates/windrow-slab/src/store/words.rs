@@ -25,6 +25,14 @@ const ENTRIES: usize = 4;
 #[cfg(not(loom))]
 const OF_WINDROW: u64 = u64::from_le_bytes(*b"windrow1");
 
+/// What it says from the moment the file is there until all else is made.
+#[cfg(not(loom))]
+pub(super) const UNMADE: u64 = u64::from_le_bytes(*b"windrow0");
+
+/// More than any store counts to: a head that says more is damaged.
+#[cfg(not(loom))]
+const MOST: u64 = 1 << 62;
+
 /// The head of a store and its bits, shared by the one writer and any number of readers.
 ///
 /// A write notes what it is about to do, sets the sequence to odd, clears its rows' bits, copies, sets the bits, and
@@ -217,7 +225,7 @@ impl Words {
         runs
     }
 
-    /// Marks fresh memory as a store whose layout has this fingerprint.
+    /// Marks memory of zeros behind [`UNMADE`] as a store whose layout has this fingerprint.
     #[cfg(not(loom))]
     pub(super) fn found(&self, fingerprint: u64) {
         self.word(FINGERPRINT).store(fingerprint, Ordering::Relaxed);
@@ -226,10 +234,10 @@ impl Words {
         self.word(MAGIC).store(OF_WINDROW, Ordering::Release);
     }
 
-    /// Whether nobody has written to this memory yet.
+    /// Whether nobody has made a store of this memory yet.
     #[cfg(not(loom))]
-    pub(super) fn is_fresh(&self) -> bool {
-        self.load(MAGIC) == 0
+    pub(super) fn is_unmade(&self) -> bool {
+        self.load(MAGIC) == UNMADE
     }
 
     /// What another process left, made whole again: the rows of a write that was under way are empty.
@@ -252,12 +260,13 @@ impl Words {
             return Err((expected, "others".to_owned()));
         }
         let sequence = self.load(SEQUENCE);
+        if sequence > MOST {
+            return Err((format!("at most {MOST} writes"), format!("{sequence}")));
+        }
+        self.check(self.last())?;
         let torn = self.entry((sequence / 2 % 2) as usize);
         if sequence % 2 == 1 {
-            if torn.first >= self.capacity || torn.len > self.capacity {
-                let expected = format!("a write within {capacity} rows");
-                return Err((expected, format!("{} from {} on", torn.len, torn.first)));
-            }
+            self.check(torn)?;
             self.set(torn.first, torn.len, false);
             fence(Ordering::SeqCst);
             let undone = Entry {
@@ -275,5 +284,128 @@ impl Words {
             word.fetch_and(u64::MAX >> (64 - spare), Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Checks that a write lies within the rows and counts no more than these.
+    #[cfg(not(loom))]
+    fn check(&self, entry: Entry) -> Result<(), (String, String)> {
+        let Entry {
+            first,
+            len,
+            before,
+            after,
+        } = entry;
+        let counted = after.checked_sub(before);
+        let counts = before <= MOST && counted.is_some_and(|rows| rows <= self.capacity as u64);
+        if first < self.capacity && len <= self.capacity && counts {
+            return Ok(());
+        }
+        let expected = format!("a write within {} rows that counts no more", self.capacity);
+        let got = format!("{len} rows from {first} on, counted from {before} to {after}");
+        Err((expected, got))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The words of a store of `capacity` rows, all of them filled by one write.
+    fn filled(capacity: usize) -> (Words, Vec<u64>) {
+        let mut memory = vec![0; Words::len(capacity)];
+        let start = std::ptr::NonNull::from(memory.as_mut_slice()).cast();
+        // SAFETY: the words are returned beside what uses them, and nothing else does.
+        let words = unsafe { Words::new(start, capacity) };
+        words.found(5);
+        words.begin(0, capacity, capacity as u64);
+        words.commit(0, capacity);
+        (words, memory)
+    }
+
+    fn runs(only: Range<usize>) -> Vec<Range<u32>> {
+        std::iter::once(only.start as u32..only.end as u32).collect()
+    }
+
+    #[test]
+    fn a_write_that_died_before_it_cleared_its_rows_leaves_none_of_them() {
+        for capacity in [64, 70, 130] {
+            let (words, _memory) = filled(capacity);
+            let first = capacity - 3;
+            let torn = Entry {
+                first,
+                len: 5,
+                before: capacity as u64,
+                after: capacity as u64 + 5,
+            };
+            words.put(1, torn);
+            words.word(SEQUENCE).store(3, Ordering::Release);
+            assert_eq!(words.filled(), runs(0..capacity));
+            words.recover(5).unwrap();
+            assert_eq!(words.filled(), runs(2..first));
+            assert_eq!(words.last().after, capacity as u64);
+        }
+    }
+
+    #[test]
+    fn bits_behind_the_last_row_are_no_rows() {
+        for capacity in [1, 63, 64, 65, 127] {
+            let (words, _memory) = filled(capacity);
+            let last = words.word(Words::len(capacity) - 1);
+            last.store(u64::MAX, Ordering::Relaxed);
+            words.recover(5).unwrap();
+            assert_eq!(words.filled(), runs(0..capacity));
+        }
+    }
+
+    #[test]
+    fn a_write_that_died_while_it_took_its_note_changes_nothing() {
+        let (words, _memory) = filled(10);
+        // The first of four words is that of the next write, the others are older.
+        words.put(
+            1,
+            Entry {
+                first: 9,
+                ..Entry::default()
+            },
+        );
+        words.recover(5).unwrap();
+        assert_eq!(words.filled(), runs(0..10));
+        assert_eq!((words.last().first, words.last().after), (0, 10));
+    }
+
+    #[test]
+    fn a_recovery_that_died_half_way_is_done_again() {
+        let (words, _memory) = filled(10);
+        // Of the entry that says that nothing was written, the length is there and the count is not.
+        let half_undone = Entry {
+            first: 4,
+            len: 0,
+            before: 10,
+            after: 13,
+        };
+        words.put(1, half_undone);
+        words.word(SEQUENCE).store(3, Ordering::Release);
+        words.recover(5).unwrap();
+        assert_eq!((words.last().first, words.last().after), (4, 10));
+    }
+
+    #[test]
+    fn a_head_that_no_store_writes_is_refused() {
+        let spoil = [
+            (MAGIC, 0),
+            (CAPACITY, 11),
+            (FINGERPRINT, 6),
+            (SEQUENCE, u64::MAX),
+            (ENTRIES, 10),
+            (ENTRIES + 1, 11),
+            (ENTRIES + 2, u64::MAX),
+            (ENTRIES + 3, u64::MAX),
+        ];
+        for (at, word) in spoil {
+            let (words, _memory) = filled(10);
+            words.recover(5).unwrap();
+            words.word(at).store(word, Ordering::Relaxed);
+            assert!(words.recover(5).is_err(), "word {at}");
+        }
     }
 }
