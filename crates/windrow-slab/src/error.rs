@@ -51,6 +51,12 @@ pub enum SlabError {
         /// Slabs that the ring may have.
         slabs: usize,
     },
+    /// More workers than there is memory to keep apart.
+    #[error("no memory for what a ring notes about {workers} workers")]
+    ManyWorkers {
+        /// Workers that were to claim parts.
+        workers: usize,
+    },
     /// A row was asked for a leaf that its spec does not have.
     #[error("leaf {leaf} does not exist: the spec has {leaves} leaves")]
     NoSuchLeaf {

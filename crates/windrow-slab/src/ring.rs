@@ -73,7 +73,7 @@ impl Ring {
     ///
     /// # Errors
     /// [`SlabError::Workers`] without workers or slabs, or, by worker, when there are not as many parts as workers;
-    /// [`SlabError::NoMemory`].
+    /// [`SlabError::ManyWorkers`], [`SlabError::NoMemory`].
     pub fn new(layout: Layout, spec: RingSpec) -> Result<Arc<Self>, SlabError> {
         let parts = layout.parts.len();
         let fits = spec.order == Order::ByArrival || parts == spec.workers;
@@ -89,7 +89,8 @@ impl Ring {
             spec,
             cut: Apart(AtomicU64::new(0)),
         };
-        let mut state = State::new(spec.workers);
+        let workers = spec.workers;
+        let mut state = State::new(workers).ok_or(SlabError::ManyWorkers { workers })?;
         state.make_room(&fixed)?;
         Ok(Arc::new(Self {
             fixed,
@@ -245,8 +246,9 @@ impl Ring {
         });
     }
 
-    /// Lets `worker` fill no more parts. One that it has given back counts as committed without a step; by worker, so does
-    /// its part of every slab from now on, while by arrival others fill what it would have. Returns whether parts stay empty.
+    /// Lets `worker` fill no more parts. One that it has given back, or gives back from now on, counts as committed without a
+    /// step, and one that is out may still be committed; by worker, its part of every slab from now on stays empty, while by
+    /// arrival others fill what it would have. Returns whether parts stay empty. Retiring it again changes nothing.
     pub fn retire(&self, worker: usize) -> bool {
         let own = self.locked(|state| state.retire(&self.fixed, worker));
         self.ring_all();
@@ -265,9 +267,9 @@ impl Ring {
         }
     }
 
-    /// Takes a part back unwritten: its worker gets it again with the next claim.
+    /// Takes a part back unwritten: its worker gets it again with the next claim, unless it is retired.
     pub(crate) fn orphan(&self, ticket: Ticket) {
-        if self.locked(|state| state.orphan(ticket)) {
+        if self.locked(|state| state.orphan(&self.fixed, ticket)) {
             self.ready.ring();
         }
     }

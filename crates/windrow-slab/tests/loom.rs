@@ -300,6 +300,55 @@ fn a_cut_from_another_thread_leaves_a_step_and_a_stop_its_end() {
     });
 }
 
+/// A worker that somebody else retires, twice, whatever it is at: it fills its parts or gives them back.
+fn retired_by_another(order: Order, commits: bool) {
+    model(2, move || {
+        let ring = ring(order, 2, 2, 0, 1);
+        let lost = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                if let Some(part) = ring.claim(0).map(write)
+                    && commits
+                {
+                    part.commit();
+                }
+            })
+        };
+        let retirer = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                ring.retire(0);
+                ring.retire(0);
+            })
+        };
+        ring.request().unwrap();
+        // The thread that waits fills the other worker's parts: loom has few threads to give.
+        let lease = loop {
+            if let Some(lease) = ring.try_next() {
+                break lease;
+            }
+            match ring.try_claim(1).unwrap() {
+                Some(part) => write(part).commit(),
+                None => thread::yield_now(),
+            }
+        };
+        // Read only where both have written it.
+        let _ = lease.stacked().unwrap();
+        assert!(lease.commits().iter().any(|commit| commit.steps > 0));
+        lost.join().unwrap();
+        retirer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_worker_that_another_retires_makes_no_slab_whole_twice_and_none_wait() {
+    for order in [Order::ByWorker, Order::ByArrival] {
+        for commits in [false, true] {
+            retired_by_another(order, commits);
+        }
+    }
+}
+
 #[test]
 fn a_worker_that_retires_leaves_its_parts_empty_and_nobody_waits_for_them() {
     model(2, || {

@@ -374,6 +374,19 @@ fn parts_and_workers_must_go_together() {
         Ring::new(layout(), none),
         Err(SlabError::Workers { slabs: 0, .. })
     ));
+    let more_than_memory = 1 << 50;
+    let spec = RingSpec {
+        workers: more_than_memory,
+        max_slabs: 1,
+        order: Order::ByArrival,
+        ..spec
+    };
+    assert_eq!(
+        Ring::new(layout(), spec).unwrap_err(),
+        SlabError::ManyWorkers {
+            workers: more_than_memory
+        }
+    );
 }
 
 /// A ring of two workers whose parts of two steps are cut once one of them is committed.
@@ -444,6 +457,53 @@ fn at_the_end_the_consumer_is_told_and_workers_wait_until_it_is_moved() {
     fill(ring.claim(0).unwrap(), 1);
     assert_eq!(ring.next().unwrap().seq(), 1);
     assert!(ring.try_claim(0).unwrap().is_none());
+}
+
+#[test]
+fn a_worker_that_is_retired_again_makes_no_slab_whole() {
+    for order in [Order::ByWorker, Order::ByArrival] {
+        let ring = ring(order, 3, 3, 0, 2);
+        ring.request().unwrap();
+        let part = ring.claim(0).unwrap();
+        drop(ring.claim(1).unwrap());
+        for _ in 0..3 {
+            ring.retire(1);
+        }
+        assert!(ring.try_next().is_none(), "{order:?}");
+        fill(ring.claim(2).unwrap(), 2);
+        ring.retire(1);
+        assert!(ring.try_next().is_none(), "{order:?}");
+        fill(part, 0);
+        assert_eq!(ring.try_next().unwrap().frames(), 16, "{order:?}");
+    }
+}
+
+#[test]
+fn a_part_that_its_worker_gives_back_after_it_was_retired_stays_empty() {
+    for order in [Order::ByWorker, Order::ByArrival] {
+        let ring = ring(order, 2, 2, 0, 2);
+        ring.request().unwrap();
+        let (kept, lost) = (ring.claim(0).unwrap(), ring.claim(1).unwrap());
+        ring.retire(1);
+        fill(kept, 0);
+        assert!(ring.try_next().is_none(), "{order:?}");
+        drop(lost);
+        assert_eq!(ring.try_next().unwrap().frames(), 8, "{order:?}");
+    }
+}
+
+#[test]
+fn a_part_that_its_worker_commits_after_it_was_retired_counts() {
+    for order in [Order::ByWorker, Order::ByArrival] {
+        let ring = ring(order, 2, 2, 0, 2);
+        ring.request().unwrap();
+        let (part, other) = (ring.claim(0).unwrap(), ring.claim(1).unwrap());
+        ring.retire(1);
+        fill(other, 1);
+        fill(part, 0);
+        assert_eq!(ring.try_next().unwrap().frames(), 16, "{order:?}");
+        assert!(ring.claim(1).is_none());
+    }
 }
 
 #[test]

@@ -49,8 +49,8 @@ pub(super) struct State {
 struct Slot {
     slab: Arc<Slab>,
     phase: Phase,
-    /// What each part was committed with.
-    commits: Vec<Commit>,
+    /// What each part was committed with; none of a part that is still to be.
+    commits: Vec<Option<Commit>>,
     /// Who claimed each part.
     workers: Vec<usize>,
 }
@@ -94,22 +94,28 @@ pub(super) struct Taken {
 }
 
 impl State {
-    pub(super) fn new(workers: usize) -> Self {
-        Self {
+    /// No slab yet; `None` when there is no memory to keep so many workers apart.
+    pub(super) fn new(workers: usize) -> Option<Self> {
+        let (mut laps, mut retired) = (Vec::new(), Vec::new());
+        laps.try_reserve_exact(workers).ok()?;
+        retired.try_reserve_exact(workers).ok()?;
+        laps.resize(workers, 0);
+        retired.resize(workers, false);
+        Some(Self {
             slots: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
             orphans: Vec::new(),
-            laps: vec![0; workers],
+            laps,
             tickets: 0,
             requested: 0,
             delivered: 0,
             end: u64::MAX,
             lent: 0,
             paused: false,
-            retired: vec![false; workers],
+            retired,
             stopped: false,
-        }
+        })
     }
 
     pub(super) fn slabs(&self) -> usize {
@@ -223,7 +229,7 @@ impl State {
         let slot = &mut self.slots[index];
         slot.phase = Phase::Filling { seq, committed: 0 };
         slot.workers.fill(NOBODY);
-        slot.commits.fill(Commit::default());
+        slot.commits.fill(None);
         if fixed.spec.order == Order::ByWorker {
             for part in 0..self.retired.len() {
                 if self.retired[part] {
@@ -252,7 +258,7 @@ impl State {
         self.slots.push(Slot {
             slab: Arc::new(Slab::new(&fixed.layout)?),
             phase: Phase::Free,
-            commits: vec![Commit::default(); fixed.parts()],
+            commits: vec![None; fixed.parts()],
             workers: vec![NOBODY; fixed.parts()],
         });
         Some(self.slots.len() - 1)
@@ -266,11 +272,17 @@ impl State {
         whole || self.is_awaited()
     }
 
-    /// Takes a part back unwritten. Returns whether somebody may wait for that.
-    pub(super) fn orphan(&mut self, ticket: Ticket) -> bool {
+    /// Takes a part back unwritten; nobody claims again what a retired worker had. Returns whether somebody may wait for that.
+    pub(super) fn orphan(&mut self, fixed: &Fixed, ticket: Ticket) -> bool {
         self.lent -= 1;
-        self.orphans.push(ticket);
-        self.is_awaited()
+        let worker = self.slots[ticket.slot].workers[ticket.part];
+        if !self.retired[worker] {
+            self.orphans.push(ticket);
+            return self.is_awaited();
+        }
+        let empty = Commit::default();
+        let whole = !self.stopped && self.mark_committed(fixed, ticket.slot, ticket.part, empty);
+        whole || self.is_awaited()
     }
 
     /// Whether somebody may wait until no part is being written.
@@ -278,7 +290,7 @@ impl State {
         self.paused && self.lent == 0
     }
 
-    /// Lets `worker` fill no more parts. Returns whether parts stay empty.
+    /// Lets `worker` fill no more parts; one that is out can still be committed. Returns whether parts stay empty.
     pub(super) fn retire(&mut self, fixed: &Fixed, worker: usize) -> bool {
         self.retired[worker] = true;
         let own = fixed.spec.order == Order::ByWorker;
@@ -298,17 +310,21 @@ impl State {
         own
     }
 
-    /// Returns whether the slab has become whole.
+    /// Returns whether the slab has become whole. A part counts once.
     fn mark_committed(&mut self, fixed: &Fixed, index: usize, part: usize, commit: Commit) -> bool {
         let slot = &mut self.slots[index];
-        slot.commits[part] = commit;
         let Phase::Filling { seq, committed } = &mut slot.phase else {
             return false;
         };
+        if slot.commits[part].is_some() {
+            return false;
+        }
+        slot.commits[part] = Some(commit);
         *committed += 1;
         if let Some(after) = fixed.spec.cut_after {
             // Parts that nobody fills say nothing about who is slow.
-            let filled = slot.commits.iter().filter(|commit| commit.steps > 0);
+            let commits = slot.commits.iter().flatten();
+            let filled = commits.filter(|commit| commit.steps > 0);
             if filled.count() >= after {
                 fixed.cut_before(*seq + 1);
             }
@@ -334,7 +350,7 @@ impl State {
             slot,
             seq,
             slab: Arc::clone(&taken.slab),
-            commits: taken.commits.clone(),
+            commits: taken.commits.iter().copied().flatten().collect(),
         })
     }
 
