@@ -177,6 +177,10 @@ fn compare(
         comparison.test,
     ]);
     command.args(["--", "--nocapture"]);
+    if comparison.python {
+        // Without an interpreter they would fail, and are left out of ordinary runs.
+        command.arg("--include-ignored");
+    }
     if let Some(python) = python {
         command.env(python::VARIABLE, python);
     }
