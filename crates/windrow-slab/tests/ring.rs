@@ -374,7 +374,7 @@ fn parts_and_workers_must_go_together() {
         Ring::new(layout(), none),
         Err(SlabError::Workers { slabs: 0, .. })
     ));
-    let more_than_memory = 1 << 50;
+    let more_than_memory = 1 << 60;
     let spec = RingSpec {
         workers: more_than_memory,
         max_slabs: 1,
