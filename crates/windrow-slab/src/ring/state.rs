@@ -49,7 +49,7 @@ pub(super) struct State {
 struct Slot {
     slab: Arc<Slab>,
     phase: Phase,
-    /// What each part was committed with; none of a part that is still to be.
+    /// What each part was committed with; `None` until it is.
     commits: Vec<Option<Commit>>,
     /// Who claimed each part.
     workers: Vec<usize>,
