@@ -215,6 +215,32 @@ fn batches_that_are_held_never_change() {
     }
 }
 
+#[test]
+fn what_is_written_to_a_batch_shows_in_no_other_one_and_in_no_other_column() {
+    for format in [TrajFormat::Padded, TrajFormat::Cat] {
+        let mut source = Source::new(vec![3, 7, 1, 4, 9, 2], 8);
+        let mut batcher = TrajectoryBatcher::new(3, format).unwrap();
+        let mut addresses = HashMap::new();
+        let mut held = Vec::new();
+        for _ in 0..10 {
+            let mut pushed = source.batch(&[8], 5);
+            let zeros = Tensor::zeros(DType::Bool, [8, 5, 1]).unwrap();
+            pushed.set(("next", "truncated"), &zeros).unwrap();
+            pushed.set("truncated", zeros).unwrap();
+            batcher.push(&pushed).unwrap();
+            while let Some(batch) = batcher.pop().unwrap() {
+                for (key, tensor) in batch.leaves() {
+                    let start = tensor.as_bytes().unwrap().as_ptr().addr();
+                    let before = addresses.insert(start, key.clone());
+                    assert!(before.is_none(), "{key} lies where {before:?} does");
+                }
+                held.push(batch);
+            }
+        }
+        assert!(held.len() > 5);
+    }
+}
+
 fn ledger(envs: usize, frames_per_batch: usize) -> CollectorBuilder {
     Collector::builder(|| LedgerEnv::from_seed().with_max_length(9))
         .num_envs(envs)

@@ -8,16 +8,11 @@ use tensordict::{Element, Tensor, TensorError};
 pub(super) struct Block {
     /// One dimension, of which the last tensor that was made shows the beginning.
     last: Option<Tensor>,
-    /// As many zeros as were ever asked for. All who ask see the same.
-    zeros: Option<Tensor>,
 }
 
 impl Block {
     pub(super) fn new() -> Self {
-        Self {
-            last: None,
-            zeros: None,
-        }
+        Self { last: None }
     }
 
     /// A tensor of shape `shape` whose elements `write` sets, all of them: what is in them before is arbitrary.
@@ -37,22 +32,6 @@ impl Block {
         write(&mut memory.as_mut_slice::<T>()?[..len]);
         let made = memory.narrow(0, 0, len)?.view(shape)?;
         self.last = Some(memory);
-        Ok(made)
-    }
-
-    /// Zeros of shape `shape`.
-    ///
-    /// # Errors
-    /// [`TensorError::TooLarge`].
-    pub(super) fn zeros<T: Element>(&mut self, shape: &[usize]) -> Result<Tensor, TensorError> {
-        let len = len_of::<T>(shape)?;
-        let memory = match self.zeros.take() {
-            None => Tensor::zeros(T::DTYPE, [len])?,
-            Some(zeros) if zeros.len() >= len => zeros,
-            Some(zeros) => Tensor::zeros(T::DTYPE, [with_slack(len, zeros.len())])?,
-        };
-        let made = memory.narrow(0, 0, len)?.view(shape)?;
-        self.zeros = Some(memory);
         Ok(made)
     }
 }

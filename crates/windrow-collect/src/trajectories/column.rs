@@ -97,7 +97,10 @@ impl<T: Element> Column for Typed<T> {
     fn copy(&mut self, moves: &[Move], lead: &[usize]) -> Result<Tensor, TensorError> {
         let shape = [lead, &self.shape].concat();
         if self.blank {
-            return self.block.zeros::<T>(&shape);
+            // Whoever had the memory before may have written to it, and whoever gets it now may.
+            return self
+                .block
+                .written::<T>(&shape, |out| out.fill(T::default()));
         }
         let (width, values) = (self.width, &self.values);
         self.block.written(&shape, |out| {
