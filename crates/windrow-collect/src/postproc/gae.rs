@@ -1,14 +1,16 @@
-use tensordict::{Tensor, TensorDict, TensorError};
+use tensordict::{Element, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::CollectError;
 use crate::trajectories::{IDS, MASK};
+
+const REWARD: &[&str] = &["next", "reward"];
 
 /// Generalised advantage estimation: λ-weighted returns along time.
 ///
 /// With `v` and `v'` the values of an observation and of the one that followed,
 /// `δ_t = r_t + γ v'_t (1 - terminated_t) - v_t` and `A_t = δ_t + γ λ (1 - done_t) A_{t+1}`; the value target is
 /// `A_t + v_t`. A truncated episode is cut, yet its last value counts; so does the value after the batch's last step.
-/// Where `("collector", "traj_ids")` change without an end, as between the shares of two workers in one row, it is as at
+/// Of several rewards a frame, as of several agents or aims, each is on its own. Where `("collector", "traj_ids")` change without an end, as between the shares of two workers in one row, it is as at
 /// the end of a batch. What `("collector", "mask")` excludes counts for nothing, and has an
 /// advantage of 0.
 ///
@@ -58,41 +60,46 @@ impl Gae {
         Ok(Self { gamma, lmbda })
     }
 
-    /// Adds `"advantage"` and `"value_target"`, `float32` `[…, time, 1]`, to a batch whose last dimension is time.
+    /// Adds `"advantage"` and `"value_target"`, `float32` of the reward's shape, to a batch whose last dimension is time.
     ///
-    /// Reads `"state_value"` and, under `"next"`, `state_value`, `reward`, `done` and `terminated`, all `[…, time, 1]`, and,
-    /// where they are there, `("collector", "traj_ids")` and `("collector", "mask")`, `[…, time]`.
+    /// Reads `"state_value"` and, under `"next"`, `state_value` and `reward`, `[…, time, rewards]`, `done` and `terminated`,
+    /// of the same shape or with 1 in the place of dimensions behind time, and, where they are there,
+    /// `("collector", "traj_ids")` and `("collector", "mask")`, `[…, time]`.
     ///
     /// # Errors
-    /// [`TensorError`] when one of those is missing, or any of another element type or of another shape than the reward.
+    /// [`TensorError`] when one of those is missing, or of another element type or shape.
     pub fn estimate(&self, batch: &mut TensorDict) -> Result<(), TensorError> {
-        let reward = batch.get(("next", "reward"))?;
+        let reward = batch.get(REWARD)?;
         let shape = reward.shape().to_vec();
         let steps = batch.batch_size().last().copied().unwrap_or(1);
-        let column = |key: &[&str]| -> Result<Vec<f32>, TensorError> {
-            let column = batch.get(key)?;
-            column.expand(&shape)?.to_vec::<f32>()
+        let values = |key: &[&str]| -> Result<Vec<f32>, TensorError> {
+            let values = batch.get(key)?;
+            if values.shape() != shape {
+                let error = TensorError::Shape {
+                    op: "advantages",
+                    expected: shape.clone(),
+                    got: values.shape().to_vec(),
+                };
+                return Err(error.at(key));
+            }
+            values.to_vec::<f32>().map_err(|error| error.at(key))
         };
         let flags = |name: &str| -> Result<Vec<bool>, TensorError> {
-            batch.get(("next", name))?.expand(&shape)?.to_vec::<bool>()
-        };
-        let last = batch.ndim();
-        let ids = match batch.get(IDS) {
-            Ok(ids) => Some(ids.unsqueeze(last)?.expand(&shape)?.to_vec::<i64>()?),
-            Err(_) => None,
-        };
-        let mask = match batch.get(MASK) {
-            Ok(mask) => Some(mask.unsqueeze(last)?.expand(&shape)?.to_vec::<bool>()?),
-            Err(_) => None,
+            let key = NestedKey::from(("next", name));
+            let flags = batch.get(&key)?.expand(&shape);
+            flags
+                .and_then(|flags| flags.to_vec::<bool>())
+                .map_err(|error| error.at(&key))
         };
         let frames = Frames {
-            reward: column(&["next", "reward"])?,
-            value: column(&["state_value"])?,
-            next_value: column(&["next", "state_value"])?,
+            width: shape[batch.ndim()..].iter().product(),
+            reward: values(REWARD)?,
+            value: values(&["state_value"])?,
+            next_value: values(&["next", "state_value"])?,
             done: flags("done")?,
             terminated: flags("terminated")?,
-            ids,
-            mask,
+            ids: each(batch, IDS)?,
+            mask: each(batch, MASK)?,
         };
         let advantage = self.advantages(&frames, steps);
         let target = advantage
@@ -107,32 +114,51 @@ impl Gae {
 
     /// Rows of `steps` frames, each from its end to its beginning.
     fn advantages(&self, frames: &Frames, steps: usize) -> Vec<f32> {
+        let width = frames.width;
         let mut out = vec![0.0; frames.reward.len()];
-        for row in (0..out.len()).step_by(steps.max(1)) {
-            let mut following = 0.0;
-            for i in (row..row + steps).rev() {
-                if !frames.is_one(i) {
-                    following = 0.0;
+        let rows = out.len() / (steps * width).max(1);
+        for row in 0..rows {
+            let mut following = vec![0.0; width];
+            for frame in (row * steps..(row + 1) * steps).rev() {
+                if !frames.is_one(frame) {
+                    following.fill(0.0);
                     continue;
                 }
-                let bootstrap = if frames.terminated[i] {
-                    0.0
-                } else {
-                    frames.next_value[i]
-                };
-                let delta = frames.reward[i] + self.gamma * bootstrap - frames.value[i];
-                let ends = frames.done[i] || (i + 1 < row + steps && frames.is_cut(i));
-                let onward = if ends { 0.0 } else { following };
-                following = delta + self.gamma * self.lmbda * onward;
-                out[i] = following;
+                let is_cut = frame + 1 < (row + 1) * steps && frames.is_cut(frame);
+                for (i, following) in (frame * width..).zip(&mut following) {
+                    let bootstrap = if frames.terminated[i] {
+                        0.0
+                    } else {
+                        frames.next_value[i]
+                    };
+                    let delta = frames.reward[i] + self.gamma * bootstrap - frames.value[i];
+                    let ends = frames.done[i] || is_cut;
+                    let onward = if ends { 0.0 } else { *following };
+                    *following = delta + self.gamma * self.lmbda * onward;
+                    out[i] = *following;
+                }
             }
         }
         out
     }
 }
 
-/// The columns that the estimate reads, row-major `[…, time]`.
+/// The values of the entry `key`, one for each frame, row-major; `None` when there is no such entry.
+fn each<T: Element>(batch: &TensorDict, key: &[&str]) -> Result<Option<Vec<T>>, TensorError> {
+    let Ok(values) = batch.get(key) else {
+        return Ok(None);
+    };
+    let values = values.expand(batch.batch_size());
+    values
+        .and_then(|values| values.to_vec::<T>())
+        .map(Some)
+        .map_err(|error| error.at(key))
+}
+
+/// The columns that the estimate reads, row-major: `[…, time, width]`, but ids and mask `[…, time]`.
 struct Frames {
+    /// Rewards of a frame.
+    width: usize,
     reward: Vec<f32>,
     value: Vec<f32>,
     next_value: Vec<f32>,
@@ -143,14 +169,15 @@ struct Frames {
 }
 
 impl Frames {
-    /// Whether place `i` holds a frame, not padding.
-    fn is_one(&self, i: usize) -> bool {
-        self.mask.as_ref().is_none_or(|mask| mask[i])
+    /// Whether place `frame` holds a frame, not padding.
+    fn is_one(&self, frame: usize) -> bool {
+        self.mask.as_ref().is_none_or(|mask| mask[frame])
     }
 
-    /// Whether the frame behind place `i` is another trajectory's.
-    fn is_cut(&self, i: usize) -> bool {
-        self.ids.as_ref().is_some_and(|ids| ids[i] != ids[i + 1])
+    /// Whether the frame behind frame `frame` is another trajectory's.
+    fn is_cut(&self, frame: usize) -> bool {
+        let ids = self.ids.as_ref();
+        ids.is_some_and(|ids| ids[frame] != ids[frame + 1])
     }
 }
 
@@ -254,6 +281,51 @@ mod tests {
         let values = |batch: &TensorDict| batch.get("advantage").unwrap().to_vec::<f32>().unwrap();
         assert_eq!(values(&padded)[..2], values(&alone));
         assert_eq!(values(&padded)[2], 0.0);
+    }
+
+    #[test]
+    fn each_of_several_rewards_is_on_its_own() {
+        let gae = Gae::new(0.9, 0.8).unwrap();
+        let (done, ends) = ([false, true, false, false], [false, true, false, false]);
+        let one = |k: f32| {
+            let values = [0.5 * k, 0.25, k, 0.0];
+            let mut batch = batch(&values, &[1.0, k, 2.0, 4.0], &done, &ends);
+            let reward = Tensor::from_vec(vec![k, 2.0, 3.0 * k, 4.0], [4, 1]).unwrap();
+            batch.set(REWARD, reward).unwrap();
+            let ids = Tensor::from_vec(vec![1i64, 1, 2, 3], [4]).unwrap();
+            batch.set(IDS, ids).unwrap();
+            batch
+        };
+        let alone = [1.0, -3.0, 7.0].map(one);
+        let mut joined = alone[0].clone();
+        for key in [REWARD, &["state_value"], &["next", "state_value"]] {
+            let columns = alone.each_ref().map(|batch| batch.get(key).unwrap());
+            joined.set(key, Tensor::cat(&columns, 1).unwrap()).unwrap();
+        }
+        let rows = TensorDict::stack(&[joined.clone(), joined], 0);
+        let mut joined = rows.unwrap();
+        gae.estimate(&mut joined).unwrap();
+        let advantage = joined.get("advantage").unwrap();
+        assert_eq!(advantage.shape(), [2, 4, 3]);
+        for (k, mut alone) in alone.into_iter().enumerate() {
+            gae.estimate(&mut alone).unwrap();
+            for row in 0..2 {
+                let column = advantage.select(0, row).unwrap().narrow(1, k, 1).unwrap();
+                assert_eq!(&column, alone.get("advantage").unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn values_of_another_shape_than_the_reward_are_refused() {
+        let mut batch = batch(&[0.0; 2], &[0.0; 2], &[false; 2], &[false; 2]);
+        let reward = Tensor::zeros(tensordict::DType::F32, [2, 3]).unwrap();
+        batch.set(REWARD, reward).unwrap();
+        let error = Gae::new(0.9, 0.8).unwrap().estimate(&mut batch);
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            r#"entry "state_value": advantages: expected shape [2, 3], got [2, 1]"#
+        );
     }
 
     #[test]
