@@ -1,6 +1,6 @@
 //! Rewards over several steps.
 
-use std::ops::{Add, Mul};
+use std::ops::{Add, Mul, Range};
 
 use tensordict::{DType, Element, NestedKey, Tensor, TensorDict, TensorError};
 
@@ -82,11 +82,11 @@ impl MultiStep {
         let rows = Rows::of(batch)?;
         let (dims, size) = (batch.ndim(), batch.batch_size().to_vec());
         let ahead = self.look_ahead(batch, rows)?;
-        let moves = targets(&ahead);
+        let moves = targets(&ahead.steps);
         let original = batch.get(REWARD)?.clone();
         let reward = match original.dtype() {
-            DType::F64 => self.sums::<f64>(&original, dims, &ahead)?,
-            _ => self.sums::<f32>(&original, dims, &ahead)?,
+            DType::F64 => self.sums::<f64>(&original, dims, &ahead, |power| power)?,
+            _ => self.sums::<f32>(&original, dims, &ahead, |power| power as f32)?,
         };
         let mut next = batch.get_dict("next")?.map(|key, tensor| {
             if stays(key) {
@@ -102,9 +102,10 @@ impl MultiStep {
             Ok(terminated) => Some(rearranged(terminated, dims, &moves, &size)?),
             Err(_) => None,
         };
-        let steps: Vec<i64> = ahead.iter().map(|&k| k as i64 + 1).collect();
-        let discounts: Vec<f32> = ahead.iter().map(|&k| self.discount(k + 1)).collect();
-        let nonterminal: Vec<bool> = ahead.iter().map(|&k| k != 0).collect();
+        let steps: Vec<i64> = ahead.steps.iter().map(|&k| k as i64 + 1).collect();
+        let discounts = ahead.steps.iter().map(|&k| self.discount(k + 1));
+        let discounts: Vec<f32> = discounts.collect();
+        let nonterminal: Vec<bool> = ahead.steps.iter().map(|&k| k != 0).collect();
         let steps = Tensor::from_vec(steps, &size)?;
         let discounts = Tensor::from_vec(discounts, &size)?;
         let nonterminal = Tensor::from_vec(nonterminal, &size)?;
@@ -118,8 +119,7 @@ impl MultiStep {
         Ok(())
     }
 
-    /// Steps that each frame can look ahead, row-major.
-    fn look_ahead(&self, batch: &TensorDict, rows: Rows) -> Result<Vec<usize>, TensorError> {
+    fn look_ahead(&self, batch: &TensorDict, rows: Rows) -> Result<Ahead, TensorError> {
         let frames = batch.numel();
         let done = done_of(batch)?;
         let mask = mask_of(batch, MASK)?;
@@ -133,29 +133,66 @@ impl MultiStep {
             done: done.as_slice()?,
             mask: mask.as_ref().map(Tensor::as_slice).transpose()?,
         };
-        let mut ahead = vec![0; frames];
+        let (mut steps, mut runs) = (vec![0; frames], Vec::new());
         marks.runs(rows, |run| {
-            let run = &mut ahead[run.start..run.start + run.len];
-            for (left, ahead) in run.iter_mut().rev().enumerate() {
-                *ahead = left.min(self.n_steps - 1);
+            let run = run.start..run.start + run.len;
+            for (left, steps) in steps[run.clone()].iter_mut().rev().enumerate() {
+                *steps = left.min(self.n_steps - 1);
             }
+            runs.push(run);
         });
-        Ok(ahead)
+        Ok(Ahead { steps, runs })
     }
 
     /// Discounted sums of `reward`, each over as many frames as it can look ahead, and its own.
-    fn sums<T>(&self, reward: &Tensor, dims: usize, ahead: &[usize]) -> Result<Tensor, TensorError>
+    ///
+    /// In time that does not depend on how far that is: where runs are cut into blocks of as many frames, a sum is what is
+    /// left of the block of its first frame, and what comes first in the block of its last.
+    fn sums<T>(
+        &self,
+        reward: &Tensor,
+        dims: usize,
+        ahead: &Ahead,
+        round: fn(f64) -> T,
+    ) -> Result<Tensor, TensorError>
     where
-        T: Element + From<f32> + Add<Output = T> + Mul<Output = T>,
+        T: Element + Add<Output = T> + Mul<Output = T>,
     {
         let values = reward.to_vec::<T>().map_err(|error| error.at(REWARD))?;
-        let gamma = T::from(self.gamma);
         let width: usize = reward.shape()[dims..].iter().product();
-        let mut sums = Vec::with_capacity(values.len());
-        for (frame, &k) in ahead.iter().enumerate() {
-            for i in frame * width..(frame + 1) * width {
-                let later = (0..=k).rev().map(|step| values[i + step * width]);
-                sums.push(later.fold(T::default(), |sum, reward| reward + gamma * sum));
+        let longest = ahead.runs.iter().map(Range::len).max().unwrap_or(0);
+        let powers: Vec<T> = (0..=longest.min(self.n_steps))
+            .map(|n| round(f64::from(self.gamma).powf(n as f64)))
+            .collect();
+        let gamma = round(f64::from(self.gamma));
+        // What is left of the block from each frame on, and what its frames up to each are worth at its beginning.
+        let (mut rests, mut firsts) = (values.clone(), values);
+        for run in &ahead.runs {
+            for start in run.clone().step_by(self.n_steps.min(run.len())) {
+                let block = start..run.end.min(start.saturating_add(self.n_steps));
+                for i in (start * width..(block.end - 1) * width).rev() {
+                    rests[i] = rests[i] + gamma * rests[i + width];
+                }
+                for (frame, power) in block.zip(&powers).skip(1) {
+                    for i in frame * width..(frame + 1) * width {
+                        firsts[i] = firsts[i - width] + *power * firsts[i];
+                    }
+                }
+            }
+        }
+        let mut sums = rests;
+        for run in &ahead.runs {
+            for (offset, frame) in run.clone().enumerate() {
+                // Frames of its block from this one on.
+                let own = self.n_steps - offset % self.n_steps;
+                let k = ahead.steps[frame];
+                if k < own {
+                    continue;
+                }
+                let power = powers[own];
+                for i in frame * width..(frame + 1) * width {
+                    sums[i] = sums[i] + power * firsts[i + k * width];
+                }
             }
         }
         Tensor::from_vec(sums, reward.shape())
@@ -164,6 +201,14 @@ impl MultiStep {
     fn discount(&self, steps: usize) -> f32 {
         self.gamma.powf(steps as f32)
     }
+}
+
+/// How far can be looked ahead.
+struct Ahead {
+    /// Steps of each frame, row-major.
+    steps: Vec<usize>,
+    /// Frames of one trajectory that follow each other.
+    runs: Vec<Range<usize>>,
 }
 
 /// Where each frame takes what follows from: `ahead` frames later.
@@ -298,6 +343,33 @@ mod tests {
         let out = applied(row(&[false; 4]), 1.0, usize::MAX);
         assert_eq!(ints(&out, &["next", "observation"]), [3; 4]);
         assert_eq!(floats(&out, REWARD), [6.0, 6.0, 5.0, 3.0]);
+    }
+
+    #[test]
+    fn sums_of_any_length_are_those_that_adding_step_by_step_gives() {
+        let done: Vec<bool> = (0..23).map(|t| [4, 5, 12].contains(&t)).collect();
+        let rows = [row(&done), row(&[false; 23])];
+        let mut batch = TensorDict::stack(&rows, 0).unwrap();
+        let rewards: Vec<f32> = (0..2 * 23 * 2).map(|i| ((i * 37) % 11) as f32).collect();
+        let rewards_of = |frame: usize| [rewards[2 * frame], rewards[2 * frame + 1]];
+        let tensor = Tensor::from_slice(&rewards, [2, 23, 2]).unwrap();
+        batch.set(REWARD, tensor).unwrap();
+        for n_steps in (1..=24).chain([1000, usize::MAX - 1, usize::MAX]) {
+            let out = applied(batch.clone(), 0.75, n_steps);
+            let sums = floats(&out, REWARD);
+            let steps = ints(&out, &["steps_to_next_obs"]);
+            for (frame, &steps) in steps.iter().enumerate() {
+                let mut expected = [0.0f64; 2];
+                for later in (frame..frame + steps as usize).rev() {
+                    let now = rewards_of(later);
+                    expected = [0, 1].map(|i| f64::from(now[i]) + 0.75 * expected[i]);
+                }
+                for (i, expected) in expected.into_iter().enumerate() {
+                    let got = f64::from(sums[2 * frame + i]);
+                    assert!((got - expected).abs() < 1e-4, "{n_steps}, frame {frame}");
+                }
+            }
+        }
     }
 
     #[test]
