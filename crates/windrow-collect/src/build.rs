@@ -14,7 +14,7 @@ use crate::builder::{CollectorBuilder, EnvMaker};
 use crate::collector::Collector;
 use crate::consumer::Consumer;
 use crate::core::{Core, Supply};
-use crate::cursor::{Cursor, Restart, TrajIds};
+use crate::cursor::{Cursor, CursorOptions, Restart, TrajIds};
 use crate::driver::Driver;
 use crate::outlet::Outlet;
 use crate::placement::Crew;
@@ -59,6 +59,12 @@ pub(crate) fn build(
         base: 0,
         total_envs: workers * num_envs,
     };
+    let cursor = CursorOptions {
+        // Whole trajectories end where episodes are cut: otherwise one that is longer than a batch would never come.
+        set_truncated: chosen.cursor.set_truncated
+            || (chosen.cursor.reset_at_each_iter && batcher.is_some()),
+        ..chosen.cursor
+    };
     let crew = envs
         .into_iter()
         .zip(actors)
@@ -68,7 +74,7 @@ pub(crate) fn build(
             let envs = (id * num_envs) as u32..((id + 1) * num_envs) as u32;
             Ok(Worker {
                 id,
-                cursor: Cursor::new(&spec, envs, ids, seed, first_episodes, chosen.cursor)?,
+                cursor: Cursor::new(&spec, envs, ids, seed, first_episodes, cursor)?,
                 env,
                 actor,
                 ring: Arc::clone(&ring),
@@ -97,7 +103,7 @@ pub(crate) fn build(
         over: AtomicBool::new(false),
     });
     let consumer = Consumer {
-        batcher,
+        batcher: batcher.map(|batcher| batcher.of_envs(ids.total_envs)),
         split_trajs: chosen.split_trajs,
         ..chosen.consumer
     };

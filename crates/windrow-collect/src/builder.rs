@@ -228,7 +228,8 @@ impl CollectorBuilder {
         self
     }
 
-    /// Begins every batch with new episodes.
+    /// Begins every batch with new episodes. Where [whole trajectories](Self::trajs_per_batch) are put together, those that this
+    /// cuts end there: their last frame is marked as by [`set_truncated`](Self::set_truncated).
     #[must_use]
     pub fn reset_at_each_iter(mut self, reset: bool) -> Self {
         self.cursor.reset_at_each_iter = reset;
@@ -314,7 +315,8 @@ impl CollectorBuilder {
 
     /// Delivers whole trajectories, so many in a batch, put together from as many batches of `frames_per_batch` frames as it
     /// takes. `total_frames` then counts the frames collected and need not divide; those of trajectories that were not
-    /// delivered in the end are dropped and counted in [`Stats::dropped_frames`](crate::Stats::dropped_frames).
+    /// delivered in the end, or that a reset, a seed, a loaded state or the loss of a worker has left without an end, are
+    /// dropped and counted in [`Stats::dropped_frames`](crate::Stats::dropped_frames).
     #[must_use]
     pub fn trajs_per_batch(mut self, trajectories: usize) -> Self {
         self.trajs_per_batch = Some(trajectories);

@@ -6,7 +6,8 @@ mod frames;
 mod gather;
 mod runs;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 pub(crate) use column::rearranged;
@@ -40,8 +41,9 @@ pub enum TrajFormat {
 /// dropped as soon as it was pushed.
 ///
 /// Frames of a trajectory that never ends, such as one that was left by a reset, are kept until
-/// [`clear`](Self::clear). The memory of a batch is used for another one after its last tensor was dropped, so to write
-/// into it, take a copy with [`TensorDict::detach`].
+/// [`clear`](Self::clear); a collector that puts trajectories together itself knows of resets, and drops them. The memory of
+/// a batch is used for another one after its last tensor was dropped, so to write into it, take a copy with
+/// [`TensorDict::detach`].
 ///
 /// ```
 /// use windrow_collect::{Collector, TrajFormat, TrajectoryBatcher};
@@ -65,7 +67,10 @@ pub struct TrajectoryBatcher {
     format: TrajFormat,
     /// All frames that are still wanted, and some that are not.
     frames: Option<Frames>,
-    /// Trajectories without an end, by id.
+    /// How many environments ids are counted over: the next episode of one has an id that is so much greater, or a multiple.
+    /// `None` when nothing is known of ids.
+    envs: Option<i64>,
+    /// Trajectories without an end, each by whom it belongs to: an environment, or nobody but itself.
     open: HashMap<i64, Trajectory, BuildHasherDefault<IdHasher>>,
     /// Trajectories with an end, in the order in which they ended.
     queue: VecDeque<Trajectory>,
@@ -73,8 +78,8 @@ pub struct TrajectoryBatcher {
     pending: usize,
     /// Batches pushed so far.
     pushed: usize,
-    /// Trajectories whose beginning was forgotten: what comes of them is left out.
-    severed: HashSet<i64, BuildHasherDefault<IdHasher>>,
+    /// Ids of trajectories whose beginning was forgotten, likewise: what comes of them is left out.
+    severed: HashMap<i64, i64, BuildHasherDefault<IdHasher>>,
     /// Frames that were left out.
     unwanted: usize,
 }
@@ -150,13 +155,23 @@ impl TrajectoryBatcher {
             trajs_per_batch,
             format,
             frames: None,
+            envs: None,
             open: HashMap::default(),
             queue: VecDeque::new(),
             pending: 0,
             pushed: 0,
-            severed: HashSet::default(),
+            severed: HashMap::default(),
             unwanted: 0,
         })
+    }
+
+    /// For the frames of a collector of `envs` environments, each of which has one trajectory under way at a time: where it
+    /// begins another, as after a reset or a restart of its worker, the one before it never ends and is left out.
+    pub(crate) fn of_envs(self, envs: usize) -> Self {
+        Self {
+            envs: i64::try_from(envs).ok(),
+            ..self
+        }
     }
 
     /// Takes in a copy of the frames of `batch`, `[…, time]`: what comes before time are environments, each with frames
@@ -196,27 +211,34 @@ impl TrajectoryBatcher {
             start: start + run.start,
             len: run.len,
         };
-        if self.severed.contains(&run.id) {
+        let owner = self.envs.map_or(run.id, |envs| run.id.rem_euclid(envs));
+        if self.severed.get(&owner) == Some(&run.id) {
             self.unwanted += run.len;
-            if run.done {
-                self.severed.remove(&run.id);
-            }
             return;
         }
+        self.severed.remove(&owner);
         self.pending += run.len;
-        if !run.done {
-            self.open
-                .entry(run.id)
-                .and_modify(|trajectory| trajectory.push(piece))
-                .or_insert_with(|| Trajectory::new(run.id, piece));
-            return;
-        }
-        let trajectory = match self.open.remove(&run.id) {
-            Some(mut begun) => {
-                begun.push(piece);
-                begun
+        let open = match self.open.entry(owner) {
+            Entry::Occupied(open) if open.get().id != run.id => {
+                let abandoned = open.remove().len;
+                self.pending -= abandoned;
+                self.unwanted += abandoned;
+                self.open.entry(owner)
             }
-            None => Trajectory::new(run.id, piece),
+            open => open,
+        };
+        let trajectory = match (open, run.done) {
+            (Entry::Occupied(mut begun), false) => return begun.get_mut().push(piece),
+            (Entry::Occupied(begun), true) => {
+                let mut ended = begun.remove();
+                ended.push(piece);
+                ended
+            }
+            (Entry::Vacant(none), false) => {
+                none.insert(Trajectory::new(run.id, piece));
+                return;
+            }
+            (Entry::Vacant(_), true) => Trajectory::new(run.id, piece),
         };
         self.queue.push_back(trajectory);
     }
@@ -316,7 +338,9 @@ impl TrajectoryBatcher {
     /// Forgets all frames, and returns how many there were. What is still to come of the trajectories without an end is left
     /// out, so that they are not taken for whole ones.
     pub(crate) fn sever(&mut self) -> usize {
-        self.severed.extend(self.open.drain().map(|(id, _)| id));
+        let open = self.open.drain();
+        self.severed
+            .extend(open.map(|(owner, trajectory)| (owner, trajectory.id)));
         self.queue.clear();
         std::mem::take(&mut self.pending)
     }

@@ -484,7 +484,7 @@ fn a_state_that_makes_no_sense_changes_nothing() {
     let error = collector.load_state_dict(&negative).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "failed to load the state: \"frames\" must not be negative, got -1"
+        "failed to load the state: \"frames\" must be within 0 to 2^62, got -1"
     );
     let mut short = state.clone();
     short.remove("seed").unwrap();

@@ -42,7 +42,10 @@ impl Collector {
         let seed = state.get("seed")?.item::<i64>()? as u64;
         let next_frame = count(state, "next_frame")?;
         let version = count(state, "policy_version")? as i64;
-        let traj_id = count(state, ("traj_pool", "traj_id"))? as i64;
+        // Environments are told by their ids, so that the first of them all has a multiple of their number.
+        let envs = self.core.stats().num_envs as u64;
+        let traj_id = count(state, ("traj_pool", "traj_id"))?;
+        let traj_id = traj_id.next_multiple_of(envs) as i64;
         let weights = state.get_dict("policy_state_dict")?;
         let core = Arc::clone(&self.core);
         core.check_weights(weights)?;
@@ -95,9 +98,16 @@ impl Core {
     }
 }
 
+/// Nothing is counted so far in the life of a collector, and much can still be added.
+const MOST: u64 = 1 << 62;
+
 fn count(state: &TensorDict, key: impl Into<NestedKey>) -> Result<u64, CollectError> {
     let key = key.into();
     let got = state.get(&key)?.item::<i64>()?;
-    u64::try_from(got)
-        .map_err(|_| CollectError::State(format!("{key} must not be negative, got {got}")))
+    match u64::try_from(got) {
+        Ok(count) if count <= MOST => Ok(count),
+        _ => Err(CollectError::State(format!(
+            "{key} must be within 0 to 2^62, got {got}"
+        ))),
+    }
 }
