@@ -6,7 +6,7 @@ use windrow_slab::Lease;
 use crate::CollectError;
 use crate::plan::CatResults;
 use crate::postproc::split_trajectories;
-use crate::trajectories::{MASK, TrajectoryBatcher, rebuilt};
+use crate::trajectories::{IDS, MASK, TrajectoryBatcher, rebuilt};
 
 /// Something done to every batch before it is delivered.
 pub(crate) type Postproc = Box<
@@ -15,6 +15,14 @@ pub(crate) type Postproc = Box<
 
 /// Something that looks at every batch as it is delivered.
 pub(crate) type BatchHook = Box<dyn FnMut(&TensorDict) + Send>;
+
+/// A slab that workers have filled.
+#[derive(Debug)]
+pub(crate) struct Filled {
+    pub(crate) lease: Lease,
+    /// Steps that its longest part was to have.
+    pub(crate) steps: usize,
+}
 
 /// What the user has asked for at the receiving end.
 #[derive(Default)]
@@ -37,14 +45,14 @@ impl Consumer {
     /// environments are spread over workers. Otherwise parts can be one worker's, one after the other.
     pub(crate) fn push(
         &mut self,
-        leases: &[Lease],
+        slabs: &[Filled],
         side_by_side: bool,
     ) -> Result<u64, TensorError> {
         let Some(batcher) = &mut self.batcher else {
             return Ok(0);
         };
-        for lease in leases {
-            push_parts(batcher, lease, side_by_side)?;
+        for slab in slabs {
+            push_parts(batcher, slab, side_by_side)?;
         }
         Ok(batcher.take_unwanted() as u64)
     }
@@ -105,12 +113,13 @@ impl Consumer {
 
 fn push_parts(
     batcher: &mut TrajectoryBatcher,
-    lease: &Lease,
+    slab: &Filled,
     side_by_side: bool,
 ) -> Result<(), TensorError> {
+    let lease = &slab.lease;
     let parts = lease.commits().len();
     if side_by_side && parts > 1 {
-        return batcher.push(&stack(lease, false)?);
+        return batcher.push(&stack(slab, false)?);
     }
     (0..parts).try_for_each(|part| batcher.push(&lease.part(part)?))
 }
@@ -127,60 +136,69 @@ pub(crate) fn unpadded(batch: TensorDict) -> Result<TensorDict, TensorError> {
 
 /// Puts the slabs of a batch, and their parts, together; a view of their memory wherever one can express it.
 ///
+/// A batch of one part, and one of parts side by side, has the shape that it was to have also where they were cut short:
+/// what was not collected is padding.
+///
 /// `preempting`: whether parts may be cut short at any step, so that the mask is there also when none was.
 pub(crate) fn assemble(
-    leases: &[Lease],
+    slabs: &[Filled],
     how: CatResults,
     preempting: bool,
 ) -> Result<TensorDict, TensorError> {
-    if let [lease] = leases {
-        return assemble_slab(lease, how, preempting);
+    if let [slab] = slabs {
+        return assemble_slab(slab, how, preempting);
     }
     // Slabs of several workers lie apart.
-    let parts = leases
+    let parts = slabs
         .iter()
-        .map(|lease| lease.part(0))
+        .map(|slab| slab.lease.part(0))
         .collect::<Result<Vec<_>, _>>()?;
-    put_together(&parts, how, preempting)
+    let steps = slabs.iter().map(|slab| slab.steps).max().unwrap_or(0);
+    put_together(&parts, steps, how, preempting)
 }
 
-/// As [`assemble`], of parts that lie anywhere; not none.
+/// As [`assemble`], of parts that lie anywhere, the longest of which was to have `steps` steps; not none.
 pub(crate) fn put_together(
     parts: &[TensorDict],
+    steps: usize,
     how: CatResults,
     preempting: bool,
 ) -> Result<TensorDict, TensorError> {
+    let short = || parts.iter().any(|part| steps_of(part) < steps);
     match how {
-        CatResults::Stack if preempting || is_uneven(parts) => TensorDict::stack(&pad(parts)?, 0),
+        CatResults::Stack if preempting || short() => TensorDict::stack(&pad(parts, steps)?, 0),
         CatResults::Stack => TensorDict::stack(parts, 0),
         CatResults::Flat | CatResults::Time => cat(parts, how),
     }
 }
 
 fn assemble_slab(
-    lease: &Lease,
+    slab: &Filled,
     how: CatResults,
     preempting: bool,
 ) -> Result<TensorDict, TensorError> {
+    let lease = &slab.lease;
     let parts = lease.commits().len();
-    if parts == 1 && how != CatResults::Stack {
-        return lease.part(0);
+    if how == CatResults::Stack {
+        return stack(slab, preempting);
     }
-    match how {
-        CatResults::Stack => stack(lease, preempting),
-        CatResults::Flat | CatResults::Time => {
-            if let Some(flat) = lease.flat()? {
-                return Ok(flat);
-            }
-            let parts: Vec<TensorDict> = (0..parts)
-                .filter(|&part| lease.commits()[part].steps > 0)
-                .map(|part| lease.part(part))
-                .collect::<Result<_, _>>()?;
-            match parts.is_empty() {
-                true => lease.part(0),
-                false => cat(&parts, how),
-            }
-        }
+    if parts == 1 {
+        let part = lease.part(0)?;
+        return match steps_of(&part) < slab.steps && !preempting {
+            true => pad_time(&part, slab.steps),
+            false => Ok(part),
+        };
+    }
+    if let Some(flat) = lease.flat()? {
+        return Ok(flat);
+    }
+    let parts: Vec<TensorDict> = (0..parts)
+        .filter(|&part| lease.commits()[part].steps > 0)
+        .map(|part| lease.part(part))
+        .collect::<Result<_, _>>()?;
+    match parts.is_empty() {
+        true => lease.part(0),
+        false => cat(&parts, how),
     }
 }
 
@@ -192,7 +210,8 @@ fn cat(parts: &[TensorDict], how: CatResults) -> Result<TensorDict, TensorError>
     if how == CatResults::Time || time == 0 {
         TensorDict::cat(parts, time)
     } else if is_uneven(parts) {
-        TensorDict::cat(&pad(parts)?, 0)
+        let longest = parts.iter().map(steps_of).max().unwrap_or(0);
+        TensorDict::cat(&pad(parts, longest)?, 0)
     } else {
         TensorDict::cat(parts, 0)
     }
@@ -204,37 +223,37 @@ fn is_uneven(parts: &[TensorDict]) -> bool {
         .any(|part| part.batch_size() != parts[0].batch_size())
 }
 
-fn stack(lease: &Lease, preempting: bool) -> Result<TensorDict, TensorError> {
+fn steps_of(part: &TensorDict) -> usize {
+    part.batch_size().last().copied().unwrap_or(0)
+}
+
+fn stack(slab: &Filled, preempting: bool) -> Result<TensorDict, TensorError> {
+    let lease = &slab.lease;
     if let Some(mut stacked) = lease.stacked()? {
         if preempting {
             let mask = Tensor::full(stacked.batch_size(), true)?;
-            stacked.set(("collector", "mask"), mask)?;
+            stacked.set(MASK, mask)?;
         }
         return Ok(stacked);
     }
     let parts = (0..lease.commits().len())
         .map(|part| lease.part(part))
         .collect::<Result<Vec<_>, _>>()?;
-    TensorDict::stack(&pad(&parts)?, 0)
+    TensorDict::stack(&pad(&parts, slab.steps)?, 0)
 }
 
-/// Makes the parts equally long: zeros behind their frames, and `("collector", "mask")` true at them.
-fn pad(parts: &[TensorDict]) -> Result<Vec<TensorDict>, TensorError> {
-    let steps = |part: &TensorDict| part.batch_size().last().copied().unwrap_or(0);
-    let longest = parts.iter().map(steps).max().unwrap_or(0);
-    parts
-        .iter()
-        .map(|part| pad_time(part, longest - steps(part)))
-        .collect()
+/// Makes the parts `steps` steps long; see [`pad_time`].
+fn pad(parts: &[TensorDict], steps: usize) -> Result<Vec<TensorDict>, TensorError> {
+    parts.iter().map(|part| pad_time(part, steps)).collect()
 }
 
-fn pad_time(part: &TensorDict, missing: usize) -> Result<TensorDict, TensorError> {
+/// The part with zeros behind its frames, up to `steps` steps; their trajectory id is -1, which no trajectory has, and
+/// `("collector", "mask")` is false at them.
+fn pad_time(part: &TensorDict, steps: usize) -> Result<TensorDict, TensorError> {
     let time = part.ndim() - 1;
+    let missing = steps.saturating_sub(steps_of(part));
     let mut masked = part.clone();
-    masked.set(
-        ("collector", "mask"),
-        Tensor::full(part.batch_size(), true)?,
-    )?;
+    masked.set(MASK, Tensor::full(part.batch_size(), true)?)?;
     let mut shape = part.batch_size().to_vec();
     shape[time] += missing;
     let mut padded = rebuilt(&masked, part.ndim(), &shape, &mut |tensor| {
@@ -243,6 +262,13 @@ fn pad_time(part: &TensorDict, missing: usize) -> Result<TensorDict, TensorError
         let zeros = Tensor::zeros(tensor.dtype(), shape)?;
         Tensor::cat(&[tensor, &zeros], time)
     })?;
+    if let Ok(ids) = part.get(IDS) {
+        shape[time] = missing;
+        padded.set(
+            IDS,
+            Tensor::cat(&[ids, &Tensor::full(&shape, -1i64)?], time)?,
+        )?;
+    }
     let names: Vec<Option<&str>> = part.names().iter().map(Option::as_deref).collect();
     padded.set_names(&names)?;
     Ok(padded)

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tensordict::{Tensor, TensorDict, TensorError};
-use windrow_slab::{Layout, Lease, SlabError};
+use windrow_slab::{Layout, SlabError};
 
 use crate::CollectError;
-use crate::consumer::{Consumer, assemble, put_together, unpadded};
+use crate::consumer::{Consumer, Filled, assemble, put_together, unpadded};
 use crate::core::Core;
 use crate::placement::Crew;
 use crate::plan::Delivery;
@@ -17,9 +17,9 @@ pub(crate) struct Driver {
     pub(crate) core: Arc<Core>,
     consumer: Consumer,
     /// Slabs of the next batch that were taken already.
-    gathered: Vec<Lease>,
+    gathered: Vec<Filled>,
     /// The slab that was started last, if it was ready before others.
-    last: Option<Lease>,
+    last: Option<Filled>,
 }
 
 impl Driver {
@@ -46,14 +46,14 @@ impl Driver {
             {
                 return self.deliver(batch).map(Some);
             }
-            let Some(leases) = self.poll()? else {
+            let Some(slabs) = self.poll()? else {
                 return Ok(None);
             };
             if self.has_batcher() {
-                self.push(&leases)?;
+                self.push(&slabs)?;
             } else {
-                let batch = self.assemble(&leases)?;
-                drop(leases);
+                let batch = self.assemble(&slabs)?;
+                drop(slabs);
                 return self.deliver(batch).map(Some);
             }
         }
@@ -62,18 +62,18 @@ impl Driver {
     /// What the frames that are collected next give to be written, without padding: one batch, or the trajectories that
     /// they complete, if any, in groups. `None` when no frames are left.
     pub(crate) fn next_writes(&mut self) -> Result<Option<Vec<TensorDict>>, CollectError> {
-        let Some(leases) = self.poll()? else {
+        let Some(slabs) = self.poll()? else {
             return Ok(None);
         };
         let mut batches = Vec::new();
         if self.has_batcher() {
-            self.push(&leases)?;
-            drop(leases);
+            self.push(&slabs)?;
+            drop(slabs);
             while let Some(group) = self.consumer.pop_group()? {
                 batches.push(group);
             }
         } else {
-            batches.push(self.assemble(&leases)?);
+            batches.push(self.assemble(&slabs)?);
         }
         let number = self.core.tally().batches;
         batches
@@ -110,12 +110,12 @@ impl Driver {
         let core = Arc::clone(&self.core);
         core.shared.schedule().counting = false;
         core.ring.end_at(u64::MAX);
-        let leases: Result<Vec<_>, _> = (0..core.plan.slabs_per_batch())
+        let slabs: Result<Vec<_>, _> = (0..core.plan.slabs_per_batch())
             .map(|_| self.collect())
             .collect();
         core.shared.schedule().counting = true;
         core.count_on(core.ring.begun());
-        Ok(self.assemble(&leases?)?)
+        Ok(self.assemble(&slabs?)?)
     }
 
     /// Zeros in the shape of a batch.
@@ -126,7 +126,8 @@ impl Driver {
             .flat_map(|_| &shares.steps)
             .map(|&steps| zeros(core.ring.layout(), steps))
             .collect::<Result<Vec<_>, _>>()?;
-        let batch = put_together(&parts, core.cat_results, core.preempting)?;
+        let longest = shares.steps.iter().copied().max().unwrap_or(0);
+        let batch = put_together(&parts, longest, core.cat_results, core.preempting)?;
         let number = core.tally().batches;
         self.consumer.process(batch, number)
     }
@@ -143,13 +144,13 @@ impl Driver {
         self.core.tally().dropped += self.consumer.drop_frames();
     }
 
-    fn assemble(&self, leases: &[Lease]) -> Result<TensorDict, TensorError> {
-        assemble(leases, self.core.cat_results, self.core.preempting)
+    fn assemble(&self, slabs: &[Filled]) -> Result<TensorDict, TensorError> {
+        assemble(slabs, self.core.cat_results, self.core.preempting)
     }
 
-    fn push(&mut self, leases: &[Lease]) -> Result<(), TensorError> {
+    fn push(&mut self, slabs: &[Filled]) -> Result<(), TensorError> {
         let synchronous = self.core.plan.delivery == Delivery::Synchronous;
-        let dropped = self.consumer.push(leases, synchronous)?;
+        let dropped = self.consumer.push(slabs, synchronous)?;
         self.core.tally().dropped += dropped;
         Ok(())
     }
@@ -162,7 +163,7 @@ impl Driver {
     }
 
     /// The whole slabs of the next batch, counted; `None` when no frames are left.
-    fn poll(&mut self) -> Result<Option<Vec<Lease>>, CollectError> {
+    fn poll(&mut self) -> Result<Option<Vec<Filled>>, CollectError> {
         if self.core.forget.swap(false, Ordering::Relaxed) {
             self.drop_trajectories();
         }
@@ -197,7 +198,8 @@ impl Driver {
             // Parts that were cut short have left frames over.
             self.core.count_on(self.core.ring.begun());
         }
-        let lease = self.collect()?;
+        let slab = self.collect()?;
+        let lease = &slab.lease;
         let core = &self.core;
         let frames = lease.frames() as u64;
         core.tally().frames += frames;
@@ -211,16 +213,17 @@ impl Driver {
                 .collected(frames, core.shared.weights.version(), lease.commits());
             if core.frames_left() > 0 && lease.seq() + 1 == core.shared.schedule().end() {
                 // It may be short, and is ready before a slower one's that was started earlier.
-                self.last = Some(lease);
+                self.last = Some(slab);
             } else {
-                self.gathered.push(lease);
+                self.gathered.push(slab);
             }
         }
         Ok(())
     }
 
-    fn collect(&mut self) -> Result<Lease, CollectError> {
-        self.crew
+    fn collect(&mut self) -> Result<Filled, CollectError> {
+        let lease = self
+            .crew
             .next(&self.core.ring)
             .map_err(|error| match error {
                 CollectError::Slab(SlabError::Stopped) => self
@@ -229,7 +232,12 @@ impl Driver {
                     .take_failure()
                     .map_or(CollectError::ShutDown, CollectError::from),
                 other => other,
-            })
+            })?;
+        let schedule = self.core.shared.schedule();
+        let shares = (0..lease.commits().len()).map(|part| schedule.share(lease.seq(), part));
+        let steps = shares.map(|share| share.steps).max().unwrap_or(0);
+        drop(schedule);
+        Ok(Filled { lease, steps })
     }
 }
 

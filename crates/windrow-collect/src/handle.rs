@@ -31,7 +31,9 @@ impl Handle {
     }
 
     /// Cuts every part short at its next step, until [`start_collection`](Self::start_collection): batches come early, with
-    /// what there is.
+    /// what there is. A batch of one worker, and one of workers side by side, keeps its shape: zeros stand for what was not
+    /// collected, with trajectory id -1, and `("collector", "mask")` is false there. One of several workers' frames one after
+    /// the other has those that there are.
     pub fn stop_collection(&self) {
         self.core.ring.cut_all(true);
     }

@@ -37,8 +37,9 @@ pub enum CatResults {
     Flat,
     /// One after the other along time: `[frames]`, or `[envs, workers · time]`.
     Time,
-    /// Side by side: `[workers, time]`, or `[workers, envs, time]`. Shares of different lengths are padded with zeros, and
-    /// `("collector", "mask")` is true where there is a frame.
+    /// Side by side: `[workers, time]`, or `[workers, envs, time]`. Shares of different lengths, or
+    /// cut short, are padded with zeros; `("collector", "mask")` is true where there is a frame, and trajectory ids are -1
+    /// where there is none.
     Stack,
 }
 
