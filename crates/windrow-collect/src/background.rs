@@ -189,6 +189,7 @@ fn run(mut driver: Driver, gate: &Gate) -> Driver {
         .filter(|error| !matches!(error, CollectError::ShutDown));
     if failure.is_some() {
         driver.core.ring.stop();
+        driver.core.fail();
     }
     let told = failure.as_ref().map(ToString::to_string);
     gate.change(|state| {

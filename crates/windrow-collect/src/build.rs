@@ -101,6 +101,7 @@ pub(crate) fn build(
         forget: AtomicBool::new(false),
         seed: AtomicU64::new(seed),
         over: AtomicBool::new(false),
+        failed: AtomicBool::new(false),
     });
     let consumer = Consumer {
         batcher: batcher.map(|batcher| batcher.of_envs(ids.total_envs)),

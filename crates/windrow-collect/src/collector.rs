@@ -159,7 +159,8 @@ impl Collector {
     ///
     /// Meanwhile weights can be updated, environments seeded and reset, statistics read and collection
     /// [paused](Self::pause); batches cannot be asked for. What goes wrong in the background is the error of the next call that
-    /// returns one, and readers of the buffer that wait for frames are told too.
+    /// returns one, and readers and writers of the buffer are told too. A loop that asks for nothing but [`stats`](Self::stats)
+    /// sees [`failed`](Stats::failed) there, or calls [`check`](Self::check).
     ///
     /// ```
     /// # use std::sync::{Arc, Condvar, Mutex};
@@ -214,6 +215,16 @@ impl Collector {
         };
         self.background = Some(Background::start(driver)?);
         Ok(())
+    }
+
+    /// Returns what the background failed with, once; costs next to nothing, and waits for nothing. For loops that only look at
+    /// [`stats`](Self::stats), which returns no error.
+    ///
+    /// # Errors
+    /// What went wrong in the background, unless a call has told already; [`CollectError::ShutDown`] after that, and after a
+    /// shutdown.
+    pub fn check(&self) -> Result<(), CollectError> {
+        self.check_running()
     }
 
     /// Whether the collector was [started](Self::start) and has not come to its end yet.
@@ -379,6 +390,9 @@ impl Iterator for Collector {
             && !can_go_on(error)
         {
             self.core.ring.stop();
+            if !matches!(error, CollectError::ShutDown) {
+                self.core.fail();
+            }
             self.end(Life::Over);
         }
         Some(batch)

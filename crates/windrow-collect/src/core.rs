@@ -37,6 +37,8 @@ pub(crate) struct Core {
     pub(crate) seed: AtomicU64,
     /// Whether the collector was shut down or has failed.
     pub(crate) over: AtomicBool,
+    /// Whether an error has ended it.
+    pub(crate) failed: AtomicBool,
 }
 
 /// The way of weights to the workers.
@@ -74,6 +76,7 @@ impl Core {
             dropped_frames: tally.dropped,
             total_frames,
             completed: total_frames.is_some_and(|total| tally.frames >= total),
+            failed: self.failed.load(Ordering::Relaxed),
             requested_frames_per_batch: frames_per_batch as usize,
             workers: self.workers(),
             workers_alive: self.shared.alive.load(Ordering::Relaxed),
@@ -88,6 +91,12 @@ impl Core {
             slabs: self.ring.slabs(),
             slab_bytes: self.ring.slabs() * self.ring.layout().bytes(),
         }
+    }
+
+    /// An error has ended the collector: handles say that it is over.
+    pub(crate) fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+        self.over.store(true, Ordering::Relaxed);
     }
 
     /// See [`Collector::worker_stats`](crate::Collector::worker_stats).

@@ -19,6 +19,9 @@ pub struct Stats {
     pub total_frames: Option<u64>,
     /// Whether all frames were delivered.
     pub completed: bool,
+    /// Whether an error has ended the collector, also in the background: [`Collector::check`](crate::Collector::check) tells
+    /// which, unless a call has told already.
+    pub failed: bool,
     /// Frames asked for in a batch.
     pub requested_frames_per_batch: usize,
     /// Workers.

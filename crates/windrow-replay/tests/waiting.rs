@@ -134,6 +134,30 @@ fn the_failure_of_a_writer_is_told_to_a_sample() {
 }
 
 #[test]
+fn the_failure_of_a_writer_is_told_once_to_whoever_calls_next() {
+    let calls: [fn(&ReplayBuffer) -> Result<(), ReplayError>; 4] = [
+        |buffer| buffer.sample(8).map(drop),
+        |buffer| buffer.extend(&frames(5)).map(drop),
+        |buffer| buffer.add(&frames(1).index(0)?).map(drop),
+        ReplayBuffer::check_writers,
+    ];
+    let buffer = builder().build().unwrap();
+    buffer.extend(&frames(5)).unwrap();
+    for call in calls {
+        call(&buffer).unwrap();
+        let (failed, other) = (buffer.attach(), buffer.attach());
+        buffer.detach(failed, Some(SinkError::failed("out of cheese")));
+        // Another collector goes on: it has not failed.
+        Sink::extend(&buffer, other, &frames(5)).unwrap();
+        let held = buffer.len();
+        assert!(matches!(call(&buffer), Err(ReplayError::Writer(_))));
+        assert_eq!(buffer.len(), held);
+        call(&buffer).unwrap();
+        buffer.detach(other, None);
+    }
+}
+
+#[test]
 fn a_writer_that_was_detached_writes_no_more() {
     let buffer = builder().build().unwrap();
     let writer = buffer.attach();

@@ -51,8 +51,8 @@ impl ReplayBuffer {
     /// # Errors
     /// [`ReplayError::Argument`] for a batch without frames, those of the storage when they do not fit,
     /// [`ReplayError::NoRuns`] when the sampler needs to know where trajectories end and cannot,
-    /// [`ReplayError::NotTaken`] and [`ReplayError::NeverThrough`] when the limiter does not let them in. Nothing of the batch
-    /// is visible then.
+    /// [`ReplayError::NotTaken`] and [`ReplayError::NeverThrough`] when the limiter does not let them in,
+    /// [`ReplayError::Writer`] once when a collector has failed. Nothing of the batch is visible then.
     pub fn extend(&self, batch: &TensorDict) -> Result<Vec<i64>, ReplayError> {
         self.extend_within(batch, self.shared.timeout)
     }
@@ -113,6 +113,7 @@ impl ReplayBuffer {
         source: Source,
         timeout: Duration,
     ) -> Result<Vec<i64>, ReplayError> {
+        self.check_writers()?;
         self.put(batch, source, Some(timeout))
             .map_err(|refused| match refused {
                 Refused::Error(error) => error,

@@ -4,6 +4,18 @@ use tensordict::TensorDict;
 use windrow_slab::{Sink, SinkError, WriterId};
 
 use super::ReplayBuffer;
+use crate::ReplayError;
+
+impl ReplayBuffer {
+    /// Returns the failure of a collector that wrote to the buffer, once: to one call of this, `sample` or `extend`. Waits for
+    /// nothing, so that a loop which only looks at [`len`](Self::len) can call it too.
+    ///
+    /// # Errors
+    /// [`ReplayError::Writer`] when a collector has failed and nobody was told yet.
+    pub fn check_writers(&self) -> Result<(), ReplayError> {
+        self.shared.lock().writers.news().map_or(Ok(()), Err)
+    }
+}
 
 impl Sink for ReplayBuffer {
     fn attach(&self) -> WriterId {
