@@ -20,7 +20,8 @@ pub enum Head {
 pub enum Scale {
     /// The network writes the means, then as many numbers that are mapped to deviations.
     Mapped(ScaleMapping),
-    /// The network writes the means only; the logarithms of the deviations are a parameter of their own.
+    /// The network writes the means only; the logarithms of the deviations are a parameter of their own. A deviation that would
+    /// round to 0 is the smallest normal number instead, about 1e-38.
     Parameter {
         /// Name of the parameter, `[actions]`, among the weights: `"log_std"`.
         name: String,
