@@ -34,7 +34,7 @@ where
     R: IntoVecEnv,
 {
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-        R::join((0..num_envs).map(|_| self()).collect())
+        R::join(many(num_envs, self)?)
     }
 }
 
@@ -108,6 +108,18 @@ impl<T: IntoVecEnv> IntoVecEnv for Result<T, EnvError> {
     }
 }
 
+/// `num_envs` of what `make` makes.
+///
+/// # Errors
+/// [`EnvError::Spec`] when there is no memory for so many.
+pub(crate) fn many<T>(num_envs: usize, make: impl FnMut() -> T) -> Result<Vec<T>, EnvError> {
+    let mut made = Vec::new();
+    made.try_reserve_exact(num_envs)
+        .map_err(|_| EnvError::Spec(format!("no memory for {num_envs} environments")))?;
+    made.extend(std::iter::repeat_with(make).take(num_envs));
+    Ok(made)
+}
+
 /// The one copy of something that is a vector of environments already.
 ///
 /// # Errors
@@ -178,6 +190,9 @@ mod tests {
                 .unwrap_err()
                 .starts_with("no environment is called")
         );
+        let many = "no memory for 18446744073709551615 environments";
+        assert_eq!(build(&CartPole::v1, usize::MAX), Err(many.to_owned()));
+        assert_eq!(build(&"CartPole-v1", usize::MAX), Err(many.to_owned()));
         let none = "a vector of environments needs at least one, got none";
         assert_eq!(build(&CartPole::v1, 0), Err(none.to_owned()));
         assert_eq!(

@@ -77,8 +77,9 @@ impl EnvRegistry {
         let entry = Entry {
             one: Box::new(move || Ok(Box::new(single().into_env()?))),
             many: Box::new(move |num_envs| {
-                let envs = (0..num_envs).map(|_| factory().into_env());
-                Ok(Box::new(Serial::new(envs.collect::<Result<_, _>>()?)?))
+                let envs = crate::factory::many(num_envs, || factory().into_env())?;
+                let envs = envs.into_iter().collect::<Result<_, _>>()?;
+                Ok(Box::new(Serial::new(envs)?))
             }),
         };
         self.entries.insert(id.into(), entry);

@@ -173,6 +173,25 @@ impl Spec {
             .collect()
     }
 
+    /// Elements of a value; `None` for a composite, and where they are more than can be counted.
+    fn elements(&self) -> Option<usize> {
+        let product = |shape: &Shape| shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
+        let sum = |counts: &[usize]| {
+            counts
+                .iter()
+                .try_fold(0usize, |n, &more| n.checked_add(more))
+        };
+        match self {
+            Self::Unbounded { shape, .. }
+            | Self::Bounded { shape, .. }
+            | Self::Binary { shape } => product(shape),
+            Self::Discrete { .. } => Some(1),
+            Self::MultiDiscrete { nvec } => sum(nvec).map(|_| nvec.len()),
+            Self::OneHot { nvec } => sum(nvec),
+            Self::Composite(_) => None,
+        }
+    }
+
     fn collect_leaves<'a>(&'a self, prefix: &NestedKey, out: &mut Vec<(NestedKey, &'a Spec)>) {
         match self {
             Self::Composite(entries) => {
@@ -242,6 +261,31 @@ impl EnvSpec {
     #[must_use]
     pub fn action_leaves(&self) -> Vec<LeafSpec> {
         self.action.leaf_specs("action")
+    }
+
+    /// Whether what the spec says of each leaf goes together.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] naming the first leaf with more elements than can be counted, or with another number of bounds than
+    /// elements.
+    pub fn check(&self) -> Result<(), EnvError> {
+        let leaves = self.observation.leaves("observation").into_iter();
+        for (key, leaf) in leaves.chain(self.action.leaves("action")) {
+            let fail = |what: String| Err(EnvError::Spec(format!("{key} of {}: {what}", self.id)));
+            let Some(elements) = leaf.elements() else {
+                return fail(format!("more elements than can be counted: {leaf:?}"));
+            };
+            if let Spec::Bounded { low, high, .. } = leaf
+                && (low.len(), high.len()) != (elements, elements)
+            {
+                return fail(format!(
+                    "expected a lower and an upper bound for each of {elements} elements, got {} lower and {} upper ones",
+                    low.len(),
+                    high.len()
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Becomes the spec of these environments and of `other` together. Names, bounds of observations and time limits may
@@ -372,6 +416,44 @@ mod tests {
         assert!(
             error.starts_with("Nested has no observation \"sound\"; it has \"image\", "),
             "{error}"
+        );
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused_wherever_it_stands() {
+        let bounded = |low: usize, high: usize| Spec::Bounded {
+            dtype: DType::F32,
+            shape: Shape::from_slice(&[2, 2]),
+            low: vec![0.0; low],
+            high: vec![1.0; high],
+        };
+        let vast = [usize::MAX, 2];
+        let refused = [
+            bounded(2, 4),
+            bounded(4, 2),
+            bounded(5, 5),
+            Spec::unbounded(DType::U8, vast),
+            Spec::Binary {
+                shape: Shape::from_slice(&vast),
+            },
+            Spec::OneHot { nvec: vast.into() },
+            Spec::MultiDiscrete { nvec: vast.into() },
+        ];
+        let sound = || bounded(4, 4);
+        EnvSpec::new("x", sound(), sound()).check().unwrap();
+        for spec in refused {
+            let nested = Spec::composite([("a", sound()), ("b", spec.clone())]);
+            assert!(EnvSpec::new("x", spec.clone(), sound()).check().is_err());
+            assert!(EnvSpec::new("x", sound(), spec).check().is_err());
+            let error = EnvSpec::new("x", nested, sound()).check().unwrap_err();
+            assert!(error.to_string().starts_with(r#""b" of x: "#), "{error}");
+        }
+        assert_eq!(
+            EnvSpec::new("x", sound(), bounded(2, 4))
+                .check()
+                .unwrap_err()
+                .to_string(),
+            r#""action" of x: expected a lower and an upper bound for each of 4 elements, got 2 lower and 4 upper ones"#
         );
     }
 

@@ -1,5 +1,6 @@
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
+use crate::factory::many;
 use crate::{Env, EnvError, EnvSpec, VecEnvError};
 
 /// `num_envs` worlds in lockstep. It never resets by itself: the engine does.
@@ -135,9 +136,9 @@ impl<E: Env> Serial<E> {
     /// `num_envs` environments made by `make`.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// As [`new`](Self::new), and when there is no memory for so many.
     pub fn from_fn(num_envs: usize, make: impl FnMut() -> E) -> Result<Self, EnvError> {
-        Self::new(std::iter::repeat_with(make).take(num_envs).collect())
+        Self::new(many(num_envs, make)?)
     }
 }
 

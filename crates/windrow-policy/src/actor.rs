@@ -86,7 +86,9 @@ impl NetworkPolicy {
         let log_std = match &head {
             Head::Normal(Scale::Parameter { initial, .. })
             | Head::TanhNormal(Scale::Parameter { initial, .. }) => {
-                vec![*initial; net.outputs().unwrap_or(0)]
+                // What is wrong with the network is told when the policy is bound.
+                let sound = net.check().is_ok();
+                vec![*initial; net.outputs().filter(|_| sound).unwrap_or(0)]
             }
             _ => Vec::new(),
         };

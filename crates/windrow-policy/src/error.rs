@@ -66,6 +66,18 @@ pub enum PolicyError {
         /// What it was given.
         got: usize,
     },
+    /// A layer that is too large.
+    #[error("layer {layer} ({kind}): no memory for parameters from {inputs} to {outputs} numbers")]
+    LayerMemory {
+        /// Number of the layer.
+        layer: usize,
+        /// Kind of the layer.
+        kind: &'static str,
+        /// Numbers that it reads in a row.
+        inputs: usize,
+        /// Numbers that it writes in a row.
+        outputs: usize,
+    },
     /// New parameters that the policy cannot take.
     #[error(transparent)]
     Weights(#[from] WeightsError),

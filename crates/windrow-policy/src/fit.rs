@@ -55,8 +55,10 @@ impl Fit<'_> {
     /// How `head` writes the environment's action from `width` numbers a row.
     ///
     /// # Errors
-    /// [`PolicyError::Fit`] when the action is not of the kind that the head writes, or of another size.
+    /// [`PolicyError::Fit`] when the action is not of the kind that the head writes, or of another size;
+    /// [`PolicyError::Failed`] when the environment's spec contradicts itself.
     pub(crate) fn action(&self, head: &Head, width: usize) -> Result<Action, PolicyError> {
+        self.env.check().map_err(PolicyError::failed)?;
         let leaves = self.env.action.leaves("action");
         let [(_, spec)] = leaves.as_slice() else {
             return Err(self.error("action leaves", "1", &leaves.len().to_string()));
@@ -130,7 +132,7 @@ impl Fit<'_> {
         let bounds: Bounds = low
             .iter()
             .zip(high)
-            .map(|(&low, &high)| (low as f32, high as f32))
+            .map(|(&low, &high)| (at_least(low), at_most(high)))
             .collect();
         let bad = |&(low, high): &(f32, f32)| !(high - low).is_finite() || low >= high;
         match bounds.iter().position(bad) {
@@ -147,6 +149,19 @@ impl Fit<'_> {
         let what = format!("action for head {head:?}");
         self.error(&what, expected, &describe(spec))
     }
+}
+
+/// The smallest `f32` that is not below `low`: what is rounded the other way lies out of bounds.
+fn at_least(low: f64) -> f32 {
+    match low as f32 {
+        rounded if f64::from(rounded) < low => rounded.next_up(),
+        rounded => rounded,
+    }
+}
+
+/// The largest `f32` that is not above `high`.
+fn at_most(high: f64) -> f32 {
+    -at_least(-high)
 }
 
 fn choices(spec: &Spec) -> Option<Box<[usize]>> {

@@ -48,6 +48,7 @@ impl RandomPolicy {
 
 impl Policy for RandomPolicy {
     fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
+        env.check().map_err(PolicyError::failed)?;
         let leaves = env.action.leaves("action");
         let samplers: Result<_, _> = leaves
             .iter()

@@ -17,11 +17,15 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer from `inputs` to `outputs` numbers, all parameters zero.
+    /// A layer from `inputs` to `outputs` numbers, all parameters zero; without parameters where there is no memory for them,
+    /// which [`Sequential::check`](super::Sequential::check) reports.
     pub(crate) fn zeros(inputs: usize, outputs: usize, has_bias: bool) -> Self {
+        let elements = inputs.checked_mul(outputs);
+        let parameters = elements.and_then(|n| Some((filled(0.0, n)?, filled(0.0, outputs)?)));
+        let (weight, bias) = parameters.unwrap_or_default();
         Self {
-            weight: vec![0.0; inputs * outputs],
-            bias: vec![0.0; outputs],
+            weight,
+            bias,
             has_bias,
             inputs,
             outputs,
@@ -61,6 +65,14 @@ impl Linear {
             self.bias.fill_with(draw);
         }
     }
+}
+
+/// `len` times `value`; `None` where there is no memory for them.
+pub(super) fn filled(value: f32, len: usize) -> Option<Vec<f32>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(len).ok()?;
+    values.resize(len, value);
+    Some(values)
 }
 
 /// One layer of a [`Sequential`](super::Sequential).
@@ -103,6 +115,21 @@ impl Layer {
         match self {
             Self::Linear(linear) => Some(linear.outputs),
             other => other.inputs(),
+        }
+    }
+
+    /// Whether there is memory for all parameters.
+    pub(crate) fn is_whole(&self) -> bool {
+        match self {
+            Self::Linear(Linear {
+                weight,
+                bias,
+                inputs,
+                outputs,
+                ..
+            }) => inputs.checked_mul(*outputs) == Some(weight.len()) && bias.len() == *outputs,
+            Self::LayerNorm(norm) => [norm.weight.len(), norm.bias.len()] == [norm.features(); 2],
+            Self::Activation(_) | Self::Flatten => true,
         }
     }
 

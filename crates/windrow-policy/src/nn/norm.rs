@@ -1,4 +1,5 @@
 use super::aligned::LINE;
+use super::layer::filled;
 
 /// Subtracts a row's mean, divides by its deviation, then scales and shifts each feature.
 ///
@@ -11,22 +12,25 @@ pub struct LayerNorm {
     pub(crate) bias: Vec<f32>,
     /// Added to the variance.
     pub(crate) eps: f32,
+    pub(crate) features: usize,
 }
 
 impl LayerNorm {
-    /// Over `features` numbers, with weight one, bias zero and PyTorch's `eps` of 1e-5.
+    /// Over `features` numbers, with weight one, bias zero and PyTorch's `eps` of 1e-5; without parameters where there is no
+    /// memory for them.
     pub(crate) fn new(features: usize) -> Self {
         Self {
-            weight: vec![1.0; features],
-            bias: vec![0.0; features],
+            weight: filled(1.0, features).unwrap_or_default(),
+            bias: filled(0.0, features).unwrap_or_default(),
             eps: 1e-5,
+            features,
         }
     }
 
     /// Numbers in a row.
     #[must_use]
     pub fn features(&self) -> usize {
-        self.weight.len()
+        self.features
     }
 
     /// Normalises rows of `stride` elements, the first `features` of which count, in place.

@@ -157,10 +157,10 @@ impl Sequential {
         self.layers.iter().rev().find_map(Layer::outputs)
     }
 
-    /// Whether every layer reads as many numbers as the one before it writes.
+    /// Whether every layer reads as many numbers as the one before it writes, and there was memory for its parameters.
     ///
     /// # Errors
-    /// [`PolicyError::Layer`] naming the first layer that does not.
+    /// [`PolicyError::Layer`] naming the first layer that does not; [`PolicyError::LayerMemory`] naming the first without.
     pub fn check(&self) -> Result<(), PolicyError> {
         let mut width = None;
         for (number, layer) in self.layers.iter().enumerate() {
@@ -180,6 +180,14 @@ impl Sequential {
             }
             if layer.outputs() == Some(0) {
                 return Err(fail("outputs of at least", 1, 0));
+            }
+            if !layer.is_whole() {
+                return Err(PolicyError::LayerMemory {
+                    layer: number,
+                    kind: layer.name(),
+                    inputs: layer.inputs().unwrap_or(0),
+                    outputs: layer.outputs().unwrap_or(0),
+                });
             }
             width = layer.outputs().or(width);
         }

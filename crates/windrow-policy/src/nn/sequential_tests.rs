@@ -1,7 +1,8 @@
-use tensordict::{Tensor, TensorDict};
+use tensordict::{DType, Tensor, TensorDict};
+use windrow_env::{EnvSpec, Spec};
 
 use super::*;
-use crate::{Misfit, Noise};
+use crate::{Head, Misfit, NetworkPolicy, Noise, Policy, Scale};
 
 fn numbers(seed: u64, n: usize) -> Vec<f32> {
     let mut noise = Noise::new(seed, 0, 0);
@@ -395,6 +396,38 @@ fn layers_that_cannot_follow_each_other_are_an_error() {
             .check()
             .is_err()
     );
+}
+
+#[test]
+fn layers_that_no_memory_holds_are_an_error() {
+    let new = Sequential::new;
+    let vast = [
+        (new().linear(usize::MAX, 2), (usize::MAX, 2)),
+        (
+            new().linear_without_bias(1 << 40, 1 << 30),
+            (1 << 40, 1 << 30),
+        ),
+        (new().linear(1, usize::MAX / 2), (1, usize::MAX / 2)),
+        (new().layer_norm(usize::MAX), (usize::MAX, usize::MAX)),
+    ];
+    for (net, (inputs, outputs)) in vast {
+        let mut net = new().flatten().layer(net.layers()[0].clone()).seed(3);
+        let error = net.forward(&[], &mut []).unwrap_err().to_string();
+        let told = format!("no memory for parameters from {inputs} to {outputs} numbers");
+        assert!(
+            error.starts_with("layer 1 (") && error.ends_with(&told),
+            "{error}"
+        );
+        assert!(
+            NetworkPolicy::new(net, Head::Normal(Scale::log_std()))
+                .bind(&EnvSpec::new(
+                    "x",
+                    Spec::unbounded(DType::F32, [1]),
+                    Spec::discrete(2)
+                ))
+                .is_err()
+        );
+    }
 }
 
 #[test]
