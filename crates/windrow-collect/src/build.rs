@@ -286,8 +286,16 @@ fn not_positive(name: &'static str, got: u64) -> CollectError {
     }
 }
 
+fn too_many(name: &'static str, expected: &'static str, got: usize) -> CollectError {
+    CollectError::OutOfRange {
+        name,
+        expected,
+        got: got as f64,
+    }
+}
+
 /// A seed that differs from run to run: the standard library keys its hash maps with the operating system's entropy.
-fn entropy() -> u64 {
+pub(crate) fn entropy() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     // Seeds are shown as `i64` in saved states.
     RandomState::new().hash_one(0u8) >> 1

@@ -25,8 +25,8 @@ pub use report::Evaluation;
 /// `n / p` of each, and one more of the first `n % p` environments. So short episodes are not preferred, as they would be
 /// if the first `n` to end were taken. An environment without an end needs [`max_steps`](EvaluatorBuilder::max_steps).
 ///
-/// Every evaluation begins from the same seed, so that weights are compared on the same episodes and an evaluation that was
-/// skipped changes nothing for the next.
+/// With a [seed](EvaluatorBuilder::seed), every evaluation begins from it, so that weights are compared on the same episodes and
+/// an evaluation that was skipped changes nothing for the next. Without, each has episodes of its own.
 ///
 /// Training is left alone: weights are copied when they are given, nothing else is shared, and between evaluations the
 /// thread sleeps. All methods may be called from any thread.

@@ -4,9 +4,9 @@
 use tensordict::DType;
 use windrow_collect::{CollectError, Collector, CollectorBuilder, WorkerError, WorkerFault};
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
-use windrow_env::{CartPole, EnvError, Pendulum};
+use windrow_env::{CartPole, Env, EnvError, EnvSpec, Outcome, Pendulum, Spec};
 use windrow_policy::{Head, NetworkPolicy, PolicyError, nn::Sequential, policy_fn};
-use windrow_slab::{Key, LeafSpec};
+use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
 fn refused(builder: CollectorBuilder) -> String {
     builder.build().unwrap_err().to_string()
@@ -50,6 +50,63 @@ fn frame_counts_must_fit() {
         refused(cartpole().frames_per_batch(3).max_frames_per_traj(0))
             .contains("max_frames_per_traj")
     );
+}
+
+#[test]
+fn absurdly_many_workers_or_environments_are_refused() {
+    for workers in [(1 << 16) + 1, 1 << 42, usize::MAX] {
+        let error = refused(cartpole().num_workers(workers).frames_per_batch(10));
+        assert!(
+            error.starts_with("num_workers must be within 1 to 65536, got "),
+            "{error}"
+        );
+    }
+    for envs in [1 << 50, usize::MAX] {
+        for builder in [cartpole(), Collector::builder(CartPole::v1)] {
+            let error = refused(builder.num_envs(envs).frames_per_batch(10));
+            assert!(
+                error.contains(&format!("no memory for {envs} environments")),
+                "{error}"
+            );
+        }
+    }
+}
+
+/// An environment that is never stepped.
+struct Contradictory(EnvSpec);
+
+impl Env for Contradictory {
+    fn spec(&self) -> &EnvSpec {
+        &self.0
+    }
+
+    fn reset(&mut self, _: Option<u64>, _: RowMut<'_>) -> Result<(), EnvError> {
+        Ok(())
+    }
+
+    fn step(&mut self, _: Row<'_>, _: RowMut<'_>) -> Result<Outcome, EnvError> {
+        Ok(Outcome::default())
+    }
+}
+
+#[test]
+fn specs_that_contradict_themselves_are_refused_whoever_acts() {
+    let short = Spec::Bounded {
+        dtype: DType::F32,
+        shape: [4].into_iter().collect(),
+        low: vec![1.0; 2],
+        high: vec![2.0; 2],
+    };
+    let free = Spec::unbounded(DType::F32, [1]);
+    for (observation, action) in [(free.clone(), short.clone()), (short, free)] {
+        let spec = EnvSpec::new("x", observation, action);
+        let env = move || Contradictory(spec.clone());
+        let error = refused(Collector::builder(env).frames_per_batch(10));
+        assert!(
+            error.contains("a lower and an upper bound for each of 4 elements"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -14,7 +14,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use windrow_collect::{Collector, CollectorBuilder, OnLoss};
+use tensordict::{NestedKey, Tensor};
+use windrow_collect::{CollectError, Collector, CollectorBuilder, OnLoss, Placement};
+use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
 use windrow_policy::policy_fn;
 use windrow_slab::{Key, Row, RowMut};
@@ -123,4 +125,97 @@ fn what_was_drawn_before_a_loss_is_not_drawn_again_after_a_resume() {
             assert!(after.noise().is_disjoint(&noise), "{place}");
         }
     }
+}
+
+#[test]
+fn no_noise_is_drawn_twice_by_a_worker_that_starts_over() {
+    for (placement, interrupted) in [
+        (Placement::Inline, false),
+        (Placement::Threads, false),
+        (Placement::Inline, true),
+    ] {
+        let drawn = Arc::new(Mutex::new(Vec::new()));
+        let noise = Arc::clone(&drawn);
+        let action = Faulty::new(None, Duration::ZERO).spec().action_leaves();
+        let policy = policy_fn(action, move |input, mut out| {
+            let places = input.envs.ids().iter().zip(input.envs.frames());
+            let places = places.map(|(env, frame)| (*env, *frame));
+            noise.lock().unwrap().extend(places);
+            out.get_mut::<i64>(Key::new(0))?.fill(1);
+            Ok(())
+        });
+        let env = || FailingEnv::new(LedgerEnv::from_seed(), FailAt::Step(7), Failure::Error);
+        let mut collector = Collector::builder(env)
+            .num_envs(2)
+            .frames_per_batch(4)
+            .placement(placement)
+            .policy(policy)
+            .on_loss(OnLoss::Restart { budget: 5 })
+            .interruptions(if interrupted { |_| true } else { |_| false })
+            .build()
+            .unwrap();
+        for _ in 0..15 {
+            match collector.next().unwrap() {
+                Ok(batch) => drop(batch),
+                Err(error) => assert!(matches!(error, CollectError::Interrupted(_)), "{error}"),
+            }
+        }
+        collector.shutdown().unwrap();
+        assert!(interrupted || collector.stats().restarts > 3);
+        let drawn = drawn.lock().unwrap();
+        let places: BTreeSet<_> = drawn.iter().collect();
+        assert_eq!(places.len(), drawn.len(), "{placement:?}, {interrupted}");
+    }
+}
+
+/// The figures of a state that count something.
+fn counted() -> [NestedKey; 5] {
+    [
+        "frames".into(),
+        "iter".into(),
+        "next_frame".into(),
+        "policy_version".into(),
+        ("traj_pool", "traj_id").into(),
+    ]
+}
+
+#[test]
+fn figures_beyond_all_counting_are_refused_and_those_before_go_on() {
+    let build = || {
+        let env = || LedgerEnv::from_seed().with_max_length(5);
+        let builder = Collector::builder(env).num_envs(3).frames_per_batch(12);
+        builder.trajs_per_batch(1).build().unwrap()
+    };
+    let state = build().state_dict().unwrap();
+    for (key, figure) in counted()
+        .into_iter()
+        .flat_map(|key| [-1, (1 << 62) + 1, i64::MAX].map(|figure| (key.clone(), figure)))
+    {
+        let mut forged = state.clone();
+        forged.set(&key, Tensor::scalar(figure)).unwrap();
+        let error = build().load_state_dict(&forged).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!("failed to load the state: {key} must be within 0 to 2^62, got {figure}")
+        );
+    }
+    let mut last = state;
+    for key in counted() {
+        last.set(&key, Tensor::scalar(1i64 << 62)).unwrap();
+    }
+    let mut collector = build();
+    collector.load_state_dict(&last).unwrap();
+    let weights = collector.policy_weights();
+    let version = collector.update_policy_weights(&weights).unwrap();
+    assert_eq!(version, (1 << 62) + 1);
+    for _ in 0..20 {
+        let batch = collector.next().unwrap().unwrap();
+        let ids: Vec<i64> = batch
+            .get(("collector", "traj_ids"))
+            .unwrap()
+            .to_vec()
+            .unwrap();
+        assert!(ids.iter().all(|&id| id == 0 || id >= 1 << 62));
+    }
+    assert!(collector.state_dict().is_ok());
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use windrow_env::{EnvError, EnvSpec, StepCounter, VecEnv};
 
-use super::not_positive;
+use super::{not_positive, too_many};
 use crate::CollectError;
 use crate::builder::{CollectorBuilder, EnvMaker};
 use crate::error::{WorkerError, WorkerFault};
@@ -25,10 +25,16 @@ pub(super) fn env_makers(chosen: &CollectorBuilder) -> Result<Vec<EnvMaker>, Col
         }
         (_, envs) => envs,
     };
+    if workers > MOST_WORKERS {
+        return Err(too_many("num_workers", "1 to 65536", workers));
+    }
     Ok((0..workers)
         .map(|worker| Arc::clone(&chosen.envs[worker.min(chosen.envs.len() - 1)]))
         .collect())
 }
+
+/// No machine runs more threads than this.
+const MOST_WORKERS: usize = 1 << 16;
 
 /// How often whoever waits for environments is asked whether to wait on.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -54,14 +60,21 @@ pub(super) fn make_all(
 pub(super) fn common(envs: &[Box<dyn VecEnv>]) -> Result<(EnvSpec, usize), CollectError> {
     let (mut spec, num_envs) = (envs[0].spec().clone(), envs[0].num_envs());
     for (worker, env) in envs.iter().enumerate() {
-        spec.join(env.spec())
-            .map_err(|source| CollectError::Env { worker, source })?;
+        let joined = env.spec().check().and_then(|()| spec.join(env.spec()));
+        joined.map_err(|source| CollectError::Env { worker, source })?;
         if env.num_envs() != num_envs {
             return Err(CollectError::Workers(format!(
                 "workers have as many environments as each other: expected {num_envs} as worker 0, got {} from worker {worker}",
                 env.num_envs()
             )));
         }
+    }
+    if u32::try_from(num_envs.saturating_mul(envs.len())).is_err() {
+        return Err(too_many(
+            "num_envs",
+            "as many as can be told by 32 bits over all workers",
+            num_envs,
+        ));
     }
     Ok((spec, num_envs))
 }

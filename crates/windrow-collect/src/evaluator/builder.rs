@@ -161,10 +161,10 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Seed of every evaluation: environment `i` is reset with `seed + i`. Without it, one is drawn when the evaluator is
-    /// built, and told by [`Evaluation::seed`].
+    /// Seed of every evaluation: environment `i` is reset with `seed + i`, and actions that are sampled derive from it too. So
+    /// weights are compared on the same episodes, and the same weights give the same result again.
     ///
-    /// The noise of actions that are sampled goes on from evaluation to evaluation all the same.
+    /// Without it, each evaluation draws a seed of its own, which [`Evaluation::seed`] tells.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);

@@ -13,6 +13,7 @@ use super::Evaluation;
 use super::board::{Job, Presence, Shared, Snapshot};
 use super::builder::{EnvMaker, Metrics, OnResult, PolicyChoice};
 use super::report::{About, DONE, Episodes, KEYS, MASK};
+use crate::build::entropy;
 use crate::{CollectError, Collector, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault};
 
 /// Steps of a batch: enough that a batch costs next to nothing, and few enough that little is collected in vain after
@@ -25,13 +26,13 @@ pub(super) struct Recipe {
     pub(super) policy: PolicyChoice,
     pub(super) num_envs: usize,
     pub(super) max_steps: Option<usize>,
-    /// Known from the first collector on, if not before.
+    /// What every evaluation begins from; without, each from another seed.
     pub(super) seed: Option<u64>,
     pub(super) exploration_type: ExplorationType,
 }
 
 impl Recipe {
-    fn collector(&mut self) -> Result<(Collector, usize), CollectError> {
+    fn collector(&self) -> Result<(Collector, usize), CollectError> {
         let (maker, asked, max_steps) = (Arc::clone(&self.env), self.num_envs, self.max_steps);
         let make = move || limited(maker.build(asked)?, max_steps);
         let env = make().map_err(|source| CollectError::Env { worker: 0, source })?;
@@ -49,9 +50,7 @@ impl Recipe {
         if let Some(seed) = self.seed {
             builder = builder.seed(seed);
         }
-        let collector = (self.policy)(builder).build()?;
-        self.seed = Some(collector.stats().seed);
-        Ok((collector, num_envs))
+        Ok(((self.policy)(builder).build()?, num_envs))
     }
 }
 
@@ -149,7 +148,7 @@ impl Runner {
             collector.update_policy_weights(&snapshot.weights)?;
             self.weights = Some(snapshot);
         }
-        let seed = self.recipe.seed.unwrap_or_default();
+        let seed = self.recipe.seed.unwrap_or_else(entropy);
         let began = Instant::now();
         collector.set_seed(seed, false);
         let columns = if self.wanted.metrics.is_some() {

@@ -157,18 +157,31 @@ fn every_evaluation_begins_anew_from_the_same_seed() {
     }
 }
 
+/// Acts at random in environments that begin at random.
+fn random() -> EvaluatorBuilder {
+    Evaluator::builder("CartPole-v1")
+        .policy(RandomPolicy::new())
+        .exploration_type(ExplorationType::Random)
+}
+
 #[test]
-fn a_seed_is_drawn_where_none_was_given() {
-    let random = || {
-        Evaluator::builder("CartPole-v1")
-            .policy(RandomPolicy::new())
-            .build()
-            .unwrap()
-    };
-    let (one, two) = (random(), random());
-    let seed = one.evaluate(None, None).unwrap().seed;
-    assert_eq!(one.evaluate(None, None).unwrap().seed, seed);
-    assert_ne!(two.evaluate(None, None).unwrap().seed, seed);
+fn without_a_seed_each_evaluation_draws_one_and_has_episodes_of_its_own() {
+    let evaluators = [random(), random()].map(|builder| builder.build().unwrap());
+    let results: Vec<_> = [0, 0, 1, 1]
+        .iter()
+        .map(|&one: &usize| evaluators[one].evaluate(None, None).unwrap())
+        .collect();
+    for (i, result) in results.iter().enumerate() {
+        for other in &results[..i] {
+            assert_ne!(result.seed, other.seed);
+            assert_ne!(result.returns, other.returns);
+        }
+        // What it tells is enough to see the same episodes again.
+        let again = random().seed(result.seed).build().unwrap();
+        for _ in 0..2 {
+            assert_eq!(again.evaluate(None, None).unwrap().returns, result.returns);
+        }
+    }
 }
 
 #[test]
