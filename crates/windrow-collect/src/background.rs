@@ -189,13 +189,16 @@ fn run(mut driver: Driver, gate: &Gate) -> Driver {
         .filter(|error| !matches!(error, CollectError::ShutDown));
     if failure.is_some() {
         driver.core.ring.stop();
-        driver.core.fail();
     }
     let told = failure.as_ref().map(ToString::to_string);
     gate.change(|state| {
         state.failed = failure.is_some();
         state.failure = failure;
     });
+    // Who sees it asks why, so the reason is there before.
+    if told.is_some() {
+        driver.core.fail();
+    }
     if let Some(outlet) = &driver.core.outlet {
         outlet.detach(told);
     }

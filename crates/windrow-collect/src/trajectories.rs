@@ -412,3 +412,65 @@ impl Hasher for IdHasher {
         self.0 = product ^ (product >> 32);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::runs::DONE;
+    use super::*;
+
+    /// Frames of one environment whose trajectory `id` ends with the last of them or not.
+    fn frames(id: i64, len: usize, ends: bool) -> TensorDict {
+        let mut batch = TensorDict::new([len]);
+        let mut done = vec![false; len];
+        done[len - 1] = ends;
+        let ids = Tensor::full([len], id).unwrap();
+        batch.set(IDS, ids).unwrap();
+        batch
+            .set(DONE, Tensor::from_vec(done, [len]).unwrap())
+            .unwrap();
+        batch.set("x", Tensor::full([len], id).unwrap()).unwrap();
+        batch
+    }
+
+    fn held(batcher: &TrajectoryBatcher) -> usize {
+        batcher.frames.as_ref().map_or(0, Frames::len)
+    }
+
+    #[test]
+    fn memory_is_bounded_by_what_may_still_be_delivered() {
+        let new = || TrajectoryBatcher::new(1, TrajFormat::Cat).unwrap();
+        // One after the other ends and is taken, beside one that goes on.
+        let mut batcher = new();
+        batcher.push(&frames(-1, 3, false)).unwrap();
+        for id in 0..200 {
+            batcher.push(&frames(id, 10, true)).unwrap();
+            assert!(batcher.pop().unwrap().is_some());
+            assert!(held(&batcher) <= SLACK * 3 + 2 * 10);
+        }
+        // One after the other is left for the next.
+        let mut batcher = new().of_envs(1);
+        for id in 0..200 {
+            batcher.push(&frames(id, 10, false)).unwrap();
+            assert_eq!(batcher.pending_frames(), 10);
+            assert_eq!(batcher.take_unwanted(), if id == 0 { 0 } else { 10 });
+            assert!(held(&batcher) <= SLACK * 10 + 2 * 10);
+        }
+    }
+
+    #[test]
+    fn the_beginning_of_a_trajectory_is_no_whole_one_nor_is_what_comes_of_a_forgotten_one() {
+        let mut batcher = TrajectoryBatcher::new(1, TrajFormat::Cat)
+            .unwrap()
+            .of_envs(2);
+        batcher.push(&frames(0, 4, false)).unwrap();
+        batcher.push(&frames(1, 3, false)).unwrap();
+        assert_eq!(batcher.sever(), 7);
+        // What workers had collected already still comes, and then the next episodes.
+        batcher.push(&frames(0, 2, true)).unwrap();
+        batcher.push(&frames(3, 2, true)).unwrap();
+        batcher.push(&frames(2, 5, true)).unwrap();
+        assert_eq!(batcher.take_unwanted(), 2);
+        let mut popped = || batcher.pop().unwrap().map(|batch| batch.numel());
+        assert_eq!([popped(), popped(), popped()], [Some(2), Some(5), None]);
+    }
+}
