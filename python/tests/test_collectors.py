@@ -242,9 +242,15 @@ def test_an_interruptor_cuts_batches_short() -> None:
     interruptor = Interruptor()
     collector = Collector(cartpole, frames_per_batch=50, interruptor=interruptor)
     interruptor.stop_collection()
-    assert next(collector).numel() == 1 and interruptor.collection_stopped()
+    batch = next(collector)
+    assert batch.shape == (50,) and interruptor.collection_stopped()
+    # There is one frame, and what stands for the others says so.
+    assert batch["collector", "mask"].tolist() == [True] + [False] * 49
+    assert batch["collector", "traj_ids"].tolist() == [0] + [-1] * 49
     interruptor.start_collection()
-    assert next(collector).numel() == 50
+    batch = next(collector)
+    assert batch.shape == (50,) and ("collector", "mask") not in batch.keys(True)
+    assert collector.stats()["frames"] == 51
 
 
 def test_start_fills_a_buffer_in_the_background() -> None:

@@ -10,7 +10,8 @@ class Interruptor:
     """Cuts batches of the collectors that it was given to short, from any thread.
 
     A batch that is being collected ends at its next step; those that follow have one step for each environment, until
-    :meth:`start_collection`.
+    :meth:`start_collection`. A batch of one worker, or of workers side by side, keeps its shape: where no frame was recorded,
+    trajectory ids are -1 and ``("collector", "mask")`` is False.
     """
 
     def __init__(self) -> None:
