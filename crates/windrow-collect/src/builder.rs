@@ -317,6 +317,9 @@ impl CollectorBuilder {
     /// takes. `total_frames` then counts the frames collected and need not divide; those of trajectories that were not
     /// delivered in the end, or that a reset, a seed, a loaded state or the loss of a worker has left without an end, are
     /// dropped and counted in [`Stats::dropped_frames`](crate::Stats::dropped_frames).
+    ///
+    /// An episode that never ends is never delivered, and its frames are kept meanwhile: see
+    /// [`max_frames_per_traj`](Self::max_frames_per_traj).
     #[must_use]
     pub fn trajs_per_batch(mut self, trajectories: usize) -> Self {
         self.trajs_per_batch = Some(trajectories);

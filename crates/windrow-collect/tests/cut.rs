@@ -13,7 +13,7 @@ use windrow_collect::{
 use windrow_env::testing::LedgerEnv;
 use windrow_slab::{Sink, SinkError, WriterId};
 
-use frames::{Frame, frames, mask};
+use frames::{frames, mask};
 
 /// A batch of these shares that is cut short after a step.
 fn cut_short(builder: CollectorBuilder) -> TensorDict {
@@ -62,15 +62,20 @@ fn a_batch_that_was_cut_short_keeps_its_shape_and_says_which_frames_there_are() 
 #[test]
 fn frames_of_several_workers_one_after_the_other_are_those_that_there_are() {
     for how in [CatResults::Flat, CatResults::Time] {
-        let workers = || {
+        let workers = |workers| {
             MultiSyncCollector::builder(LedgerEnv::from_seed)
-                .num_workers(4)
+                .num_workers(workers)
                 .cat_results(how)
         };
-        for builder in [workers(), workers().preemptive_threshold(0.0)] {
+        let preempted = |of| workers(of).preemptive_threshold(0.0);
+        for (builder, expected) in [
+            (workers(4), 0..4),
+            (preempted(4), 0..4),
+            (preempted(1), 0..1),
+        ] {
             let batch = cut_short(builder);
-            let envs: Vec<i64> = frames(&batch).iter().map(Frame::env).collect();
-            assert_eq!(envs, [0, 1, 2, 3], "{how:?}");
+            let envs = frames(&batch).into_iter().map(|frame| frame.env());
+            assert!(envs.eq(expected), "{how:?}");
             assert!(!batch.contains_key(("collector", "mask")));
         }
     }

@@ -186,6 +186,17 @@ mod tests {
     }
 
     #[test]
+    fn weights_that_are_what_they_were_are_another_version() {
+        let store = WeightStore::new(1);
+        let same = weights(1.0);
+        for version in 1..4 {
+            assert_eq!(store.publish(&same), version);
+            assert_eq!(store.other_than(version - 1, 0).unwrap().version, version);
+        }
+        assert_eq!(store.publish_to(0, &same), Some(4));
+    }
+
+    #[test]
     fn one_worker_can_have_weights_of_its_own() {
         let store = WeightStore::new(2);
         assert_eq!(store.publish_to(1, &weights(7.0)), Some(1));
