@@ -5,10 +5,11 @@
 mod frames;
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    CatResults, Collector, CollectorBuilder, MultiAsyncCollector, MultiSyncCollector,
+    CatResults, Collector, CollectorBuilder, Delivery, MultiAsyncCollector, MultiSyncCollector,
 };
 use windrow_env::testing::LedgerEnv;
 use windrow_slab::{Sink, SinkError, WriterId};
@@ -107,4 +108,25 @@ impl Sink for Sizes {
     }
 
     fn detach(&self, _: WriterId, _: Option<SinkError>) {}
+}
+
+#[test]
+fn the_short_batch_is_the_last_one_also_where_others_are_slower() {
+    for workers_per_batch in [1, 2] {
+        let times = [Duration::from_millis(10), Duration::ZERO];
+        let envs = times.map(|time| move || LedgerEnv::from_seed().with_step_time(time));
+        let mut collector = MultiAsyncCollector::builder(LedgerEnv::from_seed)
+            .worker_envs(envs)
+            .delivery(Delivery::FirstCome { workers_per_batch })
+            .frames_per_batch(10)
+            .total_frames(45)
+            .partial_last_batch(true)
+            .build()
+            .unwrap();
+        let frames: Vec<usize> = collector
+            .by_ref()
+            .map(|batch| batch.unwrap().numel())
+            .collect();
+        assert_eq!(frames, [10, 10, 10, 10, 5]);
+    }
 }
