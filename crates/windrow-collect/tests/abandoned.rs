@@ -150,3 +150,20 @@ fn episodes_longer_than_a_batch_that_begins_with_a_reset_are_delivered() {
     }
     assert_eq!(collector.stats().frames, 300);
 }
+
+#[test]
+fn frames_that_would_make_no_whole_step_are_not_collected() {
+    for placement in [Placement::Inline, Placement::Threads] {
+        let mut collector = Collector::builder("CartPole-v1")
+            .num_envs(4)
+            .placement(placement)
+            .frames_per_batch(8)
+            .total_frames(31)
+            .trajs_per_batch(1)
+            .build()
+            .unwrap();
+        assert!(collector.by_ref().all(|batch| batch.is_ok()));
+        let stats = collector.stats();
+        assert_eq!((stats.frames, stats.completed), (28, true));
+    }
+}

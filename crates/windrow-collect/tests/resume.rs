@@ -128,6 +128,27 @@ fn what_was_drawn_before_a_loss_is_not_drawn_again_after_a_resume() {
 }
 
 #[test]
+fn a_worker_that_starts_over_acts_with_the_weights_that_were_published_last() {
+    for crew in all() {
+        let fault = Fault::new(At::Step(25), How::Error, 1);
+        let builder = crew.builder([None, Some(fault)]);
+        let mut collector = builder
+            .on_loss(OnLoss::Restart { budget: 3 })
+            .build()
+            .unwrap();
+        collector
+            .update_policy_weights(&stamp::weights(5.0))
+            .unwrap();
+        let mut left = crew.batches(4);
+        while left > 0 {
+            let frames = frames::frames(&collector.next().unwrap().unwrap());
+            assert!(frames.iter().all(|frame| frame.weight == 5.0), "{crew:?}");
+            left -= usize::from(collector.stats().restarts > 0);
+        }
+    }
+}
+
+#[test]
 fn no_noise_is_drawn_twice_by_a_worker_that_starts_over() {
     for (placement, interrupted) in [
         (Placement::Inline, false),

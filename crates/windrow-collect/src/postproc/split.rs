@@ -160,6 +160,13 @@ mod tests {
     }
 
     #[test]
+    fn pieces_come_environment_by_environment_also_where_a_later_one_ends_first() {
+        let split = split_trajectories(&with_ids(&[2, 3], IDS, &[7, 7, 7, 4, 9, 9])).unwrap();
+        assert_eq!(ints(&split, IDS), [7, 7, 7, 4, 0, 0, 9, 9, 0]);
+        assert_eq!(ints(&split, &["observation"]), [1, 2, 3, 4, 0, 0, 5, 6, 0]);
+    }
+
+    #[test]
     fn workers_and_nested_dicts_keep_what_follows_time() {
         let mut batch = with_ids(&[2, 1, 2], IDS, &[1, 2, 3, 3]);
         let mut agents = TensorDict::new([2, 1, 2, 5]);
