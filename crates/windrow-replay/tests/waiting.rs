@@ -133,9 +133,12 @@ fn the_failure_of_a_writer_is_told_to_a_sample() {
     assert!(buffer.sample(8).is_ok());
 }
 
+/// A call on a buffer.
+type Call = fn(&ReplayBuffer) -> Result<(), ReplayError>;
+
 #[test]
 fn the_failure_of_a_writer_is_told_once_to_whoever_calls_next() {
-    let calls: [fn(&ReplayBuffer) -> Result<(), ReplayError>; 4] = [
+    let calls: [Call; 4] = [
         |buffer| buffer.sample(8).map(drop),
         |buffer| buffer.extend(&frames(5)).map(drop),
         |buffer| buffer.add(&frames(1).index(0)?).map(drop),
