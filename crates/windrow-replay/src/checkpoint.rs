@@ -3,15 +3,18 @@
 //! ```text
 //! checkpoint/
 //!   manifest.json          names the folder, and length and CRC-32 of each file in it
-//!   00000007/
+//!   windrow-00000007/
 //!     rows-0.safetensors   frames, some thousands each
 //!     …
 //! ```
 //!
 //! A new checkpoint is written into a folder of its own and brought to the disk; then the manifest is replaced, in one
 //! step; then the folder before is removed. Killed anywhere, a process leaves the last finished checkpoint.
+//!
+//! The directory may hold other things. A checkpoint removes files of its own kind from folders of its own name and from the
+//! folder that the manifest before named, then the folder if it is empty, and nothing else.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -26,6 +29,8 @@ pub use read::Checkpoint;
 pub use write::CheckpointWriter;
 
 const MANIFEST: &str = "manifest.json";
+/// What the files of a checkpoint end in.
+const EXTENSION: &str = "safetensors";
 /// What a manifest says of itself.
 const FORMAT: &str = "windrow checkpoint 1";
 
@@ -33,6 +38,8 @@ const FORMAT: &str = "windrow checkpoint 1";
 #[derive(Debug, Default)]
 struct Manifest {
     generation: u64,
+    /// Name of the folder that the files are in.
+    folder: String,
     files: Vec<FileEntry>,
     sections: Map<String, Value>,
 }
@@ -55,6 +62,7 @@ impl Manifest {
         let body = json!({
             "format": FORMAT,
             "generation": self.generation,
+            "folder": self.folder,
             "files": files,
             "sections": self.sections,
         });
@@ -90,13 +98,23 @@ impl Manifest {
     fn of_json(json: &Value) -> Option<Self> {
         let file = |file: &Value| {
             Some(FileEntry {
-                name: file["name"].as_str()?.to_owned(),
+                name: file["name"]
+                    .as_str()
+                    .filter(|name| is_plain(name))?
+                    .to_owned(),
                 bytes: file["bytes"].as_u64()?,
                 crc32: u32::try_from(file["crc32"].as_u64()?).ok()?,
             })
         };
+        let generation = json["generation"].as_u64()?;
+        let folder = match &json["folder"] {
+            // Before folders were named, they had the number alone.
+            Value::Null => format!("{generation:08}"),
+            name => name.as_str().filter(|name| is_plain(name))?.to_owned(),
+        };
         Some(Self {
-            generation: json["generation"].as_u64()?,
+            generation,
+            folder,
             files: json["files"]
                 .as_array()?
                 .iter()
@@ -107,12 +125,18 @@ impl Manifest {
     }
 
     fn folder(&self, directory: &Path) -> PathBuf {
-        directory.join(format!("{:08}", self.generation))
+        directory.join(&self.folder)
     }
 
     fn file(&self, directory: &Path, name: &str) -> PathBuf {
-        self.folder(directory).join(format!("{name}.safetensors"))
+        self.folder(directory).join(format!("{name}.{EXTENSION}"))
     }
+}
+
+/// Whether a name leads nowhere but into the directory that it is looked for in.
+fn is_plain(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!(parts.next(), Some(Component::Normal(_))) && parts.next().is_none()
 }
 
 const HEAD: &str = "{\"crc32\":\"";

@@ -186,9 +186,9 @@ fn a_checkpoint_that_is_not_finished_leaves_the_one_before() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
 
     // A process that dies has no time to tidy up; the next checkpoint does it.
-    let mut writer = CheckpointWriter::begin(directory.path()).unwrap();
-    writer.rows(CAPACITY, &*storage.read()).unwrap();
-    std::mem::forget(writer);
+    let left = directory.path().join("windrow-00000007");
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("rows-0.safetensors"), "half of them").unwrap();
     assert_eq!(
         load(&LazyTensorStorage::new(CAPACITY), directory.path()).unwrap(),
         1
@@ -199,6 +199,76 @@ fn a_checkpoint_that_is_not_finished_leaves_the_one_before() {
         2
     );
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn a_checkpoint_that_another_is_begun_beside_is_finished() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = LazyTensorStorage::new(CAPACITY);
+    storage.write(0, &frames(0..4)).unwrap();
+    save(&storage, directory.path(), 1).unwrap();
+    let mut slow = CheckpointWriter::begin(directory.path()).unwrap();
+    slow.rows(CAPACITY, &*storage.read()).unwrap();
+    slow.section("number", json!(2));
+    save(&storage, directory.path(), 3).unwrap();
+    slow.finish().unwrap();
+    let restored = LazyTensorStorage::new(CAPACITY);
+    assert_eq!(load(&restored, directory.path()).unwrap(), 2);
+    assert_eq!(contents(&restored), contents(&storage));
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn what_others_have_put_into_the_directory_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let folders = [
+        "00000000",
+        "00000042",
+        "20251122",
+        "windrow-00000003",
+        "windrow-notes",
+    ];
+    for folder in folders {
+        fs::create_dir(directory.path().join(folder)).unwrap();
+        fs::write(directory.path().join(folder).join("results.csv"), "1").unwrap();
+    }
+    fs::write(directory.path().join("00000042/rows-0.safetensors"), "2").unwrap();
+    fs::write(directory.path().join("notes.txt"), "3").unwrap();
+    let before = files(directory.path());
+    let storage = LazyTensorStorage::new(CAPACITY);
+    for number in 0..6 {
+        storage.write(0, &frames(0..4)).unwrap();
+        save(&storage, directory.path(), number).unwrap();
+        // One that its process did not finish.
+        drop(CheckpointWriter::begin(directory.path()).unwrap());
+    }
+    let after = files(directory.path());
+    assert!(before.iter().all(|file| after.contains(file)), "{after:?}");
+    // The manifest and the two files of the last checkpoint.
+    assert_eq!(after.len(), before.len() + 3);
+}
+
+#[test]
+fn a_manifest_of_something_else_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("manifest.json");
+    fs::write(&path, "{\"name\":\"my site\"}").unwrap();
+    let error = save(&LazyTensorStorage::new(CAPACITY), directory.path(), 1).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("manifest.json holds something else"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), "{\"name\":\"my site\"}");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    // One of ours that is damaged has nothing to lose.
+    fs::write(&path, "{\"crc32\":\"0").unwrap();
+    save(&LazyTensorStorage::new(CAPACITY), directory.path(), 1).unwrap();
+    assert_eq!(
+        load(&LazyTensorStorage::new(CAPACITY), directory.path()).unwrap(),
+        1
+    );
 }
 
 #[test]

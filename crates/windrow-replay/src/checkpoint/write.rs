@@ -1,11 +1,11 @@
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tensordict::TensorDict;
 
-use super::{FileEntry, MANIFEST, Manifest};
+use super::{EXTENSION, FileEntry, HEAD, MANIFEST, Manifest};
 use crate::ReplayError;
 use crate::file::{io_error, replace, sync_directory};
 
@@ -40,41 +40,56 @@ pub struct CheckpointWriter {
     directory: PathBuf,
     manifest: Manifest,
     finished: bool,
+    /// Keeps others from taking the folder for what a dead process has left.
+    _lock: Option<File>,
 }
 
 impl CheckpointWriter {
-    /// Begins a checkpoint in `directory`, which is made when it is not there.
-    ///
-    /// One at a time: a second one in the same directory takes the first for the remains of a process that died.
+    /// Begins a checkpoint in `directory`, which is made when it is not there, and removes what checkpoints have left there
+    /// whose processes died. Whatever else is there stays.
     ///
     /// # Errors
-    /// [`ReplayError::Io`].
+    /// [`ReplayError::Misfit`] when there is a manifest of something else, which would be lost; [`ReplayError::Io`].
     pub fn begin(directory: impl AsRef<Path>) -> Result<Self, ReplayError> {
         let directory = directory.as_ref().to_path_buf();
         fs::create_dir_all(&directory).map_err(io_error("create", &directory))?;
-        // A manifest that cannot be read has nothing to lose but its place.
+        check_manifest(&directory)?;
         let last = Manifest::load(&directory).ok();
         let folders = folders(&directory)?;
-        let newest = folders.iter().map(|(generation, _)| *generation).max();
-        for (generation, path) in &folders {
-            if last
-                .as_ref()
-                .is_some_and(|last| last.generation != *generation)
-            {
-                fs::remove_dir_all(path).map_err(io_error("remove", path))?;
+        // Only where it is known which of them is the last that was finished.
+        if let Some(last) = &last {
+            for (_, path) in &folders {
+                if *path != last.folder(&directory) && (lock(path).is_some() || !cfg!(unix)) {
+                    remove(path);
+                }
             }
         }
-        let manifest = Manifest {
-            generation: newest.map_or(0, |newest| newest + 1),
-            ..Manifest::default()
-        };
-        let folder = manifest.folder(&directory);
-        fs::create_dir(&folder).map_err(io_error("create", &folder))?;
-        Ok(Self {
-            directory,
-            manifest,
-            finished: false,
-        })
+        let newest = folders.iter().map(|(generation, _)| *generation).max();
+        let newest = newest.max(last.map(|last| last.generation));
+        let mut generation = newest.map_or(0, |newest| newest.saturating_add(1));
+        loop {
+            let manifest = Manifest {
+                generation,
+                folder: format!("{FOLDER}{generation:08}"),
+                ..Manifest::default()
+            };
+            let folder = manifest.folder(&directory);
+            match fs::create_dir(&folder) {
+                Ok(()) => {
+                    return Ok(Self {
+                        directory,
+                        manifest,
+                        finished: false,
+                        _lock: lock(&folder),
+                    });
+                }
+                // Another process has just begun one.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    generation = generation.saturating_add(1);
+                }
+                Err(error) => return Err(io_error("create", &folder)(error)),
+            }
+        }
     }
 
     /// Puts a small thing into the manifest, under a name.
@@ -114,12 +129,16 @@ impl CheckpointWriter {
         sync_directory(&self.manifest.folder(&self.directory))?;
         sync_directory(&self.directory)?;
         let text = self.manifest.to_text();
+        // Whichever it is by now.
+        let last = Manifest::load(&self.directory).ok();
         replace(&self.directory.join(MANIFEST), text.as_bytes())?;
         self.finished = true;
-        for (generation, path) in folders(&self.directory)? {
-            if generation != self.manifest.generation {
-                fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
+        if let Some(last) = last.filter(|last| last.folder != self.manifest.folder) {
+            for file in &last.files {
+                // What cannot be removed is in nobody's way.
+                let _ = fs::remove_file(last.file(&self.directory, &file.name));
             }
+            remove_if_empty(&last.folder(&self.directory));
         }
         Ok(())
     }
@@ -129,8 +148,26 @@ impl Drop for CheckpointWriter {
     fn drop(&mut self) {
         if !self.finished {
             // What cannot be removed now is removed by the next checkpoint.
-            let _ = fs::remove_dir_all(self.manifest.folder(&self.directory));
+            remove(&self.manifest.folder(&self.directory));
         }
+    }
+}
+
+/// What names of folders begin with; the number of the checkpoint follows.
+const FOLDER: &str = "windrow-";
+
+/// Checks that what is there under the name of a manifest is one, damaged or not.
+fn check_manifest(directory: &Path) -> Result<(), ReplayError> {
+    let path = directory.join(MANIFEST);
+    match fs::read(&path) {
+        Ok(text) if text.starts_with(HEAD.as_bytes()) => Ok(()),
+        Ok(_) => Err(ReplayError::Misfit {
+            path,
+            expected: "the manifest of a checkpoint, or nothing: save elsewhere".to_owned(),
+            got: "something else".to_owned(),
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(io_error("read", &path)(error)),
     }
 }
 
@@ -140,8 +177,34 @@ fn folders(directory: &Path) -> Result<Vec<(u64, PathBuf)>, ReplayError> {
     let entries = listed.map_err(io_error("list", directory))?;
     let folders = entries.iter().filter_map(|entry| {
         let name = entry.file_name();
-        let name = name.to_str().filter(|name| name.len() == 8)?;
-        Some((name.parse().ok()?, entry.path()))
+        let number = name.to_str()?.strip_prefix(FOLDER)?;
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let is_number = number.len() == 8 && number.bytes().all(|digit| digit.is_ascii_digit());
+        (is_folder && is_number).then_some((number.parse().ok()?, entry.path()))
     });
     Ok(folders.collect())
+}
+
+/// A lock on a folder, which its process's end gives up; none where another process has it, or there are none to be had.
+fn lock(folder: &Path) -> Option<File> {
+    let folder = File::open(folder).ok()?;
+    folder.try_lock().is_ok().then_some(folder)
+}
+
+/// Removes files of checkpoints from `folder`, and the folder if that was all that it held. What cannot be removed now is
+/// removed by the next checkpoint.
+fn remove(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.extension().is_some_and(|it| it == EXTENSION) {
+            let _ = fs::remove_file(path);
+        }
+    }
+    remove_if_empty(folder);
+}
+
+fn remove_if_empty(folder: &Path) {
+    let _ = fs::remove_dir(folder);
 }
