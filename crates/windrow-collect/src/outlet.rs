@@ -18,6 +18,8 @@ pub(crate) struct Outlet {
 #[derive(Debug, Default)]
 struct State {
     writer: Option<WriterId>,
+    /// As which writer the collector was first attached, since it numbers its trajectories as it does.
+    first: Option<WriterId>,
     /// Shut for good: nobody attaches any more.
     shut: bool,
 }
@@ -45,10 +47,17 @@ impl Outlet {
     /// # Errors
     /// [`CollectError::ShutDown`] after [`shut`](Self::shut).
     pub(crate) fn attach(&self) -> Result<(), CollectError> {
-        if self.lock().shut {
-            return Err(CollectError::ShutDown);
-        }
-        let writer = self.sink.attach();
+        let first = {
+            let state = self.lock();
+            if state.shut {
+                return Err(CollectError::ShutDown);
+            }
+            state.first
+        };
+        let writer = match first {
+            Some(first) => self.sink.attach_again(first),
+            None => self.sink.attach(),
+        };
         let mut state = self.lock();
         if state.shut {
             drop(state);
@@ -56,7 +65,13 @@ impl Outlet {
             return Err(CollectError::ShutDown);
         }
         state.writer = Some(writer);
+        state.first.get_or_insert(writer);
         Ok(())
+    }
+
+    /// From the next attachment on, ids of trajectories stand for others than before.
+    pub(crate) fn renumber(&self) {
+        self.lock().first = None;
     }
 
     /// As [`attach`](Self::attach), for as long as what is returned is held.

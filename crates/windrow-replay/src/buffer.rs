@@ -20,6 +20,8 @@ mod saved;
 mod sink;
 mod take;
 
+pub(crate) use saved::breaks;
+
 /// Keeps the frames that collectors make, and gives learners samples of them.
 ///
 /// A handle: clones share one buffer, and all methods may be called from several threads at once. A frame is seen when all

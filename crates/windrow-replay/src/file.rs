@@ -1,8 +1,15 @@
-//! Files that are there whole or not at all.
+//! Files that are there whole or not at all, and those that one storage has for itself.
 
 use std::fs::File;
+#[cfg(not(loom))]
+use std::fs::{OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::Path;
+#[cfg(not(loom))]
+use std::path::PathBuf;
+
+#[cfg(not(loom))]
+use windrow_slab::StoreError;
 
 use crate::ReplayError;
 
@@ -40,4 +47,51 @@ pub(crate) fn sync_directory(directory: &Path) -> Result<(), ReplayError> {
         synced.map_err(io_error("sync", directory))?;
     }
     Ok(())
+}
+
+/// A directory that nobody else can lock until this is dropped or its process ends, whichever way.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct Locked {
+    path: PathBuf,
+    file: File,
+}
+
+#[cfg(not(loom))]
+impl Locked {
+    /// Locks `directory` by the file `name` in it; makes both where they are not there.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] naming the directory when it is locked; [`ReplayError::Io`].
+    pub(crate) fn new(directory: &Path, name: &str) -> Result<Self, ReplayError> {
+        std::fs::create_dir_all(directory).map_err(io_error("create", directory))?;
+        let path = directory.join(name);
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(&path).map_err(io_error("open", &path))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { path, file }),
+            Err(TryLockError::WouldBlock) => Err(ReplayError::Store(StoreError::InUse {
+                path: directory.to_path_buf(),
+            })),
+            Err(TryLockError::Error(error)) => Err(io_error("lock", &path)(error)),
+        }
+    }
+
+    /// Whether the file that is locked is still the one at its path.
+    #[cfg(unix)]
+    pub(crate) fn is_there(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+
+        let known = |of: std::fs::Metadata| (of.dev(), of.ino());
+        let mine = self.file.metadata().map(known).ok();
+        mine.is_some() && mine == std::fs::metadata(&self.path).map(known).ok()
+    }
+
+    /// Whether the file that is locked is still there: nobody can remove it.
+    #[cfg(not(unix))]
+    pub(crate) fn is_there(&self) -> bool {
+        let _ = &self.file;
+        self.path.exists()
+    }
 }

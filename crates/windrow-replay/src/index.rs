@@ -1,6 +1,7 @@
 //! Which rows follow each other in one episode.
 
 use std::collections::VecDeque;
+use std::thread::ThreadId;
 
 use crate::marks::Marks;
 
@@ -14,16 +15,27 @@ pub struct Run {
     pub len: usize,
     /// Whether the episode ended with the last of them.
     pub ended: bool,
+    /// Whether the first of them was written apart from the frame before: no key can tell that they are of one episode.
+    pub(crate) apart: bool,
+}
+
+/// Who wrote frames. Ids of trajectories are unique to one author, so only its own frames go on where its last ones ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Author {
+    /// A collector, by the number of its first attachment.
+    Collector(u64),
+    /// Users. Frames without ids go on in what the same thread writes next, where there is one: one row of time.
+    User(Option<ThreadId>),
 }
 
 /// Whether the run written last may go on with the next frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Open {
+pub(crate) enum Open {
     No,
-    /// With a frame of the same trajectory.
-    Id(i64),
-    /// With a frame without id that is added singly.
-    Single,
+    /// With a frame of the same trajectory, of this collector or of users.
+    Id(Option<u64>, i64),
+    /// With a frame without id that a user writes in this thread.
+    Chain(ThreadId),
 }
 
 /// The runs of a ring, the oldest first. Runs are counted from the first ever written; the oldest may have lost its first
@@ -151,100 +163,148 @@ impl Runs {
 
     /// Takes in frames that were written.
     pub(crate) fn push(&mut self, marks: &Marks) {
+        let goes_on = self.goes_on(marks);
         let mut at = 0;
         while at < marks.len() {
-            let (end, ended) = marks.run_end(at);
-            let goes_on = at == 0 && self.goes_on(marks);
+            let (end, ended) = marks.run_end(at, marks.len());
             match self.runs.back_mut() {
-                Some(run) if goes_on => {
+                Some(run) if at == 0 && goes_on => {
                     run.len += end - at;
                     run.ended = ended;
+                    self.ended += usize::from(ended);
+                    self.next += (end - at) as u64;
                 }
-                _ => self.runs.push_back(Run {
-                    first: self.next,
-                    len: end - at,
-                    ended,
-                }),
+                _ => self.append(end - at, ended, at == 0 || marks.begins_row(at)),
             }
-            self.ended += usize::from(ended);
-            self.next += (end - at) as u64;
             at = end;
-            self.open = match (ended, marks.id(end - 1)) {
-                (true, _) => Open::No,
-                (false, Some(id)) => Open::Id(id),
-                (false, None) if marks.single() => Open::Single,
-                (false, None) => Open::No,
+            self.open = match ended {
+                true => Open::No,
+                false => marks.open(),
             };
         }
     }
 
+    fn append(&mut self, len: usize, ended: bool, apart: bool) {
+        self.runs.push_back(Run {
+            first: self.next,
+            len,
+            ended,
+            apart,
+        });
+        self.ended += usize::from(ended);
+        self.next += len as u64;
+    }
+
     fn goes_on(&self, marks: &Marks) -> bool {
-        match self.open {
-            Open::No => false,
-            Open::Id(id) => marks.id(0) == Some(id),
-            Open::Single => marks.single() && marks.id(0).is_none(),
+        self.open != Open::No && marks.first_of() == self.open
+    }
+
+    /// Which of the frames that are about to be pushed do not follow the one before, whatever they say of themselves;
+    /// `skipped` frames before them are overwritten at once.
+    pub(crate) fn breaks(&self, marks: &Marks, skipped: usize) -> Vec<usize> {
+        let begins = |&at: &usize| match at {
+            0 => skipped > 0 || !self.goes_on(marks),
+            at => marks.begins_row(at),
+        };
+        marks.row_starts().filter(begins).collect()
+    }
+
+    /// Which frames, counted from the oldest, do not follow the one before whatever they say of themselves.
+    pub(crate) fn all_breaks(&self) -> Vec<usize> {
+        let oldest = self.runs.front().map_or(0, |run| run.first);
+        let apart = self.iter().filter(|run| run.apart);
+        apart.map(|run| (run.first - oldest) as usize).collect()
+    }
+
+    /// Finds all runs anew: `marks` are those of all frames, the oldest of which has the number `first`, and runs end before
+    /// each of `breaks`, which ascend, too. Nothing goes on behind them: who wrote the last frames is not known.
+    pub(crate) fn renew(&mut self, first: u64, marks: &Marks, breaks: &[usize]) {
+        self.clear();
+        self.next = first;
+        let mut at = 0;
+        let mut breaks = breaks.iter().copied().filter(|&at| at > 0).peekable();
+        let mut apart = true;
+        while at < marks.len() {
+            let limit = breaks.peek().map_or(marks.len(), |&at| at.min(marks.len()));
+            let (end, ended) = marks.run_end(at, limit);
+            self.append(end - at, ended, apart);
+            apart = breaks.next_if_eq(&end).is_some();
+            at = end;
         }
     }
 
-    /// What a state is made of: first frame, length and ending of every run, the number of the next frame, and the id
-    /// with which the last run may go on.
-    pub(crate) fn state(&self) -> (Vec<i64>, Vec<i64>, Vec<bool>, [i64; 3]) {
-        let open = match self.open {
-            Open::No => [0, 0],
-            Open::Id(id) => [1, id],
-            Open::Single => [2, 0],
-        };
-        (
-            self.iter().map(|run| run.first as i64).collect(),
-            self.iter().map(|run| run.len as i64).collect(),
-            self.iter().map(|run| run.ended).collect(),
-            [self.next as i64, open[0], open[1]],
-        )
+    /// How the last run may go on.
+    pub(crate) fn open(&self) -> Open {
+        self.open
     }
 
-    /// Goes on from a state; `false` when it is none of a ring of this capacity, which holds `frames` frames.
-    pub(crate) fn load(
-        &mut self,
-        (firsts, lens, ended): (&[i64], &[i64], &[bool]),
-        [next, open, id]: [i64; 3],
-        frames: usize,
-    ) -> bool {
-        let runs: VecDeque<Run> = firsts
-            .iter()
-            .zip(lens)
-            .zip(ended)
-            .map(|((&first, &len), &ended)| Run {
+    /// Lets the last run go on so, unless it has ended.
+    pub(crate) fn reopen(&mut self, open: Open) {
+        if self.runs.back().is_some_and(|last| !last.ended) {
+            self.open = open;
+        }
+    }
+
+    /// What a state is made of: first frame, length and ending of every run, whether it was written apart from the one before,
+    /// and the number of the next frame.
+    pub(crate) fn state(&self) -> RunsState {
+        RunsState {
+            firsts: self.iter().map(|run| run.first as i64).collect(),
+            lens: self.iter().map(|run| run.len as i64).collect(),
+            ended: self.iter().map(|run| run.ended).collect(),
+            apart: self.iter().map(|run| run.apart).collect(),
+            next: self.next as i64,
+        }
+    }
+
+    /// Goes on from a state; `false` when it is none of a ring of this capacity, which holds `frames` frames. Nothing goes on
+    /// behind the last run: whoever writes next is another.
+    pub(crate) fn load(&mut self, state: &RunsState, frames: usize) -> bool {
+        let sizes = [state.lens.len(), state.ended.len(), state.apart.len()];
+        if !(0..=LAST_FRAME).contains(&state.next) || sizes != [state.firsts.len(); 3] {
+            return false;
+        }
+        let mut behind = state.next - frames as i64;
+        let mut runs = VecDeque::with_capacity(sizes[0]);
+        for (at, (&first, &len)) in state.firsts.iter().zip(&state.lens).enumerate() {
+            if first != behind || first < 0 || !(1..=state.next - first).contains(&len) {
+                return false;
+            }
+            behind += len;
+            runs.push_back(Run {
                 first: first as u64,
                 len: len as usize,
-                ended,
-            })
-            .collect();
-        let mut behind = next - frames as i64;
-        let follow = firsts.iter().zip(lens).all(|(&first, &len)| {
-            let fits = first == behind && len > 0;
-            behind += len;
-            fits
-        });
-        let sizes = [firsts.len(), lens.len(), ended.len()];
-        if !follow || behind != next || next < 0 || sizes != [runs.len(); 3] {
+                ended: state.ended[at],
+                apart: state.apart[at],
+            });
+        }
+        if behind != state.next {
             return false;
         }
         self.clear();
         self.ended = runs.iter().filter(|run| run.ended).count();
         self.runs = runs;
-        self.next = next as u64;
-        self.open = match open {
-            1 => Open::Id(id),
-            2 => Open::Single,
-            _ => Open::No,
-        };
+        self.next = state.next as u64;
         true
     }
 }
 
+/// Highest number of a frame that is believed: it leaves room for more than can ever be written.
+const LAST_FRAME: i64 = i64::MAX / 2;
+
+/// What is kept of [`Runs`], one item a run in each list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RunsState {
+    pub(crate) firsts: Vec<i64>,
+    pub(crate) lens: Vec<i64>,
+    pub(crate) ended: Vec<bool>,
+    pub(crate) apart: Vec<bool>,
+    pub(crate) next: i64,
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Runs;
+    use super::{Author, Runs, RunsState};
     use crate::marks::Marks;
 
     /// Rows of the first and last frame of every run, and its length, in the order of their first rows.
@@ -305,8 +365,12 @@ mod tests {
         runs.push(&Marks::of(None, Some(&[4; 10])).rows_of(5));
         assert_eq!(
             runs.iter().map(|run| run.len).collect::<Vec<_>>(),
-            [2, 3, 3, 7, 5]
+            [2, 3, 3, 2, 5, 5]
         );
+    }
+
+    fn lens(runs: &Runs) -> Vec<usize> {
+        runs.iter().map(|run| run.len).collect()
     }
 
     #[test]
@@ -315,14 +379,55 @@ mod tests {
         runs.push(&Marks::of(Some(&[false; 2]), Some(&[1, 1])));
         runs.push(&Marks::of(Some(&[false, true]), Some(&[1, 1])));
         runs.push(&Marks::of(Some(&[false; 2]), Some(&[1, 1])));
-        runs.push(&Marks::of(Some(&[false; 2]), None));
         runs.push(&Marks::of(Some(&[false; 1]), None));
-        runs.push(&Marks::of(Some(&[false; 1]), None).singly());
-        runs.push(&Marks::of(Some(&[true; 1]), None).singly());
-        runs.push(&Marks::of(Some(&[true; 1]), None).singly());
-        let lens: Vec<usize> = runs.iter().map(|run| run.len).collect();
-        assert_eq!(lens, [4, 2, 2, 1, 2, 1]);
-        assert_eq!(runs.ended(), 3);
+        runs.push(&Marks::of(Some(&[false; 1]), Some(&[1])));
+        assert_eq!(lens(&runs), [4, 2, 1, 1]);
+        assert_eq!(runs.ended(), 1);
+    }
+
+    #[test]
+    fn a_run_goes_on_with_frames_of_its_author_only() {
+        let thread = std::thread::current().id();
+        let users = Author::User(Some(thread));
+        let authors = [users, Author::Collector(0), Author::Collector(1)];
+        for (first, second) in authors.iter().flat_map(|a| authors.map(|b| (*a, b))) {
+            let mut runs = Runs::new(20);
+            runs.push(&Marks::of(None, Some(&[5, 5])).by(first));
+            runs.push(&Marks::of(None, Some(&[5])).by(second));
+            let expected = if first == second { vec![3] } else { vec![2, 1] };
+            assert_eq!(lens(&runs), expected, "{first:?} {second:?}");
+        }
+    }
+
+    #[test]
+    fn frames_without_ids_go_on_in_rows_of_time_of_one_thread_up_to_an_end() {
+        let here = std::thread::current().id();
+        let there = std::thread::spawn(|| std::thread::current().id()).join();
+        let row = |end| Marks::of(Some(&[false, end]), None).by(Author::User(Some(here)));
+        let mut runs = Runs::new(40);
+        runs.push(&row(false));
+        runs.push(&row(true));
+        runs.push(&row(false));
+        runs.push(&row(false).by(Author::User(there.ok())));
+        runs.push(&row(false).by(Author::User(None)));
+        runs.push(&row(false).by(Author::Collector(0)));
+        runs.push(&row(false).by(Author::Collector(0)));
+        assert_eq!(lens(&runs), [4, 2, 2, 2, 2, 2]);
+    }
+
+    #[test]
+    fn runs_that_were_written_apart_stay_apart_under_other_keys() {
+        let mut runs = Runs::new(20);
+        runs.skip(7);
+        runs.push(&Marks::of(Some(&flags(6, &[1])), None).rows_of(3));
+        runs.push(&Marks::of(Some(&flags(3, &[])), None));
+        assert_eq!(lens(&runs), [2, 1, 3, 3]);
+        // These find no end.
+        let breaks = runs.all_breaks();
+        runs.renew(7, &Marks::of(Some(&[false; 9]), None), &breaks);
+        assert_eq!(lens(&runs), [3, 3, 3]);
+        assert_eq!(found(&runs)[0], [7, 9, 3]);
+        assert_eq!(runs.all_breaks(), [0, 3, 6]);
     }
 
     #[test]
@@ -347,16 +452,28 @@ mod tests {
         let mut runs = Runs::new(10);
         runs.skip(3);
         runs.push(&Marks::of(Some(&[false, true, false]), Some(&[7, 7, 8])));
-        let (firsts, lens, ended, next) = runs.state();
+        let state = runs.state();
         let mut loaded = Runs::new(10);
-        assert!(!loaded.load((&firsts, &lens[1..], &ended), next, 3));
-        assert!(!loaded.load((&firsts, &lens, &ended), next, 4));
-        assert!(!loaded.load((&firsts, &[1, 2], &ended), next, 3));
-        assert!(loaded.load((&firsts, &lens, &ended), next, 3));
-        assert_eq!(found(&loaded), found(&runs));
-        for runs in [&mut runs, &mut loaded] {
-            runs.push(&Marks::of(Some(&[false]), Some(&[8])));
+        assert!(!loaded.load(&state, 4));
+        let damages: [fn(&mut RunsState); 8] = [
+            |state| state.lens.truncate(1),
+            |state| state.ended.truncate(1),
+            |state| state.apart.truncate(1),
+            |state| state.lens = vec![1, 2],
+            |state| state.lens = vec![i64::MAX, 2],
+            |state| state.lens = vec![-1, 4],
+            |state| state.next = i64::MAX,
+            |state| state.next = i64::MIN,
+        ];
+        for damage in damages {
+            let mut damaged = state.clone();
+            damage(&mut damaged);
+            assert!(!loaded.load(&damaged, 3), "{damaged:?}");
         }
-        assert_eq!(loaded.state(), runs.state());
+        assert!(loaded.load(&state, 3));
+        assert_eq!(loaded.state(), state);
+        // Who writes the same id next may be another.
+        loaded.push(&Marks::of(Some(&[false]), Some(&[8])));
+        assert_eq!(lens(&loaded), [2, 1, 1]);
     }
 }

@@ -94,6 +94,10 @@ impl Live {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Rows that there are, with frames and without.
     pub(crate) fn capacity(&self) -> usize {
         match self {

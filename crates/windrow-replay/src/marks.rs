@@ -3,6 +3,7 @@
 use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::ReplayError;
+use crate::index::{Author, Open};
 
 /// Where the ends of episodes and the ids of trajectories are found.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -39,16 +40,18 @@ impl RunKeys {
 }
 
 /// Ends and ids of frames that are written together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Marks {
     frames: usize,
     /// Frames after which the next belongs to another environment: those of one row of the batch.
     row: usize,
+    /// Whether the batch has several rows: the last is of another environment than the first of the next batch.
+    several_rows: bool,
+    author: Author,
     /// One flag a frame; none when nothing says where episodes end.
     ends: Option<Tensor>,
     /// One id a frame.
     ids: Option<Vec<i64>>,
-    single: bool,
 }
 
 impl Marks {
@@ -79,18 +82,16 @@ impl Marks {
         Ok(Self {
             frames: frames.numel(),
             row: row.max(1),
+            several_rows: frames.numel() > row,
+            author: Author::User(None),
             ends,
             ids,
-            single: false,
         })
     }
 
-    /// These marks, of a frame that was added singly: it may follow another such.
-    pub(crate) fn singly(self) -> Self {
-        Self {
-            single: true,
-            ..self
-        }
+    /// These marks, of frames of that author: users, where nothing is said.
+    pub(crate) fn by(self, author: Author) -> Self {
+        Self { author, ..self }
     }
 
     /// Ends and ids, one each a frame, of frames of one row.
@@ -102,15 +103,20 @@ impl Marks {
         Self {
             frames,
             row: frames.max(1),
+            several_rows: false,
+            author: Author::User(None),
             ends: ends.map(|ends| Tensor::from_slice(ends, [frames]).unwrap()),
             ids: ids.map(<[i64]>::to_vec),
-            single: false,
         }
     }
 
     #[cfg(test)]
     pub(crate) fn rows_of(self, row: usize) -> Self {
-        Self { row, ..self }
+        Self {
+            row,
+            several_rows: self.frames > row,
+            ..self
+        }
     }
 
     /// Leaves the first `frames` out.
@@ -133,30 +139,66 @@ impl Marks {
         self.frames
     }
 
-    pub(crate) fn single(&self) -> bool {
-        self.single
+    /// Where a run must stand for the first of these frames to go on with it.
+    pub(crate) fn first_of(&self) -> Open {
+        self.beside(0)
     }
 
-    pub(crate) fn id(&self, frame: usize) -> Option<i64> {
-        self.ids.as_ref().map(|ids| ids[frame])
+    /// How the run of the last of these frames may go on.
+    pub(crate) fn open(&self) -> Open {
+        self.beside(self.frames - 1)
     }
 
-    /// Behind the run that begins with frame `start`, and whether its episode ends there.
-    pub(crate) fn run_end(&self, start: usize) -> (usize, bool) {
-        // Counted from the end: see `skip`.
-        let left = (self.frames - start - 1) % self.row + 1;
-        let limit = start + left;
-        let ids = self.ids.as_deref().map(|ids| &ids[start..limit]);
-        let same = ids.map_or(left, |ids| {
-            ids.iter().position(|id| *id != ids[0]).unwrap_or(left)
-        });
-        let ends = self.ends.as_ref().and_then(|ends| ends.as_slice().ok());
-        match ends.and_then(|ends: &[bool]| first_set(&ends[start..start + same])) {
-            Some(at) => (start + at + 1, true),
-            None => (start + same, false),
+    fn beside(&self, frame: usize) -> Open {
+        if self.several_rows {
+            return Open::No;
+        }
+        match (&self.ids, self.author) {
+            (Some(ids), Author::Collector(stream)) => Open::Id(Some(stream), ids[frame]),
+            (Some(ids), Author::User(_)) => Open::Id(None, ids[frame]),
+            (None, Author::User(Some(thread))) => Open::Chain(thread),
+            (None, _) => Open::No,
         }
     }
+
+    /// Frames with which rows begin; 0 is one of them.
+    pub(crate) fn row_starts(&self) -> impl Iterator<Item = usize> {
+        // Counted from the end: see `skip`.
+        let second = (self.frames.max(1) - 1) % self.row + 1;
+        std::iter::once(0).chain((second..self.frames).step_by(self.row))
+    }
+
+    /// Whether a row begins with this frame.
+    pub(crate) fn begins_row(&self, frame: usize) -> bool {
+        (self.frames - frame).is_multiple_of(self.row)
+    }
+
+    /// Behind the run that begins with frame `start`, `limit` at most, and whether its episode ends there.
+    pub(crate) fn run_end(&self, start: usize, limit: usize) -> (usize, bool) {
+        // Counted from the end: see `skip`.
+        let left = (self.frames - start - 1) % self.row + 1;
+        let limit = limit.min(start + left);
+        let ids = self.ids.as_deref();
+        let ends = self.ends.as_ref().and_then(|ends| ends.as_slice().ok());
+        // A piece at a time, so that neither list is looked through beyond the end that the other one has.
+        let mut at = start;
+        while at < limit {
+            let piece = at..limit.min(at + PIECE);
+            let other = |ids: &[i64]| ids[piece.clone()].iter().position(|id| *id != ids[start]);
+            let same = ids.and_then(other).unwrap_or(piece.len());
+            let last = ends.and_then(|ends: &[bool]| first_set(&ends[at..at + same]));
+            match last {
+                Some(last) => return (at + last + 1, true),
+                None if same < piece.len() => return (at + same, false),
+                None => at = piece.end,
+            }
+        }
+        (limit, false)
+    }
 }
+
+/// Frames that are looked at together.
+const PIECE: usize = 64;
 
 /// Place of the first flag that is set.
 fn first_set(flags: &[bool]) -> Option<usize> {
@@ -233,9 +275,9 @@ mod tests {
     }
 
     fn ends(marks: &Marks) -> Vec<(usize, bool)> {
-        let mut found = vec![marks.run_end(0)];
+        let mut found = vec![marks.run_end(0, marks.len())];
         while let Some(&(end, _)) = found.last().filter(|(end, _)| *end < marks.len()) {
-            found.push(marks.run_end(end));
+            found.push(marks.run_end(end, marks.len()));
         }
         found
     }

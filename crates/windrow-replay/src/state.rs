@@ -1,13 +1,13 @@
 //! What a buffer knows of its rows, behind its lock.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
 
 use tensordict::{NestedKey, TensorDict};
 
 use crate::error::Held;
-use crate::index::Runs;
+use crate::index::{Open, Runs};
 use crate::live::{Live, RowSpan};
 use crate::marks::{Marks, RunKeys};
 use crate::sampler::{Draw, Frames, NoDraw, Sampler};
@@ -109,14 +109,33 @@ impl State {
         }
     }
 
-    /// Takes over which frames follow each other, where frames are in order: `marks` are those of all `rows`.
-    pub(crate) fn mark(&mut self, rows: &[u32], marks: &Marks) {
+    /// Finds anew which frames follow each other, where frames are in order: `marks` are those of all of them, which stay apart
+    /// where they were written apart.
+    pub(crate) fn mark(&mut self, marks: &Marks) {
         if let Some(runs) = &mut self.runs {
-            runs.clear();
+            let breaks = runs.all_breaks();
             // Any number will do that leads to the same rows.
-            runs.skip(rows.first().map_or(self.cursor, |&row| row as usize));
-            runs.push(marks);
+            let first = self.live.row(0) as u64;
+            runs.renew(first, marks, &breaks);
         }
+    }
+
+    /// How the last run may go on, where frames are in order.
+    pub(crate) fn open(&self) -> Option<Open> {
+        self.runs.as_ref().map(Runs::open)
+    }
+
+    /// Lets the last run go on so, unless it has ended.
+    pub(crate) fn reopen(&mut self, open: Open) {
+        if let Some(runs) = &mut self.runs {
+            runs.reopen(open);
+        }
+    }
+
+    /// As of [`Runs::breaks`]; none where frames are not in order.
+    pub(crate) fn breaks(&self, marks: &Marks, skipped: usize) -> Vec<usize> {
+        let runs = self.runs.as_ref();
+        runs.map_or_else(Vec::new, |runs| runs.breaks(marks, skipped))
     }
 
     /// Takes another sampler, which has begun, and tells it of the rows that are live.
@@ -256,7 +275,8 @@ impl State {
 /// Collectors that write to the buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
-    attached: BTreeSet<u64>,
+    /// The number that each was first attached by, which stands for its trajectories.
+    attached: BTreeMap<u64, u64>,
     next: u64,
     failure: Option<Arc<dyn Error + Send + Sync>>,
     /// Whether somebody was told of the failure.
@@ -264,15 +284,18 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    pub(crate) fn attach(&mut self) -> u64 {
+    /// `first`: what this was given when the same collector was first attached.
+    pub(crate) fn attach(&mut self, first: Option<u64>) -> u64 {
         let id = self.next;
         self.next += 1;
-        self.attached.insert(id);
+        let first = first.filter(|&first| first < id);
+        self.attached.insert(id, first.unwrap_or(id));
         id
     }
 
-    pub(crate) fn is_attached(&self, id: u64) -> bool {
-        self.attached.contains(&id)
+    /// The number that this writer was first attached by, if it is attached.
+    pub(crate) fn first(&self, id: u64) -> Option<u64> {
+        self.attached.get(&id).copied()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -280,7 +303,7 @@ impl Writers {
     }
 
     pub(crate) fn detach(&mut self, id: u64, failure: Option<Arc<dyn Error + Send + Sync>>) {
-        if self.attached.remove(&id) && failure.is_some() {
+        if self.attached.remove(&id).is_some() && failure.is_some() {
             (self.failure, self.told) = (failure, false);
         }
     }

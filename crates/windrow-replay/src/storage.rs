@@ -8,6 +8,8 @@ use windrow_slab::Store;
 
 use crate::ReplayError;
 
+#[cfg(not(loom))]
+mod breaks;
 mod lazy;
 mod list;
 #[cfg(not(loom))]
@@ -45,6 +47,22 @@ pub trait Storage: Send + Sync + Debug {
     /// As [`prepare`](Storage::prepare), and [`ReplayError::Store`] when `first` is not a row or there are more frames
     /// than rows; nothing is written then.
     fn write(&self, first: usize, frames: &TensorDict) -> Result<(), ReplayError>;
+
+    /// As [`write`](Storage::write), of frames that follow each other but for those in the places `breaks` of `frames`, which
+    /// ascend: a storage that outlives its process keeps in mind that these were written apart from the frames in the rows
+    /// before. [`write`](Storage::write) leaves that as it is.
+    ///
+    /// # Errors
+    /// As [`write`](Storage::write).
+    fn write_apart(
+        &self,
+        first: usize,
+        frames: &TensorDict,
+        breaks: &[usize],
+    ) -> Result<(), ReplayError> {
+        let _ = breaks;
+        self.write(first, frames)
+    }
 
     /// Registers a reader, for whom the rows that are filled now stay as they are until it is dropped.
     fn read(&self) -> Box<dyn StorageRead + '_>;
@@ -110,4 +128,6 @@ pub struct Recovered {
     pub cursor: usize,
     /// Rows written over the life of the storage.
     pub written: u64,
+    /// Rows whose frames were [written apart](Storage::write_apart) from those in the rows before.
+    pub breaks: Vec<u32>,
 }

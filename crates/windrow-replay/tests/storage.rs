@@ -202,9 +202,9 @@ fn a_directory_is_gone_on_with() {
     );
     for (text, expected) in [
         ("{", "expected JSON"),
-        ("{}", "expected windrow storage 1"),
+        ("{}", "expected windrow storage 2"),
         (
-            r#"{"format":"windrow storage 1","capacity":10,"leaves":[{"key":["a"],"dtype":"f3","shape":[]}]}"#,
+            r#"{"format":"windrow storage 2","capacity":10,"leaves":[{"key":["a"],"dtype":"f3","shape":[]}]}"#,
             "expected leaves",
         ),
     ] {
@@ -215,6 +215,89 @@ fn a_directory_is_gone_on_with() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn a_directory_is_one_storage_s_from_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = || LazyMemmapStorage::new(CAPACITY).at(directory.path());
+    let first = at().unwrap();
+    let refused = at().unwrap_err().to_string();
+    let expected = format!(
+        "{} is in use by another storage",
+        directory.path().display()
+    );
+    assert_eq!(refused, expected);
+    first.write(0, &frames(0..3)).unwrap();
+    assert_eq!(at().unwrap_err().to_string(), expected);
+    drop(first);
+    assert_eq!(
+        at().unwrap().read().gather(&[0, 1, 2]).unwrap(),
+        frames(0..3)
+    );
+}
+
+#[test]
+fn a_directory_that_was_removed_before_the_first_write_is_made_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("scratch");
+    let storage = LazyMemmapStorage::new(CAPACITY).at(&path).unwrap();
+    fs::remove_dir_all(&path).unwrap();
+    storage.write(0, &frames(0..3)).unwrap();
+    assert_eq!(storage.read().gather(&[0, 1, 2]).unwrap(), frames(0..3));
+    // And it is locked again.
+    assert!(LazyMemmapStorage::new(CAPACITY).at(&path).is_err());
+    // Where another was faster, it is the other's.
+    let storage = LazyMemmapStorage::new(CAPACITY)
+        .at(path.join("inner"))
+        .unwrap();
+    fs::remove_dir_all(path.join("inner")).unwrap();
+    let other = LazyMemmapStorage::new(CAPACITY)
+        .at(path.join("inner"))
+        .unwrap();
+    assert!(storage.write(0, &frames(0..3)).is_err());
+    other.write(0, &frames(3..6)).unwrap();
+    assert_eq!(other.read().gather(&[0, 1, 2]).unwrap(), frames(3..6));
+}
+
+#[test]
+fn a_file_of_others_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("rows.bin");
+    fs::write(&file, "precious").unwrap();
+    let storage = LazyMemmapStorage::new(CAPACITY)
+        .at(directory.path())
+        .unwrap();
+    let refused = storage.write(0, &frames(0..3)).unwrap_err();
+    assert!(matches!(&refused, ReplayError::Misfit { path, .. } if *path == file));
+    assert_eq!(fs::read_to_string(file).unwrap(), "precious");
+}
+
+#[test]
+fn rows_that_were_written_apart_are_found_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = || {
+        LazyMemmapStorage::new(CAPACITY)
+            .at(directory.path())
+            .unwrap()
+    };
+    let storage = at();
+    storage.write_apart(2, &frames(0..7), &[0, 3, 6]).unwrap();
+    // Over the end of the rows, and over what was apart before.
+    storage.write_apart(8, &frames(10..14), &[1]).unwrap();
+    // This says nothing about it.
+    storage.write(5, &frames(20..21)).unwrap();
+    drop(storage);
+    assert_eq!(at().recovered().unwrap().breaks, [2, 5, 9]);
+    fs::write(directory.path().join("breaks.bin"), "12345").unwrap();
+    let error = LazyMemmapStorage::new(CAPACITY)
+        .at(directory.path())
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("breaks.bin is damaged: expected 2 bytes, got 5 bytes")
+    );
 }
 
 #[test]

@@ -9,8 +9,9 @@ use tensordict::TensorDict;
 /// Takes in what collectors collect, such as a replay buffer. Several writers may be attached at a time, each from a
 /// thread of its own.
 ///
-/// A collector attaches when it begins, writes batch after batch, and detaches once, at its end. A sink that counts what
-/// it has taken in:
+/// A collector attaches when it begins, writes batch after batch, and detaches once, at its end; it may attach again. Ids of
+/// trajectories are unique to one collector: two of them use the same ids for other trajectories. A sink that counts what it
+/// has taken in:
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -50,6 +51,13 @@ pub trait Sink: Send + Sync + Debug {
     /// A collector begins to write: readers may wait for its frames. The id is this writer's alone.
     fn attach(&self) -> WriterId;
 
+    /// As [`attach`](Self::attach), by a collector that goes on with trajectories that it wrote before: `first` is what it was
+    /// given when it attached for the first time.
+    fn attach_again(&self, first: WriterId) -> WriterId {
+        let _ = first;
+        self.attach()
+    }
+
     /// Takes a copy of `batch` in, `[time]` or `[…, time]`: all of it becomes visible, or none. May wait until there is
     /// room.
     ///
@@ -66,6 +74,10 @@ pub trait Sink: Send + Sync + Debug {
 impl<S: Sink + ?Sized> Sink for Arc<S> {
     fn attach(&self) -> WriterId {
         (**self).attach()
+    }
+
+    fn attach_again(&self, first: WriterId) -> WriterId {
+        (**self).attach_again(first)
     }
 
     fn extend(&self, writer: WriterId, batch: &TensorDict) -> Result<(), SinkError> {

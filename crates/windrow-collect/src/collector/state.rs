@@ -53,6 +53,10 @@ impl Collector {
         // What was collected ahead belongs to the state before.
         while core.ring.try_next().is_some() {}
         self.driver()?.clear();
+        if let Some(outlet) = &core.outlet {
+            // An earlier state brings ids back that were used since.
+            outlet.renumber();
+        }
         let shared = &core.shared;
         shared.weights.restore(version, weights);
         shared.next_traj_id.store(traj_id, Ordering::Relaxed);

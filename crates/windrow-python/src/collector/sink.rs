@@ -132,6 +132,10 @@ impl Sink for BufferSink {
         self.buffer.attach()
     }
 
+    fn attach_again(&self, first: WriterId) -> WriterId {
+        self.buffer.attach_again(first)
+    }
+
     fn extend(&self, writer: WriterId, batch: &TensorDict) -> Result<(), SinkError> {
         let begin = Instant::now();
         *self.waiting() = Some(begin);

@@ -22,11 +22,17 @@ impl ReplayBuffer {
         let mut state = self.shared.lock();
         check_writer(&*sampler, &state.writer)?;
         sampler.begin(self.shared.capacity)?;
-        if let Some(keys) = sampler.run_keys() {
+        if let Some(keys) = sampler.run_keys()
+            && !state.live.is_empty()
+        {
             let rows = in_order(&state.live);
             let reader = self.shared.storage.read();
-            let marks = marks_of(&*reader, &rows, keys, !rows.is_empty())?;
-            state.mark(&rows, &marks);
+            let marks = marks_of(&*reader, &rows, keys, true)?;
+            let open = (*keys == state.keys.runs).then(|| state.open());
+            state.mark(&marks);
+            if let Some(open) = open.flatten() {
+                state.reopen(open);
+            }
         }
         state.replace_sampler(sampler);
         drop(state);
@@ -55,7 +61,7 @@ impl ReplayBuffer {
         self.shared.storage.prepare(frames)?;
         check_places(&state, &*self.shared.storage, &rows, frames)?;
         // With the lock held: nobody chooses these rows meanwhile.
-        let written = write(&*self.shared.storage, &rows, frames);
+        let written = write(&*self.shared.storage, &rows, frames, None);
         drop(state);
         drop(turn);
         written

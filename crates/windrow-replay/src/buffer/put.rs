@@ -1,13 +1,16 @@
 //! Writing frames.
 
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
 use windrow_slab::{SinkError, WriterId};
 
 use super::{ReplayBuffer, Shared, flat};
+use crate::index::Author;
 use crate::live::RowSpan;
 use crate::marks::Marks;
 use crate::state::{Keys, State};
@@ -28,15 +31,15 @@ impl<E: Into<ReplayError>> From<E> for Refused {
     }
 }
 
-/// Whose frames they are, and how they came.
+/// Whose frames they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// A batch of a user.
-    Batch,
-    /// A user's single frame, which may go on where the last did.
-    Single,
-    /// A batch of a collector.
+    /// A user's.
+    User,
+    /// An attached collector's.
     Writer(WriterId),
+    /// A collector's that writes without being waited for; its number.
+    Collector(WriterId),
 }
 
 impl ReplayBuffer {
@@ -44,9 +47,13 @@ impl ReplayBuffer {
     /// order.
     ///
     /// All of them become visible together. Of more frames than the buffer has rows, the last are kept. The first batch
-    /// settles which keys, dtypes and shapes frames have, where the storage is not a list. A run of frames in a batch, up to the end of an
-    /// episode, another trajectory's id or the end of a row of the batch, goes on in the next batch only when that begins with
-    /// the same id.
+    /// settles which keys, dtypes and shapes frames have, where the storage is not a list.
+    ///
+    /// A trajectory goes on up to the end of its episode, another id or the end of a row of the batch. It goes on in the next
+    /// batch where both have one row and that one begins with the same id; frames without ids, which must be `[time]`, where
+    /// the same thread writes both. Frames that a user wrote never go on in those of a collector, nor behind what was loaded or
+    /// found on disk: the same id means another trajectory there. Users who write what several collectors made, or pieces of
+    /// several episodes without ids, tell them apart by ids of their own or by `("next", "truncated")` and `("next", "done")`.
     ///
     /// # Errors
     /// [`ReplayError::Argument`] for a batch without frames, those of the storage when they do not fit,
@@ -66,7 +73,22 @@ impl ReplayBuffer {
         batch: &TensorDict,
         timeout: Duration,
     ) -> Result<Vec<i64>, ReplayError> {
-        self.put_for_user(batch, Source::Batch, timeout)
+        self.put_for_user(batch, Source::User, timeout)
+    }
+
+    /// As [`extend_within`](Self::extend_within), of a collector's batch: `collector` is what
+    /// [`attach`](windrow_slab::Sink::attach) has given it first. It need not be attached now. Its trajectories go on in its own
+    /// batches only.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn extend_for(
+        &self,
+        collector: WriterId,
+        batch: &TensorDict,
+        timeout: Duration,
+    ) -> Result<Vec<i64>, ReplayError> {
+        self.put_for_user(batch, Source::Collector(collector), timeout)
     }
 
     /// Takes a copy of a collector's batch in, as [`Sink::extend`](windrow_slab::Sink::extend) does, but waits for the limiter
@@ -84,8 +106,8 @@ impl ReplayBuffer {
         self.put_for_writer(batch, writer, Some(timeout))
     }
 
-    /// Takes a copy of one frame in, a dict of batch size `[]`; returns its row, if it was kept. Frames without ids that are
-    /// added one after another are one trajectory up to the end of its episode.
+    /// Takes a copy of one frame in, a dict of batch size `[]`; returns its row, if it was kept. It goes on where the frames
+    /// before end as a batch `[1]` would.
     ///
     /// # Errors
     /// As [`extend`](Self::extend), and [`ReplayError::Tensor`] when the batch size is another.
@@ -103,7 +125,7 @@ impl ReplayBuffer {
         timeout: Duration,
     ) -> Result<Option<i64>, ReplayError> {
         let batch = frame.unsqueeze(0)?;
-        let rows = self.put_for_user(&batch, Source::Single, timeout)?;
+        let rows = self.put_for_user(&batch, Source::User, timeout)?;
         Ok(rows.first().copied())
     }
 
@@ -144,12 +166,20 @@ impl ReplayBuffer {
         let (frames, row) = flat(batch)?;
         self.shared.storage.prepare(&frames)?;
         let keys = Arc::clone(&self.shared.lock().keys);
-        let mut said = Said::read(&frames, row, source, &keys)?;
+        let mut said = Said::read(&frames, row, &keys)?;
         let values = self.shared.values(&frames)?;
         let (turn, state) = self.shared.turn_for(frames.numel(), source, timeout)?;
         if !Arc::ptr_eq(&keys, &state.keys) {
-            said = Said::read(&frames, row, source, &state.keys)?;
+            said = Said::read(&frames, row, &state.keys)?;
         }
+        let author = match source {
+            Source::User => Author::User((batch.ndim() == 1).then(|| thread::current().id())),
+            Source::Writer(WriterId(id)) => {
+                Author::Collector(state.writers.first(id).unwrap_or(id))
+            }
+            Source::Collector(WriterId(id)) => Author::Collector(id),
+        };
+        said.marks = said.marks.by(author);
         let written = match values {
             None => self.shared.write_ring(state, &frames, said),
             Some(values) => self.shared.write_best(state, &frames, &values, &said),
@@ -168,18 +198,9 @@ struct Said {
 
 impl Said {
     /// As [`Marks::read`].
-    fn read(
-        frames: &TensorDict,
-        row: usize,
-        source: Source,
-        keys: &Keys,
-    ) -> Result<Self, ReplayError> {
-        let marks = Marks::read(frames, row, &keys.runs, keys.needed)?;
+    fn read(frames: &TensorDict, row: usize, keys: &Keys) -> Result<Self, ReplayError> {
         Ok(Self {
-            marks: match source {
-                Source::Single => marks.singly(),
-                Source::Batch | Source::Writer(_) => marks,
-            },
+            marks: Marks::read(frames, row, &keys.runs, keys.needed)?,
             priorities: keys.priorities(frames)?,
         })
     }
@@ -201,7 +222,7 @@ impl Shared {
             let turn = self.turn();
             let state = self.lock();
             if let Source::Writer(WriterId(id)) = source
-                && !state.writers.is_attached(id)
+                && state.writers.first(id).is_none()
             {
                 return Err(Refused::Detached);
             }
@@ -264,8 +285,11 @@ impl Shared {
             state.evict(oldest);
         }
         let first = rows.rows().next().unwrap_or(0);
-        let (mut state, done) = self.write(state, |storage| storage.write(first, &frames));
-        done?;
+        let breaks = state.breaks(&marks, skipped);
+        let (mut state, done) = self.write(state, |storage| {
+            storage.write_apart(first, &frames, &breaks)
+        });
+        done.unwrap_or_else(|panic| resume_unwind(panic))?;
         state.admit(rows, Some(&marks), skipped);
         state.cursor = (state.cursor + count) % self.capacity;
         state.count(count);
@@ -303,11 +327,13 @@ impl Shared {
             }
             Ok(())
         });
-        if let Err(error) = written {
+        if !matches!(written, Ok(Ok(()))) {
             if let Writer::MaxReward(writer) = &mut state.writer {
                 writer.lose(placed.into_keys());
             }
-            return Err(error);
+            return written
+                .unwrap_or_else(|panic| resume_unwind(panic))
+                .map(|()| Vec::new());
         }
         for &row in placed.keys() {
             state.admit(one(row), None, 0);
@@ -326,17 +352,24 @@ impl Shared {
         Ok(rows)
     }
 
-    /// Writes without the lock, so that samples go on meanwhile.
+    /// Writes without the lock, so that samples go on meanwhile. What the storage panicked with is caught until the state says
+    /// that nobody is writing: others would wait for ever.
     fn write(
         &self,
         mut state: MutexGuard<'_, State>,
         work: impl FnOnce(&dyn Storage) -> Result<(), ReplayError>,
-    ) -> (MutexGuard<'_, State>, Result<(), ReplayError>) {
+    ) -> (
+        MutexGuard<'_, State>,
+        thread::Result<Result<(), ReplayError>>,
+    ) {
         state.writing = true;
         drop(state);
-        let written = work(&*self.storage);
+        let written = catch_unwind(AssertUnwindSafe(|| work(&*self.storage)));
         let mut state = self.lock();
         state.writing = false;
+        if written.is_err() {
+            self.readable.notify_all();
+        }
         (state, written)
     }
 }

@@ -1,5 +1,7 @@
 //! Going on with what a storage on disk held when it was opened.
 
+use std::collections::BTreeSet;
+
 use tensordict::{NestedKey, TensorDict};
 
 use crate::live::{Live, RowSpan};
@@ -23,11 +25,18 @@ pub(super) fn recover(state: &mut State, storage: &dyn Storage) -> Result<(), Re
             state.cursor = recovered.cursor;
             let first = (recovered.cursor + capacity - rows.len()) % capacity;
             state.live = Live::ring(first, 0, capacity);
-            if let Some(runs) = &mut state.runs {
-                // Any number will do that leads to the same rows.
-                runs.skip(capacity + recovered.cursor - rows.len());
+            let span = RowSpan::new(first, rows.len(), capacity);
+            if !span.is_empty() {
+                state.live.add(span);
             }
-            state.admit(RowSpan::new(first, rows.len(), capacity), Some(&marks), 0);
+            if let Some(runs) = &mut state.runs {
+                let breaks: BTreeSet<u32> = recovered.breaks.iter().copied().collect();
+                let places = (0..rows.len()).filter(|&at| breaks.contains(&rows[at]));
+                // Any number will do that leads to the same rows.
+                let number = (capacity + recovered.cursor - rows.len()) as u64;
+                runs.renew(number, &marks, &places.collect::<Vec<usize>>());
+            }
+            state.announce(span);
         }
         Writer::MaxReward(writer) => {
             let rows: Vec<u32> = recovered.rows.iter().cloned().flatten().collect();

@@ -5,6 +5,7 @@ use std::path::Path;
 use tensordict::{Tensor, TensorDict};
 
 use super::ReplayBuffer;
+use crate::index::RunsState;
 use crate::live::{Live, RowSpan};
 use crate::state::State;
 use crate::{Checkpoint, CheckpointWriter, ReplayError, SampleRng, Storage, Writer};
@@ -34,7 +35,7 @@ impl ReplayBuffer {
     }
 
     /// Goes on from a [state](Self::state_dict) of a buffer of the same parts: further samples are those that it would have
-    /// given.
+    /// given. Only the trajectory that was being written does not go on: who writes next may be another who uses the same ids.
     ///
     /// # Errors
     /// [`ReplayError::State`] when it is of another buffer, or those of the storage when the frames are of another kind.
@@ -51,8 +52,8 @@ impl ReplayBuffer {
             return Err(misfit("frames of size", rows.len(), &frames.batch_size()));
         }
         let prepare = |storage: &dyn Storage| frames.map_or(Ok(()), |it| storage.prepare(it));
-        self.restore(saved, &rows, prepare, |storage| match frames {
-            Some(frames) => write(storage, &rows, frames),
+        self.restore(saved, &rows, prepare, |storage, apart| match frames {
+            Some(frames) => write(storage, &rows, frames, Some(apart)),
             None => Ok(()),
         })
     }
@@ -90,7 +91,7 @@ impl ReplayBuffer {
             &saved,
             &rows,
             |storage| checkpoint.check_rows(storage),
-            |storage| checkpoint.rows(storage),
+            |storage, apart| checkpoint.rows_apart(storage, apart),
         )
     }
 
@@ -131,14 +132,17 @@ impl ReplayBuffer {
         saved: &TensorDict,
         rows: &[u32],
         prepare: impl FnOnce(&dyn Storage) -> Result<(), ReplayError>,
-        write: impl FnOnce(&dyn Storage) -> Result<(), ReplayError>,
+        write: impl FnOnce(&dyn Storage, &[bool]) -> Result<(), ReplayError>,
     ) -> Result<(), ReplayError> {
         let turn = self.shared.turn();
         rehearse(&mut self.shared.lock(), saved, rows, self.shared.capacity)?;
         prepare(&*self.shared.storage)?;
         self.shared.lock().clear();
         self.shared.storage.clear();
-        write(&*self.shared.storage)?;
+        write(
+            &*self.shared.storage,
+            &apart(saved, rows, self.shared.capacity)?,
+        )?;
         let mut state = self.shared.lock();
         let loaded = take_over(&mut state, saved, rows, self.shared.capacity);
         if loaded.is_err() {
@@ -152,18 +156,68 @@ impl ReplayBuffer {
     }
 }
 
-/// Writes frames into `rows`: those that follow each other together.
+/// Writes frames into `rows`: those that follow each other together. `apart` says of every row of the storage whether its frame
+/// was written apart from the one before; that stays as it is where nothing is said.
 pub(super) fn write(
     storage: &dyn Storage,
     rows: &[u32],
     frames: &TensorDict,
+    apart: Option<&[bool]>,
 ) -> Result<(), ReplayError> {
     let mut at = 0;
     for run in rows.chunk_by(|a, b| a + 1 == *b) {
-        storage.write(run[0] as usize, &frames.narrow(0, at, run.len())?)?;
+        let (first, frames) = (run[0] as usize, frames.narrow(0, at, run.len())?);
+        match apart {
+            None => storage.write(first, &frames)?,
+            Some(apart) => storage.write_apart(first, &frames, &breaks(apart, first, run.len()))?,
+        }
         at += run.len();
     }
     Ok(())
+}
+
+/// Which of `len` rows from `first` on hold frames that were written apart from those before, where `apart` says so of every
+/// row.
+pub(crate) fn breaks(apart: &[bool], first: usize, len: usize) -> Vec<usize> {
+    let is_apart = |&at: &usize| apart[(first + at) % apart.len()];
+    (0..len).filter(is_apart).collect()
+}
+
+/// Of every row whether its frame was written apart from the one before, as a state says that has been rehearsed.
+fn apart(saved: &TensorDict, rows: &[u32], capacity: usize) -> Result<Vec<bool>, ReplayError> {
+    let mut apart = vec![false; capacity];
+    if saved.contains_key("runs") {
+        let runs = runs_of(saved)?;
+        let oldest = runs.firsts.first().copied().unwrap_or(0);
+        for (first, _) in runs
+            .firsts
+            .iter()
+            .zip(&runs.apart)
+            .filter(|(_, apart)| **apart)
+        {
+            apart[rows[(first - oldest) as usize] as usize] = true;
+        }
+    }
+    Ok(apart)
+}
+
+/// What a state says of runs.
+fn runs_of(saved: &TensorDict) -> Result<RunsState, ReplayError> {
+    let damaged = || ReplayError::State("runs are damaged".to_owned());
+    let numbers = |name: &str| saved.as_slice::<i64>(("runs", name)).map(<[i64]>::to_vec);
+    let flags = |name: &str| saved.as_slice::<bool>(("runs", name)).map(<[bool]>::to_vec);
+    let ended = flags("ended")?;
+    Ok(RunsState {
+        firsts: numbers("first")?,
+        lens: numbers("len")?,
+        // States that do not say it tell no more than that runs are apart.
+        apart: match saved.contains_key(("runs", "apart")) {
+            true => flags("apart")?,
+            false => vec![true; ended.len()],
+        },
+        ended,
+        next: *numbers("next")?.first().ok_or_else(damaged)?,
+    })
 }
 
 fn misfit(what: &str, expected: usize, got: &impl std::fmt::Debug) -> ReplayError {
@@ -194,14 +248,13 @@ fn of_state(state: &State) -> Result<TensorDict, ReplayError> {
     saved.set("rng", numbers(&[seed as i64, drawn as i64])?)?;
     saved.set("sampler", state.sampler.state_dict()?)?;
     if let Some(runs) = &state.runs {
-        let (firsts, lens, ended, next) = runs.state();
-        saved.set(("runs", "first"), numbers(&firsts)?)?;
-        saved.set(("runs", "len"), numbers(&lens)?)?;
-        saved.set(
-            ("runs", "ended"),
-            Tensor::from_slice(&ended, [ended.len()])?,
-        )?;
-        saved.set(("runs", "next"), numbers(&next)?)?;
+        let runs = runs.state();
+        let flags = |flags: &[bool]| Tensor::from_slice(flags, [flags.len()]);
+        saved.set(("runs", "first"), numbers(&runs.firsts)?)?;
+        saved.set(("runs", "len"), numbers(&runs.lens)?)?;
+        saved.set(("runs", "ended"), flags(&runs.ended)?)?;
+        saved.set(("runs", "apart"), flags(&runs.apart)?)?;
+        saved.set(("runs", "next"), numbers(&[runs.next])?)?;
     }
     if let Writer::MaxReward(writer) = &state.writer {
         let values = writer.values_of(&rows);
@@ -212,9 +265,13 @@ fn of_state(state: &State) -> Result<TensorDict, ReplayError> {
 
 /// Capacity, cursor, frames written, frames sampled, and the two counts of the limiter.
 fn counts(saved: &TensorDict) -> Result<[i64; 6], ReplayError> {
+    // Higher ones leave no room for what is counted from there on.
+    const MOST: i64 = i64::MAX / 2;
     let counts = saved.as_slice::<i64>("counts")?;
-    if let Some(count) = counts.iter().find(|&&count| count < 0) {
-        return Err(misfit("counts from", 0, count));
+    if let Some(count) = counts.iter().find(|count| !(0..=MOST).contains(*count)) {
+        return Err(ReplayError::State(format!(
+            "expected counts from 0 to {MOST}, got {count}"
+        )));
     }
     counts
         .try_into()
@@ -228,11 +285,14 @@ fn rehearse(
     rows: &[u32],
     capacity: usize,
 ) -> Result<(), ReplayError> {
-    let (before, live) = (of_state(state)?, in_order(&state.live));
+    let (before, live, open) = (of_state(state)?, in_order(&state.live), state.open());
     state.clear();
     let taken = take_over(state, saved, rows, capacity);
     state.clear();
     take_over(state, &before, &live, capacity)?;
+    if let Some(open) = open {
+        state.reopen(open);
+    }
     taken
 }
 
@@ -251,13 +311,10 @@ fn take_over(
     if let Some(runs) = &mut state.runs {
         let first = (state.cursor + capacity - rows.len()) % capacity;
         let ring = Live::ring(first, rows.len(), capacity);
-        let [firsts, lens] = [("runs", "first"), ("runs", "len")].map(|key| saved.as_slice(key));
-        let ended = saved.as_slice(("runs", "ended"))?;
-        let next = saved.as_slice(("runs", "next"))?.try_into();
-        let next: [i64; 3] = next.map_err(|_| ReplayError::State("runs are damaged".to_owned()))?;
+        let saved = runs_of(saved)?;
         let fits = in_order(&ring) == rows
-            && next[0].rem_euclid(capacity as i64) == cursor
-            && runs.load((firsts?, lens?, ended), next, rows.len());
+            && saved.next.rem_euclid(capacity as i64) == cursor
+            && runs.load(&saved, rows.len());
         if !fits {
             return Err(ReplayError::State(
                 "runs and rows do not make a ring".to_owned(),

@@ -19,7 +19,11 @@ impl ReplayBuffer {
 
 impl Sink for ReplayBuffer {
     fn attach(&self) -> WriterId {
-        WriterId(self.shared.lock().writers.attach())
+        WriterId(self.shared.lock().writers.attach(None))
+    }
+
+    fn attach_again(&self, first: WriterId) -> WriterId {
+        WriterId(self.shared.lock().writers.attach(Some(first.0)))
     }
 
     /// As [`ReplayBuffer::extend`], but a limiter is waited for until the writer is detached.

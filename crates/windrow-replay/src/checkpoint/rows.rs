@@ -7,6 +7,7 @@ use tensordict::TensorDict;
 use windrow_slab::Store;
 
 use super::{Checkpoint, CheckpointWriter};
+use crate::buffer::breaks;
 use crate::{ReplayError, Storage, StorageRead};
 
 /// Name of the section that says which rows are in which file.
@@ -83,6 +84,15 @@ impl Checkpoint {
     /// [`ReplayError::Misfit`] when the storage has another capacity, [`ReplayError::Store`] when it holds frames of
     /// other entries; and those of [`dict`](Checkpoint::dict).
     pub fn rows(&self, storage: &dyn Storage) -> Result<(), ReplayError> {
+        self.rows_apart(storage, &vec![false; storage.capacity().max(1)])
+    }
+
+    /// As [`rows`](Checkpoint::rows); `apart` says of every row whether its frame was written apart from the one before.
+    pub(crate) fn rows_apart(
+        &self,
+        storage: &dyn Storage,
+        apart: &[bool],
+    ) -> Result<(), ReplayError> {
         let mut cleared = false;
         for (name, first) in self.segments(storage.capacity())? {
             let frames = self.dict(name)?;
@@ -91,7 +101,7 @@ impl Checkpoint {
                 storage.clear();
                 cleared = true;
             }
-            storage.write(first, &frames)?;
+            storage.write_apart(first, &frames, &breaks(apart, first, frames.numel()))?;
         }
         if !cleared {
             storage.clear();

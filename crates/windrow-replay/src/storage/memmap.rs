@@ -1,20 +1,26 @@
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 use tensordict::{DType, Group, NestedKey, Shape, TensorDict};
 use windrow_slab::{LeafSpec, Store};
 
+use super::breaks::Breaks;
 use super::lazy::Lazy;
 use super::{Recovered, Storage, StorageRead};
 use crate::ReplayError;
-use crate::file::{io_error, replace};
+use crate::file::{Locked, io_error, replace};
 
 /// Names, types and shapes of the frames, and how many rows there are.
 const LAYOUT: &str = "layout.json";
 /// The rows.
 const ROWS: &str = "rows.bin";
+/// Which of them were written apart from those before.
+const BREAKS: &str = "breaks.bin";
+/// Locked by the storage that uses the directory.
+const LOCK: &str = "lock";
 /// What a layout says of itself.
-const FORMAT: &str = "windrow storage 1";
+const FORMAT: &str = "windrow storage 2";
 
 /// Frames in a file that is mapped into memory, laid out when the first come; all frames have their keys, types and
 /// shapes, up to those that come first after the storage was cleared.
@@ -31,7 +37,17 @@ pub struct LazyMemmapStorage {
     lazy: Lazy,
     /// Where the files are to be; one without a name will do when nothing is said.
     directory: Option<PathBuf>,
+    /// There while the directory is in use.
+    used: Mutex<Option<Used>>,
     recovered: Option<Recovered>,
+}
+
+/// A directory that no other storage can use.
+#[derive(Debug)]
+struct Used {
+    lock: Locked,
+    /// There once the rows are.
+    breaks: Option<Arc<Breaks>>,
 }
 
 impl LazyMemmapStorage {
@@ -43,51 +59,85 @@ impl LazyMemmapStorage {
             capacity,
             lazy: Lazy::default(),
             directory: None,
+            used: Mutex::new(None),
             recovered: None,
         }
     }
 
-    /// Keeps the files in `directory`, and goes on with what is there already.
+    /// Keeps the files in `directory`, and goes on with what is there already. No other storage can use the directory until this
+    /// one is dropped, or its process ends. A directory that is removed before the first write is made again.
     ///
     /// # Errors
     /// [`ReplayError::Misfit`] when another number of rows is there, [`ReplayError::Damaged`] and
     /// [`ReplayError::Store`] when the files cannot be used or are in use elsewhere, [`ReplayError::Io`].
     pub fn at(mut self, directory: impl AsRef<Path>) -> Result<Self, ReplayError> {
         let directory = directory.as_ref();
-        std::fs::create_dir_all(directory).map_err(io_error("create", directory))?;
+        let lock = Locked::new(directory, LOCK)?;
+        let mut breaks = None;
         let layout = directory.join(LAYOUT);
         if layout.exists() {
             let (leaves, groups) = read_layout(&layout, self.capacity)?;
             let store = Store::open(&directory.join(ROWS), leaves, self.capacity)?;
             let store = store.with_groups(groups);
+            let path = directory.join(BREAKS);
+            let found = match store.written() {
+                // Its maker may have died before it made them.
+                0 => Breaks::make(&path, self.capacity)?,
+                _ => Breaks::open(&path, self.capacity)?,
+            };
             if store.written() > 0 {
                 self.recovered = Some(Recovered {
                     rows: store.read().filled(),
                     cursor: store.cursor(),
                     written: store.written(),
+                    breaks: found.rows(),
                 });
             }
             self.lazy = Lazy::of(store);
+            breaks = Some(Arc::new(found));
         }
         self.directory = Some(directory.to_path_buf());
+        self.used = Mutex::new(Some(Used { lock, breaks }));
         Ok(self)
+    }
+
+    fn used(&self) -> MutexGuard<'_, Option<Used>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn make(&self, frames: &TensorDict) -> Result<Store, ReplayError> {
         let leaves = Store::leaves(frames)?;
         let Some(directory) = &self.directory else {
             let scratch = std::env::temp_dir();
+            std::fs::create_dir_all(&scratch).map_err(io_error("create", &scratch))?;
             let file = tempfile::tempfile().map_err(io_error("create a file in", &scratch))?;
             return Ok(Store::in_file(file, &scratch, leaves, self.capacity)?);
         };
+        let mut used = self.used();
+        let lock = match used.take() {
+            Some(Used { lock, .. }) if lock.is_there() => lock,
+            // The directory was removed, and so is not ours any more.
+            _ => Locked::new(directory, LOCK)?,
+        };
+        let used = used.insert(Used { lock, breaks: None });
         let rows = directory.join(ROWS);
-        // Empty ones that were laid out for other frames. Who still reads them keeps them.
         if rows.exists() {
+            // Only rows that a layout is there for are a storage's: those were laid out for other frames, and are empty. Who still
+            // reads them keeps them.
+            if !directory.join(LAYOUT).exists() {
+                return Err(ReplayError::Misfit {
+                    path: rows,
+                    expected: format!("the rows of a storage, with {LAYOUT} beside it"),
+                    got: "something else".to_owned(),
+                });
+            }
             std::fs::remove_file(&rows).map_err(io_error("remove", &rows))?;
         }
         // The layout first: rows without one could not be opened again.
         let text = layout(&leaves, &frames.groups(), self.capacity).to_string();
         replace(&directory.join(LAYOUT), text.as_bytes())?;
+        let breaks = Breaks::make(&directory.join(BREAKS), self.capacity)?;
+        used.breaks = Some(Arc::new(breaks));
         Ok(Store::open(&rows, leaves, self.capacity)?)
     }
 }
@@ -103,6 +153,23 @@ impl Storage for LazyMemmapStorage {
 
     fn write(&self, first: usize, frames: &TensorDict) -> Result<(), ReplayError> {
         self.lazy.write(first, frames, |frames| self.make(frames))
+    }
+
+    fn write_apart(
+        &self,
+        first: usize,
+        frames: &TensorDict,
+        breaks: &[usize],
+    ) -> Result<(), ReplayError> {
+        // So that there is a place to note them in.
+        self.prepare(frames)?;
+        let noted = self.used().as_ref().and_then(|used| used.breaks.clone());
+        match noted {
+            None => self.write(first, frames),
+            Some(noted) => noted.around((first, frames.numel()), breaks, || {
+                self.write(first, frames)
+            }),
+        }
     }
 
     fn read(&self) -> Box<dyn StorageRead + '_> {

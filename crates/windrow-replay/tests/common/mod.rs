@@ -40,9 +40,15 @@ pub(crate) fn is_last(stamp: Stamp) -> bool {
     stamp[2] + 1 == length(stamp)
 }
 
+/// Streams from this one on have the same ids as stream 0.
+pub(crate) const ALIKE: i64 = 100;
+
 /// The id of its trajectory.
 pub(crate) fn id_of([stream, episode, _]: Stamp) -> i64 {
-    stream * 1_000_000 + episode
+    match stream {
+        ALIKE.. => episode,
+        _ => stream * 1_000_000 + episode,
+    }
 }
 
 /// Numbers that only this frame has.

@@ -2,8 +2,9 @@
 
 use tensordict::{Tensor, TensorDict};
 use windrow_replay::{LazyTensorStorage, ListStorage, MaxRewardWriter, ReplayBuffer, ReplayError};
+use windrow_slab::{Sink, WriterId};
 
-use crate::common::{Stamp, Stream, batch, flags, id_of, index, is_last, stamps};
+use crate::common::{ALIKE, Stamp, Stream, batch, flags, id_of, index, is_last, stamps};
 use crate::kinds::{Kind, Slice};
 use crate::list::{Cell, List, worth};
 
@@ -14,6 +15,11 @@ pub(crate) enum Op {
         steps: usize,
     },
     Add,
+    /// One of two collectors writes a batch; both number their trajectories from 0.
+    Collect {
+        who: usize,
+        steps: usize,
+    },
     /// A batch of so many frames, or slices, or frames a slice.
     Sample(usize),
     /// Priorities from this seed.
@@ -38,6 +44,8 @@ struct Pair {
     buffer: ReplayBuffer,
     list: List,
     streams: Vec<Stream>,
+    /// Frames of both collectors, and what each was given when it was first attached.
+    collectors: [(Stream, Option<WriterId>); 2],
 }
 
 /// How many operations were compared.
@@ -48,6 +56,7 @@ pub(crate) fn run(kind: Kind, setting: &Setting, ops: &[Op]) -> usize {
         buffer: build(kind, setting),
         list: List::new(kind, setting.capacity, setting.with_ids),
         streams: (0..3).map(Stream::new).collect(),
+        collectors: [0, 1].map(|who| (Stream::new(ALIKE + who), None)),
     };
     for &op in ops {
         pair.step(op);
@@ -79,15 +88,16 @@ impl Pair {
                     .map(|at| (0..steps).map(|_| self.streams[at].step()).collect())
                     .collect();
                 let rows = self.buffer.extend(&self.batch(&frames)).unwrap();
-                assert_eq!(rows, self.list.write(&frames, false));
+                assert_eq!(rows, self.list.write(&frames, None));
             }
             Op::Add => {
                 let stamp = self.streams[0].step();
                 let frames = [vec![stamp]];
                 let frame = self.batch(&frames).index(0).unwrap();
                 let row = self.buffer.add(&frame).unwrap();
-                assert_eq!(row, self.list.write(&frames, true).first().copied());
+                assert_eq!(row, self.list.write(&frames, None).first().copied());
             }
+            Op::Collect { who, steps } => self.collect(who, steps),
             Op::Sample(n) => self.sample(n),
             Op::Update(seed) => self.update(seed),
             Op::All => self.all(),
@@ -97,6 +107,19 @@ impl Pair {
                 self.list.clear();
             }
         }
+    }
+
+    fn collect(&mut self, who: usize, steps: usize) {
+        let (stream, first) = &mut self.collectors[who];
+        let frames = [(0..steps).map(|_| stream.step()).collect()];
+        let writer = match *first {
+            Some(first) => self.buffer.attach_again(first),
+            None => *first.insert(self.buffer.attach()),
+        };
+        let batch = self.batch(&frames);
+        Sink::extend(&self.buffer, writer, &batch).unwrap();
+        self.buffer.detach(writer, None);
+        self.list.write(&frames, Some(who));
     }
 
     fn batch(&self, rows: &[Vec<Stamp>]) -> TensorDict {
@@ -158,6 +181,8 @@ impl Pair {
             (a, b) => panic!("{a:?} here, {b:?} after a reload"),
         }
         self.buffer = other;
+        self.list.reload();
+        self.collectors = self.collectors.map(|(stream, _)| (stream, None));
     }
 
     /// The batch size for `n` frames, slices, or frames a slice.

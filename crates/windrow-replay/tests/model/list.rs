@@ -25,8 +25,8 @@ pub(crate) struct List {
     pub(crate) written: usize,
     cursor: usize,
     runs: usize,
-    /// The frame written last, and whether it was added singly.
-    last: Option<(Stamp, bool)>,
+    /// The frame written last, and which collector wrote it, if none of the users did.
+    last: Option<(Stamp, Option<usize>)>,
     highest: Option<f32>,
     /// Without replacement: rows still to be drawn, and the next row when in order.
     pending: BTreeSet<usize>,
@@ -68,29 +68,37 @@ impl List {
     }
 
     /// Writes rows of a batch; returns the rows that its frames are in.
-    pub(crate) fn write(&mut self, batch: &[Vec<Stamp>], single: bool) -> Vec<i64> {
+    pub(crate) fn write(&mut self, batch: &[Vec<Stamp>], collector: Option<usize>) -> Vec<i64> {
         if self.kind.keeps_best() {
             return self.keep_best(&batch.concat());
         }
-        // Nothing is left of a run whose every frame is overwritten: what goes on is another.
-        if batch.iter().map(Vec::len).sum::<usize>() >= self.capacity {
+        // Nothing is left of a run whose every frame is overwritten: what goes on is another. Of several rows none goes on.
+        let several = batch.len() > 1;
+        if several || batch[0].len() >= self.capacity {
             self.last = None;
         }
         let mut rows = Vec::new();
         for row in batch {
             for (at, &stamp) in row.iter().enumerate() {
-                rows.push(self.push(stamp, at == 0, single));
+                let follows = (at > 0 || !several) && self.goes_on(stamp, at == 0, collector);
+                rows.push(self.push(stamp, follows, collector));
             }
+        }
+        if several {
+            self.last = None;
         }
         // Of more frames than there are rows, the last are kept.
         rows.split_off(rows.len().saturating_sub(self.capacity))
     }
 
-    fn push(&mut self, stamp: Stamp, begins_row: bool, single: bool) -> i64 {
-        if !self.goes_on(stamp, begins_row, single) {
-            self.runs += 1;
-        }
-        self.last = Some((stamp, single));
+    /// Whoever writes next is another.
+    pub(crate) fn reload(&mut self) {
+        self.last = None;
+    }
+
+    fn push(&mut self, stamp: Stamp, follows: bool, collector: Option<usize>) -> i64 {
+        self.runs += usize::from(!follows);
+        self.last = Some((stamp, collector));
         self.written += 1;
         let row = self.cursor;
         self.cursor = (row + 1) % self.capacity;
@@ -99,18 +107,15 @@ impl List {
         row as i64
     }
 
-    fn goes_on(&self, stamp: Stamp, begins_row: bool, single: bool) -> bool {
-        let Some((last, last_single)) = self.last else {
-            return false;
-        };
-        if is_last(last) {
-            return false;
-        }
-        match (begins_row, self.with_ids) {
-            (_, true) => id_of(last) == id_of(stamp),
-            (false, false) => true,
-            (true, false) => single && last_single,
-        }
+    fn goes_on(&self, stamp: Stamp, begins: bool, collector: Option<usize>) -> bool {
+        self.last.is_some_and(|(last, author)| {
+            let same = match self.with_ids {
+                true => id_of(last) == id_of(stamp),
+                // Rows of time that users write follow each other.
+                false => !begins || collector.is_none(),
+            };
+            !is_last(last) && author == collector && same
+        })
     }
 
     fn insert(&mut self, row: usize, stamp: Stamp) {

@@ -22,6 +22,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (1usize..24).prop_map(|steps| Op::Extend { streams: 1, steps }),
         2 => (2usize..4, 1usize..12).prop_map(|(streams, steps)| Op::Extend { streams, steps }),
         2 => Just(Op::Add),
+        3 => (0usize..2, 1usize..12).prop_map(|(who, steps)| Op::Collect { who, steps }),
         6 => (1usize..5).prop_map(Op::Sample),
         2 => any::<u64>().prop_map(Op::Update),
         1 => Just(Op::All),
