@@ -162,6 +162,9 @@ impl Collector {
     /// returns one, and readers and writers of the buffer are told too. A loop that asks for nothing but [`stats`](Self::stats)
     /// sees [`failed`](Stats::failed) there, or calls [`check`](Self::check).
     ///
+    /// Collection waits for nobody who samples, unless the buffer makes writes wait, as a replay buffer with a limiter of samples
+    /// per insert does. Without one it may overwrite frames, or come to its end, before a learner has seen much of them.
+    ///
     /// ```
     /// # use std::sync::{Arc, Condvar, Mutex};
     /// # use tensordict::TensorDict;

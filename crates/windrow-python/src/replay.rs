@@ -76,17 +76,18 @@ impl ReplayBufferCore {
     }
 
     /// Takes a copy of the frames in; the rows that they were written to. Where the limiter lets the write wait, it waits as
-    /// long as it takes until `given_up`, if there is one, returns true.
-    #[pyo3(signature = (frames, given_up=None))]
+    /// long as it takes until `given_up`, if there is one, returns true. `collector`: the number of the one whose frames they are.
+    #[pyo3(signature = (frames, given_up=None, collector=None))]
     fn extend<'py>(
         &self,
         py: Python<'py>,
         frames: &Bound<'_, PyAny>,
         given_up: Option<&Bound<'_, PyAny>>,
+        collector: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let frames = batch::views_of(frames)?;
         let given_up = given_up.map(|given_up| given_up.clone().unbind());
-        let rows = self.write(py, &frames, given_up.as_ref())?;
+        let rows = self.write(py, &frames, given_up.as_ref(), collector.map(WriterId))?;
         let count = rows.len();
         batch::to_torch(py, tensor(rows, count)?)
     }
@@ -194,6 +195,7 @@ impl ReplayBufferCore {
         out.set_item("capacity", stats.capacity)?;
         out.set_item("write_count", stats.write_count)?;
         out.set_item("sampled", stats.sampled)?;
+        out.set_item("overwritten", stats.overwritten)?;
         out.set_item("trajectories", stats.trajectories)?;
         out.set_item("complete_trajectories", stats.complete_trajectories)?;
         out.set_item("writers", stats.writers)?;
@@ -222,6 +224,14 @@ impl ReplayBufferCore {
     fn attach(&self) -> PyResult<u64> {
         let buffer = self.here(false)?;
         Ok(buffer.attach().0)
+    }
+
+    /// A number for one more collector, by which its trajectories are told from those of others that use the same ids.
+    fn collector(&self) -> PyResult<u64> {
+        let buffer = self.here(false)?;
+        let writer = buffer.attach();
+        buffer.detach(writer, None);
+        Ok(writer.0)
     }
 
     /// Ends what `attach` began; `error` says why, where something went wrong.
@@ -285,6 +295,7 @@ impl ReplayBufferCore {
         py: Python<'_>,
         frames: &TensorDict,
         given_up: Option<&Py<PyAny>>,
+        collector: Option<WriterId>,
     ) -> PyResult<Vec<i64>> {
         let buffer = self.here(true)?;
         let begin = Instant::now();
@@ -293,7 +304,12 @@ impl ReplayBufferCore {
                 None => self.timeout.saturating_sub(begin.elapsed()),
                 Some(_) => Duration::MAX,
             };
-            match buffer.extend_within(frames, patience.min(left)) {
+            let patience_now = patience.min(left);
+            let attempt = match collector {
+                Some(collector) => buffer.extend_for(collector, frames, patience_now),
+                None => buffer.extend_within(frames, patience_now),
+            };
+            match attempt {
                 Err(ReplayError::NotTaken { .. }) if left > patience => {
                     given_up.and_then(end_of_patience).map(Err)
                 }

@@ -86,6 +86,19 @@ impl Shared {
     fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// As [`turn`](Self::turn), when no checkpoint is being written.
+    fn turn_after_saving(&self) -> MutexGuard<'_, ()> {
+        loop {
+            let turn = self.turn();
+            let state = self.lock();
+            if state.saving.is_none() {
+                return turn;
+            }
+            drop(turn);
+            drop(self.writable.wait(state));
+        }
+    }
 }
 
 impl ReplayBuffer {
@@ -142,6 +155,7 @@ impl ReplayBuffer {
             capacity: self.shared.capacity,
             write_count: state.write_count,
             sampled: state.sampled,
+            overwritten: state.overwritten,
             trajectories: held.trajectories.map(|(all, _)| all),
             complete_trajectories: held.trajectories.map(|(_, ended)| ended),
             writers: state.writers.len(),
@@ -175,7 +189,7 @@ impl ReplayBuffer {
 
     /// Gives up all frames, and counts from 0 again. The next may have other keys and shapes.
     pub fn empty(&self) {
-        let turn = self.shared.turn();
+        let turn = self.shared.turn_after_saving();
         self.shared.lock().clear();
         self.shared.storage.clear();
         drop(turn);
@@ -217,6 +231,9 @@ pub struct ReplayStats {
     pub write_count: u64,
     /// Frames sampled since then.
     pub sampled: u64,
+    /// Frames overwritten since the last sample, where they are written one after another. When these are as many as there is
+    /// room for, nobody will ever sample most of what is collected: see [`RateLimiter`].
+    pub overwritten: u64,
     /// Trajectories that the frames are of, pieces included; none where the writer does not keep frames in order.
     pub trajectories: Option<usize>,
     /// Those of them that reach the end of their episode.
@@ -257,7 +274,8 @@ impl ReplayBufferBuilder {
         self
     }
 
-    /// When samples and insertions wait for each other.
+    /// When samples and insertions wait for each other. They do not where nothing is said: a collector that was started then
+    /// collects as fast as it can, however slow the learner is.
     pub fn limiter(mut self, limiter: RateLimiter) -> Self {
         self.limiter = Some(limiter);
         self
@@ -308,6 +326,9 @@ impl ReplayBufferBuilder {
             check_room::<u32>("the places by reward", capacity)?;
         }
         self.sampler.begin(capacity)?;
+        if let Some(limiter) = &self.limiter {
+            limiter.check(capacity)?;
+        }
         let rng = self
             .seed
             .map_or_else(SampleRng::from_entropy, SampleRng::new);

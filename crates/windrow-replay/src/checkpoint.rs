@@ -26,6 +26,7 @@ mod rows;
 mod write;
 
 pub use read::Checkpoint;
+pub(crate) use rows::RowsToSave;
 pub use write::CheckpointWriter;
 
 const MANIFEST: &str = "manifest.json";

@@ -8,6 +8,10 @@ use crate::ReplayError;
 /// fewer than `min_size_to_sample` frames, or the sample would take the cursor below `min_diff`; an insertion waits while
 /// it would take the cursor above `max_diff`, but never before the buffer holds `min_size_to_sample` frames. These are the
 /// rules of Reverb's rate limiters.
+///
+/// Only a [ratio](Self::sample_to_insert_ratio) makes insertions wait. With [`min_size`](Self::min_size), as without a limiter, a
+/// collector that was started collects as fast as it can: it may overwrite frames, or reach its end, before a learner has
+/// sampled them. [`ReplayStats::overwritten`](crate::ReplayStats) tells.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateLimiter {
     samples_per_insert: f64,
@@ -72,6 +76,21 @@ impl RateLimiter {
             max_diff: offset + error_buffer,
             inserted: 0,
             sampled: 0,
+        })
+    }
+
+    /// Whether a buffer of `capacity` frames can ever hold what samples wait for.
+    ///
+    /// # Errors
+    /// [`ReplayError::Argument`].
+    pub(crate) fn check(&self, capacity: usize) -> Result<(), ReplayError> {
+        if self.min_size_to_sample <= capacity {
+            return Ok(());
+        }
+        Err(ReplayError::Argument {
+            name: "min_size_to_sample",
+            expected: format!("at most {capacity} frames, which the buffer has room for"),
+            got: self.min_size_to_sample.to_string(),
         })
     }
 
@@ -158,6 +177,18 @@ mod tests {
         );
         assert_eq!(limiter.blocks_sample(400, 10), None);
         assert_eq!(limiter.blocks_insert(1 << 40, 1 << 40), None);
+    }
+
+    #[test]
+    fn more_frames_than_a_buffer_holds_cannot_be_waited_for() {
+        let ratio = |size| RateLimiter::sample_to_insert_ratio(1.0, size, 10.0).unwrap();
+        for make in [RateLimiter::min_size, ratio] {
+            assert!(make(10).check(10).is_ok());
+            assert_eq!(
+                make(1000).check(10).unwrap_err().to_string(),
+                "min_size_to_sample: expected at most 10 frames, which the buffer has room for, got 1000"
+            );
+        }
     }
 
     #[test]

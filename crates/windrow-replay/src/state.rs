@@ -31,6 +31,10 @@ pub(crate) struct State {
     pub(crate) write_count: u64,
     /// Frames sampled since then.
     pub(crate) sampled: u64,
+    /// Frames overwritten since the last sample, in a ring.
+    pub(crate) overwritten: u64,
+    /// While a checkpoint is written, of every row whether its frame is still to be copied into it.
+    pub(crate) saving: Option<Vec<bool>>,
     /// Whether somebody is writing frames at this moment.
     pub(crate) writing: bool,
     pub(crate) writers: Writers,
@@ -104,6 +108,8 @@ impl State {
             cursor: 0,
             write_count: 0,
             sampled: 0,
+            overwritten: 0,
+            saving: None,
             writing: false,
             writers: Writers::default(),
         }
@@ -237,6 +243,7 @@ impl State {
             limiter.set_counts([0, 0]);
         }
         (self.cursor, self.write_count, self.sampled) = (0, 0, 0);
+        self.overwritten = 0;
     }
 
     /// Chooses rows for a batch.
@@ -253,10 +260,36 @@ impl State {
         let frames = Frames::new(&self.live, self.runs.as_ref());
         let draw = self.sampler.draw(batch_size, &frames, &mut self.rng)?;
         self.sampled += draw.rows.len() as u64;
+        self.overwritten = 0;
         if let Some(limiter) = &mut self.limiter {
             limiter.sampled(batch_size);
         }
         Ok(draw)
+    }
+
+    /// The oldest rows, which are given up where `frames` frames are to be written.
+    pub(crate) fn oldest_for(&self, frames: usize) -> RowSpan {
+        let capacity = self.live.capacity();
+        let room = capacity - self.live.len();
+        let first = if self.live.is_empty() {
+            0
+        } else {
+            self.live.row(0)
+        };
+        RowSpan::new(first, frames.min(capacity).saturating_sub(room), capacity)
+    }
+
+    /// Whether writing so many frames would overwrite some that a checkpoint has not copied yet.
+    pub(crate) fn waits_for_checkpoint(&self, frames: usize) -> bool {
+        let Some(saving) = &self.saving else {
+            return false;
+        };
+        let oldest = self.oldest_for(frames);
+        match self.live {
+            Live::Ring(_) => oldest.rows().any(|row| saving[row]),
+            // Any of them.
+            Live::List { .. } => !oldest.is_empty(),
+        }
     }
 
     /// Why frames may not be written now.

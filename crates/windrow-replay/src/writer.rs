@@ -22,7 +22,7 @@ impl From<MaxRewardWriter> for Writer {
     }
 }
 
-/// How several values of one row make the one that rows are compared by.
+/// How several values of one row make the one that rows are compared by. With a NaN among them, that is NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Reduction {
@@ -59,6 +59,9 @@ impl Reduction {
     }
 
     fn of(self, values: &[f64]) -> f64 {
+        if values.iter().any(|value| value.is_nan()) {
+            return f64::NAN;
+        }
         match self {
             Self::Sum => values.iter().sum(),
             Self::Mean => values.iter().sum::<f64>() / values.len() as f64,
@@ -78,6 +81,9 @@ impl Reduction {
 /// Compared is the entry `("next", "reward")` unless another is named. To keep whole trajectories, write one in each row: a
 /// batch of size `[N]` whose entries have time as their next dimension, `[N, T, …]`; their values are then added up.
 /// Frames lose their order, so there are no slices.
+///
+/// NaN is below all numbers, as negative infinity is: such a frame is taken in while there is room, gives way to any finite
+/// number, and takes the place of none.
 ///
 /// ```
 /// use tensordict::{Tensor, TensorDict};
@@ -171,11 +177,7 @@ impl MaxRewardWriter {
     /// When the entry is missing.
     pub(crate) fn values(&self, frames: &TensorDict) -> Result<Vec<f64>, ReplayError> {
         let mut values = self.reduction.of_each(frames, &self.key)?;
-        for value in &mut values {
-            if value.is_nan() {
-                *value = f64::NEG_INFINITY;
-            }
-        }
+        values.iter_mut().for_each(|value| *value = rank(*value));
         Ok(values)
     }
 
@@ -219,10 +221,102 @@ impl MaxRewardWriter {
         self.clear();
         self.end = rows.iter().map(|row| row + 1).max().unwrap_or(0);
         let pairs = rows.iter().zip(values);
-        self.kept
-            .extend(pairs.map(|(&row, &value)| Kept { value, row }));
+        self.kept.extend(pairs.map(|(&row, &value)| Kept {
+            value: rank(value),
+            row,
+        }));
         let mut full = vec![false; self.end as usize];
         rows.iter().for_each(|&row| full[row as usize] = true);
         self.free = (0..self.end).filter(|&row| !full[row as usize]).collect();
+    }
+}
+
+/// What a value is compared as: NaN is below all numbers.
+fn rank(value: f64) -> f64 {
+    match value.is_nan() {
+        true => f64::NEG_INFINITY,
+        false => value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Reduction; 5] = [
+        Reduction::Sum,
+        Reduction::Mean,
+        Reduction::Max,
+        Reduction::Min,
+        Reduction::Median,
+    ];
+
+    fn frames(values: &[f64], each: usize) -> TensorDict {
+        let rows = values.len() / each;
+        let mut frames = TensorDict::new([rows]);
+        let values = Tensor::from_slice(values, [rows, each]).unwrap();
+        frames.set("score", values).unwrap();
+        frames
+    }
+
+    /// The values that are kept of those that are offered one after another.
+    fn kept(capacity: usize, offered: &[f64]) -> Vec<f64> {
+        let mut writer = MaxRewardWriter::new("score");
+        for value in offered {
+            let values = writer.values(&frames(&[*value], 1)).unwrap();
+            writer.place(&values, capacity);
+        }
+        let mut kept: Vec<f64> = writer.kept.iter().map(|kept| kept.value).collect();
+        kept.sort_by(f64::total_cmp);
+        kept
+    }
+
+    #[test]
+    fn nan_takes_the_place_of_no_number_and_gives_way_to_any() {
+        for nan in [f64::NAN, -f64::NAN] {
+            assert_eq!(kept(2, &[-1e300, 5.0, nan, nan]), [-1e300, 5.0]);
+            assert_eq!(kept(2, &[nan, nan, -1e300, 5.0]), [-1e300, 5.0]);
+            assert_eq!(
+                kept(2, &[f64::NEG_INFINITY, 5.0, nan]),
+                [f64::NEG_INFINITY, 5.0]
+            );
+            assert_eq!(kept(2, &[f64::INFINITY, nan, 1.0]), [1.0, f64::INFINITY]);
+        }
+    }
+
+    #[test]
+    fn one_nan_among_several_values_makes_nan_whichever_way_they_are_reduced() {
+        for reduction in ALL {
+            let writer = MaxRewardWriter::new("score").reduction(reduction);
+            let frames = frames(&[1.0, f64::NAN, 9.0, 2.0, 3.0, 4.0], 3);
+            let values = writer.values(&frames).unwrap();
+            assert_eq!(values[0], f64::NEG_INFINITY, "{reduction:?}");
+            assert!(values[1].is_finite());
+        }
+    }
+
+    #[test]
+    fn nan_that_was_saved_gives_way_too() {
+        let mut writer = MaxRewardWriter::new("score");
+        writer.restore(&[0, 1], &[f64::NAN, 3.0]);
+        assert_eq!(
+            writer
+                .place(&[1.0], 2)
+                .keys()
+                .copied()
+                .collect::<Vec<u32>>(),
+            [0]
+        );
+    }
+
+    #[test]
+    fn what_is_no_better_than_the_least_is_not_taken_and_the_least_gives_way_first() {
+        assert_eq!(kept(3, &[2.0, 1.0, 3.0, 1.0, 2.0, 4.0]), [2.0, 3.0, 4.0]);
+        let mut writer = MaxRewardWriter::new("score");
+        writer.restore(&[0, 1, 2], &[1.0, 1.0, 2.0]);
+        // Of several that are as good, the lowest row.
+        let rows = |placed: BTreeMap<u32, usize>| placed.into_keys().collect::<Vec<u32>>();
+        assert!(writer.place(&[1.0], 3).is_empty());
+        assert_eq!(rows(writer.place(&[1.5], 3)), [0]);
     }
 }

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from windrow._windrow import CollectorCore, ReplayBufferCore
@@ -40,6 +41,7 @@ class Background:
         try:
             while self._passes():
                 next(self._collector)
+                self._writer.warn_of_haste()
         except StopIteration:
             pass
         except BaseException as error:
@@ -60,20 +62,15 @@ class Background:
             self._stands = False
         return not self._stopped.is_set()
 
-    def write(self, batch: Any) -> None:
-        """Writes a batch. Waits until samples let it in, or until the thread is to end.
+    def write(self, batch: Any, collector: int | None) -> None:
+        """Writes a batch of the collector with this number. Waits until samples let it in, or until the thread is to end.
 
         Raises:
             RuntimeError: the thread is to end.
         """
         self._writing = time.monotonic()
         try:
-            from windrow.data import ReplayBuffer
-
-            if isinstance(self._buffer, ReplayBuffer):
-                self._buffer._extend_until(batch, self._stopped.is_set)
-            else:
-                self._buffer.extend(batch)
+            write(self._buffer, batch, collector, self._stopped.is_set)
         finally:
             self._writing = None
 
@@ -132,6 +129,14 @@ class Background:
             raise TimeoutError(f"collection in the background did not end within {timeout} s")
 
 
+def write(buffer: Any, batch: Any, collector: int | None, given_up: Callable[[], bool] | None = None) -> None:
+    """Writes a batch to a buffer: one of windrow, to which the collector has this number, or any other."""
+    if collector is None:
+        buffer.extend(batch)
+    else:
+        buffer._extend_for(collector, batch, given_up)
+
+
 class _Writer:
     """Lets samples of a buffer of windrow wait for a thread; other buffers do not wait."""
 
@@ -139,6 +144,21 @@ class _Writer:
         core = getattr(buffer, "_core", None)
         self._core = core if isinstance(core, ReplayBufferCore) else None
         self._id = 0 if self._core is None else self._core.attach()
+        self._warned = False
+
+    def warn_of_haste(self) -> None:
+        """Warns, once, where all of a buffer was overwritten and nothing sampled meanwhile."""
+        if self._core is None or self._warned:
+            return
+        stats = self._core.stats()
+        self._warned = stats["overwritten"] >= stats["capacity"]
+        if self._warned:
+            warnings.warn(
+                f"the {stats['capacity']} frames of the replay buffer were all overwritten since the last sample: start() does "
+                "not wait for the learner. Give the buffer a limiter, such as RateLimiter.sample_to_insert_ratio, or collect by "
+                "iterating",
+                stacklevel=2,
+            )
 
     def detach(self, error: BaseException | None) -> None:
         if self._core is not None:

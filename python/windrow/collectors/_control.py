@@ -86,6 +86,8 @@ class Control(Publishing):
             _env_states.load(self._envs, before)
             raise
         _weights.copy(own, weights)
+        # An earlier state brings ids back that were used since.
+        self._number = None
 
     def stats(self, workers: str = "aggregate") -> dict[str, Any]:
         """Figures since the start, by name.

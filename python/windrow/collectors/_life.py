@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from windrow._passed_over import Fixed, pass_over
-from windrow._windrow import CollectorCore
-from windrow.collectors._background import Background
+from windrow._windrow import CollectorCore, ReplayBufferCore
+from windrow.collectors._background import Background, write
 
 _ALIVE: weakref.WeakSet[Life] = weakref.WeakSet()
 
@@ -51,6 +51,7 @@ class Life(Iterator[Any]):
     _lock: threading.RLock
     _taken: list[Any]
     _ended: bool = False
+    _number: int | None = None
 
     def _begin(self) -> None:
         """Takes note of a collector that is to be ended before the interpreter is."""
@@ -58,6 +59,11 @@ class Life(Iterator[Any]):
 
     def start(self) -> None:
         """Collects into the replay buffer in a thread, up to ``total_frames``.
+
+        Collection does not wait for samples: without a limiter that makes it wait, it collects as fast as it can and may overwrite
+        frames, or reach its end, before a learner has seen much of them. ``ReplayBuffer(limiter=...)`` with
+        :class:`~windrow.data.RateLimiter` ties writes to samples. A warning tells once when a whole buffer was overwritten and
+        nothing sampled.
 
         Raises:
             RuntimeError: there is no replay buffer, or the collector runs already or was shut down.
@@ -185,9 +191,17 @@ class Life(Iterator[Any]):
         """Writes a batch to the replay buffer. In the background that waits as long as it takes."""
         background = self._background
         if background is not None and background.is_this_thread():
-            background.write(batch)
+            background.write(batch, self._number_there())
         else:
-            self._replay_buffer.extend(batch)
+            write(self._replay_buffer, batch, self._number_there())
+
+    def _number_there(self) -> int | None:
+        """What a replay buffer of windrow tells this collector's trajectories from those of others by."""
+        if self._number is None:
+            core = getattr(self._replay_buffer, "_core", None)
+            if isinstance(core, ReplayBufferCore):
+                self._number = core.collector()
+        return self._number
 
 
 @atexit.register

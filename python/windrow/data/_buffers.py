@@ -192,6 +192,11 @@ class ReplayBuffer:
         Every frame has a row of its own, whatever the shape of the batch: ``[envs, time]`` is written environment by
         environment, and ``capacity`` counts frames. So ``[4, 100]`` is 400 frames, and a sample of 32 is ``[32]``.
 
+        A trajectory goes on in the next batch where both are ``[time]`` and that one begins with the same id, or without ids where
+        the same thread writes both, up to the flag that ends the episode. It never goes on in what a collector writes, nor behind
+        what was loaded. Batches of several collectors use the same ids for other trajectories: have the collectors write them
+        (``replay_buffer=``), or give them ids of your own.
+
         Args:
             batch: a TensorDict, a tensorclass or a dictionary of tensors, ``[time]`` or ``[..., time]``, or a list of single
                 frames. Entries that are no tensors are left out, with a warning.
@@ -203,17 +208,17 @@ class ReplayBuffer:
         """
         return self._write(batch)
 
-    def _extend_until(self, batch: Any, given_up: Callable[[], bool]) -> Any:
-        """As :meth:`extend`, but waits until ``given_up`` is true, however long that takes."""
-        return self._write(batch, given_up)
+    def _extend_for(self, collector: int, batch: Any, given_up: Callable[[], bool] | None = None) -> None:
+        """As :meth:`extend`, of the collector with this number. With ``given_up``, waits until that is true, however long."""
+        self._write(batch, given_up, collector)
 
-    def _write(self, batch: Any, given_up: Callable[[], bool] | None = None) -> Any:
+    def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> Any:
         frames = self._inverse(frames_of(batch))
         if frames is None:
             import torch
 
             return torch.zeros(0, dtype=torch.int64)
-        return self._core.extend(frames, given_up)
+        return self._core.extend(frames, given_up, collector)
 
     def add(self, frame: Any) -> int | None:
         """Writes one frame, without batch size but otherwise as of :meth:`extend`, and returns its row, if it was kept.

@@ -18,6 +18,9 @@ class RateLimiter:
     samples in other threads. Either fails after the buffer's ``sample_timeout``, but for the writes of a collector that was
     started, which wait until it is shut down.
 
+    Only a ratio makes writes wait. With :meth:`min_size`, as without a limiter, a collector that was started collects as fast as
+    it can, however slow the learner is: it may overwrite frames, or reach its end, before they were sampled.
+
     Example:
         >>> from windrow.data import LazyTensorStorage, RateLimiter, ReplayBuffer
         >>> limiter = RateLimiter.sample_to_insert_ratio(4.0, min_size_to_sample=1000, error_buffer=2000.0)
@@ -45,7 +48,8 @@ class RateLimiter:
             error_buffer: how far off the cursor may be to either side, in sampled frames: at least half of what the largest
                 write adds and the largest sample takes away.
 
-        A buffer refuses figures that would let nothing through, with a ``ValueError``.
+        A buffer refuses figures that would let nothing through, and to wait for more frames than it has room for, with a
+        ``ValueError``.
         """
         return cls(samples_per_insert, min_size_to_sample, error_buffer)
 

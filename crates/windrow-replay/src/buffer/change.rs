@@ -55,7 +55,7 @@ impl ReplayBuffer {
                 got: format!("{:?}", frames.batch_size()),
             });
         }
-        let turn = self.shared.turn();
+        let turn = self.shared.turn_after_saving();
         let state = self.shared.lock();
         let rows = state.live.checked(rows)?;
         self.shared.storage.prepare(frames)?;

@@ -210,7 +210,8 @@ impl Said {
 type Turn<'a> = (MutexGuard<'a, ()>, MutexGuard<'a, State>);
 
 impl Shared {
-    /// Waits until it is this writer's turn and the limiter lets `frames` frames in.
+    /// Waits until it is this writer's turn, what it overwrites is in the checkpoint that is being written, if there is one, and
+    /// the limiter lets `frames` frames in.
     fn turn_for(
         &self,
         frames: usize,
@@ -225,6 +226,12 @@ impl Shared {
                 && state.writers.first(id).is_none()
             {
                 return Err(Refused::Detached);
+            }
+            if state.waits_for_checkpoint(frames) {
+                // However long: it has only to be copied.
+                drop(turn);
+                drop(self.writable.wait(state));
+                continue;
             }
             let Some(why) = state.blocks_insert(frames)? else {
                 return Ok((turn, state));
@@ -279,11 +286,10 @@ impl Shared {
             kept,
             self.capacity,
         );
-        let room = self.capacity - state.live.len();
-        if kept > room {
-            let oldest = RowSpan::new(state.live.row(0), kept - room, self.capacity);
-            state.evict(oldest);
-        }
+        let oldest = state.oldest_for(count);
+        state.evict(oldest);
+        state.overwritten += oldest.len() as u64;
+        state.overwritten += skipped as u64;
         let first = rows.rows().next().unwrap_or(0);
         let breaks = state.breaks(&marks, skipped);
         let (mut state, done) = self.write(state, |storage| {

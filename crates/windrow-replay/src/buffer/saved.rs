@@ -1,10 +1,12 @@
 //! States of a buffer, in memory and on disk.
 
+use std::ops::Range;
 use std::path::Path;
 
 use tensordict::{Tensor, TensorDict};
 
-use super::ReplayBuffer;
+use super::{ReplayBuffer, Shared};
+use crate::checkpoint::RowsToSave;
 use crate::index::RunsState;
 use crate::live::{Live, RowSpan};
 use crate::state::State;
@@ -59,21 +61,33 @@ impl ReplayBuffer {
     }
 
     /// Writes a checkpoint into `directory`: the frames in files of their own, with checksums, and last a manifest that
-    /// names them. Killed anywhere, a process leaves the checkpoint before. Writers wait meanwhile, samples do not.
+    /// names them. Killed anywhere, a process leaves the checkpoint before. Other things in the directory stay.
+    ///
+    /// The checkpoint is of the moment at which this begins. Samples and writers go on meanwhile; a writer waits only until frames
+    /// that it would overwrite are copied, the oldest of which come first.
     ///
     /// # Errors
-    /// [`ReplayError::Io`] naming the file.
+    /// [`ReplayError::Io`] naming the file, [`ReplayError::Misfit`] when a manifest of something else is in the way.
     pub fn save(&self, directory: impl AsRef<Path>) -> Result<(), ReplayError> {
         let mut checkpoint = CheckpointWriter::begin(directory)?;
-        let turn = self.shared.turn();
-        let state = self.shared.lock();
+        let turn = self.shared.turn_after_saving();
+        let mut state = self.shared.lock();
         let saved = of_state(&state)?;
-        let reader = self.shared.storage.read();
+        let rows = match &state.live {
+            live @ Live::Ring(_) => in_order(live),
+            live @ Live::List { .. } => live.sorted(),
+        };
+        let mut uncopied = vec![false; self.shared.capacity];
+        rows.iter().for_each(|&row| uncopied[row as usize] = true);
+        state.saving = Some(uncopied);
+        let saving = Saving(&self.shared);
         drop(state);
-        checkpoint.dict(FILE, &saved)?;
-        checkpoint.rows(self.shared.capacity, &*reader)?;
-        drop(reader);
         drop(turn);
+        checkpoint.dict(FILE, &saved)?;
+        let ranges = rows.chunk_by(|a, b| a + 1 == *b);
+        let ranges = ranges.map(|rows| rows[0]..rows[0] + rows.len() as u32);
+        checkpoint.rows_in(self.shared.capacity, ranges.collect(), &saving)?;
+        drop(saving);
         checkpoint.finish()
     }
 
@@ -134,7 +148,7 @@ impl ReplayBuffer {
         prepare: impl FnOnce(&dyn Storage) -> Result<(), ReplayError>,
         write: impl FnOnce(&dyn Storage, &[bool]) -> Result<(), ReplayError>,
     ) -> Result<(), ReplayError> {
-        let turn = self.shared.turn();
+        let turn = self.shared.turn_after_saving();
         rehearse(&mut self.shared.lock(), saved, rows, self.shared.capacity)?;
         prepare(&*self.shared.storage)?;
         self.shared.lock().clear();
@@ -153,6 +167,30 @@ impl ReplayBuffer {
         self.shared.readable.notify_all();
         self.shared.writable.notify_all();
         loaded
+    }
+}
+
+/// A checkpoint that is being written, for which rows stay as they are until they are copied.
+struct Saving<'a>(&'a Shared);
+
+impl RowsToSave for Saving<'_> {
+    fn gather(&self, rows: &[u32]) -> Result<TensorDict, ReplayError> {
+        // Only for so long: a writer waits for readers that began before it.
+        self.0.storage.read().gather(rows)
+    }
+
+    fn copied(&self, rows: Range<u32>) {
+        if let Some(uncopied) = &mut self.0.lock().saving {
+            uncopied[rows.start as usize..rows.end as usize].fill(false);
+        }
+        self.0.writable.notify_all();
+    }
+}
+
+impl Drop for Saving<'_> {
+    fn drop(&mut self) {
+        self.0.lock().saving = None;
+        self.0.writable.notify_all();
     }
 }
 

@@ -25,16 +25,26 @@ impl CheckpointWriter {
     /// # Errors
     /// Those of [`StorageRead::gather`] and [`dict`](CheckpointWriter::dict).
     pub fn rows(&mut self, capacity: usize, reader: &dyn StorageRead) -> Result<(), ReplayError> {
+        self.rows_in(capacity, reader.filled(), &reader)
+    }
+
+    /// Writes the rows in `ranges`, in this order.
+    pub(crate) fn rows_in(
+        &mut self,
+        capacity: usize,
+        ranges: Vec<Range<u32>>,
+        source: &dyn RowsToSave,
+    ) -> Result<(), ReplayError> {
         let mut segments = Vec::new();
         let mut step = None;
-        for mut range in reader.filled() {
+        for mut range in ranges {
             let step = match step {
                 Some(step) => step,
-                None => *step.insert(frames_of_a_segment(&reader.gather(&[range.start])?)),
+                None => *step.insert(frames_of_a_segment(&source.gather(&[range.start])?)),
             };
             while !range.is_empty() {
                 let end = range.end.min(range.start.saturating_add(step));
-                self.segment(range.start..end, reader, &mut segments)?;
+                self.segment(range.start..end, source, &mut segments)?;
                 range.start = end;
             }
         }
@@ -49,23 +59,42 @@ impl CheckpointWriter {
     fn segment(
         &mut self,
         rows: Range<u32>,
-        reader: &dyn StorageRead,
+        source: &dyn RowsToSave,
         segments: &mut Vec<Value>,
     ) -> Result<(), ReplayError> {
-        match reader.gather(&rows.clone().collect::<Vec<u32>>()) {
+        match source.gather(&rows.clone().collect::<Vec<u32>>()) {
             Ok(frames) => {
+                let first = rows.start;
+                source.copied(rows);
                 let name = format!("rows-{}", segments.len());
                 self.dict(&name, &frames)?;
-                segments.push(json!({ "file": name, "first": rows.start }));
+                segments.push(json!({ "file": name, "first": first }));
                 Ok(())
             }
             Err(ReplayError::Unlike { .. }) if rows.len() > 1 => {
                 let middle = rows.start + (rows.end - rows.start) / 2;
-                self.segment(rows.start..middle, reader, segments)?;
-                self.segment(middle..rows.end, reader, segments)
+                self.segment(rows.start..middle, source, segments)?;
+                self.segment(middle..rows.end, source, segments)
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Where the rows of a checkpoint come from.
+pub(crate) trait RowsToSave {
+    /// As [`StorageRead::gather`].
+    fn gather(&self, rows: &[u32]) -> Result<TensorDict, ReplayError>;
+
+    /// These rows are copied: they may be overwritten.
+    fn copied(&self, rows: Range<u32>) {
+        let _ = rows;
+    }
+}
+
+impl RowsToSave for &dyn StorageRead {
+    fn gather(&self, rows: &[u32]) -> Result<TensorDict, ReplayError> {
+        (**self).gather(rows)
     }
 }
 
