@@ -102,6 +102,11 @@ impl Runs {
         self.runs.iter()
     }
 
+    /// Frames that there is room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// The row of the frame with this number.
     #[inline]
     #[must_use]

@@ -211,6 +211,12 @@ mod tests {
         );
         assert_eq!(limiter.blocks_insert(8, 14), None);
         assert!(limiter.blocks_insert(9, 14).is_some());
+        // Up to the least that is sampled from, writes are let in whatever was written before.
+        limiter.inserted(1000);
+        assert_eq!(limiter.blocks_insert(4, 6), None);
+        assert!(limiter.blocks_insert(5, 6).is_some());
+        assert!(limiter.blocks_sample(1, 9).is_some());
+        assert_eq!(limiter.blocks_sample(1, 10), None);
     }
 
     #[test]

@@ -223,3 +223,17 @@ impl NoDraw {
         Self::Shortage("the buffer is empty".to_owned())
     }
 }
+
+/// Whether a buffer of `capacity` frames can ever hold a batch of so many, none of them twice.
+fn check_batch(needed: usize, capacity: usize) -> Result<(), ReplayError> {
+    if needed <= capacity {
+        return Ok(());
+    }
+    Err(ReplayError::Argument {
+        name: "drop_last",
+        expected: format!(
+            "batches of at most {capacity} frames or slices, which the buffer has room for"
+        ),
+        got: needed.to_string(),
+    })
+}

@@ -6,9 +6,11 @@ mod common;
 use common::{Stream, batch, index, stamps};
 use tensordict::{DType, Tensor, TensorDict};
 use windrow_replay::{
-    LazyMemmapStorage, LazyTensorStorage, ListStorage, PrioritizedSampler, Reduction, ReplayBuffer,
-    ReplayBufferBuilder, ReplayError, SamplerWithoutReplacement, SliceSampler,
+    LazyMemmapStorage, LazyTensorStorage, ListStorage, PrioritizedSampler, PrioritizedSliceSampler,
+    RateLimiter, Reduction, ReplayBuffer, ReplayBufferBuilder, ReplayError, Sampler,
+    SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
 };
+use windrow_slab::Sink;
 
 const CAPACITY: usize = 40;
 
@@ -235,4 +237,83 @@ fn a_sampler_that_does_not_fit_is_refused() {
         Err(ReplayError::Argument { name: "alpha", .. })
     ));
     buffer.sample(None).unwrap();
+}
+
+#[test]
+fn what_a_buffer_can_never_hold_is_refused_at_once() {
+    let limits: [fn() -> RateLimiter; 2] = [
+        || RateLimiter::min_size(CAPACITY + 1),
+        || RateLimiter::sample_to_insert_ratio(1.0, CAPACITY + 1, 50.0).unwrap(),
+    ];
+    for (builder, limit) in storages().into_iter().zip(limits) {
+        let refused = builder.limiter(limit()).build().unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "min_size_to_sample: expected at most 40 frames, which the buffer has room for, got 41"
+        );
+    }
+    for builder in storages() {
+        let refused = builder.sampler(SliceSampler::slice_len(41)).build();
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "slice_len: expected at most 40 frames, which the buffer has room for, got 41"
+        );
+    }
+    // Where it takes a batch to know, with a writer that might be waited for.
+    let samplers: [(Box<dyn Sampler>, usize); 4] = [
+        (SliceSampler::num_slices(2).into(), 82),
+        (
+            PrioritizedSliceSampler::new(SliceSampler::num_slices(2), 0.5, 0.5).into(),
+            82,
+        ),
+        (
+            SamplerWithoutReplacement::new().drop_last(true).into(),
+            CAPACITY + 1,
+        ),
+        (
+            SliceSamplerWithoutReplacement::new(SliceSampler::slice_len(1))
+                .drop_last(true)
+                .into(),
+            CAPACITY + 1,
+        ),
+    ];
+    for (sampler, batch_size) in samplers {
+        let [builder, ..] = storages();
+        let buffer = builder.sampler(sampler).build().unwrap();
+        buffer.attach();
+        buffer.extend(&frames(&mut Stream::new(1), 20)).unwrap();
+        let refused = buffer.sample(batch_size);
+        assert!(
+            matches!(refused, Err(ReplayError::Argument { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(buffer.stats().sampled, 0);
+    }
+    // Slices that may be short may be longer than the buffer.
+    let short = SliceSampler::slice_len(41).strict_length(false);
+    let [builder, ..] = storages();
+    let buffer = builder.sampler(short).build().unwrap();
+    buffer.extend(&frames(&mut Stream::new(1), 20)).unwrap();
+    buffer.sample(41).unwrap();
+}
+
+#[test]
+fn frames_that_are_overwritten_since_the_last_sample_are_counted() {
+    for builder in storages() {
+        let buffer = builder.build().unwrap();
+        let overwritten = || buffer.stats().overwritten;
+        buffer.extend(&numbers(&[0; 30])).unwrap();
+        assert_eq!(overwritten(), 0);
+        buffer.extend(&numbers(&[0; 30])).unwrap();
+        assert_eq!(overwritten(), 20);
+        // More than there is room for: the first of them are overwritten at once.
+        buffer.extend(&numbers(&[0; 45])).unwrap();
+        assert_eq!(overwritten(), 65);
+        buffer.sample(1).unwrap();
+        assert_eq!(overwritten(), 0);
+        buffer.add(&numbers(&[0]).index(0).unwrap()).unwrap();
+        assert_eq!(overwritten(), 1);
+        buffer.empty();
+        assert_eq!(overwritten(), 0);
+    }
 }

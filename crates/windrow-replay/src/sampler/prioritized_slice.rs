@@ -125,7 +125,7 @@ impl PrioritizedSliceSampler {
 
 impl Sampler for PrioritizedSliceSampler {
     fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
-        self.rules.check()?;
+        self.rules.check(capacity)?;
         self.priorities.check()?;
         if self.rules.spans_left() {
             return Err(ReplayError::Argument {

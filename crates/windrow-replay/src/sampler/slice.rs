@@ -126,7 +126,10 @@ impl SliceSampler {
 }
 
 impl SliceRules {
-    pub(super) fn check(&self) -> Result<(), ReplayError> {
+    pub(super) fn check(&self, capacity: usize) -> Result<(), ReplayError> {
+        if let Cut::Len(len) = self.cut {
+            self.check_room(len, capacity)?;
+        }
         let argument = |name, expected: &str, got: String| {
             let expected = expected.to_owned();
             Err(ReplayError::Argument {
@@ -145,6 +148,18 @@ impl SliceRules {
             Cut::Len(len) => self.check_span(len),
             Cut::Num(_) => Ok(()),
         }
+    }
+
+    /// Whether a buffer of `capacity` frames can ever hold what a slice of `len` is drawn from.
+    fn check_room(&self, len: usize, capacity: usize) -> Result<(), ReplayError> {
+        if self.least(len) <= capacity {
+            return Ok(());
+        }
+        Err(ReplayError::Argument {
+            name: "slice_len",
+            expected: format!("at most {capacity} frames, which the buffer has room for"),
+            got: len.to_string(),
+        })
     }
 
     fn check_span(&self, len: usize) -> Result<(), ReplayError> {
@@ -201,6 +216,9 @@ impl SliceRules {
     }
 
     pub(super) fn shortage(&self, len: usize, runs: &Runs) -> NoDraw {
+        if let Err(error) = self.check_room(len, runs.capacity()) {
+            return error.into();
+        }
         if runs.is_empty() {
             return NoDraw::empty();
         }
@@ -237,8 +255,8 @@ impl SliceRules {
 }
 
 impl Sampler for SliceSampler {
-    fn begin(&mut self, _: usize) -> Result<(), ReplayError> {
-        self.rules.check()
+    fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
+        self.rules.check(capacity)
     }
 
     fn run_keys(&self) -> Option<&RunKeys> {

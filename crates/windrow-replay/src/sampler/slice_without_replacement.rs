@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use tensordict::{Tensor, TensorDict};
 
 use super::slice::piece;
-use super::{Draw, Frames, NoDraw, Sampler, SliceSampler};
+use super::{Draw, Frames, NoDraw, Sampler, SliceSampler, check_batch};
 use crate::index::Runs;
 use crate::live::RowSpan;
 use crate::marks::RunKeys;
@@ -108,6 +108,8 @@ impl Sampler for SliceSamplerWithoutReplacement {
             match next.pending.len() {
                 0 => return Err(rules.shortage(len, runs)),
                 there if there < needed => {
+                    // Trajectories of a frame at least.
+                    check_batch(num, runs.capacity())?;
                     return Err(NoDraw::Shortage(format!(
                         "without replacement and with drop_last that takes {num} trajectories of at least {least} frames, \
                          there are {there}"

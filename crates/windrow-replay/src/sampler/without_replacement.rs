@@ -1,6 +1,6 @@
 use tensordict::{Tensor, TensorDict};
 
-use super::{Draw, Frames, NoDraw, Sampler};
+use super::{Draw, Frames, NoDraw, Sampler, check_batch};
 use crate::live::RowSpan;
 use crate::room::check_room;
 use crate::{ReplayError, SampleRng};
@@ -177,6 +177,7 @@ impl Sampler for SamplerWithoutReplacement {
             return Err(NoDraw::empty());
         }
         if self.drop_last && frames.len() < batch_size {
+            check_batch(batch_size, self.place.len())?;
             return Err(NoDraw::Shortage(format!(
                 "without replacement and with drop_last that takes {batch_size} frames"
             )));

@@ -202,7 +202,8 @@ impl Pair {
         let asked = self.asked(n);
         match self.buffer.sample(asked) {
             Ok(batch) => self.check(asked, n, &batch),
-            Err(ReplayError::NotEnough { .. }) => {
+            // More than there is, or than there can ever be.
+            Err(ReplayError::NotEnough { .. } | ReplayError::Argument { .. }) => {
                 let possible = match self.kind {
                     Kind::Slice(slice) | Kind::PrioritizedSlice(slice) => {
                         !self.list.slices(slice, slice.of(n).1).is_empty()
