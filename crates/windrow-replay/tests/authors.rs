@@ -241,7 +241,8 @@ fn frames_without_ids_that_are_written_in_turn_go_on_up_to_the_end() {
     let mut whole: Vec<Stamp> = Vec::new();
     for count in [3, 1, 4, 2, 5] {
         let stamps: Vec<Stamp> = (0..count).map(|_| stream.step()).collect();
-        buffer.extend(&batch(&[stamps.clone()], false)).unwrap();
+        let frames = batch(std::slice::from_ref(&stamps), false);
+        buffer.extend(&frames).unwrap();
         whole.extend(stamps);
         let stamp = stream.step();
         let frame = batch(&[vec![stamp]], false).index(0).unwrap();

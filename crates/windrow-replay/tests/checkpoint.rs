@@ -248,6 +248,49 @@ fn what_others_have_put_into_the_directory_stays() {
     assert_eq!(after.len(), before.len() + 3);
 }
 
+/// The text of a manifest with this body.
+fn manifest(body: &Value) -> String {
+    let body = body.to_string();
+    let crc32 = crc32fast::hash(body.as_bytes());
+    format!("{{\"crc32\":\"{crc32:08x}\",\n\"manifest\":{body}}}\n")
+}
+
+#[test]
+fn a_checkpoint_whose_manifest_names_no_folder_is_loaded_and_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("manifest.json");
+    let storage = LazyTensorStorage::new(CAPACITY);
+    storage.write(0, &frames(0..4)).unwrap();
+    save(&storage, directory.path(), 1).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    let mut body = serde_json::from_str::<Value>(&text).unwrap()["manifest"].take();
+    let mut write = |folder: Option<&str>| {
+        let body = body.as_object_mut().unwrap();
+        match folder {
+            Some(folder) => body.insert("folder".to_owned(), json!(folder)),
+            None => body.remove("folder"),
+        };
+        fs::write(&path, manifest(&json!(body))).unwrap();
+    };
+    // No name leads out of the directory.
+    for folder in ["", "..", "a/b", "/tmp"] {
+        write(Some(folder));
+        let error = Checkpoint::open(directory.path()).unwrap_err();
+        assert!(matches!(error, ReplayError::Damaged { .. }), "{error}");
+    }
+    write(None);
+    let [new, old] = ["windrow-00000000", "00000000"].map(|name| directory.path().join(name));
+    fs::rename(&new, &old).unwrap();
+    let restored = LazyTensorStorage::new(CAPACITY);
+    assert_eq!(load(&restored, directory.path()).unwrap(), 1);
+    assert_eq!(contents(&restored), contents(&storage));
+    fs::write(old.join("notes.safetensors"), "3").unwrap();
+    save(&storage, directory.path(), 2).unwrap();
+    // But for what the manifest did not name.
+    assert_eq!(files(&old), [old.join("notes.safetensors")]);
+    assert_eq!(load(&restored, directory.path()).unwrap(), 2);
+}
+
 #[test]
 fn a_manifest_of_something_else_is_not_replaced() {
     let directory = tempfile::tempdir().unwrap();

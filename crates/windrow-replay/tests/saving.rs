@@ -33,12 +33,14 @@ fn numbers(buffer: &ReplayBuffer) -> Vec<i64> {
     numbers
 }
 
+/// Who waits, whom it tells that it does, and what for.
+type Wait = (thread::ThreadId, Sender<()>, Receiver<()>);
+
 /// A storage of which the thread that is named waits before it reads, and which panics where that is asked for.
 #[derive(Debug)]
 struct Stubborn {
     inner: Box<dyn Storage>,
-    /// Who waits, whom it tells that it does, and what for.
-    waits: Mutex<Option<(thread::ThreadId, Sender<()>, Receiver<()>)>>,
+    waits: Mutex<Option<Wait>>,
     panics: Arc<AtomicBool>,
 }
 
