@@ -285,6 +285,36 @@ fn rows_that_are_larger_than_memory_are_an_error_of_whoever_writes_them() {
 }
 
 #[test]
+fn a_head_that_cannot_be_is_an_error_and_never_counted_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rows");
+    let made = open(&path, 70).unwrap();
+    made.write(68, &frames(&[1, 2, 3])).unwrap();
+    made.write(5, &frames(&[4])).unwrap();
+    drop(made);
+    let good = std::fs::read(&path).unwrap();
+    let mut refused = 0;
+    for at in 0..16 {
+        for word in [u64::MAX, u64::MAX - 1, u64::MAX / 2, 1 << 40, 71, 70] {
+            let mut bytes = good.clone();
+            bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+            std::fs::write(&path, bytes).unwrap();
+            match open(&path, 70) {
+                Ok(store) => {
+                    let _ = (store.cursor(), store.written(), store.read().filled());
+                    store.write(69, &frames(&[5, 6])).unwrap();
+                }
+                Err(error) => {
+                    assert!(matches!(error, StoreError::File { .. }), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 16);
+}
+
+#[test]
 fn bools_are_bools_whatever_the_file_says() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rows");

@@ -188,11 +188,13 @@ def test_samples_and_writes_of_users_wait_no_longer_than_they_are_told() -> None
     buffer.extend(frames(5))
     with pytest.raises(RuntimeError, match=rf"cannot write 1 frames: .*; {WAITED}"):
         buffer.add(frames(1)[0])
-    collector = Collector(
-        cartpole, frames_per_batch=10, replay_buffer=buffer_of(RateLimiter.min_size(10**4), sample_timeout=0.3)
+    # More than are collected in that time.
+    large = ReplayBuffer(
+        storage=LazyTensorStorage(10**6), limiter=RateLimiter.min_size(10**6), batch_size=10, sample_timeout=0.3
     )
+    collector = Collector(cartpole, frames_per_batch=10, replay_buffer=large)
     collector.start()
-    with pytest.raises(RuntimeError, match=r"the limiter waits for 10000 frames, .*; waited \d+\.\d s for . writer"):
+    with pytest.raises(RuntimeError, match=r"the limiter waits for 1000000 frames, .*; waited \d+\.\d s for . writer"):
         collector.replay_buffer.sample()
     collector.async_shutdown()
 

@@ -13,8 +13,8 @@ use crate::{ReplayError, Storage, StorageRead};
 /// Name of the section that says which rows are in which file.
 const SECTION: &str = "rows";
 
-/// Bytes of one file, about.
-const SEGMENT: usize = 64 << 20;
+/// Bytes of one file, about: a writer may wait for as many to be copied.
+const SEGMENT: usize = 16 << 20;
 
 impl CheckpointWriter {
     /// Writes all rows that `reader` can read, of a storage of `capacity` rows.
