@@ -267,8 +267,8 @@ def test_a_state_that_is_refused_leaves_the_buffer_as_it_was() -> None:
         buffer.update_priority(torch.tensor([1]), torch.tensor([2.0]))
         return buffer
 
-    buffer, good = filled(100), filled(0).state_dict()
-    before = buffer.state_dict()
+    buffer, good = filled(100), TensorDict(filled(0).state_dict())
+    before = TensorDict(buffer.state_dict())
     for key, value in [
         ("rng", None),
         (("sampler", "beta"), None),
@@ -282,9 +282,9 @@ def test_a_state_that_is_refused_leaves_the_buffer_as_it_was() -> None:
         else:
             damaged[key] = value
         with pytest.raises((KeyError, ValueError, RuntimeError)):
-            buffer.load_state_dict(damaged)
-        assert (buffer.state_dict() == before).all()
-    buffer.load_state_dict(good)
+            buffer.load_state_dict(damaged.to_dict())
+        assert (TensorDict(buffer.state_dict()) == before).all()
+    buffer.load_state_dict(good.to_dict())
     assert sorted(buffer[:]["number"].tolist()) == list(range(5, 15))
 
 

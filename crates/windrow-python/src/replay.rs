@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 use tensordict::{Tensor, TensorDict};
 use windrow::postproc::{self, MultiStep};
 use windrow::replay::{ReplayBuffer, ReplayError, Waited};
-use windrow::slab::{Sink, SinkError, WriterId};
+use windrow::slab::{Sink, StoreError, WriterId};
 
 use crate::{batch, error, gil, process};
 use parts::{Parts, SamplerParts};
@@ -22,7 +22,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ReplayBufferCore>()
 }
 
-/// A replay buffer; the interpreter's lock is held only where Python objects are made.
+/// A replay buffer; the interpreter's lock is held only where Python objects are made, or the memory of tensors of Python is
+/// read.
 #[pyclass(module = "windrow._windrow", frozen)]
 pub(crate) struct ReplayBufferCore {
     buffer: ReplayBuffer,
@@ -85,9 +86,19 @@ impl ReplayBufferCore {
         given_up: Option<&Bound<'_, PyAny>>,
         collector: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let frames = batch::views_of(frames)?;
+        let buffer = self.here(true)?;
+        let frames = Lent::new(batch::views_of(frames)?);
         let given_up = given_up.map(|given_up| given_up.clone().unbind());
-        let rows = self.write(py, &frames, given_up.as_ref(), collector.map(WriterId))?;
+        let limit = match given_up {
+            None => self.timeout,
+            Some(_) => Duration::MAX,
+        };
+        let collector = collector.map(WriterId);
+        let write = |frames: &TensorDict, patience| match collector {
+            Some(collector) => buffer.extend_for(collector, frames, patience),
+            None => buffer.extend_within(frames, patience),
+        };
+        let rows = self.write(py, frames, limit, given_up.as_ref(), write)?;
         let count = rows.len();
         batch::to_torch(py, tensor(rows, count)?)
     }
@@ -95,16 +106,9 @@ impl ReplayBufferCore {
     /// Takes a copy of one frame in; its row, if it was kept.
     fn add(&self, py: Python<'_>, frame: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
         let buffer = self.here(true)?;
-        let frame = batch::views_of(frame)?;
-        let begin = Instant::now();
-        let added = gil::wait(py, |patience| {
-            let left = self.timeout.saturating_sub(begin.elapsed());
-            match buffer.add_within(&frame, patience.min(left)) {
-                Err(ReplayError::NotTaken { .. }) if left > patience => None,
-                added => Some(waited_in_vain(added, begin.elapsed())),
-            }
-        })?;
-        of(py, added)
+        let frame = Lent::new(batch::views_of(frame)?);
+        let write = |frame: &TensorDict, patience| buffer.add_within(frame, patience);
+        self.write(py, frame, self.timeout, None, write)
     }
 
     /// A batch of frames with what is known of them; waits for collectors that write to the buffer.
@@ -150,8 +154,11 @@ impl ReplayBufferCore {
     /// Writes frames in the place of those in `rows`.
     fn set(&self, py: Python<'_>, rows: Vec<i64>, frames: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = self.here(true)?;
-        let frames = batch::views_of(frames)?;
-        of(py, py.detach(move || buffer.set(&rows, &frames)))
+        let frames = Lent::new(batch::views_of(frames)?);
+        of(
+            py,
+            frames.read(py, buffer, move |frames| buffer.set(&rows, frames)),
+        )
     }
 
     /// Has frames chosen by another sampler.
@@ -210,6 +217,14 @@ impl ReplayBufferCore {
         priorities: Vec<f32>,
     ) -> PyResult<usize> {
         let buffer = self.here(false)?;
+        let capacity = buffer.capacity();
+        let is_none = |row: &&i64| usize::try_from(**row).map_or(true, |row| row >= capacity);
+        if let Some(row) = rows.iter().find(is_none) {
+            return Err(PyIndexError::new_err(format!(
+                "expected rows from 0 to {}, got {row}",
+                capacity - 1
+            )));
+        }
         let updated = py.detach(move || buffer.update_priority(&rows, &priorities));
         of(py, updated)
     }
@@ -234,11 +249,10 @@ impl ReplayBufferCore {
         Ok(writer.0)
     }
 
-    /// Ends what `attach` began; `error` says why, where something went wrong.
-    #[pyo3(signature = (writer, error=None))]
-    fn detach(&self, writer: u64, error: Option<String>) -> PyResult<()> {
+    /// Ends what `attach` began.
+    fn detach(&self, writer: u64) -> PyResult<()> {
         let buffer = self.here(false)?;
-        buffer.detach(WriterId(writer), error.map(SinkError::failed));
+        buffer.detach(WriterId(writer), None);
         Ok(())
     }
 
@@ -252,8 +266,9 @@ impl ReplayBufferCore {
     /// Goes on from a saved state.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = self.here(true)?;
-        let state = batch::views_of(state)?;
-        of(py, py.detach(|| buffer.load_state_dict(&state)))
+        let state = Lent::new(batch::views_of(state)?);
+        let load = |state: &TensorDict| buffer.load_state_dict(state);
+        of(py, state.read(py, buffer, load))
     }
 
     /// Writes a checkpoint.
@@ -290,26 +305,26 @@ impl ReplayBufferCore {
         of(py, drawn)
     }
 
-    fn write(
+    /// What `write` gives, which waits for the limiter no longer than it is told, `limit` in all or until it is given up.
+    fn write<T: Send>(
         &self,
         py: Python<'_>,
-        frames: &TensorDict,
+        frames: Lent,
+        limit: Duration,
         given_up: Option<&Py<PyAny>>,
-        collector: Option<WriterId>,
-    ) -> PyResult<Vec<i64>> {
-        let buffer = self.here(true)?;
+        write: impl Fn(&TensorDict, Duration) -> Result<T, ReplayError> + Sync,
+    ) -> PyResult<T> {
         let begin = Instant::now();
+        let at_once = frames.read_at_once(&self.buffer, |frames| write(frames, Duration::ZERO));
+        match at_once {
+            None => {}
+            Some(Err(ReplayError::NotTaken { .. })) if !limit.is_zero() => {}
+            Some(written) => return of(py, written),
+        }
+        let frames = frames.copy();
         let written = gil::wait(py, |patience| {
-            let left = match given_up {
-                None => self.timeout.saturating_sub(begin.elapsed()),
-                Some(_) => Duration::MAX,
-            };
-            let patience_now = patience.min(left);
-            let attempt = match collector {
-                Some(collector) => buffer.extend_for(collector, frames, patience_now),
-                None => buffer.extend_within(frames, patience_now),
-            };
-            match attempt {
+            let left = limit.saturating_sub(begin.elapsed());
+            match write(&frames, patience.min(left)) {
                 Err(ReplayError::NotTaken { .. }) if left > patience => {
                     given_up.and_then(end_of_patience).map(Err)
                 }
@@ -317,6 +332,43 @@ impl ReplayBufferCore {
             }
         })?;
         of(py, written?)
+    }
+}
+
+/// Tensors of Python, as views of memory that any of its threads may write: it is read with the interpreter's lock held, or
+/// copied so, that what is taken in is what was given.
+struct Lent(TensorDict);
+
+impl Lent {
+    fn new(views: TensorDict) -> Self {
+        Self(views)
+    }
+
+    /// What `read` makes of the views; nothing where others are at the buffer, for whom nobody is to wait with the lock held:
+    /// what they do may take as long as it takes to write a checkpoint.
+    fn read_at_once<T>(
+        &self,
+        buffer: &ReplayBuffer,
+        read: impl FnOnce(&TensorDict) -> T,
+    ) -> Option<T> {
+        (!buffer.is_stuck(true, Duration::ZERO)).then(|| read(&self.0))
+    }
+
+    /// What `read` makes of the views at once, or of a copy as soon as others let it.
+    fn read<T: Send>(
+        self,
+        py: Python<'_>,
+        buffer: &ReplayBuffer,
+        read: impl Fn(&TensorDict) -> T + Sync,
+    ) -> T {
+        self.read_at_once(buffer, &read).unwrap_or_else(|| {
+            let copy = self.copy();
+            py.detach(|| read(&copy))
+        })
+    }
+
+    fn copy(self) -> TensorDict {
+        self.0.detach()
     }
 }
 
@@ -359,7 +411,9 @@ fn multi_step<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let multi_step = MultiStep::new(gamma, n_steps).map_err(|error| error::to_py(py, &error))?;
     let mut batch = batch::views_of(batch)?;
-    py.detach(|| multi_step.apply(&mut batch))
+    // With the interpreter's lock held, as below: other threads may write the memory of the batch.
+    multi_step
+        .apply(&mut batch)
         .map_err(|error| PyValueError::new_err(error.to_string()))?;
     batch::to_python(py, &batch)
 }
@@ -371,8 +425,7 @@ fn split_trajectories<'py>(
     batch: &Bound<'_, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let batch = batch::views_of(batch)?;
-    let split = py
-        .detach(|| postproc::split_trajectories(&batch))
+    let split = postproc::split_trajectories(&batch)
         .map_err(|error| PyValueError::new_err(error.to_string()))?;
     batch::to_python(py, &split)
 }
@@ -394,11 +447,13 @@ fn of<T>(py: Python<'_>, result: Result<T, ReplayError>) -> PyResult<T> {
         match failed {
             ReplayError::Argument { .. }
             | ReplayError::Priorities(_)
-            | ReplayError::Store(_)
             | ReplayError::Tensor(_)
             | ReplayError::State(_) => PyValueError::new_err(message),
             ReplayError::NoFrame { .. } => PyIndexError::new_err(message),
-            ReplayError::Io { .. } => PyOSError::new_err(message),
+            ReplayError::Io { .. } | ReplayError::Store(StoreError::Io { .. }) => {
+                PyOSError::new_err(message)
+            }
+            ReplayError::Store(_) => PyValueError::new_err(message),
             _ => PyRuntimeError::new_err(message),
         }
     })

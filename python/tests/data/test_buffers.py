@@ -269,10 +269,9 @@ def test_a_failed_collector_is_told_to_who_samples() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=16)
     collector = Collector(cartpole, frames_per_batch=50, replay_buffer=buffer, postproc=fail)
     collector.start()
-    with pytest.raises(RuntimeError, match="disk full"):
-        buffer.sample()
     with pytest.raises(OSError, match="disk full"):
-        collector.async_shutdown()
+        buffer.sample()
+    collector.async_shutdown()
 
 
 def test_multi_step() -> None:

@@ -202,3 +202,13 @@ def test_only_tensordict_buffers_mark_slices() -> None:
             assert torch.equal(plain[key], data[key][plain["number"]])
         assert torch.equal(marked["next", "truncated"].squeeze(-1), torch.arange(32) % 4 == 3)
         assert "index" not in plain.keys() and "index" in marked.keys()
+
+
+@pytest.mark.parametrize("row", [-1, 20, 1 << 40])
+def test_a_row_that_there_is_not_has_no_priority(row: int) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20), sampler=PrioritizedSampler(20, 0.7, 0.9))
+    buffer.extend(TensorDict({"number": torch.arange(15)}, [15]))
+    with pytest.raises(IndexError, match=f"expected rows from 0 to 19, got {row}"):
+        buffer.update_priority([0, row], [1.0, 2.0])
+    # Where there may be a frame again, and was one, nothing is wrong.
+    buffer.update_priority([17], [2.0])

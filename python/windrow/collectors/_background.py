@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from windrow._failure import Failure
 from windrow._windrow import CollectorCore, ReplayBufferCore
 
 #: Seconds for which a pause waits until a write is done.
@@ -16,11 +17,11 @@ class Background:
     """A thread that iterates over a collector, whose batches go to its replay buffer.
 
     Attributes:
-        error: what ended the thread before its time, until someone has seen it.
+        failure: what ended the thread before its time.
     """
 
     def __init__(self, collector: Iterator[Any], core: CollectorCore, buffer: Any) -> None:
-        self.error: BaseException | None = None
+        self.failure: Failure | None = None
         self._collector = collector
         self._core = core
         self._buffer = buffer
@@ -46,12 +47,14 @@ class Background:
             pass
         except BaseException as error:
             if not self._stopped.is_set():
-                self.error = error
+                self.failure = Failure(error, self._core.check_outside)
+                self._writer.failed(self.failure)
         finally:
             with self._gate:
                 self._stands = True
                 self._gate.notify_all()
-            self._writer.detach(self.error)
+            # Only now, so that a sample that waits for frames finds out why there are none.
+            self._writer.detach()
 
     def _passes(self) -> bool:
         """Waits between two batches while there is a pause; whether there is to be another batch."""
@@ -138,11 +141,13 @@ def write(buffer: Any, batch: Any, collector: int | None, given_up: Callable[[],
 
 
 class _Writer:
-    """Lets samples of a buffer of windrow wait for a thread; other buffers do not wait."""
+    """Lets samples of a buffer of windrow wait for a thread, and calls of it hear of the thread's failure; other buffers do
+    neither."""
 
     def __init__(self, buffer: Any) -> None:
         core = getattr(buffer, "_core", None)
         self._core = core if isinstance(core, ReplayBufferCore) else None
+        self._buffer = buffer
         self._id = 0 if self._core is None else self._core.attach()
         self._warned = False
 
@@ -160,6 +165,10 @@ class _Writer:
                 stacklevel=2,
             )
 
-    def detach(self, error: BaseException | None) -> None:
+    def failed(self, failure: Failure) -> None:
         if self._core is not None:
-            self._core.detach(self._id, None if error is None else f"the collector failed: {error}")
+            self._buffer._failures.append(failure)
+
+    def detach(self) -> None:
+        if self._core is not None:
+            self._core.detach(self._id)

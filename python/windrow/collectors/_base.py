@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from windrow import _policy, _weights
 from windrow._exploration import name_of
+from windrow._failure import COLLECTING
 from windrow._numbers import whole_or_none
 from windrow._passed_over import pass_over
 from windrow._windrow import CollectorCore
@@ -289,7 +290,7 @@ class BaseCollector(Reach):
     def __next__(self) -> Any:
         self._core.check_outside()
         self._surface()
-        with self._lock:
+        with self._lock, COLLECTING:
             # The engine knows which of its errors are its end.
             if self._fills_buffer or self._takes_writes:
                 with EndedByErrors(self):
@@ -379,12 +380,13 @@ class BaseCollector(Reach):
         """One batch as it was collected, without post-processing and outside of the count of frames."""
         self._core.check_outside()
         self._surface()
-        with self._lock:
+        with self._lock, COLLECTING:
             self._follow_policy()
             with self._acting():
                 return self._core.rollout()
 
     def __len__(self) -> int:
+        self._raise_background()
         length = self._core.len()
         if length is None:
             raise TypeError(f"an endless {type(self).__name__} has no length")

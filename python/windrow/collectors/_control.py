@@ -58,6 +58,7 @@ class Control(Publishing):
         """What it takes to go on later: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool``, ``policy_state_dict``
         and ``env_state_dict``, what transforms of environments have gathered: of the only worker, or under ``"worker<i>"`` of
         each. Simulators are not saved. A batch that waits until a limiter lets it be written counts."""
+        self._raise_background()
         state = self._core.state_dict().to_dict()
         state["env_state_dict"] = _env_states.states_of(self._envs)
         if self._calls_source:
@@ -71,6 +72,7 @@ class Control(Publishing):
         Raises:
             ValueError: it is the state of another kind of collector, of another policy or of other environments.
         """
+        self._raise_background()
         state = dict(state_dict)
         states = state.get("env_state_dict", {})
         state["env_state_dict"] = {}
@@ -104,6 +106,7 @@ class Control(Publishing):
         """
         if workers not in ("aggregate", "per_worker", "both"):
             raise ValueError(f'workers must be "aggregate", "per_worker" or "both", got {workers!r}')
+        self._raise_background()
         figures: dict[str, Any] = {}
         if workers != "per_worker":
             figures |= {**self._core.stats(), "policy_backend": self.policy_backend}
@@ -114,6 +117,7 @@ class Control(Publishing):
 
     def losses(self) -> list[str]:
         """What happened to workers that were lost without ending the collector, since this was last asked."""
+        self._raise_background()
         return self._core.take_losses()
 
     @property
@@ -191,6 +195,7 @@ class Control(Publishing):
         config = ProfileConfig(
             workers=workers or [0], num_rollouts=num_rollouts, warmup_rollouts=warmup_rollouts, save_path=save_path, **options
         )
+        self._raise_background()
         template = config.template()
         Path(template).parent.mkdir(parents=True, exist_ok=True)
         self._core.enable_profile(config.workers, num_rollouts, warmup_rollouts, template)
@@ -198,6 +203,7 @@ class Control(Publishing):
 
     def disable_profile(self) -> None:
         """Ends the recording, and writes what there is."""
+        self._raise_background()
         self._core.disable_profile()
 
     @property
@@ -207,4 +213,5 @@ class Control(Publishing):
 
     def profile_summary(self) -> dict[int, dict[str, float]]:
         """Seconds that each recorded worker has spent in each phase."""
+        self._raise_background()
         return self._core.profile_summary()

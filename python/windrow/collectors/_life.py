@@ -65,10 +65,15 @@ class Life(Iterator[Any]):
         :class:`~windrow.data.RateLimiter` ties writes to samples. A warning tells once when a whole buffer was overwritten and
         nothing sampled.
 
+        An error ends the thread. The next call on the collector, or on a replay buffer of windrow, raises it, once; a sample
+        that waits for frames raises it at once. What was written before stays in the buffer, which can be used on. An error
+        that nobody has heard of is raised by :meth:`shutdown`.
+
         Raises:
             RuntimeError: there is no replay buffer, or the collector runs already or was shut down.
         """
         self._check_not_ended()
+        self._raise_background()
         if self._replay_buffer is None:
             raise RuntimeError("start() collects into a replay buffer: build the collector with replay_buffer=")
         self._core.check_outside()
@@ -78,7 +83,7 @@ class Life(Iterator[Any]):
         self._background.start()
 
     def is_running(self) -> bool:
-        """Whether a thread collects into the replay buffer."""
+        """Whether a thread collects into the replay buffer. What has ended it is raised by the next call, not by this one."""
         return self._background is not None and self._background.is_alive()
 
     def async_shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
@@ -94,7 +99,8 @@ class Life(Iterator[Any]):
         Args:
             timeout: seconds to wait for the thread of :meth:`start`; as long as it takes where it is None.
             close_env: environments are closed, or given back, also where this is False; a warning says so.
-            raise_on_error: whether an error in the background is raised now, if it was not before.
+            raise_on_error: whether an error in the background is raised now, if it was not before; otherwise nobody is told of
+                it any more, by the replay buffer neither.
         """
         if not self._core.belongs_here():
             # What belongs to another process is not this one's to end.
@@ -112,6 +118,9 @@ class Life(Iterator[Any]):
         except Exception:
             if raise_on_error:
                 raise
+        finally:
+            if not raise_on_error and self._background is not None and self._background.failure is not None:
+                self._background.failure.silence()
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[Self]:
@@ -143,6 +152,8 @@ class Life(Iterator[Any]):
             raise RuntimeError("the thread that collects in the background cannot pause the collector")
         background.hold()
         try:
+            # It may have failed at what it was at.
+            self._raise_background()
             yield
         finally:
             background.release()
@@ -178,10 +189,10 @@ class Life(Iterator[Any]):
         self._raise_background()
 
     def _raise_background(self) -> None:
+        """Raises what went wrong in the background, if nobody was told yet."""
         background = self._background
-        if background is not None and background.error is not None and not background.is_this_thread():
-            error, background.error = background.error, None
-            raise error
+        if background is not None and background.failure is not None:
+            background.failure.tell()
 
     def _is_in_background(self) -> bool:
         """Whether the thread of :meth:`start` asks."""

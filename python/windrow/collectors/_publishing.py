@@ -116,6 +116,7 @@ class Publishing(Life):
     @property
     def policy_version(self) -> int:
         """Version of the weights that were published last; 0 are those that the policy came with."""
+        self._raise_background()
         return int(self._core.stats()["policy_version"])
 
     @property

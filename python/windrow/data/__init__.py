@@ -5,13 +5,9 @@ Classes of specs (``Bounded``, ``Categorical``, ``Composite`` and others) are th
 
 from typing import Any
 
-from windrow.data._buffers import (
-    PrioritizedReplayBuffer,
-    ReplayBuffer,
-    TensorDictPrioritizedReplayBuffer,
-    TensorDictReplayBuffer,
-)
+from windrow.data._buffers import ReplayBuffer
 from windrow.data._limiters import RateLimiter
+from windrow.data._named import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from windrow.data._postprocs import MultiStep, split_trajectories
 from windrow.data._samplers import (
     PrioritizedSampler,

@@ -4,14 +4,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+from windrow._failure import Failure
 from windrow._numbers import real, whole_or_none
 from windrow._passed_over import pass_over
 from windrow._windrow import ReplayBufferCore
 from windrow.data._arguments import OF_BUFFERS
-from windrow.data._content import frame_of, frames_of
-from windrow.data._indexing import is_key, rows_of
+from windrow.data._content import checked, frame_of, frames_of
+from windrow.data._indexing import flat, is_key, rows_of
 from windrow.data._limiters import RateLimiter
-from windrow.data._samplers import Key, PrioritizedSampler, RandomSampler, names_of
+from windrow.data._samplers import Key, RandomSampler, names_of
+from windrow.data._states import from_plain, to_plain
 from windrow.data._storages import ListStorage
 from windrow.data._transforms import Inverted
 from windrow.data._writers import RoundRobinWriter
@@ -22,6 +24,9 @@ class ReplayBuffer:
 
     All methods may be called from several threads at once. A sample waits for collectors that are writing to the buffer,
     where there is not enough yet.
+
+    Where a collector that was started has failed, the next call on the buffer or on the collector raises its error, once. The
+    buffer keeps what was written before, and can be used on.
 
     Args:
         storage: where frames are kept; a list of 1000 where nothing is said.
@@ -108,6 +113,8 @@ class ReplayBuffer:
     def _build(self) -> None:
         """Makes the buffer that the parts describe."""
         self._iterator: Iterator[Any] | None = None
+        #: Of collectors that wrote here in the background.
+        self._failures: list[Failure] = []
         self._core = ReplayBufferCore(
             {
                 "storage": _parts_of("storage", self.storage),
@@ -118,6 +125,15 @@ class ReplayBuffer:
                 **self._choices,
             }
         )
+
+    @property
+    def _asked(self) -> ReplayBufferCore:
+        """What does the work, for who asks from outside, and hears of collectors that have failed first."""
+        for failure in tuple(self._failures):
+            failure.tell()
+            if failure.is_told:
+                self._failures.remove(failure)
+        return self._core
 
     def _sampler_parts(self, sampler: Any) -> dict[str, Any]:
         parts = _parts_of("sampler", sampler)
@@ -143,7 +159,7 @@ class ReplayBuffer:
             TypeError: it is no sampler of windrow.
         """
         sampler = _made(sampler)
-        self._core.set_sampler(self._sampler_parts(sampler))
+        self._asked.set_sampler(self._sampler_parts(sampler))
         before, self._sampler = self._sampler, sampler
         return before
 
@@ -163,7 +179,7 @@ class ReplayBuffer:
         return int(self.stats()["write_count"])
 
     def __len__(self) -> int:
-        return self._core.len()
+        return self._asked.len()
 
     @property
     def _takes_frames_as_they_are(self) -> bool:
@@ -199,13 +215,14 @@ class ReplayBuffer:
 
         Args:
             batch: a TensorDict, a tensorclass or a dictionary of tensors, ``[time]`` or ``[..., time]``, or a list of single
-                frames. Entries that are no tensors are left out, with a warning.
+                frames. What is written is what it holds when this is called, however long the limiter lets it wait.
 
         Raises:
-            TypeError: it is something else, or an entry is of a type that cannot be kept.
+            TypeError: it is something else, or an entry is no tensor, or of a type that cannot be kept.
             ValueError: they do not fit to those that were written before.
             RuntimeError: the limiter does not let them in, not within ``sample_timeout`` or never.
         """
+        _ = self._asked
         return self._write(batch)
 
     def _extend_for(self, collector: int, batch: Any, given_up: Callable[[], bool] | None = None) -> None:
@@ -226,8 +243,9 @@ class ReplayBuffer:
         Raises:
             TypeError, ValueError, RuntimeError: as :meth:`extend`.
         """
+        core = self._asked
         frame = self._inverse(frame_of(frame))
-        return None if frame is None else self._core.add(frame)
+        return None if frame is None else core.add(frame)
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
         """A batch of frames in fresh memory, as they were written.
@@ -239,16 +257,26 @@ class ReplayBuffer:
 
         Raises:
             RuntimeError: there are not enough frames, and nobody writes any, or the limiter has let none through within
-                ``sample_timeout``; no batch size was given; a collector that wrote to the buffer has failed.
+                ``sample_timeout``; no batch size was given.
+            Exception: what ended a collector that was writing to the buffer.
         """
         batch_size = whole_or_none("batch_size", batch_size, 1)
         if self._with_info and not return_info:
-            return self._finished(self._core.sample(batch_size))
-        batch, info = self._core.sample_apart(batch_size)
+            return self._finished(self._drawn(ReplayBufferCore.sample, batch_size))
+        batch, info = self._drawn(ReplayBufferCore.sample_apart, batch_size)
         if self._with_info:
             batch = batch.update(info)
         batch = self._finished(batch)
         return (batch, dict(info.items(include_nested=True, leaves_only=True))) if return_info else batch
+
+    def _drawn(self, draw: Callable[[ReplayBufferCore, int | None], Any], batch_size: int | None) -> Any:
+        core = self._asked
+        try:
+            return draw(core, batch_size)
+        except RuntimeError:
+            # It may have waited for a collector, whose own error says why there is nothing.
+            _ = self._asked
+            raise
 
     def _finished(self, batch: Any) -> Any:
         """What becomes of a batch of frames before it is a sample."""
@@ -296,9 +324,9 @@ class ReplayBuffer:
             IndexError: a row that holds no frame, or a mask of another size.
         """
         if is_key(index):
-            return self._core.all()[index]
+            return self._asked.all()[index]
         if isinstance(index, slice) and index == slice(None):
-            return self._core.all()
+            return self._asked.all()
         rows = rows_of(index, len(self))
         frames = self._core.get(rows.flatten().tolist())
         return frames if rows.ndim == 1 else frames.reshape(rows.shape)
@@ -315,38 +343,45 @@ class ReplayBuffer:
             ValueError: the frames do not fit, or trajectories that the sampler cuts would end elsewhere.
         """
         if is_key(index):
-            index, frames = slice(None), self._core.all().set(index, frames)
+            index, frames = slice(None), frame_of(self._asked.all().set(index, frames))
         else:
             frames = self._inverse(frame_of(frames))
         rows = rows_of(index, len(self))
-        self._core.set(rows.flatten().tolist(), frames.expand(rows.shape).reshape(-1))
+        try:
+            frames = frames.expand(rows.shape)
+        except RuntimeError:
+            got, expected = list(frames.batch_size), list(rows.shape)
+            raise ValueError(f"expected frames {expected}, as there are rows, or one for all of them, got {got}") from None
+        self._asked.set(rows.flatten().tolist(), frames.reshape(-1))
 
     def empty(self) -> None:
         """Gives all frames up. The next may have other entries and shapes."""
-        self._core.empty()
+        self._asked.empty()
 
     def stats(self) -> dict[str, Any]:
         """What the buffer holds and has done, by name."""
-        return self._core.stats()
+        return self._asked.stats()
 
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Takes priorities over for the rows in ``index``; one number is for all of them.
+        """Takes priorities over for the rows in ``index``; one number is for all of them. A row that holds no frame at this
+        moment is passed over: the buffer may have been emptied since it was sampled.
 
         Raises:
+            IndexError: a row that the buffer does not have.
             RuntimeError: the sampler has no priorities.
             ValueError: they are negative, or not as many as rows.
         """
-        rows = [int(row) for row in _flat(index)]
-        priorities = [float(value) for value in _flat(priority)]
-        self._core.update_priority(rows, priorities * len(rows) if len(priorities) == 1 else priorities)
+        rows = [int(row) for row in flat(index)]
+        priorities = [float(value) for value in flat(priority)]
+        self._asked.update_priority(rows, priorities * len(rows) if len(priorities) == 1 else priorities)
 
     def set_beta(self, beta: float) -> None:
         """Changes the exponent of importance weights."""
-        self._core.set_beta(beta)
+        self._asked.set_beta(beta)
 
-    def state_dict(self) -> Any:
-        """What it takes to go on later, frames included: a TensorDict."""
-        return self._core.state_dict()
+    def state_dict(self) -> dict[str, Any]:
+        """What it takes to go on later, frames included: dictionaries of tensors, which ``torch.load`` reads as it is."""
+        return to_plain(self._asked.state_dict())
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Goes on from a saved state.
@@ -354,15 +389,15 @@ class ReplayBuffer:
         Raises:
             ValueError: it is the state of another kind of buffer.
         """
-        self._core.load_state_dict(state_dict)
+        self._asked.load_state_dict(from_plain(state_dict))
 
     def dumps(self, path: str | Path) -> None:
         """Writes a checkpoint into the folder ``path``."""
-        self._core.save(Path(path))
+        self._asked.save(Path(path))
 
     def loads(self, path: str | Path) -> None:
         """Reads a checkpoint."""
-        self._core.load(Path(path))
+        self._asked.load(Path(path))
 
     save, dump, load = dumps, dumps, loads
 
@@ -371,13 +406,14 @@ class ReplayBuffer:
             inverse = getattr(transform, "inv", None)
             if batch is not None and inverse is not None:
                 batch = inverse(batch)
+                batch = None if batch is None else checked(batch)
         return batch
 
     def __getstate__(self) -> dict[str, Any]:
         if self.storage.scratch_dir is not None:
             where = self.storage.scratch_dir
             raise TypeError(f"cannot copy a buffer in {where}, which one buffer has for itself: use dumps and loads")
-        state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator")}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator", "_failures")}
         return {**state, "_state": self._core.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -387,72 +423,9 @@ class ReplayBuffer:
         self._core.load_state_dict(saved)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self)} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
-
-
-class TensorDictReplayBuffer(ReplayBuffer):
-    """A buffer whose samples carry what the sampler knows of them: ``"index"``, ``"priority_weight"`` where it is prioritized,
-    and of slices ``("next", "truncated")`` and ``("next", "done")``, set with the last frame of each, and ``"is_init"``, where
-    there is such an entry, with the first.
-
-    Args:
-        priority_key: the entry that priorities are taken from, by :meth:`update_tensordict_priority` and of frames that are
-            written, where they have it.
-        arguments: of :class:`ReplayBuffer`.
-    """
-
-    _with_info = True
-
-    def __init__(self, *, priority_key: Key = "td_error", **arguments: Any) -> None:
-        self.priority_key = priority_key
-        super().__init__(**arguments)
-
-    def update_tensordict_priority(self, data: Any) -> None:
-        """Takes over the priorities that a sample was given, where the sampler has any. Several values of a frame make one
-        as the sampler's ``reduction`` says.
-
-        Raises:
-            KeyError: it has none, or no ``"index"``.
-        """
-        reduction = getattr(self.sampler, "reduction", None)
-        if reduction is None:
-            return
-        priority = data[self.priority_key].detach().float().reshape(data.numel(), -1)
-        reduced = getattr(priority, reduction)(dim=-1)
-        self.update_priority(data["index"], reduced[0] if isinstance(reduced, tuple) else reduced)
-
-
-class PrioritizedReplayBuffer(ReplayBuffer):
-    """A buffer with a :class:`PrioritizedSampler`.
-
-    Args:
-        alpha: exponent of priorities.
-        beta: exponent of weights.
-        eps: what is added to priorities.
-        dtype: as of the sampler.
-        arguments: of :class:`ReplayBuffer`.
-    """
-
-    def __init__(self, *, alpha: float, beta: float, eps: float = 1e-8, dtype: Any = None, **arguments: Any) -> None:
-        super().__init__(sampler=PrioritizedSampler(alpha=alpha, beta=beta, eps=eps, dtype=dtype), **arguments)
-
-
-class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
-    """A :class:`TensorDictReplayBuffer` with a :class:`PrioritizedSampler`.
-
-    Args:
-        alpha: exponent of priorities.
-        beta: exponent of weights.
-        eps: what is added to priorities.
-        reduction: how several priorities of a frame make one.
-        arguments: of :class:`TensorDictReplayBuffer`.
-    """
-
-    def __init__(
-        self, *, alpha: float, beta: float, eps: float = 1e-8, reduction: str = "max", **arguments: Any
-    ) -> None:
-        sampler = PrioritizedSampler(alpha=alpha, beta=beta, eps=eps, reduction=reduction)
-        super().__init__(sampler=sampler, **arguments)
+        # Without a word of a collector that has failed.
+        frames = self._core.len()
+        return f"{type(self).__name__}({frames} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
 
 
 def _made(part: Any) -> Any:
@@ -476,9 +449,3 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def _flat(values: Any) -> list[Any]:
-    if hasattr(values, "reshape"):
-        return values.reshape(-1).tolist()
-    return list(values) if isinstance(values, (list, tuple)) else [values]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -9,7 +8,7 @@ def frames_of(data: Any) -> Any:
     """Frames as a TensorDict: what is one already, a tensorclass, a dictionary of tensors, or a list of single frames.
 
     Raises:
-        TypeError: it is none of these, or an entry is of a type that cannot be kept.
+        TypeError: it is none of these, or an entry is no tensor, or of a type that cannot be kept.
     """
     if isinstance(data, (list, tuple)) and data:
         import torch
@@ -30,30 +29,46 @@ def _tensordict_of(data: Any, dims: int) -> Any:
         data = data.to_tensordict()
     elif isinstance(data, Mapping) and not isinstance(data, TensorDictBase):
         data = TensorDict(dict(data)).auto_batch_size_(dims)
+    return checked(data)
+
+
+def checked(data: Any) -> Any:
+    """``data`` itself, a TensorDict that can be kept.
+
+    Raises:
+        TypeError: it is none, or an entry is no tensor, or of a type that cannot be kept.
+    """
+    from tensordict import TensorDictBase
+
     if not isinstance(data, TensorDictBase):
         raise TypeError(
             "expected a TensorDict, a tensorclass, a dictionary of tensors, or a list of frames that are one of these, "
             f"got {type(data).__module__}.{type(data).__qualname__}"
         )
-    others = list(_checked(data, ()))
-    if not others:
-        return data
-    for key in others:
-        warnings.warn(f"entry {'.'.join(key)} is no tensor and is not written", UserWarning, stacklevel=4)
-    return data.exclude(*others)
+    _check(data, ())
+    return data
 
 
-def _checked(data: Any, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The keys of entries that are no tensors."""
+def _check(data: Any, prefix: tuple[str, ...]) -> None:
+    """Raises TypeError for an entry that cannot be kept."""
     import torch
     from tensordict import is_non_tensor
 
     for name, value in data.items():
+        key = (*prefix, name)
         if isinstance(value, torch.Tensor):
             if value.dtype in (torch.float16, torch.bfloat16) or value.is_complex():
-                key, got = ".".join((*prefix, name)), str(value.dtype).removeprefix("torch.")
-                raise TypeError(f"entry {key}: expected bool, an integer of at most 64 bits, float32 or float64, got {got}")
+                got = str(value.dtype).removeprefix("torch.")
+                raise TypeError(f"entry {'.'.join(key)}: expected bool, an integer of at most 64 bits, float32 or float64, got {got}")
         elif is_non_tensor(value):
-            yield (*prefix, name)
+            while getattr(value, "tensordicts", None):
+                # One for each frame.
+                value = value.tensordicts[0]
+            got = type(getattr(value, "data", value)).__name__
+            way_out = repr(name) if not prefix else repr(key)
+            raise TypeError(
+                f"entry {'.'.join(key)}: expected a tensor, got {got}: give it as numbers, or leave it out with "
+                f"exclude({way_out})"
+            )
         else:
-            yield from _checked(value, (*prefix, name))
+            _check(value, key)

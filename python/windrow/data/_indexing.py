@@ -37,3 +37,10 @@ def rows_of(index: Any, count: int) -> Any:
     if index.shape != (count,):
         raise IndexError(f"expected a mask of {count} rows, as the buffer holds frames, got shape {list(index.shape)}")
     return index.cpu().nonzero().squeeze(-1)
+
+
+def flat(values: Any) -> list[Any]:
+    """The numbers of a tensor, an array, a list or a tuple in their order, or of a number alone."""
+    if hasattr(values, "reshape"):
+        return values.reshape(-1).tolist()
+    return list(values) if isinstance(values, (list, tuple)) else [values]

@@ -61,10 +61,15 @@ struct Export {
 pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCapsule>> {
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
     let strides: Vec<i64> = tensor.strides().iter().map(|&step| step as i64).collect();
+    // Nothing is at one address only: torch does not save tensors of several types that say they are.
+    let data = match tensor.is_empty() {
+        true => std::ptr::null_mut(),
+        false => tensor.data_ptr().as_ptr().cast(),
+    };
     let mut export = Box::new(Export {
         managed: DlManaged {
             tensor: DlTensor {
-                data: tensor.data_ptr().as_ptr().cast(),
+                data,
                 device: DlDevice { kind: CPU, id: 0 },
                 ndim: shape.len() as i32,
                 dtype: data_type(tensor.dtype()),
@@ -185,36 +190,21 @@ pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     }
     let view = |dtype| {
         // SAFETY: the producer promises the memory behind shape and strides until `taken` is dropped. Torch may write it
-        // meanwhile; whoever imports reads it at once, under the interpreter's lock.
+        // meanwhile, but nothing that no number is: whoever imports reads it at once, under the interpreter's lock, or
+        // copies it so.
         unsafe { Tensor::from_raw(start, dtype, shape, strides, Arc::new(taken)) }
     };
     match dtype {
-        DType::Bool => booleans(view(DType::U8)),
+        DType::Bool => booleans(&view(DType::U8)),
         _ => Ok(view(dtype)),
     }
 }
 
-/// Bytes as booleans, all but 0 true: a view of them if each is 0 or 1, which torch does not promise, else a copy.
-fn booleans(bytes: Tensor) -> PyResult<Tensor> {
+/// A copy of bytes as booleans, all but 0 true. Torch does not promise that each is 0 or 1, and another thread may write
+/// them at any time: what was seen of a byte holds for the copy alone.
+fn booleans(bytes: &Tensor) -> PyResult<Tensor> {
     let misfit = |error: TensorError| PyRuntimeError::new_err(error.to_string());
-    let is_clean = match bytes.as_slice::<u8>() {
-        Ok(bytes) => bytes.iter().fold(0, |all, byte| all | byte) <= 1,
-        Err(_) => bytes.iter::<u8>().map_err(misfit)?.all(|byte| byte <= 1),
-    };
-    if !is_clean {
-        return bytes.cast(DType::Bool).map_err(misfit);
-    }
-    let (shape, strides) = (bytes.shape().into(), bytes.strides().into());
-    // SAFETY: the memory is that of `bytes`, which keeps it alive, and holds what a boolean may be.
-    Ok(unsafe {
-        Tensor::from_raw(
-            bytes.data_ptr(),
-            DType::Bool,
-            shape,
-            strides,
-            Arc::new(bytes),
-        )
-    })
+    bytes.cast(DType::Bool).map_err(misfit)
 }
 
 fn strides(tensor: &DlTensor, shape: &Shape) -> Strides {

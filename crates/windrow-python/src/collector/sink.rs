@@ -145,6 +145,8 @@ impl Sink for BufferSink {
     }
 
     fn detach(&self, writer: WriterId, error: Option<SinkError>) {
+        // In the background, Python tells whoever asks next, with the exception itself.
+        let error = error.filter(|_| !self.patient.load(Ordering::Relaxed));
         self.buffer.detach(writer, error);
     }
 }

@@ -1,11 +1,7 @@
 """The parts of buffers where TorchRL has them, too."""
 
-from windrow.data._buffers import (
-    PrioritizedReplayBuffer,
-    ReplayBuffer,
-    TensorDictPrioritizedReplayBuffer,
-    TensorDictReplayBuffer,
-)
+from windrow.data._buffers import ReplayBuffer
+from windrow.data._named import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from windrow.data.replay_buffers.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,

@@ -1,0 +1,52 @@
+"""States of buffers, as dictionaries of tensors: ``torch.load`` reads nothing else unless it is told to trust a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Batch sizes of entries that have more dimensions in common than the frames, by the keys of these entries.
+SIZES = "batch_sizes"
+
+
+def to_plain(state: Any) -> dict[str, Any]:
+    """A state of the engine as dictionaries of tensors."""
+    plain: dict[str, Any] = state.to_dict()
+    frames = state.get("frames", None)
+    if frames is not None:
+        plain[SIZES] = {
+            key if isinstance(key, tuple) else (key,): list(entry.batch_size)
+            for key, entry in frames.items(include_nested=True)
+            if hasattr(entry, "batch_size") and entry.batch_size != frames.batch_size
+        }
+    return plain
+
+
+def from_plain(state: Any) -> Any:
+    """What :func:`to_plain` was given, or a TensorDict of the kind as it is.
+
+    Raises:
+        TypeError: it is no dictionary.
+        ValueError: it is no state of a buffer.
+    """
+    from tensordict import TensorDict, TensorDictBase
+
+    if isinstance(state, TensorDictBase):
+        return state
+    if not isinstance(state, Mapping):
+        raise TypeError(f"expected the state_dict of a buffer, got {type(state).__module__}.{type(state).__qualname__}")
+    strange = [name for name in ("rows", "counts", "rng", "sampler") if name not in state]
+    if strange:
+        found = ", ".join(map(str, state)) or "nothing"
+        raise ValueError(f"expected the state_dict of a buffer of windrow, with {strange[0]!r}; it has {found}")
+    told = {name: value for name, value in state.items() if name not in ("frames", SIZES)}
+    made = TensorDict(told, [])
+    if "frames" in state:
+        try:
+            frames = TensorDict(state["frames"], [len(state["rows"])])
+            for key, size in state.get(SIZES, {}).items():
+                frames.get(key).batch_size = size
+        except RuntimeError as error:
+            raise ValueError(f"expected {len(state['rows'])} frames in the state_dict, as many as rows: {error}") from error
+        made.set("frames", frames)
+    return made
