@@ -203,6 +203,27 @@ def test_all_samples_that_wait_come_to_an_end() -> None:
     collector.shutdown()
 
 
+@pytest.mark.parametrize("kind", ["policy", "postproc"])
+def test_a_shutdown_raises_what_goes_wrong_meanwhile(kind: str) -> None:
+    buffer = buffer_of()
+    started = threading.Event()
+
+    def fails(td: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            started.set()
+            until(lambda: collector._background._stopped.is_set())
+            raise OSError("it broke at the end")
+        return policy(td)
+
+    arguments = {"policy": fails} if kind == "policy" else {"policy": policy, "postproc": fails}
+    collector = Collector(cartpole, frames_per_batch=20, replay_buffer=buffer, **arguments)
+    collector.start()
+    assert started.wait(60)
+    with pytest.raises((WorkerError, OSError), match="it broke at the end"):
+        collector.shutdown()
+    assert len(buffer) == 0
+
+
 def test_nobody_is_told_where_nobody_wants_to_be() -> None:
     buffer = buffer_of(20)
     collector = failed("inline", buffer)

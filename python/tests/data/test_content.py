@@ -134,6 +134,17 @@ def test_an_entry_that_is_no_tensor_is_refused_by_name(strange: str, door: str, 
     assert buffer.write_count == before
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("write", [ReplayBuffer.add, ReplayBuffer.extend])
+def test_several_tensors_under_one_name_are_refused_by_it(write: Any, nested: bool) -> None:
+    pair = {"pair": (torch.zeros(6, 2), torch.ones(6, 1))}
+    content: dict[str, Any] = {"number": torch.arange(6), **({"nested": pair} if nested else pair)}
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20))
+    with pytest.raises(TypeError, match=f"entry {'nested.' if nested else ''}pair: expected a tensor, got tuple"):
+        write(buffer, content)
+    assert len(buffer) == 0
+
+
 def test_a_collector_ends_with_an_entry_that_its_buffer_does_not_take() -> None:
     def postproc(batch: Any) -> Any:
         return batch.set_non_tensor("text", "hello")

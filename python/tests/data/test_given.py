@@ -6,6 +6,7 @@ import linecache
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +121,42 @@ def test_bytes_that_are_no_booleans_are_stored_as_such(storage: Any) -> None:
     assert buffer[:]["flag"].view(torch.uint8).flatten().tolist() == [1, 1, 1]
     buffer.add(strange[2])
     assert buffer[3]["flag"].view(torch.uint8).tolist() == [1]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_threads_that_write_and_save_at_once_wait_for_each_other(storage: Any, tmp_path: Path) -> None:
+    buffer = ReplayBuffer(storage=storage(200), batch_size=10)
+    buffer.extend(frames(100))
+    state = buffer.state_dict()
+    wrong: list[Any] = []
+
+    def run(work: Callable[[int], Any]) -> Callable[[], None]:
+        def repeated() -> None:
+            try:
+                for turn in range(30):
+                    work(turn)
+            except BaseException as error:
+                wrong.append(error)
+
+        return repeated
+
+    def look() -> None:
+        sample = buffer.sample()
+        if not torch.equal(sample["value"], sample["next", "reward"].squeeze(-1)):
+            wrong.append(sample)
+
+    works: list[Callable[[int], Any]] = [
+        lambda turn: buffer.extend(frames(40, float(turn))),
+        lambda turn: buffer.add(frames(1, float(turn))[0]),
+        lambda turn: buffer.__setitem__(slice(0, 50), frames(50, float(turn))),
+        lambda turn: buffer.load_state_dict(state),
+        lambda turn: buffer.dumps(tmp_path / "checkpoint"),
+        lambda turn: buffer.state_dict(),
+        lambda turn: look(),
+    ]
+    threads = [threading.Thread(target=run(work)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -46,7 +46,8 @@ class Background:
         except StopIteration:
             pass
         except BaseException as error:
-            if not self._stopped.is_set():
+            # Whoever ends the thread may have given a write up.
+            if not (self._stopped.is_set() and type(error) is RuntimeError):
                 self.failure = Failure(error, self._core.check_outside)
                 self._writer.failed(self.failure)
         finally:

@@ -28,7 +28,11 @@ def _tensordict_of(data: Any, dims: int) -> Any:
     if is_tensorclass(data):
         data = data.to_tensordict()
     elif isinstance(data, Mapping) and not isinstance(data, TensorDictBase):
-        data = TensorDict(dict(data)).auto_batch_size_(dims)
+        try:
+            data = TensorDict(dict(data)).auto_batch_size_(dims)
+        except ValueError:
+            _check_entries(data, ())
+            raise
     return checked(data)
 
 
@@ -47,6 +51,22 @@ def checked(data: Any) -> Any:
         )
     _check(data, ())
     return data
+
+
+def _check_entries(data: Mapping[str, Any], prefix: tuple[str, ...]) -> None:
+    """Raises TypeError for an entry of a dictionary that cannot be made a tensor."""
+    from tensordict import TensorDict
+
+    for name, value in data.items():
+        key = (*prefix, name)
+        if isinstance(value, Mapping):
+            _check_entries(value, key)
+            continue
+        try:
+            TensorDict({name: value})
+        except ValueError:
+            got = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+            raise TypeError(f"entry {'.'.join(key)}: expected a tensor, got {got}: give each tensor a name") from None
 
 
 def _check(data: Any, prefix: tuple[str, ...]) -> None:
