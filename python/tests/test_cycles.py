@@ -254,6 +254,30 @@ def test_a_collector_that_was_started_and_has_ended(collected) -> None:
     collected(collector)
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_collector_that_has_failed_in_the_background(collected, asked: bool) -> None:
+    def collector() -> list[Any]:
+        buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=5)
+        owner = Anything()
+
+        def policy(td):
+            if owner.other is not None:
+                raise RuntimeError("it broke")
+            return td.set("action", torch.zeros(*td.batch_size, 2))
+
+        owner.other = None
+        owner.other = Collector(cartpole, policy, frames_per_batch=10, replay_buffer=buffer)
+        owner.other.start()
+        owner.other._background._thread.join()
+        buffer.owner = owner  # type: ignore[attr-defined]
+        if asked:
+            with pytest.raises(RuntimeError, match="it broke"):
+                len(buffer)
+        return [owner, owner.other, buffer]
+
+    collected(collector)
+
+
 def test_a_collector_that_is_dropped_by_its_own_worker() -> None:
     """As happens where the garbage collector comes by in the thread of a worker."""
     owner, steps = Anything(), itertools.count(1)

@@ -162,7 +162,7 @@ impl Named {
         Ok(Self { tensors, views })
     }
 
-    /// The views, which are made anew where a tensor was given other memory, or holds booleans, of which there are copies.
+    /// The views, which are made anew where a tensor was given other memory, or may hold what no boolean is.
     ///
     /// # Errors
     /// As [`new`](Self::new).

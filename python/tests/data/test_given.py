@@ -94,7 +94,7 @@ def test_a_write_of_a_background_stores_what_was_given(arguments: dict[str, Any]
         buffer.sample()
         return False
 
-    rows = buffer._extend_until(given, given_up)
+    rows = buffer._write(given, given_up)
     assert (buffer[rows]["value"] == 1.0).all() and (buffer[rows]["next", "reward"] == 1.0).all()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -132,7 +133,9 @@ class ReplayBuffer:
         for failure in tuple(self._failures):
             failure.tell()
             if failure.is_told:
-                self._failures.remove(failure)
+                # Another thread may do so at this moment.
+                with contextlib.suppress(ValueError):
+                    self._failures.remove(failure)
         return self._core
 
     def _sampler_parts(self, sampler: Any) -> dict[str, Any]:

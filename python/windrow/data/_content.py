@@ -78,8 +78,9 @@ def _check(data: Any, prefix: tuple[str, ...]) -> None:
         key = (*prefix, name)
         if isinstance(value, torch.Tensor):
             if value.dtype in (torch.float16, torch.bfloat16) or value.is_complex():
+                expected = "bool, an integer of at most 64 bits, float32 or float64"
                 got = str(value.dtype).removeprefix("torch.")
-                raise TypeError(f"entry {'.'.join(key)}: expected bool, an integer of at most 64 bits, float32 or float64, got {got}")
+                raise TypeError(f"entry {'.'.join(key)}: expected {expected}, got {got}")
         elif is_non_tensor(value):
             while getattr(value, "tensordicts", None):
                 # One for each frame.
