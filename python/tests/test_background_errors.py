@@ -224,6 +224,18 @@ def test_a_shutdown_raises_what_goes_wrong_meanwhile(kind: str) -> None:
     assert len(buffer) == 0
 
 
+@pytest.mark.parametrize("kind", FAILING)
+def test_who_iterates_is_told_and_the_buffer_goes_on(kind: str) -> None:
+    buffer = buffer_of(20)
+    collector = FAILING[kind][0](buffer)
+    with pytest.raises(FAILING[kind][1], match="broke"):
+        next(collector)
+    assert buffer.sample().shape == (5,)
+    buffer.extend(frames(5))
+    assert len(buffer) == 25
+    collector.shutdown(raise_on_error=False)
+
+
 def test_nobody_is_told_where_nobody_wants_to_be() -> None:
     buffer = buffer_of(20)
     collector = failed("inline", buffer)

@@ -144,10 +144,9 @@ impl Sink for BufferSink {
         written
     }
 
-    fn detach(&self, writer: WriterId, error: Option<SinkError>) {
-        // In the background, Python tells whoever asks next, with the exception itself.
-        let error = error.filter(|_| !self.patient.load(Ordering::Relaxed));
-        self.buffer.detach(writer, error);
+    fn detach(&self, writer: WriterId, _: Option<SinkError>) {
+        // Python tells of errors itself, with the exception and once: who iterates, or who asks next after `start`.
+        self.buffer.detach(writer, None);
     }
 }
 
