@@ -37,7 +37,7 @@ impl Collector {
     }
 
     /// As [`update_policy_weights`](Self::update_policy_weights), with weights from the
-    /// [source](CollectorBuilder::weight_source) that the collector was built with.
+    /// [source](crate::CollectorBuilder::weight_source) that the collector was built with.
     ///
     /// # Errors
     /// As there, and [`CollectError::Workers`] without a source.
@@ -77,7 +77,7 @@ impl Collector {
     }
 
     /// What happened to workers that were lost and replaced, or are gone, since this was last asked; see
-    /// [`CollectorBuilder::on_loss`].
+    /// [`CollectorBuilder::on_loss`](crate::CollectorBuilder::on_loss).
     #[must_use]
     pub fn take_losses(&self) -> Vec<WorkerError> {
         self.core.shared.take_losses()
