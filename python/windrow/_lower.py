@@ -29,6 +29,20 @@ from windrow._windrow import evaluate_network
 ROWS = 16
 #: How far numbers of both may lie apart, relative and absolute: networks add in another order and approximate tanh and exp.
 TOLERANCE = (1e-4, 1e-5)
+#: Classes of other packages that are known by their names, and the modules where users find each.
+KNOWN: dict[str, tuple[str, ...]] = {
+    "AddStateIndependentNormalScale": ("tensordict.nn",),
+    "Categorical": ("torch.distributions",),
+    "IndependentNormal": ("torchrl.modules",),
+    "MLP": ("torchrl.modules",),
+    "Normal": ("torch.distributions",),
+    "NormalParamExtractor": ("tensordict.nn", "torchrl.modules"),
+    "OneHotCategorical": ("torch.distributions", "tensordict.nn", "torchrl.modules"),
+    "SafeModule": ("torchrl.modules",),
+    "TanhNormal": ("torchrl.modules",),
+}
+#: The least deviation of networks, and what they add to a softplus; those of tensordict unless it is told otherwise.
+LEAST_SCALE, LEAST_SOFTPLUS = 1e-4, 0.01
 
 
 class Doubt(Exception):
@@ -44,12 +58,14 @@ class Network:
         names: each parameter's name in the network and in the module.
         scale: what turns the second half of the outputs into deviations, with its bias; None where there is no such half.
         log_std: name of the parameter that deviations come from instead.
+        least: the least deviation that comes from it.
     """
 
     layers: list[tuple[str, list[float]]] = field(default_factory=list)
     names: list[tuple[str, str]] = field(default_factory=list)
     scale: tuple[str, float] | None = None
     log_std: str | None = None
+    least: float = 0.0
 
     @property
     def inputs(self) -> int:
@@ -112,6 +128,7 @@ def _lower(policy: Any, exploration_type: str) -> dict[str, Any]:
         "head": head.kind,
         "scale": None if network.scale is None else network.scale[0],
         "bias": 0.0 if network.scale is None else network.scale[1],
+        "least": network.least,
         "in_keys": in_keys,
         "return_log_prob": head.log_prob,
         "return_params": head.params,
@@ -126,7 +143,7 @@ def _lower(policy: Any, exploration_type: str) -> dict[str, Any]:
 
 def _take_apart(policy: Any) -> tuple[nn.Module, list[list[str]], str, ProbabilisticTensorDictModule | None]:
     """The module that computes numbers, the observations that it reads, its path, and what draws from these numbers."""
-    if type(policy) is TensorDictModule or _is(policy, "torchrl", "SafeModule"):
+    if type(policy) is TensorDictModule or _is(policy, "SafeModule"):
         if list(policy.out_keys) != ["action"]:
             raise Doubt(f"the module writes {list(policy.out_keys)}, expected 'action' alone")
         return policy.module, _keys(policy.in_keys), "module.", None
@@ -149,8 +166,15 @@ def _keys(keys: Any) -> list[list[str]]:
     return [[key] if isinstance(key, str) else list(key) for key in keys]
 
 
-def _is(module: Any, package: str, name: str) -> bool:
-    return type(module).__name__ == name and type(module).__module__.split(".")[0] == package
+def _is(module: Any, name: str) -> bool:
+    """Whether ``module`` is of the class that is :data:`KNOWN` as ``name``, not of one that was derived from it."""
+    return _is_known(type(module)) and type(module).__name__ == name
+
+
+def _is_known(kind: type) -> bool:
+    """Whether ``kind`` is one of the :data:`KNOWN` classes, wherever in its package it is defined."""
+    packages = {home.split(".")[0] for home in KNOWN.get(kind.__name__, ())}
+    return kind.__module__.split(".")[0] in packages
 
 
 def _read(module: nn.Module, path: str) -> Network:
@@ -164,14 +188,16 @@ def _read(module: nn.Module, path: str) -> Network:
 def _add(network: Network, module: nn.Module, path: str) -> None:
     if network.scale is not None or network.log_std is not None:
         raise Doubt("layers behind those that make a distribution's parameters")
-    if type(module) is nn.Sequential or _is(module, "torchrl", "MLP"):
-        for name, child in module.named_children():
-            _add(network, child, f"{path}{name}.")
+    if type(module) is nn.Sequential or _is(module, "MLP"):
+        # `named_children` names a layer once that stands in several places.
+        for name, child in module._modules.items():
+            if child is not None:
+                _add(network, child, f"{path}{name}.")
         return
-    if _is(module, "tensordict", "NormalParamExtractor"):
+    if _is(module, "NormalParamExtractor"):
         network.scale = _scale_of(module)
         return
-    if _is(module, "torchrl", "AddStateIndependentNormalScale"):
+    if _is(module, "AddStateIndependentNormalScale"):
         _add_scale(network, module, path)
         return
     network.layers.append(_layer(module))
@@ -197,26 +223,28 @@ def _layer(module: Any) -> tuple[str, list[float]]:
 
 
 def _scale_of(extractor: Any) -> tuple[str, float]:
-    mapping = getattr(extractor, "scale_mapping", None)
-    name = mapping if isinstance(mapping, str) else getattr(extractor, "_scale_mapping", None)
-    if not isinstance(name, str):
-        # tensordict keeps the function only; the comparison finds out which of the known ones it is.
-        at_zero = float(extractor(torch.zeros(1, 2))[1])
-        if math.isclose(at_zero, 1.0, abs_tol=1e-6) and float(extractor(torch.tensor([[0.0, 1.0]]))[1]) > 2.0:
-            return "exp", 0.0
-        return "softplus", at_zero
-    if name == "exp":
-        return "exp", 0.0
-    if name.startswith("biased_softplus_"):
-        return "softplus", float(name.rsplit("_", 1)[1])
-    raise Doubt(f"scale_mapping={name!r}")
+    """The name and the bias of what makes deviations. tensordict keeps a function only, which is compared with known ones:
+    outputs of the whole module may all lie where several of them agree."""
+    points = torch.linspace(-6.0, 6.0, 49)
+    with torch.no_grad():
+        scales = extractor(torch.stack([points, points], -1))[1].flatten()
+    bias = float(scales[24])
+    shift = math.log(max(math.expm1(bias - LEAST_SOFTPLUS), 1e-6))
+    known = {"exp": points.exp(), "softplus": nn.functional.softplus(points + shift) + LEAST_SOFTPLUS}
+    for name, expected in known.items():
+        if extractor.scale_lb == LEAST_SCALE and torch.allclose(scales, expected, *TOLERANCE):
+            return name, 0.0 if name == "exp" else bias
+    raise Doubt("deviations are neither exp nor a biased softplus, with scale_lb=1e-4, of the outputs")
 
 
 def _add_scale(network: Network, module: Any, path: str) -> None:
     parameter = module.state_independent_scale
     if parameter.numel() != network.outputs or parameter.dim() != 1:
         raise Doubt("deviations of another shape than the action")
+    if module.scale_mapping != "exp":
+        raise Doubt(f"scale_mapping={module.scale_mapping!r} of deviations that no observation changes: expected 'exp'")
     network.log_std = f"{path}state_independent_scale"
+    network.least = float(module.scale_lb)
     network.names.append(("log_std", network.log_std))
 
 
@@ -227,7 +255,7 @@ def _read_head(drawn: ProbabilisticTensorDictModule, network: Network) -> Head:
     wanted = ["loc", "scale"] if is_normal else ["logits"]
     if sorted(drawn.in_keys) != wanted or is_normal != (network.scale is not None or network.log_std is not None):
         raise Doubt(f"{kind.__name__} of {list(drawn.in_keys)}")
-    if kind.__module__.split(".")[0] not in ("torch", "torchrl", "tensordict"):
+    if not _is_known(kind):
         raise Doubt(f"{kind.__module__}.{kind.__name__} is no known distribution")
     head = Head(log_prob=_returns_log_prob(drawn), params=True)
     if kind.__name__ in ("Categorical", "OneHotCategorical"):
@@ -274,7 +302,7 @@ def _compare(policy: Any, network: Network, described: dict[str, Any], guess: st
     """
     generator = torch.Generator().manual_seed(0)
     keys = described["in_keys"]
-    if len(keys) > 1 and not _is(_take_apart(policy)[0], "torchrl", "MLP"):
+    if len(keys) > 1 and not _is(_take_apart(policy)[0], "MLP"):
         raise Doubt("several observations for one module")
     widths = [network.inputs] if len(keys) == 1 else None
     if widths is None:

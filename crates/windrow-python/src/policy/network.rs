@@ -21,9 +21,11 @@ use crate::collector::options::exploration_type;
 pub(super) struct Description<'py> {
     layers: Vec<Layer>,
     head: String,
-    /// How numbers become deviations: `"exp"`, or `"softplus"` with `bias`. Nothing: they are a parameter.
+    /// How numbers become deviations: `"exp"`, or `"softplus"` with `bias`. Nothing: they are a parameter, and `least` at
+    /// least.
     scale: Option<String>,
     bias: f32,
+    least: f32,
     in_keys: Vec<Vec<String>>,
     return_log_prob: bool,
     return_params: bool,
@@ -44,7 +46,14 @@ pub(crate) struct Network {
     pub(super) policy: NetworkPolicy,
     names: Vec<(String, String)>,
     bounds: Option<(Vec<f32>, Vec<f32>)>,
+    /// The least deviation that comes from a parameter.
+    least: f32,
+    /// That parameter as it was loaded.
+    log_std: Option<Tensor>,
 }
+
+/// The network's own name for the logarithms of deviations that are a parameter.
+const LOG_STD: &str = "log_std";
 
 impl Network {
     /// The network that `described` describes.
@@ -67,6 +76,8 @@ impl Network {
             policy,
             names: described.names.clone(),
             bounds: described.bounds.clone(),
+            least: described.least,
+            log_std: None,
         };
         let weights = batch::from_python(&described.weights)?;
         network.load(&weights).map_err(|error| invalid(&error))?;
@@ -75,8 +86,21 @@ impl Network {
 
     /// As [`Policy::load`], with the names of the user's module.
     pub(super) fn load(&mut self, weights: &TensorDict) -> Result<(), PolicyError> {
-        let own = self.renamed(weights, |(own, theirs)| (theirs, own))?;
-        self.policy.load(&own)
+        let mut own = self.renamed(weights, |(own, theirs)| (theirs, own))?;
+        let log_std = own.get(LOG_STD).ok().cloned();
+        if let Some(log_std) = &log_std
+            && let Ok(values) = log_std.to_vec::<f32>()
+        {
+            let least = self.least.ln();
+            // `max` would replace NaN, which is to be seen.
+            let raised = values.iter().map(|&x| if x < least { least } else { x });
+            let raised = Tensor::from_vec(raised.collect(), log_std.shape());
+            own.set(LOG_STD, raised.map_err(PolicyError::failed)?)
+                .map_err(PolicyError::failed)?;
+        }
+        self.policy.load(&own)?;
+        self.log_std = log_std;
+        Ok(())
     }
 
     /// As [`Policy::check`], with the names of the user's module.
@@ -87,7 +111,11 @@ impl Network {
 
     /// As [`Policy::weights`], with the names of the user's module.
     pub(super) fn weights(&self) -> TensorDict {
-        let own = self.policy.weights();
+        let mut own = self.policy.weights();
+        if let Some(log_std) = &self.log_std {
+            // The names are those of before: there is nothing that could fail.
+            let _ = own.set(LOG_STD, log_std.detach());
+        }
         self.renamed(&own, |(own, theirs)| (own, theirs))
             .unwrap_or(own)
     }

@@ -1,0 +1,105 @@
+"""Modules that windrow reads a network out of: which ones it knows, and that it does what they do."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+from tensordict.nn import (
+    AddStateIndependentNormalScale,
+    NormalParamExtractor,
+    ProbabilisticTensorDictModule,
+    TensorDictModule,
+    TensorDictSequential,
+)
+from torch import nn
+from torchrl.modules import MLP, IndependentNormal, ProbabilisticActor, TanhNormal
+
+from windrow import _lower
+from windrow.collectors import Collector
+
+
+@pytest.mark.parametrize(("name", "home"), [(name, home) for name, homes in _lower.KNOWN.items() for home in homes])
+def test_every_known_class_is_known_where_users_find_it(name: str, home: str) -> None:
+    found = getattr(importlib.import_module(home), name)
+    assert found.__name__ == name and _lower._is_known(found)
+
+
+def test_a_class_of_the_same_name_is_not_taken_for_a_known_one() -> None:
+    class TanhNormal:
+        pass
+
+    assert not _lower._is_known(TanhNormal)
+
+
+def normal_actor(last: nn.Module, outputs: int, kind: type = TanhNormal, **bounds: float) -> TensorDictSequential:
+    net = nn.Sequential(MLP(in_features=3, out_features=outputs, num_cells=[16], activation_class=nn.Tanh), last)
+    return ProbabilisticActor(
+        TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
+        in_keys=["loc", "scale"],
+        distribution_class=kind,
+        distribution_kwargs=bounds,
+        return_log_prob=True,
+    )
+
+
+def scales_of(policy: TensorDictSequential, collector: Collector) -> tuple[torch.Tensor, torch.Tensor]:
+    """Deviations of a batch, and what the policy says that they are."""
+    batch = next(collector)
+    with torch.no_grad():
+        return batch["scale"], policy.module[0](batch.select("observation"))["scale"]
+
+
+@pytest.mark.parametrize("least", [1e-8, 1e-4, 0.1])
+def test_deviations_that_no_observation_changes_are_those_of_the_module(least: float) -> None:
+    last = AddStateIndependentNormalScale(1, scale_lb=least)
+    policy = normal_actor(last, 1, low=-2.0, high=2.0)
+    with Collector("Pendulum-v1", policy, frames_per_batch=5, policy_backend="native") as collector:
+        # What training may make of it: also less than the module lets through.
+        for logarithm in (0.0, -1.0, 0.5, -30.0):
+            with torch.no_grad():
+                last.state_independent_scale.fill_(logarithm)
+            own, expected = scales_of(policy, collector)
+            torch.testing.assert_close(own, expected, rtol=1e-5, atol=0.0)
+            published = collector._core.weights()["module.0.module.1.state_independent_scale"]
+            assert published.tolist() == [logarithm], "weights are published as they are"
+
+
+@pytest.mark.parametrize("mapping", ["exp", "softplus", "relu", "expln", "biased_softplus_1.0", "biased_softplus_0.5_0.2"])
+@pytest.mark.parametrize("kind", [AddStateIndependentNormalScale, NormalParamExtractor])
+def test_every_mapping_of_deviations_is_followed_wherever_training_leads(kind: type, mapping: str) -> None:
+    last = kind(1, scale_mapping=mapping) if kind is AddStateIndependentNormalScale else kind(mapping)
+    policy = normal_actor(last, 1 if kind is AddStateIndependentNormalScale else 2, IndependentNormal)
+    final = policy.module[0].module[0][-1]
+    # Where mappings agree.
+    nn.init.zeros_(final.weight)
+    nn.init.zeros_(final.bias)
+    if mapping == "relu":
+        nn.init.ones_(getattr(last, "state_independent_scale", final.bias))
+    with Collector("Pendulum-v1", policy, frames_per_batch=5) as collector:
+        for value in (0.5, -0.5, 3.0):
+            with torch.no_grad():
+                getattr(last, "state_independent_scale", final.bias).fill_(value)
+            own, expected = scales_of(policy, collector)
+            torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_that_stands_in_two_places_is_read_twice() -> None:
+    activation = nn.Tanh()
+    policy = nn.Sequential(nn.Linear(4, 8), activation, nn.Linear(8, 8), activation, nn.Linear(8, 2))
+    with Collector("CartPole-v1", policy, frames_per_batch=20, policy_backend="native") as collector:
+        batch = next(collector)
+    assert torch.equal(batch["action"], policy(batch["observation"]).argmax(-1))
+
+
+def test_a_distribution_of_the_users_own_is_left_to_torch() -> None:
+    class TanhNormal(torch.distributions.Normal):
+        pass
+
+    net = nn.Sequential(nn.Linear(3, 2), NormalParamExtractor())
+    policy = TensorDictSequential(
+        TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
+        ProbabilisticTensorDictModule(in_keys=["loc", "scale"], out_keys=["action"], distribution_class=TanhNormal),
+    )
+    assert _lower.lower(policy, "random") is None
