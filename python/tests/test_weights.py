@@ -11,7 +11,9 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from environments import cartpole
-from windrow.collectors import Collector, MultiSyncCollector, VanillaWeightUpdater
+from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector, VanillaWeightUpdater
+
+KINDS = [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector]
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
@@ -151,6 +153,87 @@ def test_frames_tell_the_version_that_acted() -> None:
         source.update_policy_weights_(always(1))
         batch = next(source)
         assert (batch["policy_version"] == 1).all() and (batch["next", "policy_version"] == 1).all()
+
+
+def rebind_data(layer: nn.Linear, other: nn.Linear) -> None:
+    layer.weight.data = other.weight.data
+
+
+def rebind_parameter(layer: nn.Linear, other: nn.Linear) -> None:
+    layer.weight = nn.Parameter(other.weight.detach().clone())
+
+
+def load_by_assignment(layer: nn.Linear, other: nn.Linear) -> None:
+    layer.load_state_dict(other.state_dict(), assign=True)
+
+
+def set_in_place(layer: nn.Linear, other: nn.Linear) -> None:
+    layer.weight.data.set_(other.weight.data)
+
+
+def transpose(layer: nn.Linear, other: nn.Linear) -> None:
+    layer.weight.data = layer.weight.data.t()
+
+
+def repeat(layer: nn.Linear, other: nn.Linear) -> None:
+    layer.weight.data = layer.weight.data[:1].expand(4, 4)
+
+
+def shift(layer: nn.Linear, other: nn.Linear) -> None:
+    memory = torch.cat([layer.weight.data, other.weight.data])
+    layer.weight.data = memory[:4]
+    layer.weight.data = memory[4:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize(
+    "rebind", [rebind_data, rebind_parameter, load_by_assignment, set_in_place, transpose, repeat, shift]
+)
+def test_parameters_are_followed_wherever_they_are_kept(kind, backend, rebind) -> None:
+    policy = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    with kind([cartpole], policy, frames_per_batch=40, policy_backend=backend) as source:
+        next(source)
+        rebind(policy[0], nn.Linear(4, 4))
+        source.update_policy_weights_()
+        # Where workers run ahead, the first batches were begun before.
+        batch = [next(source) for _ in range(4)][-1]
+        assert torch.equal(batch["action"], policy(batch["observation"]).argmax(-1))
+        assert source.policy_version == 1
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("rebind", [rebind_data, rebind_parameter, set_in_place, transpose])
+def test_what_a_factory_has_made_may_keep_its_parameters_elsewhere(backend, rebind) -> None:
+    made: list[nn.Module] = []
+
+    def make() -> nn.Module:
+        made.append(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+        return made[-1]
+
+    with MultiSyncCollector([cartpole], policy_factory=make, frames_per_batch=40, policy_backend=backend) as source:
+        next(source)
+        for module in made:
+            rebind(module[0], nn.Linear(4, 4))
+        new = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        source.update_policy_weights_(new)
+        batch = next(source)
+        assert torch.equal(batch["action"], new(batch["observation"]).argmax(-1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("given", [False, True])
+def test_weights_that_are_published_are_a_version_although_they_did_not_change(kind, backend, given: bool) -> None:
+    policy = always(0)
+    with kind([cartpole], policy, frames_per_batch=20, policy_backend=backend, track_policy_version=True) as source:
+        assert (next(source)["policy_version"] == 0).all()
+        for version in (1, 2):
+            source.update_policy_weights_(policy if given else None)
+            assert source.policy_version == version
+        # Where workers run ahead, the first batches were begun before.
+        assert ([next(source) for _ in range(4)][-1]["policy_version"] == 2).all()
+        assert source.policy_version == 2, "nobody has published any"
 
 
 @pytest.mark.parametrize("kind", [Collector, MultiSyncCollector])

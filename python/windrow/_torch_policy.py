@@ -36,6 +36,7 @@ class TorchPolicy:
         trust: take the policy for one that maps a TensorDict to a TensorDict, whatever its signature.
         register: see to it that environments observe ``is_init`` if the policy reads it, and that its states begin as its
             modules say.
+        evaluates: put the module into evaluation mode: it is no one else's.
 
     Attributes:
         wants_first: :meth:`act` is told which rows begin an episode, after their observations: the policy has a state.
@@ -55,10 +56,13 @@ class TorchPolicy:
         device: Any = None,
         trust: bool = False,
         register: bool = True,
+        evaluates: bool = False,
     ) -> None:
         self.module = policy if isinstance(policy, torch.nn.Module) else None
         if self.module is not None and (copied or device is not None):
             self.module = policy = copy.deepcopy(self.module).to(device)
+        if self.module is not None and evaluates:
+            self.module.eval()
         self.policy = policy
         self.threaded = threaded
         self.device = device
@@ -67,7 +71,6 @@ class TorchPolicy:
         self.reads_init = register and reads_init(policy, trust)
         self.exploration_type = exploration_type
         self.aggregates = aggregates
-        self.tensors = {} if self.module is None else _weights.tensors_of(self.module)
         self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
 
     def bind(
@@ -116,9 +119,10 @@ class TorchPolicy:
 
     def load(self, weights: TensorDictBase) -> None:
         """Copies ``weights`` into the module. There are none where it is the user's own, which has them already."""
+        tensors = self.weights()
         with torch.no_grad():
             for name, value in weights.items():
-                self.tensors[name].copy_(value)
+                tensors[name].copy_(value)
 
     def check(self, weights: TensorDictBase) -> None:
         """Whether :meth:`load` would take these weights.
@@ -128,11 +132,11 @@ class TorchPolicy:
         """
         given = dict(weights.items())
         if given or self.threaded:
-            _weights.check(self.tensors, given)
+            _weights.check(self.weights(), given)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The module's tensors by name."""
-        return self.tensors
+        """The module's tensors by name, as they are by now: whoever made the module may give it others."""
+        return {} if self.module is None else _weights.tensors_of(self.module)
 
     def _not_bound(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         raise RuntimeError("a policy has to see an environment's observations before it acts")

@@ -142,8 +142,38 @@ pub(crate) fn views_of(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
 
 /// Tensors of Python by name, and views of their memory.
 pub(crate) struct Named {
-    tensors: Vec<(String, Py<PyAny>)>,
+    tensors: Vec<Source>,
     views: TensorDict,
+}
+
+/// A tensor of Python, whose memory, shape, strides and element type may all become others.
+struct Source {
+    name: String,
+    tensor: Py<PyAny>,
+    /// The element type that it had when its view was made.
+    dtype: Py<PyAny>,
+}
+
+impl Source {
+    /// Whether `view` is what [`from_torch`] would make of the tensor now. A view keeps its memory alive, so that no other
+    /// tensor can have been given the same address.
+    fn is_seen_by(&self, view: &Tensor, py: Python<'_>) -> PyResult<bool> {
+        let tensor = self.tensor.bind(py);
+        let address: usize = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        // What is no boolean may have been written into the memory of one.
+        if view.data_ptr().addr().get() != address || view.dtype() == DType::Bool {
+            return Ok(false);
+        }
+        let shape: Vec<usize> = tensor.getattr(intern!(py, "shape"))?.extract()?;
+        let strides: Vec<isize> = tensor.call_method0(intern!(py, "stride"))?.extract()?;
+        // A stride along which there is nothing to go is anything.
+        let steps = shape.iter().zip(view.strides().iter().zip(&strides));
+        Ok(view.shape() == shape
+            && steps
+                .into_iter()
+                .all(|(&size, (own, its))| size <= 1 || own == its)
+            && tensor.getattr(intern!(py, "dtype"))?.is(&self.dtype))
+    }
 }
 
 impl Named {
@@ -157,27 +187,29 @@ impl Named {
         for (name, tensor) in source.iter() {
             let name: String = name.extract()?;
             set(&mut views, &[&name], from_torch(&tensor)?)?;
-            tensors.push((name, tensor.unbind()));
+            tensors.push(Source {
+                name,
+                dtype: tensor.getattr(intern!(tensor.py(), "dtype"))?.unbind(),
+                tensor: tensor.unbind(),
+            });
         }
         Ok(Self { tensors, views })
     }
 
-    /// The views, which are made anew where a tensor was given other memory, or may hold what no boolean is.
+    /// The views, which are made anew where a tensor has other memory by now, or lies in it otherwise.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub(crate) fn views(&mut self, py: Python<'_>) -> PyResult<&TensorDict> {
-        for (name, tensor) in &self.tensors {
-            let tensor = tensor.bind(py);
-            let address: usize = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
-            let elements: usize = tensor.call_method0(intern!(py, "numel"))?.extract()?;
-            let is_stale = self.views.get(name.as_str()).is_ok_and(|view| {
-                view.dtype() == DType::Bool
-                    || view.data_ptr().addr().get() != address
-                    || view.len() != elements
-            });
-            if is_stale {
-                set(&mut self.views, &[name], from_torch(tensor)?)?;
+        for source in &mut self.tensors {
+            let is_fresh = match self.views.get(source.name.as_str()) {
+                Ok(view) => source.is_seen_by(view, py)?,
+                Err(_) => false,
+            };
+            if !is_fresh {
+                let tensor = source.tensor.bind(py);
+                source.dtype = tensor.getattr(intern!(py, "dtype"))?.unbind();
+                set(&mut self.views, &[&source.name], from_torch(tensor)?)?;
             }
         }
         Ok(&self.views)

@@ -217,15 +217,16 @@ impl CollectorCore {
         Ok(())
     }
 
-    /// Publishes the tensors of the source to all workers, if they have changed since that was last done.
-    fn follow(&self, py: Python<'_>) -> PyResult<()> {
+    /// Publishes the tensors of the source to all workers, if they have changed since that was last done, or if they are to
+    /// be a version of their own `in_any_case`.
+    fn follow(&self, py: Python<'_>, in_any_case: bool) -> PyResult<()> {
         let core = self.here()?;
         let mut source = core.source(py);
         let Some((named, published)) = source.as_mut() else {
             return Ok(());
         };
         let weights = named.views(py)?;
-        if !weights.same_bits(published) {
+        if in_any_case || !weights.same_bits(published) {
             let copy = weights.detach();
             let version = py.detach(|| core.handle.update_policy_weights(&copy));
             of(py, version)?;

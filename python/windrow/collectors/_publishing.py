@@ -33,7 +33,7 @@ class Publishing(Life):
         weights_dict: Mapping[str, Any] | None = None,
         policy_weights: Any = None,
     ) -> None:
-        """Publishes new weights, which each worker takes up with its next share of a batch.
+        """Publishes weights as a new version, which each worker takes up with its next share of a batch.
 
         Args:
             policy_or_weights: a module, a TensorDict of parameters, a ``state_dict``, or a dictionary from workers to these;
@@ -83,7 +83,7 @@ class Publishing(Life):
         if self._follows:
             _weights.copy(_weights.tensors_of(self._policy.source), weights)
         if self._slots is not None:
-            self._follow_policy()
+            self._follow_policy(in_any_case=True)
             return
         if self._calls_source:
             weights = {}
@@ -96,9 +96,10 @@ class Publishing(Life):
         if strange:
             raise ValueError(f"there is no worker {strange[0]}: the collector has {number}")
 
-    def _follow_policy(self) -> None:
+    def _follow_policy(self, in_any_case: bool = False) -> None:
         """Takes up weights that changed since the last batch, for a policy that was read out of the user's module: who
-        collects and learns in turn need not publish them."""
+        collects and learns in turn need not publish them. ``in_any_case`` makes a version of weights that did not change, as
+        whoever publishes them expects."""
         if self._slots is None:
             return
         if self._anatomy is not None:
@@ -107,7 +108,7 @@ class Publishing(Life):
             if owner.get(name) is not tensor:
                 self._watch_source()
                 break
-        self._core.follow()
+        self._core.follow(in_any_case)
 
     def _watch_source(self) -> None:
         self._slots = _weights.slots_of(self._policy.source)
