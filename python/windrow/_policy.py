@@ -55,10 +55,12 @@ def choose(
     trust: bool,
     register: bool = True,
     env: Any = None,
+    evaluates: bool = False,
 ) -> Choice:
     """The form in which the engine takes ``policy``, or what ``factories`` make for each worker.
 
-    ``env`` is an environment of the collector, or what makes one. Where ``register``, environments observe ``is_init`` for policies that read it, and states begin as their modules say.
+    ``env`` is an environment of the collector, or what makes one. Where ``register``, environments observe ``is_init`` for
+    policies that read it, and states begin as their modules say. What ``evaluates`` is in evaluation mode.
 
     Raises:
         TypeError: both are given, or the policy cannot be called.
@@ -79,6 +81,7 @@ def choose(
         device=device,
         trust=trust,
         register=register,
+        evaluates=evaluates,
     )
     if factories is not None:
         return Choice([partial(make, factory, copied=False) for factory in factories], source=policy)

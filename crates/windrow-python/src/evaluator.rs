@@ -59,7 +59,7 @@ impl EvaluatorCore {
         let terms = Terms::new(false, false);
         let keeper = Keeper::default();
         let actor = Actor::new(&options.policy, &terms, &keeper)?;
-        let env = Noted::new(&options.env, None, &actor, &terms.rows, &keeper)?;
+        let env = Noted::before_policy(&options.env, None, &actor, &terms.rows, &keeper)?;
         let mut builder = Evaluator::builder(env)
             .policy_factory(move |worker| actor.policy(worker, &terms))
             .num_trajectories(options.num_trajectories)

@@ -11,6 +11,8 @@ from windrow._exploration import name_of
 from windrow._numbers import whole, whole_or_none
 from windrow._passed_over import Fixed, pass_over
 from windrow._windrow import EvaluatorCore
+from windrow.collectors import _arguments
+from windrow.collectors._reach import Factory
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -38,10 +40,15 @@ class Evaluator:
     whose result was not read raises it at the next call of :meth:`evaluate`, :meth:`trigger_eval` or :meth:`shutdown`; where
     there is none before the end of the evaluator, it is shown to ``sys.unraisablehook``. The next evaluation starts over.
 
+    It uses statistics that its environment shares with those of training, such as TorchRL's ``VecNorm`` or Gymnasium's
+    ``NormalizeObservation`` gather, and does not change them; those of an environment of its own stay what they were made
+    with. A module acts in evaluation mode, as after ``module.eval()``.
+
     Args:
-        env: an environment, an id, or a function that returns one.
+        env: an environment, an id, or a function that returns one, which is called once, in the thread of the evaluator.
         policy: who acts; it is copied, and never touched again.
-        policy_factory: a function that makes the policy, of the environment if it has a parameter without a default.
+        policy_factory: a function that makes a policy for the evaluator alone, of the environment that will be evaluated in
+            if it has a parameter without a default; it is called in the thread of the evaluator.
         num_trajectories: episodes of each evaluation.
         max_steps: truncate episodes after so many steps, which ``step_count`` then counts; ``eval_step_count`` where the
             environment counts them itself.
@@ -93,7 +100,8 @@ class Evaluator:
         dump_video: bool = False,
         **others: Any,
     ) -> None:
-        from windrow.collectors import _arguments
+        # Whoever imports collectors needs no environments before there is one.
+        from windrow.collectors import _statistics
 
         pass_over(type(self).__name__, others, _WITHOUT_EFFECT)
         _key("reward_keys", reward_keys, ("next", "reward"))
@@ -107,6 +115,12 @@ class Evaluator:
         if init_fn is not None:
             init_fn()
         exploration = name_of(exploration_type)
+        if isinstance(env, str):
+            from windrow.envs import GymEnv
+
+            env = GymEnv(env, categorical_action_encoding=True)
+        elif _arguments.is_function(env):
+            env = Factory(_statistics.frozen(env))
         choice = _policy.choose(
             policy,
             _arguments.factories(_with_env(policy_factory, env), 1),
@@ -116,24 +130,31 @@ class Evaluator:
             device=_arguments.device_of("device", device),
             trust=trust_policy,
             env=env,
+            evaluates=True,
         )
         self._source = choice.source
         self._step = 0
-        self._core = EvaluatorCore(
-            {
-                "env": env,
-                "policy": _policy.copied_now(choice.core),
-                "num_trajectories": whole("num_trajectories", num_trajectories, 1),
-                "max_steps": whole_or_none("max_steps", max_steps, 1),
-                "seed": seed,
-                "exploration_type": exploration,
-                "busy_policy": busy_policy,
-                "log_prefix": log_prefix,
-                "metrics": None if metrics_fn is None else lambda batch: dict(metrics_fn(batch)),
-                "on_result": None if on_result is None else lambda result: on_result(_tensors(result)),
-                "shutdown_timeout": shutdown_timeout,
-            }
-        )
+        self._undo = _statistics.freeze(env)
+        try:
+            self._core = EvaluatorCore(
+                {
+                    "env": env,
+                    # What is the user's own may be another by the time that the evaluator's thread takes it.
+                    "policy": choice.core if policy is None else _policy.copied_now(choice.core),
+                    "num_trajectories": whole("num_trajectories", num_trajectories, 1),
+                    "max_steps": whole_or_none("max_steps", max_steps, 1),
+                    "seed": seed,
+                    "exploration_type": exploration,
+                    "busy_policy": busy_policy,
+                    "log_prefix": log_prefix,
+                    "metrics": None if metrics_fn is None else lambda batch: dict(metrics_fn(batch)),
+                    "on_result": None if on_result is None else lambda result: on_result(_tensors(result)),
+                    "shutdown_timeout": shutdown_timeout,
+                }
+            )
+        except BaseException:
+            self._thaw()
+            raise
         _ALIVE.add(self)
 
     def evaluate(
@@ -184,9 +205,13 @@ class Evaluator:
         return self._core.pending()
 
     @staticmethod
-    def extract_weights(module: Any) -> dict[str, Any]:
+    def extract_weights(module: Any) -> TensorDictBase:
         """A copy of the parameters and buffers of ``module``, on the CPU."""
-        return {name: value.detach().cpu().clone() for name, value in _weights.tensors_of(module).items()}
+        from tensordict import TensorDict
+
+        tensors = _weights.tensors_of(module)
+        copies = {name: value.detach().cpu().clone() for name, value in tensors.items()}
+        return TensorDict(copies, batch_size=[]).unflatten_keys(".")
 
     def state_dict(self) -> dict[str, Any]:
         """The count of evaluations.
@@ -215,7 +240,15 @@ class Evaluator:
         Raises:
             RuntimeError: that took longer. The thread ends when it comes back.
         """
-        self._core.shutdown(timeout)
+        try:
+            self._core.shutdown(timeout)
+        finally:
+            self._thaw()
+
+    def _thaw(self) -> None:
+        """Lets an environment that was handed over gather statistics again, as before."""
+        while self._undo:
+            self._undo.pop()()
 
     def __enter__(self) -> Self:
         return self
@@ -226,6 +259,7 @@ class Evaluator:
         else:
             # An error that leaves the context is the one to be seen.
             self._core.end()
+            self._thaw()
 
     def __getstate__(self) -> Any:
         raise TypeError(
@@ -239,6 +273,7 @@ class Evaluator:
         core = getattr(self, "_core", None)
         if core is not None:
             core.finalize()
+            self._thaw()
 
     def __repr__(self) -> str:
         if not self._core.belongs_here():
@@ -273,17 +308,12 @@ def _tensors(result: dict[str, Any]) -> TensorDictBase:
 
 
 def _with_env(factory: Any, env: Any) -> Any:
-    """``factory`` as a function without arguments, which makes an environment for it where it wants one."""
+    """``factory`` as a function without arguments, which gives it the environment that was made before where it wants one."""
     if not callable(factory) or not _wants_argument(factory):
         return factory
 
     def make() -> Any:
-        from windrow.collectors._arguments import is_function
-        from windrow.envs import GymEnv
-
-        if isinstance(env, str):
-            return factory(GymEnv(env, categorical_action_encoding=True))
-        return factory(env() if is_function(env) else env)
+        return factory(env.made if isinstance(env, Factory) else env)
 
     return make
 

@@ -16,7 +16,7 @@ use super::sink::{BufferSink, Target};
 use crate::keep::Keeper;
 use crate::policy::{Actor, Rows, Terms};
 use crate::replay::ReplayBufferCore;
-use crate::{env, error};
+use crate::{env, error, gil};
 
 /// What the classes of `windrow.collectors` have made of their arguments.
 pub(super) struct Options<'py> {
@@ -293,11 +293,11 @@ impl Options<'_> {
 #[derive(Clone)]
 pub(crate) struct Noted {
     maker: Arc<env::Factory>,
-    /// Whether they are to observe `is_init`.
-    init: bool,
-    /// Whether the policy may be called.
-    called: bool,
+    /// Whether they are to observe `is_init`; nothing where the policy is asked once they are made.
+    init: Option<bool>,
+    actor: Actor,
     rows: Rows,
+    keeper: Keeper,
 }
 
 impl Noted {
@@ -309,11 +309,34 @@ impl Noted {
         keeper: &Keeper,
     ) -> PyResult<Self> {
         Ok(Self {
-            maker: env::maker(env, kwargs, keeper)?,
-            init: actor.reads_init(env.py())?,
-            called: actor.may_be_called(),
-            rows: rows.clone(),
+            init: Some(actor.reads_init(env.py())?),
+            ..Self::before_policy(env, kwargs, actor, rows, keeper)?
         })
+    }
+
+    /// As [`new`](Self::new), where environments are made before the policy is, which may be made for one of them.
+    pub(crate) fn before_policy(
+        env: &Bound<'_, PyAny>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        actor: &Actor,
+        rows: &Rows,
+        keeper: &Keeper,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            maker: env::maker(env, kwargs, keeper)?,
+            init: None,
+            actor: actor.clone(),
+            rows: rows.clone(),
+            keeper: keeper.clone(),
+        })
+    }
+
+    fn needs_init(&self) -> Result<bool, EnvError> {
+        let ask = |py: Python<'_>| {
+            let asked = self.actor.reads_init(py);
+            asked.map_err(|raised| EnvError::failed(self.keeper.raised(py, raised)))
+        };
+        self.init.map_or_else(|| gil::attach(ask), Ok)
     }
 }
 
@@ -322,12 +345,11 @@ impl EnvFactory for Noted {
         let mut env = self.maker.build(num_envs)?;
         let is_init = NestedKey::from("is_init");
         let observed = env.spec().observation_leaves();
-        if self.init && observed.iter().all(|leaf| leaf.key != is_init) {
+        if observed.iter().all(|leaf| leaf.key != is_init) && self.needs_init()? {
             env = Box::new(InitTracker::new(env)?);
         }
-        Ok(self
-            .rows
-            .take_note(env, self.maker.is_python(), self.called))
+        let called = self.actor.may_be_called();
+        Ok(self.rows.take_note(env, self.maker.is_python(), called))
     }
 }
 

@@ -1,0 +1,184 @@
+"""The environment of an evaluator, and what an evaluation leaves as it was."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.envs import Compose as TheirCompose
+from torchrl.envs import GymEnv as TheirGymEnv
+from torchrl.envs import StepCounter as TheirStepCounter
+from torchrl.envs import TransformedEnv as TheirTransformedEnv
+from torchrl.envs import VecNorm, VecNormV2
+
+from environments import cartpole
+from windrow.collectors import Evaluator
+from windrow.envs import GymWrapper, RewardSum, SerialEnv, TransformedEnv
+
+
+def module() -> TensorDictModule:
+    return TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+
+
+def with_vecnorm(norm: Any = VecNormV2) -> TheirTransformedEnv:
+    return TheirTransformedEnv(TheirGymEnv("Pendulum-v1"), TheirCompose(TheirStepCounter(), norm(in_keys=["observation"])))
+
+
+def with_wrappers() -> gymnasium.Env:
+    return NormalizeReward(NormalizeObservation(gymnasium.make("Pendulum-v1")))
+
+
+def vecnorm(env: TheirTransformedEnv) -> float:
+    norm = env.transform[1]
+    counts = norm._count if isinstance(norm, VecNormV2) else norm.state_dict()["_extra_state"]["observation_count"]
+    return float(counts["observation"] if isinstance(norm, VecNormV2) else counts)
+
+
+def wrappers(env: gymnasium.Env) -> float:
+    return float(env.return_rms.count + env.env.obs_rms.count)
+
+
+#: What makes an environment that gathers statistics, how many steps it has gathered, and in what it may be given.
+GATHERING = {
+    "VecNormV2": (with_vecnorm, vecnorm, lambda env: env),
+    "VecNorm": (lambda: with_vecnorm(VecNorm), vecnorm, lambda env: env),
+    "wrappers of Gymnasium": (with_wrappers, wrappers, lambda env: env),
+    "in a GymWrapper": (with_wrappers, wrappers, GymWrapper),
+    "in a TransformedEnv": (with_wrappers, wrappers, lambda env: TransformedEnv(GymWrapper(env), RewardSum())),
+    "in a SerialEnv": (with_wrappers, wrappers, lambda env: SerialEnv(1, [env])),
+}
+
+
+def gather(env: Any) -> None:
+    """Takes some steps, in which an environment gathers statistics."""
+    if isinstance(env, gymnasium.Env):
+        env.reset(seed=0)
+        for _ in range(20):
+            env.step(env.action_space.sample())
+    else:
+        env.rollout(20)
+
+
+@pytest.mark.parametrize("name", GATHERING)
+@pytest.mark.parametrize("made", [False, True], ids=["object", "function"])
+def test_an_evaluation_uses_statistics_and_changes_none(name: str, made: bool) -> None:
+    make, count, around = GATHERING[name]
+    env = make()
+    gather(env)
+    before = count(env)
+    given = (lambda: around(env)) if made else around(env)
+    with Evaluator(given, module(), num_trajectories=2, max_steps=30) as evaluator:
+        evaluator.evaluate()
+        assert count(env) == before
+    if not made:
+        # It gathers again for whoever gave it.
+        gather(env)
+        assert count(env) > before
+
+
+def test_environments_that_a_batch_makes_gather_nothing_either() -> None:
+    made = []
+
+    def make() -> gymnasium.Env:
+        made.append(with_wrappers())
+        return made[-1]
+
+    with Evaluator(SerialEnv(2, make), module(), num_trajectories=2, max_steps=30) as evaluator:
+        evaluator.evaluate()
+        assert {wrappers(env) for env in made} == {wrappers(with_wrappers())}
+
+
+def test_an_environment_that_was_given_frozen_stays_so() -> None:
+    env = with_vecnorm()
+    gather(env)
+    env.transform[1].freeze()
+    with Evaluator(env, module(), num_trajectories=1, max_steps=5) as evaluator:
+        evaluator.evaluate()
+    assert env.transform[1].frozen
+
+
+def test_one_environment_is_made_in_the_thread_of_the_evaluator_and_shown_to_the_policys_function() -> None:
+    seen: list[tuple[str, Any, str]] = []
+
+    def note(what: str, value: Any) -> Any:
+        seen.append((what, value, threading.current_thread().name))
+        return value
+
+    class Watched(gymnasium.Wrapper):
+        def step(self, action: Any) -> Any:
+            note("step", self)
+            return super().step(action)
+
+    def policy(env: Any) -> nn.Module:
+        note("policy", env)
+        return nn.Linear(4, 2)
+
+    def make() -> Any:
+        return note("env", Watched(gymnasium.make("CartPole-v1")))
+
+    with Evaluator(make, policy_factory=policy, num_trajectories=2) as evaluator:
+        evaluator.evaluate()
+        evaluator.evaluate()
+    assert [what for what, _, _ in seen if what != "step"] == ["env", "policy"]
+    assert len({id(value) for _, value, _ in seen}) == 1, "it is the environment that is stepped"
+    assert len({thread for _, _, thread in seen}) == 1
+    assert seen[0][2] != threading.current_thread().name
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", cartpole(), cartpole], ids=["id", "object", "function"])
+def test_the_function_that_makes_a_policy_is_given_the_environment(env: Any) -> None:
+    def policy(env: Any) -> nn.Module:
+        return nn.Linear(env.observation_spec["observation"].shape[-1], env.action_spec.space.n)
+
+    with Evaluator(env, policy_factory=policy, num_trajectories=1) as evaluator:
+        assert evaluator.evaluate()["eval/num_episodes"] == 1
+
+
+def test_an_error_of_the_function_that_makes_a_policy_is_raised() -> None:
+    def policy(env: Any) -> nn.Module:
+        raise KeyError("no such policy")
+
+    with pytest.raises(KeyError, match="no such policy"):
+        Evaluator(cartpole, policy_factory=policy, num_trajectories=1).evaluate()
+
+
+class Normalised(nn.Module):
+    """Gathers statistics in training mode alone, and counts in which mode it was called."""
+
+    modes: list[bool]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        Normalised.modes.append(self.training)
+        return self.last(self.norm(observation.reshape(-1, 4))).reshape(*observation.shape[:-1], 2)
+
+
+@pytest.mark.parametrize("by_factory", [False, True])
+def test_a_module_acts_in_evaluation_mode(by_factory: bool) -> None:
+    Normalised.modes = []
+    policy = Normalised()
+    policies = {"policy_factory": Normalised} if by_factory else {"policy": policy}
+    with Evaluator(cartpole, num_trajectories=1, **policies) as evaluator:
+        evaluator.evaluate()
+        evaluator.evaluate(policy)
+    assert set(Normalised.modes) == {False}
+    assert policy.training and int(policy.norm.num_batches_tracked) == 0
+
+
+def test_extracted_weights_are_a_copy_that_tensordict_knows() -> None:
+    policy = Normalised()
+    weights = Evaluator.extract_weights(policy)
+    assert weights["norm", "running_mean"].shape == (4,)
+    with torch.no_grad():
+        policy.last.weight.fill_(7.0)
+    assert not (weights["last", "weight"] == 7.0).any()

@@ -1,0 +1,87 @@
+"""Statistics that environments gather as they are stepped, such as those that observations are normalised with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from windrow.collectors._arguments import is_function
+from windrow.envs._base import EnvBase
+from windrow.envs._batched import SerialEnv
+
+
+def frozen(make: Callable[..., Any]) -> Callable[..., Any]:
+    """``make``, with environments that use statistics, and gather none."""
+
+    def made(**arguments: Any) -> Any:
+        env = make(**arguments)
+        freeze(env)
+        return env
+
+    return made
+
+
+def freeze(env: Any) -> list[Callable[[], None]]:
+    """Lets ``env`` use the statistics that it has, or that others gather and it shares, and gather none itself: ``VecNorm``
+    of TorchRL, and wrappers of Gymnasium with ``update_running_mean``.
+
+    Returns:
+        What lets it gather them again.
+    """
+    undo: list[Callable[[], None]] = []
+    for part in _parts(env):
+        if isinstance(part, SerialEnv) and any(map(is_function, part._makers)):
+            undo.append(partial(_set_makers, part, part._makers))
+            _set_makers(part, [frozen(make) if is_function(make) else make for make in part._makers])
+        elif getattr(type(part), "update_running_mean", None) is not None:
+            if part.update_running_mean:
+                part.update_running_mean = False
+                undo.append(partial(setattr, part, "update_running_mean", True))
+        elif hasattr(type(part), "unfreeze") and not part.frozen:
+            part.freeze()
+            undo.append(part.unfreeze)
+    return undo
+
+
+def _set_makers(env: SerialEnv, makers: list[Any]) -> None:
+    env._makers, env._members = makers, None
+
+
+def _parts(env: Any) -> Iterator[Any]:
+    """``env`` and what it consists of, each once."""
+    seen: dict[int, Any] = {}
+    left = [env]
+    while left:
+        part = left.pop()
+        if id(part) not in seen:
+            seen[id(part)] = part
+            yield part
+            left += _inside(part)
+
+
+def _inside(part: Any) -> list[Any]:
+    if isinstance(part, SerialEnv):
+        return [make for make in part._makers if not is_function(make)]
+    if isinstance(part, EnvBase):
+        return [vars(part)[name] for name in ("base_env", "_name", "_env") if name in vars(part)]
+    # Whoever has an object of a library has imported it. Only such objects are asked: others may start a process for it.
+    if "torchrl" in sys.modules:
+        from torchrl.envs import Compose, TransformedEnv
+        from torchrl.envs.common import _EnvWrapper
+
+        if isinstance(part, TransformedEnv):
+            return [part.transform, part.base_env]
+        if isinstance(part, Compose):
+            return list(part.transforms)
+        if isinstance(part, _EnvWrapper):
+            return [part._env]
+    if "gymnasium" in sys.modules:
+        import gymnasium
+
+        if isinstance(part, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)):
+            return [part.env]
+        if isinstance(part, gymnasium.vector.SyncVectorEnv):
+            return list(part.envs)
+    return []
