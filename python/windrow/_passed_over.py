@@ -30,11 +30,11 @@ def pass_over(name: str, arguments: Mapping[str, Any], without_effect: Mapping[s
         holds, why = without_effect[argument]
         # Of one type, since 0 is no False, and since tensors do not compare.
         if value is not None and not (type(value) is type(holds) and value == holds):
-            warnings.warn(f"{argument} has no effect: {why}", UserWarning, stacklevel=_outside())
+            warnings.warn(f"{argument} has no effect: {why}", UserWarning, stacklevel=outside())
 
 
-def _outside() -> int:
-    """How far up the first caller is that is not of this package, as ``stacklevel`` of a warning of :func:`pass_over`."""
+def outside() -> int:
+    """How far up the first caller is that is not of this package, as ``stacklevel`` of a warning of whoever asks."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "windrow":
         level, frame = level + 1, frame.f_back

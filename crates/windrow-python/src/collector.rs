@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
@@ -29,6 +30,8 @@ use crate::keep::Keeper;
 use crate::policy::Terms;
 use crate::process::Own;
 
+/// How long the end of what is freed waits after Ctrl-C for a step that is being taken.
+pub(crate) const IMPATIENCE: Duration = Duration::from_millis(300);
 /// Batches kept at once that few mean to keep.
 const MANY: usize = 64;
 
@@ -59,6 +62,10 @@ struct Inner {
     failure: Mutex<Option<String>>,
     /// Whether a warning was given of batches that are kept.
     warned: AtomicBool,
+    /// Whether whoever asked last was interrupted, as by Ctrl-C.
+    interrupted: AtomicBool,
+    /// Whether nobody waits for workers any more that are stuck in a step.
+    left: AtomicBool,
     /// What batches say that they are on.
     device: Option<Py<PyAny>>,
 }
@@ -104,6 +111,8 @@ impl CollectorCore {
             source: Mutex::default(),
             failure: Mutex::default(),
             warned: AtomicBool::new(false),
+            interrupted: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             device,
         };
         Ok(Self {
@@ -415,6 +424,13 @@ impl CollectorCore {
     /// Ends collection and waits for the workers.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         self.here()?.shutdown(py)
+    }
+
+    /// Ends collection where nobody waits to be told; whether that was through within so many seconds.
+    fn leave(&self, py: Python<'_>, seconds: f64) -> bool {
+        let patience = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let core = self.own.here();
+        core.is_none_or(|core| core.leave(py, patience))
     }
 
     /// Whether this is the process that the collector was made in: a child of fork has none of its threads.

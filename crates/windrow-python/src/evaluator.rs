@@ -1,6 +1,7 @@
 //! Evaluations beside a training, as `windrow.collectors.Evaluator` asks for them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
@@ -10,6 +11,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
 use windrow::{BusyPolicy, CollectError, Evaluation, Evaluator};
 
+use crate::collector::IMPATIENCE;
 use crate::collector::options::{Noted, exploration_type};
 use crate::gil::attach;
 use crate::keep::{Keeper, Kept, Raised};
@@ -43,6 +45,8 @@ struct Options<'py> {
 #[pyclass(module = "windrow._windrow", frozen)]
 struct EvaluatorCore {
     own: Own<Arc<Evaluator>>,
+    /// Whether whoever waited last was interrupted, as by Ctrl-C.
+    interrupted: AtomicBool,
     /// Knows what the engine holds of Python's.
     keeper: Keeper,
 }
@@ -89,6 +93,7 @@ impl EvaluatorCore {
         let evaluator = built?.map_err(|error| error::to_py(py, &error))?;
         Ok(Self {
             own: Own::new(Arc::new(evaluator)),
+            interrupted: AtomicBool::new(false),
             keeper,
         })
     }
@@ -105,8 +110,8 @@ impl EvaluatorCore {
         let evaluator = Arc::clone(self.here()?);
         let result = gil::wait_for_thread(py, "windrow-evaluate", move || {
             evaluator.evaluate(weights.as_ref(), Some(step))
-        })?;
-        report(py, result)
+        });
+        report(py, self.noted(result)?)
     }
 
     /// Asks for an evaluation; whether it will take place.
@@ -135,7 +140,7 @@ impl EvaluatorCore {
             .transpose()?;
         let evaluator = self.here()?;
         let begun = Instant::now();
-        let answer: Answer = gil::wait(py, |patience| {
+        let answer: PyResult<Answer> = gil::wait(py, |patience| {
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
             let now = left.map_or(patience, |left| left.min(patience));
             let asked = Instant::now();
@@ -144,7 +149,8 @@ impl EvaluatorCore {
             // No answer before the time is over: there is none to come.
             let is_idle = asked.elapsed() < now;
             (answer.is_some() || is_over || is_idle).then_some(answer)
-        })?;
+        });
+        let answer = self.noted(answer)?;
         answer.map(|result| report(py, result)).transpose()
     }
 
@@ -168,12 +174,15 @@ impl EvaluatorCore {
     }
 
     /// As [`shutdown`](Self::shutdown), where nobody is to be told of errors: those of evaluations that nobody has seen go to
-    /// `sys.unraisablehook`.
-    fn end(&self, py: Python<'_>) -> PyResult<()> {
-        // What is stuck ends when it comes back.
-        let _ = self.ended(py, None)?;
+    /// `sys.unraisablehook`. Whether that was through in time; what is stuck ends when it comes back.
+    #[pyo3(signature = (seconds=None))]
+    fn end(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<bool> {
+        let timeout = seconds
+            .map(|seconds| duration("timeout", seconds))
+            .transpose()?;
+        let ended = self.ended(py, timeout)?.is_ok();
         self.show_errors(py);
-        Ok(())
+        Ok(ended)
     }
 
     /// Whether this is the process that the evaluator was made in: a child of fork has none of its threads.
@@ -185,7 +194,11 @@ impl EvaluatorCore {
     fn finalize(&self, py: Python<'_>) {
         // The thread may need the lock of the interpreter to come to an end. What is stuck ends when it comes back.
         if let Some(evaluator) = self.own.here() {
-            let _ = py.detach(|| evaluator.shutdown());
+            // `KeyboardInterrupt` may be on its way through the function whose end this is.
+            let _ = py.detach(|| match self.interrupted.load(Ordering::Relaxed) {
+                true => evaluator.shutdown_within(IMPATIENCE),
+                false => evaluator.shutdown(),
+            });
             self.show_errors(py);
         }
     }
@@ -198,6 +211,12 @@ impl EvaluatorCore {
 impl EvaluatorCore {
     fn here(&self) -> PyResult<&Arc<Evaluator>> {
         self.own.get("evaluator")
+    }
+
+    /// The same, taking note of whether the wait for it was interrupted.
+    fn noted<T>(&self, waited: PyResult<T>) -> PyResult<T> {
+        self.interrupted.store(waited.is_err(), Ordering::Relaxed);
+        waited
     }
 
     fn ended(

@@ -1,12 +1,16 @@
 //! Threads of the engine and the interpreter's lock.
 
+use std::mem;
+use std::ptr;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread::Builder;
+use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use pyo3::{BoundObject, IntoPyObjectExt};
 
 /// How long a wait may keep a signal such as Ctrl-C from being seen.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
@@ -54,6 +58,53 @@ impl Drop for Known {
                 ffi::PyEval_RestoreThread(state);
                 ffi::PyGILState_Release(ffi::PyGILState_STATE::PyGILState_UNLOCKED);
             }
+        }
+    }
+}
+
+unsafe extern "C-unwind" {
+    /// As `pyo3::ffi` declares it, but for a thread that the interpreter ends in it.
+    fn PyObject_Call(
+        function: *mut ffi::PyObject,
+        arguments: *mut ffi::PyObject,
+        kwargs: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject;
+}
+
+/// Calls a function of the user's, such as the step of an environment, which may take any time.
+///
+/// Before 3.14, an interpreter that has ended meanwhile ends the thread when the function comes back to it. That must not
+/// go through frames of Rust, where it would abort the program, which is about to end by itself: the thread sleeps instead.
+///
+/// # Errors
+/// What the function raises.
+pub(crate) fn call<'py>(
+    function: &Bound<'py, PyAny>,
+    arguments: impl IntoPyObject<'py, Target = PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = function.py();
+    let arguments = arguments.into_pyobject_or_pyerr(py)?;
+    let kwargs = kwargs.map_or(ptr::null_mut(), |kwargs| kwargs.as_ptr());
+    // Made last, and so dropped first, where the interpreter ends the thread.
+    let sleeper = Sleeper;
+    // SAFETY: a function, a tuple and a dictionary or nothing, which live until the call is over; the lock is held. The
+    // result is a new reference, or null with an exception set.
+    let returned = unsafe {
+        let returned = PyObject_Call(function.as_ptr(), arguments.as_ptr(), kwargs);
+        Bound::from_owned_ptr_or_err(py, returned)
+    };
+    mem::forget(sleeper);
+    returned
+}
+
+/// Keeps a thread that is being ended from going any further.
+struct Sleeper;
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        loop {
+            thread::park();
         }
     }
 }

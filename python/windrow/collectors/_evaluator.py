@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -9,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 from windrow import _policy, _weights
 from windrow._exploration import name_of
 from windrow._numbers import whole, whole_or_none
-from windrow._passed_over import Fixed, pass_over
+from windrow._passed_over import Fixed, outside, pass_over
 from windrow._windrow import EvaluatorCore
-from windrow.collectors import _arguments
+from windrow.collectors import _arguments, _patience
 from windrow.collectors._reach import Factory
 
 if TYPE_CHECKING:
@@ -235,13 +237,18 @@ class Evaluator:
         """Ends what is running at its next step, and forgets what is waiting.
 
         Args:
-            timeout: seconds that it may take; ``shutdown_timeout`` where nothing is said.
+            timeout: seconds that it may take; ``shutdown_timeout`` where nothing is said. While ``KeyboardInterrupt`` is being
+                handled, or leaves a ``with`` statement, that is a fraction of a second: a step that does not come back is left
+                behind with its thread, as a warning or a note of the exception says.
 
         Raises:
             RuntimeError: that took longer. The thread ends when it comes back.
         """
         try:
-            self._core.shutdown(timeout)
+            if timeout is not None or not _patience.is_interrupted():
+                self._core.shutdown(timeout)
+            elif not self._core.end(_patience.IMPATIENCE):
+                warnings.warn(_patience.left_behind(type(self).__name__), RuntimeWarning, stacklevel=outside())
         finally:
             self._thaw()
 
@@ -254,12 +261,13 @@ class Evaluator:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if kind is None:
+        if error is None:
             self.shutdown()
-        else:
-            # An error that leaves the context is the one to be seen.
-            self._core.end()
-            self._thaw()
+            return
+        # An error that leaves the context is the one to be seen.
+        if not self._core.end(_patience.IMPATIENCE if isinstance(error, KeyboardInterrupt) else None):
+            error.add_note(_patience.left_behind(type(self).__name__))
+        self._thaw()
 
     def __getstate__(self) -> Any:
         raise TypeError(
@@ -335,5 +343,6 @@ def _key(name: str, given: Any, only: tuple[str, str]) -> None:
 @atexit.register
 def _end_all() -> None:
     """Ends what is still alive: threads that need the interpreter must be through before it is."""
+    deadline = time.monotonic() + _patience.at_exit()
     for evaluator in list(_ALIVE):
-        evaluator._core.end()
+        evaluator._core.end(max(deadline - time.monotonic(), 0.1))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
+import time
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any, Self
 
-from windrow._passed_over import Fixed, pass_over
+from windrow._passed_over import Fixed, outside, pass_over
 from windrow._windrow import CollectorCore, ReplayBufferCore
+from windrow.collectors import _patience
 from windrow.collectors._background import Background, write
 
 _ALIVE: weakref.WeakSet[Life] = weakref.WeakSet()
@@ -94,6 +97,9 @@ class Life(Iterator[Any]):
         """Ends collection and waits for the workers. Batches that are held stay valid. After :meth:`start`, the batch that is
         under way is cut short at its next step, and written.
 
+        While ``KeyboardInterrupt`` is being handled, or leaves a ``with`` statement, it waits for a fraction of a second only: a
+        step that does not come back is left behind with its thread, as a warning or a note of the exception says.
+
         Environments that were made for the collector are closed. An object that was handed over is not: it can be used again.
 
         Args:
@@ -106,6 +112,10 @@ class Life(Iterator[Any]):
             # What belongs to another process is not this one's to end.
             return
         pass_over("shutdown", {"close_env": close_env}, _WITHOUT_EFFECT)
+        if timeout is None and _patience.is_interrupted():
+            if not self._leave(_patience.IMPATIENCE):
+                warnings.warn(_patience.left_behind(type(self).__name__), RuntimeWarning, stacklevel=outside())
+            return
         try:
             self._core.check_outside()
             self._ended = True
@@ -121,6 +131,29 @@ class Life(Iterator[Any]):
         finally:
             if not raise_on_error and self._background is not None and self._background.failure is not None:
                 self._background.failure.silence()
+
+    def _leave(self, seconds: float) -> bool:
+        """Ends collection where nobody waits to be told: whether that was through within ``seconds``. Errors that nobody has
+        seen are shown as those of threads are."""
+        if not self._core.belongs_here():
+            return True
+        deadline = time.monotonic() + seconds
+        self._ended, ended = True, True
+        background = self._background
+        if background is not None:
+            try:
+                background.stop(seconds)
+            except TimeoutError:
+                ended = False
+            failure = background.failure
+            error = None if failure is None else failure.silence()
+            if error is not None:
+                told = (type(error), error, error.__traceback__, background._thread)
+                threading.excepthook(threading.ExceptHookArgs(told))
+        # Where others have used the time up, what comes back at once is still given that.
+        ended &= self._core.leave(max(deadline - time.monotonic(), 0.1))
+        self._taken.clear()
+        return ended
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[Self]:
@@ -162,8 +195,18 @@ class Life(Iterator[Any]):
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        # An error that leaves the context is the one to be seen.
-        self.shutdown(raise_on_error=kind is None)
+        if isinstance(error, KeyboardInterrupt):
+            if not self._leave(_patience.IMPATIENCE):
+                error.add_note(_patience.left_behind(type(self).__name__))
+            return
+        try:
+            self.shutdown()
+        except Exception as own:
+            if error is None:
+                raise
+            # An error that leaves the context is the one to be seen.
+            if own is not error:
+                error.add_note(f"{type(self).__name__} had an error of its own: {type(own).__name__}: {own}")
 
     def __getstate__(self) -> Any:
         raise TypeError(
@@ -218,5 +261,6 @@ class Life(Iterator[Any]):
 @atexit.register
 def _end_all() -> None:
     """Ends what is still alive: threads that need the interpreter must be through before it is."""
+    deadline = time.monotonic() + _patience.at_exit()
     for collector in list(_ALIVE):
-        collector.shutdown(raise_on_error=False)
+        collector._leave(max(deadline - time.monotonic(), 0.0))

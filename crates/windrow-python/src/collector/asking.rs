@@ -1,10 +1,11 @@
 //! How a collector is asked, by a thread that it must neither keep from signals nor lock up.
 
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::Instant;
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use tensordict::TensorDict;
 use windrow::{CollectError, Collector, Handle};
@@ -16,6 +17,14 @@ use crate::gil;
 impl Inner {
     /// The next batch; `None` after the last, and an error where there is none because something went wrong before.
     pub(super) fn answer(&self, py: Python<'_>) -> PyResult<Option<TensorDict>> {
+        let answer = self.asked(py);
+        let interrupted = |raised: &PyErr| !raised.is_instance_of::<PyException>(py);
+        let interrupted = answer.as_ref().is_err_and(interrupted);
+        self.interrupted.store(interrupted, Ordering::Relaxed);
+        answer
+    }
+
+    fn asked(&self, py: Python<'_>) -> PyResult<Option<TensorDict>> {
         self.check_outside()?;
         let answer = match &self.courier {
             None => py.detach(|| self.lock().next()),

@@ -13,7 +13,7 @@ use super::rows::{Origin, Target, copy_rows};
 use super::source::Held;
 use super::write::Writer;
 use crate::batch;
-use crate::gil::attach;
+use crate::gil::{self, attach};
 
 /// Environments that a Python object steps: `reset(envs, seeds)` and `step(actions, state)` take and return lists of
 /// arrays, one for each leaf, with a leading dimension for the environments; the state is what `reads(keys)` was told of.
@@ -91,11 +91,9 @@ impl ForeignEnvs {
         let at = |source: EnvError| VecEnvError { env: first, source };
         let envs: Vec<_> = resets.iter().map(|reset| reset.env).collect();
         let seeds: Vec<_> = resets.iter().map(|reset| reset.seed).collect();
-        let arrays = self
-            .held
-            .object
-            .bind(py)
-            .call_method1(intern!(py, "reset"), (envs, seeds))
+        let reset = self.held.object.bind(py).getattr(intern!(py, "reset"));
+        let arrays = reset
+            .and_then(|reset| gil::call(&reset, (envs, seeds), None))
             .map_err(|raised| at(self.held.failed(py, raised)))?;
         let mut scratch = Target::All(self.scratch.rows_mut());
         read_all(&self.observed, &arrays, &mut scratch).map_err(at)?;
@@ -123,11 +121,9 @@ impl ForeignEnvs {
             .iter()
             .map(|leaf| leaf.write(py, rows))
             .collect::<Result<_, _>>()?;
-        let result = self
-            .held
-            .object
-            .bind(py)
-            .call_method1(intern!(py, "step"), (actions, state))
+        let step = self.held.object.bind(py).getattr(intern!(py, "step"));
+        let result = step
+            .and_then(|step| gil::call(&step, (actions, state), None))
             .map_err(|raised| self.held.failed(py, raised))?;
         let values = result
             .cast::<PyTuple>()

@@ -12,7 +12,7 @@ use super::rows::{Origin, Target};
 use super::source::Held;
 use super::space::Space;
 use super::write::Writer;
-use crate::gil::attach;
+use crate::gil::{self, attach};
 use crate::keep::Kept;
 
 /// Environments of Gymnasium, stepped one after the other under one hold of the interpreter's lock.
@@ -123,11 +123,11 @@ impl GymEnvs {
             return Err(no_row());
         };
         let call = || match reset.seed {
-            None => world.reset.bind(py).call0(),
+            None => gil::call(world.reset.bind(py), (), None),
             Some(seed) => {
                 let kwargs = PyDict::new(py);
                 kwargs.set_item(intern!(py, "seed"), seed)?;
-                world.reset.bind(py).call((), Some(&kwargs))
+                gil::call(world.reset.bind(py), (), Some(&kwargs))
             }
         };
         let result = call().map_err(|raised| world.held.failed(py, raised))?;
@@ -155,10 +155,7 @@ impl World {
         action: &Bound<'py, PyAny>,
         id: &str,
     ) -> Result<Stepped<'py>, EnvError> {
-        let result = self
-            .step
-            .bind(action.py())
-            .call1((action,))
+        let result = gil::call(self.step.bind(action.py()), (action,), None)
             .map_err(|raised| self.held.failed(action.py(), raised))?;
         let values = match result.cast::<PyTuple>() {
             Ok(values) if values.len() == 5 => values,

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::env::EnvError;
 
-use crate::gil::attach;
+use crate::gil::{self, attach};
 use crate::keep::{Keeper, Kept};
 use crate::process;
 
@@ -85,7 +85,7 @@ pub(super) fn call<'py>(
     let py = function.py();
     let call = || {
         let kwargs = kwargs.map(|kwargs| kwargs.bind(py).cast::<PyDict>());
-        function.call((), kwargs.transpose()?)
+        gil::call(function, (), kwargs.transpose()?)
     };
     call().map_err(|raised| EnvError::failed(keeper.raised(py, raised)))
 }

@@ -14,7 +14,7 @@ use super::rows::{Origin, Target, copy_row, copy_rows};
 use super::source::Held;
 use super::space::Space;
 use super::write::Writer;
-use crate::gil::attach;
+use crate::gil::{self, attach};
 use crate::keep::Kept;
 
 /// A `gymnasium.vector.VectorEnv`. The engine resets ended environments in the same step, so those that the vector resets
@@ -121,7 +121,7 @@ impl VectorEnvs {
         mut outcomes: Outcomes<'_>,
     ) -> Result<(), EnvError> {
         let action = self.writer.write(py, Origin::All(actions))?;
-        let result = self.step.bind(py).call1((action,));
+        let result = gil::call(self.step.bind(py), (action,), None);
         let result = result.map_err(|raised| self.held.failed(py, raised))?;
         let values = match result.cast::<PyTuple>() {
             Ok(values) if values.len() == 5 => values,
@@ -232,7 +232,7 @@ impl VectorEnvs {
             if self.partial == Partial::Numbers {
                 let numbers = asked.iter().map(|reset| reset.env as i32).collect();
                 let numbers = numpy::PyArray1::from_vec(py, numbers);
-                return self.reset.bind(py).call1((numbers,));
+                return gil::call(self.reset.bind(py), (numbers,), None);
             }
             let kwargs = PyDict::new(py);
             if asked.iter().any(|reset| reset.seed.is_some()) {
@@ -251,7 +251,7 @@ impl VectorEnvs {
                 options.set_item("reset_mask", numpy::PyArray1::from_vec(py, mask))?;
                 kwargs.set_item("options", options)?;
             }
-            self.reset.bind(py).call((), Some(&kwargs))
+            gil::call(self.reset.bind(py), (), Some(&kwargs))
         };
         call().map_err(|raised| self.held.failed(py, raised))
     }

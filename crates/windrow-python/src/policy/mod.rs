@@ -19,6 +19,7 @@ use windrow::policy::{Policy, RandomPolicy};
 
 pub(crate) use torch::Rows;
 
+use crate::gil;
 use crate::keep::{Keeper, Kept};
 use boxed::Boxed;
 use interruptible::Interruptible;
@@ -67,7 +68,7 @@ impl Makers {
         }
         // Called without the lock: it is the user's code.
         let maker = self.makers[worker.min(self.makers.len() - 1)].bind(py);
-        let object = self.keeper.keep(&maker.call0()?);
+        let object = self.keeper.keep(&gil::call(maker, (), None)?);
         lock(&self.made).insert(worker, object.clone());
         Ok(object)
     }

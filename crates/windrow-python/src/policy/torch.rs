@@ -16,7 +16,7 @@ use super::Makers;
 use super::begun::Begun;
 use super::columns::Column;
 use crate::batch;
-use crate::gil::attach;
+use crate::gil::{self, attach};
 use crate::keep::{Keeper, Kept};
 
 /// What policies see, known once environments are made.
@@ -161,9 +161,8 @@ impl TorchPolicy {
             .iter()
             .map(|(key, _)| batch::key_to_python(py, key))
             .collect::<PyResult<Vec<_>>>()?;
-        let found = object
-            .bind(py)
-            .call_method1("bind", (inputs, keys, &batch, groups(py, env, &batch)?))?;
+        let arguments = (inputs, keys, &batch, groups(py, env, &batch)?);
+        let found = gil::call(&object.bind(py).getattr("bind")?, arguments, None)?;
         let found: Vec<(Vec<String>, Bound<'_, PyAny>)> = found.extract()?;
         let mut columns: Vec<_> = env
             .action_leaves()
@@ -271,7 +270,7 @@ impl Known {
         py: Python<'py>,
         arguments: Vec<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let values = self.act.bind(py).call1(PyTuple::new(py, arguments)?)?;
+        let values = gil::call(self.act.bind(py), PyTuple::new(py, arguments)?, None)?;
         Ok(values.cast_into()?)
     }
 }

@@ -1,0 +1,29 @@
+"""How long the end of collectors and evaluators waits for a step that is being taken."""
+
+from __future__ import annotations
+
+import sys
+
+#: Seconds, where nobody can be told that it takes longer.
+PATIENCE = 5.0
+#: Seconds after Ctrl-C, which is not to be held back by a step that does not come back.
+IMPATIENCE = 0.3
+
+
+def is_interrupted() -> bool:
+    """Whether whoever calls is handling ``KeyboardInterrupt``: in an ``except`` or ``finally`` that it has reached."""
+    return isinstance(sys.exc_info()[1], KeyboardInterrupt)
+
+
+def at_exit() -> float:
+    """Seconds at the end of the program, which ``KeyboardInterrupt`` may have ended."""
+    ended_by = getattr(sys, "last_value", None)
+    return IMPATIENCE if isinstance(ended_by, KeyboardInterrupt) else PATIENCE
+
+
+def left_behind(name: str) -> str:
+    """What to say of a ``name`` that did not end in time."""
+    return (
+        f"{name} was left with a step of its environment, or a call of its policy, that has not come back: the thread that waits "
+        "for it ends when it does"
+    )
