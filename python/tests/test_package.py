@@ -35,3 +35,37 @@ def test_every_public_name_is_there_and_documented() -> None:
             value = getattr(module, name)
             if isinstance(value, type) and value.__module__.startswith("windrow"):
                 assert value.__doc__, f"{module.__name__}.{name}"
+
+
+#: What needs torch and tensordict.
+NEEDING_TORCH = {
+    "a collector": "windrow.collectors.Collector('CartPole-v1', frames_per_batch=10)",
+    "several workers": "windrow.collectors.MultiSyncCollector(['CartPole-v1'], frames_per_batch=10)",
+    "an evaluator": "windrow.collectors.Evaluator('CartPole-v1', print)",
+    "a replay buffer": "windrow.data.ReplayBuffer()",
+    "an environment": "windrow.envs.GymEnv('CartPole-v1').reset()",
+    "a spec": "windrow.envs.GymEnv('CartPole-v1').observation_spec",
+    "a type of exploration": "windrow.envs.utils.ExplorationType",
+}
+
+
+@pytest.mark.parametrize("what", NEEDING_TORCH)
+@pytest.mark.parametrize("missing", ["torch", "tensordict"])
+def test_what_needs_torch_says_how_to_install_it(what: str, missing: str) -> None:
+    program = f"""
+import sys
+sys.modules[{missing!r}] = None
+import windrow.collectors, windrow.data, windrow.envs, windrow.envs.utils
+try:
+    {NEEDING_TORCH[what]}
+except ImportError as error:
+    print(error)
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert f'{missing}, which is not installed: pip install "windrow[torch]"' in told.stdout
+
+
+def test_the_extras_that_messages_name_are_there() -> None:
+    from importlib.metadata import metadata
+
+    assert {"torch", "gymnasium"} <= set(metadata("windrow").get_all("Provides-Extra") or [])

@@ -27,6 +27,9 @@ impl Torch {
     fn get(py: Python<'_>) -> PyResult<&Self> {
         static FOUND: PyOnceLock<Torch> = PyOnceLock::new();
         FOUND.get_or_try_init(py, || {
+            // Says what to install where there is none.
+            py.import("windrow._needs")?
+                .call_method1("torch", ("windrow",))?;
             let exchange = py.import("torch.utils.dlpack")?;
             let torch = py.import("torch")?;
             // What the public function calls once it has seen that it was given a capsule, in half of the time.

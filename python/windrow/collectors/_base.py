@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from windrow import _policy, _weights
+from windrow import _needs, _policy, _weights
 from windrow._exploration import name_of
 from windrow._failure import COLLECTING
 from windrow._numbers import whole_or_none
@@ -163,6 +163,9 @@ class BaseCollector(Reach):
         **others: Any,
     ) -> None:
         name = type(self).__name__
+        # Before what a misspelt argument leaves out is missed.
+        pass_over(name, others, _arguments.WITHOUT_EFFECT)
+        _needs.torch(name)
         if not reset_when_done:
             raise ValueError("reset_when_done=False: an ended episode is always followed by a new one")
         if replay_buffer is not None and return_same_td:
@@ -185,8 +188,8 @@ class BaseCollector(Reach):
         batch, shares = _arguments.shares(frames_per_batch)
         self._storing_device = _arguments.device_of("storing_device", storing_device, device, workers=count)
         self._policy_device = _arguments.device_of("policy_device", policy_device, device, workers=count)
-        others["env_device"] = _arguments.device_of("env_device", env_device, workers=count)
-        pass_over(name, others, _arguments.WITHOUT_EFFECT)
+        env_device = _arguments.device_of("env_device", env_device, workers=count)
+        pass_over(name, {"env_device": env_device}, _arguments.WITHOUT_EFFECT)
         self._exploration = name_of(exploration_type, exploration_mode)
         if init_fn is not None:
             init_fn()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from windrow.collectors._base import BaseCollector
@@ -67,11 +68,12 @@ class MultiCollector(BaseCollector):
     _threads = True
     _single = False
 
-    def __new__(cls, *_: Any, sync: bool | None = None, **__: Any) -> MultiCollector:
+    def __new__(cls, *_: Any, sync: bool | None = None, **arguments: Any) -> MultiCollector:
         if cls is not MultiCollector:
             return super().__new__(cls)
         if sync is None:
-            raise TypeError("MultiCollector needs sync=True or sync=False")
+            near = difflib.get_close_matches("sync", arguments, n=1)
+            raise TypeError(f"MultiCollector needs sync=True or sync=False{f', got {near[0]}' if near else ''}")
         return super().__new__(MultiSyncCollector if sync else MultiAsyncCollector)
 
     def __init__(self, create_env_fn: Any, policy: Any = None, *, sync: bool | None = None, **arguments: Any) -> None:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from windrow import _policy, _weights
+from windrow import _needs, _policy, _weights
 from windrow._exploration import name_of
 from windrow._numbers import whole, whole_or_none
 from windrow._passed_over import Fixed, outside, pass_over
@@ -106,6 +106,7 @@ class Evaluator:
         from windrow.collectors import _statistics
 
         pass_over(type(self).__name__, others, _WITHOUT_EFFECT)
+        _needs.torch(type(self).__name__)
         _key("reward_keys", reward_keys, ("next", "reward"))
         _key("done_keys", done_keys, ("next", "done"))
         if backend != "thread":

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+from windrow import _needs
 from windrow._failure import Failure
 from windrow._numbers import real, whole_or_none
 from windrow._passed_over import pass_over
@@ -85,6 +86,7 @@ class ReplayBuffer:
         **without_effect: Any,
     ) -> None:
         pass_over(type(self).__name__, without_effect, OF_BUFFERS)
+        _needs.torch(type(self).__name__)
         if transform_factory is not None:
             if transform is not None:
                 raise TypeError("transform and transform_factory: expected one of them")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from windrow import _needs
 from windrow._numbers import whole
 from windrow._windrow import EnvHandle, EnvRecipe
 from windrow.envs._described import FLAGS, Described, Facts, short
@@ -53,6 +54,7 @@ class EnvBase(Described):
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} was closed: make another one")
         if self._handle is None:
+            _needs.torch(type(self).__name__)
             self._handle = EnvHandle(self._make_recipe())
         return self._handle
 

@@ -17,7 +17,7 @@ def _make(env_name: str, kwargs: dict[str, Any]) -> Any:
     try:
         import gymnasium
     except ImportError as error:
-        raise _unknown(env_name, "and Gymnasium is not installed") from error
+        raise _unknown(env_name, 'and Gymnasium is not installed: pip install "windrow[gymnasium]"') from error
     try:
         return gymnasium.make(env_name, **kwargs)
     except gymnasium.error.UnregisteredEnv as error:
