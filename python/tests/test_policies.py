@@ -23,6 +23,7 @@ from tensordict.nn import (
 from tensordict.nn.probabilistic import interaction_type
 from torch import nn
 from torch.distributions import Categorical
+from torchrl.modules import MLP
 
 from environments import cartpole
 from windrow.collectors import (
@@ -83,6 +84,14 @@ def test_a_callable_with_other_parameters_is_refused() -> None:
         collect(lambda pixels, state: pixels)
     with pytest.raises(TypeError, match="can be called"):
         collect(3)
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.LeakyReLU])
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_a_module_of_any_number_of_inputs_takes_the_only_observation(activation, backend) -> None:
+    mlp = MLP(in_features=4, out_features=2, num_cells=[8], activation_class=activation)
+    batch = collect(mlp, policy_backend=backend)
+    assert torch.equal(batch["action"], mlp(batch["observation"]).argmax(-1))
 
 
 def test_extra_outputs_become_columns() -> None:

@@ -12,6 +12,7 @@ from ledger import Ledger
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
+from waiting import until
 
 from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector, VanillaWeightUpdater
 from windrow.data import LazyTensorStorage, ReplayBuffer
@@ -270,3 +271,14 @@ def test_an_updater_can_be_changed(network: nn.Module) -> None:
     collector.weight_updater = VanillaWeightUpdater
     assert collector.weight_updater.collector is collector
     collector.update_policy_weights_()
+
+
+@pytest.mark.parametrize("kind", [Collector, MultiAsyncCollector])
+def test_a_paused_collector_can_be_looked_at(kind) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(1000))
+    with kind([cartpole], frames_per_batch=10, replay_buffer=buffer) as collector:
+        collector.start()
+        until(lambda: buffer.write_count)
+        with collector.pause():
+            found = collector.get_distant_attr("replay_buffer.write_count")
+            assert found in (buffer.write_count, [buffer.write_count])

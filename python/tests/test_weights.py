@@ -11,7 +11,14 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from environments import cartpole
-from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector, VanillaWeightUpdater
+from windrow.collectors import (
+    AsyncCollector,
+    Collector,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+    VanillaWeightUpdater,
+    WeightUpdaterBase,
+)
 
 KINDS = [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector]
 
@@ -260,6 +267,48 @@ def test_a_policy_that_was_read_may_only_change_its_weights(kind, change: str) -
             policy.module.forward = lambda observation: observation
     with pytest.raises(RuntimeError, match="other parts or hooks"):
         collector.update_policy_weights_()
+
+
+class Narrow(nn.Module):
+    """A layer of a narrow float type."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2).to(dtype)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return self.layer(observation.to(self.layer.weight.dtype)).float()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_weights_of_any_float_type_are_published_and_saved(kind, dtype) -> None:
+    policy, other = Narrow(dtype), Narrow(dtype)
+    with kind([cartpole], policy, frames_per_batch=40) as source:
+        next(source)
+        source.update_policy_weights_(other)
+        batch = [next(source) for _ in range(4)][-1]
+        assert torch.equal(batch["action"], other(batch["observation"]).argmax(-1))
+        state = source.state_dict()
+    with kind([cartpole], policy, frames_per_batch=40) as source:
+        source.load_state_dict(state)
+        batch = [next(source) for _ in range(4)][-1]
+        assert torch.equal(batch["action"], other(batch["observation"]).argmax(-1))
+
+
+def test_an_updater_need_not_call_the_init_of_its_base() -> None:
+    class Mine(WeightUpdaterBase):
+        def __init__(self, weights: nn.Module) -> None:
+            self.weights = weights
+
+        def _get_server_weights(self) -> nn.Module:
+            return self.weights
+
+    updater = Mine(always(1))
+    with MultiSyncCollector([cartpole], always(0), frames_per_batch=20, weight_updater=updater) as source:
+        source.update_policy_weights_()
+        assert (next(source)["action"] == 1).all()
+        assert updater.collector is source
 
 
 def test_weights_whose_memory_was_freed_are_an_error(network) -> None:

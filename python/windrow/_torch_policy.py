@@ -119,7 +119,7 @@ class TorchPolicy:
 
     def load(self, weights: TensorDictBase) -> None:
         """Copies ``weights`` into the module. There are none where it is the user's own, which has them already."""
-        tensors = self.weights()
+        tensors = self._tensors()
         with torch.no_grad():
             for name, value in weights.items():
                 tensors[name].copy_(value)
@@ -132,10 +132,14 @@ class TorchPolicy:
         """
         given = dict(weights.items())
         if given or self.threaded:
-            _weights.check(self.weights(), given)
+            _weights.check(self._tensors(), given)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The module's tensors by name, as they are by now: whoever made the module may give it others."""
+        """The module's tensors by name, of types that the engine has."""
+        return _weights.widened(self._tensors())
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        # As they are by now: whoever made the module may give it others.
         return {} if self.module is None else _weights.tensors_of(self.module)
 
     def _not_bound(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -260,7 +264,7 @@ def reads_init(policy: Callable[..., Any], trust: bool = False) -> bool:
 
 def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
     """Which observation each parameter of ``policy`` is given, by position: the one with its name; the only one to the only
-    parameter.
+    parameter, or to one such as ``*inputs``.
 
     Raises:
         TypeError: a parameter has the name of no observation.
@@ -271,7 +275,8 @@ def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
     if all(name in keys for name in names) and names:
         return [list(keys).index(name) for name in names]
     observed = [index for index, key in enumerate(keys) if key not in BOOKKEEPING]
-    if len(names) == 1 and len(observed) == 1:
+    takes_one = len(names) == 1 or (not names and _takes_any_number(policy))
+    if takes_one and len(observed) == 1:
         return observed
     raise TypeError(
         f"expected a policy whose parameters are observations of the environment, {list(keys)}, or a single TensorDict; got "
@@ -280,14 +285,22 @@ def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
 
 
 def _parameters(policy: Callable[..., Any]) -> list[inspect.Parameter]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter for parameter in _all_parameters(policy) if parameter.kind in kinds]
+
+
+def _takes_any_number(policy: Callable[..., Any]) -> bool:
+    """Whether ``policy`` has a parameter such as ``*inputs``."""
+    return any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in _all_parameters(policy))
+
+
+def _all_parameters(policy: Callable[..., Any]) -> list[inspect.Parameter]:
     policy = _weights.original(policy)
     function = policy.forward if isinstance(policy, torch.nn.Module) else policy
     try:
-        signature = _signature(function)
+        return list(_signature(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise TypeError(f"the signature of the policy {policy!r} cannot be read: wrap it in a function") from error
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [parameter for parameter in signature.parameters.values() if parameter.kind in kinds]
 
 
 def _signature(function: Any) -> inspect.Signature:

@@ -67,6 +67,14 @@ def weights_of(source: Any) -> dict[str, Any]:
     )
 
 
+def widened(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """``weights`` with float32 in place of narrower floats, which the engine has not: nothing is lost on the way."""
+    import torch
+
+    narrow = (torch.bfloat16, torch.float16)
+    return {name: value.float() if value.dtype in narrow else value for name, value in weights.items()}
+
+
 def check(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     """Whether ``weights`` are those of a module with the tensors ``own``.
 

@@ -306,7 +306,7 @@ class Evaluator:
             weights = by_id.get("policy") if weights is None else weights
         if weights is None:
             weights = self._source
-        return None if weights is None else _weights.weights_of(weights)
+        return None if weights is None else _weights.widened(_weights.weights_of(weights))
 
 
 def _tensors(result: dict[str, Any]) -> TensorDictBase:

@@ -68,7 +68,7 @@ class Publishing(Life):
         if isinstance(given, dict) and given and all(isinstance(worker, int) for worker in given):
             self._check_workers(given)
             for worker, weights in given.items():
-                self._core.publish(_weights.weights_of(weights), worker)
+                self._core.publish(_weights.widened(_weights.weights_of(weights)), worker)
             return
         if hasattr(worker_ids, "__index__"):
             worker_ids = [worker_ids]
@@ -87,6 +87,7 @@ class Publishing(Life):
             return
         if self._calls_source:
             weights = {}
+        weights = _weights.widened(weights)
         for worker in [None] if worker_ids is None else worker_ids:
             self._core.publish(weights, worker)
 

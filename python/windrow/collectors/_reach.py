@@ -131,13 +131,14 @@ class Reach(Control):
     def get_distant_attr(self, attr: str) -> Any:
         """What a path such as ``"env.batch_size"`` or ``"policy.layers[0].weight"`` leads to: from the collector itself where
         it has one worker in the caller's thread, otherwise a list with an entry for each worker, which has ``env``,
-        ``policy``, ``worker_idx`` and ``stats()``.
+        ``policy``, ``replay_buffer``, ``worker_idx`` and ``stats()``. It can be asked in a pause, too.
 
         Raises:
             AttributeError: the path leads nowhere.
             ValueError: it is no path.
         """
-        self._surface()
+        # Also in a pause, when what it leads to stands still.
+        self._raise_background()
         if self._direct:
             return _resolve(self, attr)
         return [_resolve(worker, attr) for worker in self._reached()]
@@ -225,6 +226,10 @@ class _Worker:
     @property
     def policy(self) -> Any:
         return self._collector._policy_of(self.worker_idx)
+
+    @property
+    def replay_buffer(self) -> Any:
+        return self._collector.replay_buffer
 
     def stats(self) -> dict[str, Any]:
         return self._collector._core.worker_stats()[self.worker_idx]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 
 class WeightUpdaterBase:
@@ -15,9 +15,14 @@ class WeightUpdaterBase:
     ``_sync_weights_with_worker`` how they get there.
     """
 
-    def __init__(self) -> None:
-        self._collectors: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._hooks: list[Callable[[], None]] = []
+    _collectors: weakref.WeakSet[Any]
+    _hooks: list[Callable[[], None]]
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        # Not every subclass calls this class's `__init__`.
+        updater = super().__new__(cls)
+        updater._collectors, updater._hooks = weakref.WeakSet(), []
+        return updater
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy serves no collector before it is given to one.

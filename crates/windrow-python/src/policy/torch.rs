@@ -340,11 +340,16 @@ impl Policy for TorchPolicy {
     }
 
     fn weights(&self) -> Weights {
-        // A policy whose parameters cannot be read has none that could be saved.
-        let read = attach(|py| {
-            let weights = self.object(py)?.call_method0(py, "weights")?;
-            batch::from_python(weights.bind(py))
-        });
-        read.unwrap_or_else(|_| Weights::new([]))
+        attach(|py| {
+            let read = || {
+                let weights = self.object(py)?.call_method0(py, "weights")?;
+                batch::from_python(weights.bind(py))
+            };
+            read().unwrap_or_else(|raised: PyErr| {
+                // Parameters that cannot be read cannot be saved, which is not to be found out when they are missed.
+                raised.write_unraisable(py, None);
+                Weights::new([])
+            })
+        })
     }
 }
