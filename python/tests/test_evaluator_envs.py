@@ -123,6 +123,7 @@ def test_one_environment_is_made_in_the_thread_of_the_evaluator_and_shown_to_the
         return note("env", Watched(gymnasium.make("CartPole-v1")))
 
     with Evaluator(make, policy_factory=policy, num_trajectories=2) as evaluator:
+        assert not seen, "both are made when they are needed"
         evaluator.evaluate()
         evaluator.evaluate()
     assert [what for what, _, _ in seen if what != "step"] == ["env", "policy"]

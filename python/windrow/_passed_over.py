@@ -51,8 +51,8 @@ def _named_by(frame: FrameType) -> set[str]:
     own = frame.f_locals.get("self")
     codes = [frame.f_code]
     if own is not None and frame.f_code.co_name == "__init__":
-        made = [vars(kind).get("__init__") for kind in type(own).__mro__]
-        codes += [function.__code__ for function in made if hasattr(function, "__code__")]
+        made = [getattr(vars(kind).get("__init__"), "__code__", None) for kind in type(own).__mro__]
+        codes += [code for code in made if code is not None]
     named = (code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] for code in codes)
     return {argument for names in named for argument in names} - {"self"}
 

@@ -39,6 +39,8 @@ struct Options<'py> {
     metrics: Option<Bound<'py, PyAny>>,
     on_result: Option<Bound<'py, PyAny>>,
     shutdown_timeout: f64,
+    /// Whether environment and policy are made with the first evaluation.
+    lazy: bool,
 }
 
 /// Evaluates a copy of a policy in a thread of its own.
@@ -71,6 +73,9 @@ impl EvaluatorCore {
             .busy_policy(busy_policy(&options.busy_policy)?)
             .log_prefix(options.log_prefix)
             .shutdown_timeout(duration("shutdown_timeout", options.shutdown_timeout)?);
+        if options.lazy {
+            builder = builder.lazily();
+        }
         if let Some(steps) = options.max_steps {
             builder = builder.max_steps(steps);
         }

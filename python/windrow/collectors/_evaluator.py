@@ -47,7 +47,8 @@ class Evaluator:
     with. A module acts in evaluation mode, as after ``module.eval()``.
 
     Args:
-        env: an environment, an id, or a function that returns one, which is called once, in the thread of the evaluator.
+        env: an environment, an id, or a function that returns one, which is called once, in the thread of the evaluator: with
+            the first evaluation where the policy has a function too, otherwise at once.
         policy: who acts; it is copied, and never touched again.
         policy_factory: a function that makes a policy for the evaluator alone, of the environment that will be evaluated in
             if it has a parameter without a default; it is called in the thread of the evaluator.
@@ -60,7 +61,7 @@ class Evaluator:
         on_result: called with each result as a TensorDict, in the thread of the evaluator, which it must not wait for. An
             error of its own is shown to ``sys.unraisablehook``, and changes nothing.
         busy_policy: what becomes of an evaluation that is asked for during another: ``"skip"``, ``"error"`` or ``"queue"``.
-        seed: of the environment and of the policy.
+        seed: of the environment, and of the actions that windrow draws itself; torch's generator goes on by itself.
         device: where a policy that torch evaluates is evaluated.
         policy_backend: as of collectors.
         trust_policy: as of collectors.
@@ -153,6 +154,7 @@ class Evaluator:
                     "metrics": None if metrics_fn is None else lambda batch: dict(metrics_fn(batch)),
                     "on_result": None if on_result is None else lambda result: on_result(_tensors(result)),
                     "shutdown_timeout": shutdown_timeout,
+                    "lazy": isinstance(env, Factory) and policy is None,
                 }
             )
         except BaseException:

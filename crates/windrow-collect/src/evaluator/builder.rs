@@ -93,6 +93,7 @@ pub struct EvaluatorBuilder {
     log_prefix: Arc<str>,
     metrics: Option<Metrics>,
     patience: Duration,
+    lazy: bool,
 }
 
 impl EvaluatorBuilder {
@@ -110,6 +111,7 @@ impl EvaluatorBuilder {
             log_prefix: "eval".into(),
             metrics: None,
             patience: Duration::from_secs(5),
+            lazy: false,
         }
     }
 
@@ -217,6 +219,14 @@ impl EvaluatorBuilder {
         self
     }
 
+    /// Makes environments and policy with the first evaluation, whose result is what goes wrong then. For those that take long
+    /// to make, or take memory that training is to have first.
+    #[must_use]
+    pub fn lazily(mut self) -> Self {
+        self.lazy = true;
+        self
+    }
+
     /// How long a shutdown waits for an evaluation that is running; 5 seconds unless told.
     #[must_use]
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
@@ -224,7 +234,8 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Starts the evaluator's thread, makes environments and policy there, and waits for that.
+    /// Starts the evaluator's thread, makes environments and policy there, and waits for that, unless they are made
+    /// [later](Self::lazily).
     ///
     /// # Errors
     /// [`CollectError::OutOfRange`] when a number is 0; [`CollectError::Workers`] when there is not exactly one policy;
@@ -257,12 +268,15 @@ impl EvaluatorBuilder {
             },
             Arc::clone(&shared),
         );
+        let lazy = self.lazy;
         let (ready, made) = channel();
         let thread = thread::Builder::new()
             .name("windrow-evaluator".to_owned())
-            .spawn(move || runner.run(&ready))
+            .spawn(move || runner.run((!lazy).then_some(&ready)))
             .map_err(|error| WorkerError::new(0, None, WorkerFault::Start(error)))?;
-        made.recv().unwrap_or(Err(CollectError::ShutDown))?;
+        if !lazy {
+            made.recv().unwrap_or(Err(CollectError::ShutDown))?;
+        }
         Ok(Evaluator {
             shared,
             thread: Mutex::new(Some(thread)),

@@ -101,18 +101,20 @@ impl Runner {
         }
     }
 
-    /// Tells whether environments and policy could be made, then serves requests until there is a shutdown.
-    pub(super) fn run(self, ready: &Sender<Result<(), CollectError>>) {
+    /// Tells who waits for that whether environments and policy could be made, then serves requests until there is a shutdown.
+    pub(super) fn run(self, ready: Option<&Sender<Result<(), CollectError>>>) {
         let shared = Arc::clone(&self.shared);
         // Dropped last: the thread is gone only when the user's environments and policy are.
         let _presence = Presence(&shared);
         let mut runner = self;
-        let made = contained(|| runner.ensure_collector());
-        let failed = made.is_err();
-        // Whoever builds an evaluator waits for this.
-        let _ = ready.send(made);
-        if failed {
-            return;
+        if let Some(ready) = ready {
+            let made = contained(|| runner.ensure_collector());
+            let failed = made.is_err();
+            // Whoever builds an evaluator waits for this.
+            let _ = ready.send(made);
+            if failed {
+                return;
+            }
         }
         while let Some(job) = shared.next() {
             let result = contained(|| runner.evaluate(job));

@@ -37,6 +37,38 @@ fn environments_and_policies_are_made_in_the_evaluators_thread() {
     );
 }
 
+#[test]
+fn a_lazy_evaluator_makes_nothing_before_it_evaluates() {
+    let (tell, told) = channel();
+    let evaluator = Evaluator::builder(move || {
+        tell.send(()).unwrap();
+        LedgerEnv::from_seed()
+    })
+    .policy_factory(|_| Choose(0))
+    .num_trajectories(2)
+    .lazily()
+    .build()
+    .unwrap();
+    assert!(told.try_recv().is_err());
+    for _ in 0..2 {
+        assert_eq!(evaluator.evaluate(None, None).unwrap().num_episodes, 2);
+    }
+    drop(evaluator);
+    assert_eq!(told.iter().count(), 1);
+}
+
+#[test]
+fn what_goes_wrong_in_making_is_the_result_of_a_lazy_evaluation() {
+    let evaluator = Evaluator::builder("no such environment")
+        .policy_factory(|_| Choose(0))
+        .lazily()
+        .build()
+        .unwrap();
+    assert!(evaluator.trigger_eval(None, None).unwrap());
+    let error = evaluator.wait(None).unwrap().unwrap_err();
+    assert!(matches!(error, CollectError::Env { worker: 0, .. }));
+}
+
 /// What no end may last, however busy the machine is.
 const BOUND: Duration = Duration::from_secs(60);
 
