@@ -49,7 +49,7 @@ impl Inner {
     }
 
     /// Ends collection where nobody waits to be told: whether that was through within `patience`. What is stuck in a step ends
-    /// when the step comes back. Errors that nobody has seen are shown to `sys.unraisablehook`.
+    /// when the step comes back. Errors of workers are shown to `sys.unraisablehook` where nobody was told of any.
     pub(super) fn leave(&self, py: Python<'_>, patience: Duration) -> bool {
         self.handle.shutdown();
         let collector = Arc::clone(&self.collector);
@@ -80,10 +80,14 @@ impl Inner {
                 self.left.store(true, Ordering::Relaxed);
                 return false;
             }
-            Some(Err(error)) if !error::tells_of_interruption(error) => {
-                error::to_py(py, error).write_unraisable(py, None);
+            Some(Err(error)) => {
+                // Whoever was told of one worker knows.
+                let is_told = self.failure().is_some();
+                if !is_told && !error::tells_of_interruption(error) {
+                    error::to_py(py, error).write_unraisable(py, None);
+                }
             }
-            Some(_) => {}
+            Some(Ok(())) => {}
         }
         true
     }
