@@ -20,7 +20,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
 use windrow::{CollectError, Collector, Handle, ProfileConfig, WorkerProfile, WorkerStats};
 
-use crate::{batch, env, error, gil};
+use crate::{batch, env, error, gil, turn};
 use courier::Courier;
 use options::Options;
 use sink::Target;
@@ -88,7 +88,7 @@ impl CollectorCore {
             raised.is_err()
         };
         // Environments may be made in other threads, which need the lock if they are Python's.
-        let built = py.detach(|| builder.build_unless(given_up));
+        let built = py.detach(|| turn::lending(|| builder.build_unless(given_up)));
         if raised.is_err() {
             keeper.abandon();
         }

@@ -12,6 +12,7 @@ mod keep;
 mod policy;
 mod process;
 mod replay;
+mod turn;
 
 #[pymodule]
 #[pyo3(name = "_windrow")]

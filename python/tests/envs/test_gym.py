@@ -107,6 +107,9 @@ def test_an_object_is_lent_to_one_at_a_time() -> None:
     del collector
     gc.collect()
     env.rollout(3)
+    with pytest.raises(ValueError, match="one object and already in use, by .* wrapper"):
+        Collector(inner, None, frames_per_batch=4)
+    del env
     assert next(Collector(inner, None, frames_per_batch=4)).shape == (4,)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from windrow._passed_over import Fixed, pass_over
-from windrow._windrow import EnvRecipe
+from windrow._windrow import EnvHandle, EnvRecipe
 from windrow.envs._base import EnvBase
 from windrow.envs._theirs import is_of_torchrl
 
@@ -104,15 +104,9 @@ def _for_each(name: str, given: Any, number: int) -> list[Any]:
 
 
 def _is_native(make: Any, kwargs: dict[str, Any]) -> bool:
-    native = EnvRecipe.of(make, kwargs or None).is_native()
-    if native is not None:
-        return native
-    made = make(**kwargs)
-    if hasattr(type(made), "_recipe"):
-        return bool(made._recipe().is_native())
-    if hasattr(made, "close"):
-        made.close()
-    return False
+    recipe = EnvRecipe.of(make, kwargs or None)
+    native = recipe.is_native()
+    return not EnvHandle(recipe).is_python if native is None else native
 
 
 _warned = False

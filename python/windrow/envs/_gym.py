@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from windrow._numbers import whole_or_none
 from windrow._windrow import EnvHandle, EnvRecipe, native_ids
+from windrow.envs import _info
 from windrow.envs._base import EnvBase
+from windrow.envs._described import Key
 
 BACKENDS = ("auto", "native", "gymnasium")
 
@@ -72,6 +75,10 @@ class GymEnv(EnvBase):
         from_pixels: observe pictures of the environment as ``"pixels"`` (``uint8 [height, width, 3]``), as it renders itself
             in the mode ``"rgb_array"``. One that observes pictures has them under this name in any case.
         pixels_only: observe nothing else then.
+        info_keys: observe these entries of what the environment returns in ``info``: names, tuples of names for what lies in a
+            dictionary, such as ``[("episode", "r")]``; or a dictionary of such names, each with something that has the shape
+            and dtype of the entry, such as a spec or an array. Without that they are taken from a reset and a first step,
+            and what does not come there is a number (``float32``). Zeros stand where the environment returns none.
         num_envs: so many of them in lockstep, batch size ``[num_envs]``; None or 0 is a single one without that dimension.
         device: where tensors are put.
         backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
@@ -90,6 +97,7 @@ class GymEnv(EnvBase):
         frame_skip: int | None = None,
         from_pixels: bool = False,
         pixels_only: bool = True,
+        info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
         num_envs: int | None = None,
         device: Any = None,
         backend: str | None = None,
@@ -102,7 +110,11 @@ class GymEnv(EnvBase):
         self._one_hot = not categorical_action_encoding
         self._frame_skip = whole_or_none("frame_skip", frame_skip, 1) or 1
         self._from_pixels, self._pixels_only = from_pixels, pixels_only
-        self.backend = self._choose(backend or "auto")
+        self._info_wanted: _info.Wanted | None = None if info_keys is None else _info.wanted(info_keys)
+        self._reads_info = bool(self._info_wanted)
+        self._info_entries: list[_info.Entry] | None = None
+        self._given_backend = backend or "auto"
+        self.backend = self._choose(self._given_backend)
         self._num_envs = whole_or_none("num_envs", num_envs, 0) or 0
         if self._num_envs and not isinstance(env_name, str):
             raise ValueError(f"num_envs={num_envs} needs an id: one object is one environment")
@@ -119,8 +131,11 @@ class GymEnv(EnvBase):
                 raise ValueError(f"native environments take no further arguments, got {', '.join(self._kwargs)}")
             if self._from_pixels:
                 raise ValueError('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
+            if self._reads_info:
+                raise ValueError('native environments return no info: info_keys need backend="gymnasium"')
         if backend == "auto":
-            return "native" if own and not self._kwargs and not self._from_pixels else "gymnasium"
+            plain = not (self._kwargs or self._from_pixels or self._reads_info)
+            return "native" if own and plain else "gymnasium"
         return backend
 
     def _make_recipe(self) -> EnvRecipe:
@@ -137,13 +152,65 @@ class GymEnv(EnvBase):
             return EnvRecipe.native(self._name, self._one_hot, self._frame_skip)
         if not isinstance(self._name, str):
             env = _with_pixels(self._name, self._pixels_only) if self._from_pixels else self._name
-            return EnvRecipe.gymnasium(env, True, self._one_hot, self._frame_skip)
+            return EnvRecipe.gymnasium(env, True, self._one_hot, self._frame_skip, self._info_of(lambda: env, own=True))
         # Observations are checked as they are read.
         kwargs = {"disable_env_checker": True, **self._kwargs}
         make = partial(_make, self._name, kwargs)
         if self._from_pixels:
             make = partial(_make_with_pixels, self._name, kwargs, self._pixels_only)
-        return EnvRecipe.gymnasium(make, False, self._one_hot, self._frame_skip)
+        return EnvRecipe.gymnasium(make, False, self._one_hot, self._frame_skip, self._info_of(make, own=False))
+
+    def _info_of(self, make: Callable[[], Any], *, own: bool) -> list[_info.Entry]:
+        """The entries of ``info`` that are observed; what ``make`` returns is stepped where nothing else tells what they are."""
+        if self._info_entries is None:
+            wanted, seen = self._info_wanted, {}
+            if self._reads_info and (wanted is None or any(spec is None for spec in wanted.values())):
+                env = make()
+                seen = _info.seen_in_a_step(env)
+                if not own:
+                    env.close()
+            self._info_entries = _info.entries(wanted, seen) if self._reads_info else []
+        return self._info_entries
+
+    def set_info_dict_reader(self, info_dict_reader: Any = None, ignore_private: bool = True) -> GymEnv:
+        """This environment, which observes entries of ``info`` from now on.
+
+        Args:
+            info_dict_reader: a ``default_info_dict_reader`` of TorchRL, whose keys and specs are taken; None for all numbers
+                that come with a reset and a first step.
+            ignore_private: True: what begins with an underscore is never observed.
+
+        Raises:
+            TypeError: another kind of reader.
+            ValueError: there is no info to read, or it was ``ignore_private=False``.
+        """
+        if not ignore_private:
+            raise ValueError("ignore_private=False: entries of info that begin with an underscore are not observed")
+        if self.backend == "native":
+            if self._given_backend == "native":
+                raise ValueError('native environments return no info: info_keys need backend="gymnasium"')
+            self.backend = "gymnasium"
+        keys, specs = getattr(info_dict_reader, "keys", None), getattr(info_dict_reader, "info_spec", None)
+        if info_dict_reader is not None and not hasattr(info_dict_reader, "info_spec"):
+            raise TypeError(
+                f"expected a default_info_dict_reader, or None, got {type(info_dict_reader).__name__}: what else is made of "
+                "info has to be made by a wrapper of Gymnasium"
+            )
+        if specs is not None:
+            # A reader that was given names alone takes each for a number.
+            known = {key: spec if tuple(spec.shape) else None for key, spec in specs.items(True, True)}
+            self._info_wanted = {**(self._info_wanted or {}), **_info.wanted(known)}
+        elif keys is not None:
+            self._info_wanted = {**(self._info_wanted or {}), **_info.wanted(list(keys))}
+        else:
+            self._info_wanted = None
+        self._reads_info, self._info_entries = True, None
+        self._source = self._handle = self._facts = None
+        return self
+
+    def auto_register_info_dict(self, ignore_private: bool = True, *, info_dict_reader: Any = None) -> GymEnv:
+        """The same as :meth:`set_info_dict_reader`."""
+        return self.set_info_dict_reader(info_dict_reader, ignore_private)
 
     @property
     def env_name(self) -> str:
@@ -166,6 +233,7 @@ class GymWrapper(GymEnv):
         frame_skip: as for :class:`GymEnv`; not for vectors.
         from_pixels: as for :class:`GymEnv`, of an environment made with ``render_mode="rgb_array"``; not for vectors.
         pixels_only: as for :class:`GymEnv`.
+        info_keys: as for :class:`GymEnv`; of a vector, shapes are those of one environment.
         device: where tensors are put.
     """
 
@@ -177,6 +245,7 @@ class GymWrapper(GymEnv):
         frame_skip: int | None = None,
         from_pixels: bool = False,
         pixels_only: bool = True,
+        info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
         device: Any = None,
     ) -> None:
         super().__init__(
@@ -185,6 +254,7 @@ class GymWrapper(GymEnv):
             frame_skip=frame_skip,
             from_pixels=from_pixels,
             pixels_only=pixels_only,
+            info_keys=info_keys,
             device=device,
             backend="gymnasium",
         )
@@ -198,4 +268,4 @@ class GymWrapper(GymEnv):
             raise ValueError(f"a vector takes every action once, got frame_skip={self._frame_skip}")
         if self._from_pixels:
             raise ValueError("a vector observes what it observes: give from_pixels to single environments")
-        return EnvRecipe.vector(self._name, True, self._one_hot)
+        return EnvRecipe.vector(self._name, True, self._one_hot, self._info_of(lambda: self._name, own=True))

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use windrow::{CollectError, Collector};
 
 use super::{IMPATIENCE, Inner, of};
-use crate::{error, gil};
+use crate::{error, gil, turn};
 
 /// How long the end of a collector that is freed waits for a step that is being taken.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ impl Inner {
         let collector = Arc::clone(&self.collector);
         // Environments are closed in a thread that may also have stepped them, as by `shutdown`.
         let ended = match self.courier.is_none() && !self.handle.is_within() {
-            true => py.detach(|| end_by(&collector, Instant::now() + patience)),
+            true => py.detach(|| turn::lending(|| end_by(&collector, Instant::now() + patience))),
             false => {
                 let (done, ended) = channel();
                 let end = move || {
@@ -68,9 +68,9 @@ impl Inner {
                     .spawn(end);
                 // The garbage collector may have come by in a worker of the collector's own, which cannot wait for itself.
                 let waits = begun.is_ok() && !self.handle.is_within();
-                // Workers may need the lock of the interpreter to come to an end.
+                // Workers may need the lock of the interpreter, and the turn to make environments, to come to an end.
                 match waits {
-                    true => py.detach(move || ended.recv_timeout(patience).ok()),
+                    true => py.detach(move || turn::lending(|| ended.recv_timeout(patience).ok())),
                     false => None,
                 }
             }

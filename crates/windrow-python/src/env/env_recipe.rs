@@ -7,6 +7,7 @@ use pyo3::types::{PyDict, PyString};
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::describe::nested_key;
+use super::info::Entry;
 use super::layer::Layer;
 use super::recipe::{self, Recipe};
 use super::source::Source;
@@ -40,7 +41,7 @@ impl EnvRecipe {
 fn source(env: &Bound<'_, PyAny>, own: bool, keeper: &Keeper) -> Source {
     let env = keeper.keep(env);
     match own {
-        true => Source::own(env),
+        true => Source::Own(env),
         false => Source::Make(env),
     }
 }
@@ -57,22 +58,34 @@ impl EnvRecipe {
         })
     }
 
-    /// An environment of Gymnasium: the object itself when `own`, otherwise a function that makes it.
+    /// An environment of Gymnasium: the object itself when `own`, otherwise a function that makes it. It observes the
+    /// entries `info` of what it returns besides, each with its names, element type and shape.
     #[staticmethod]
-    fn gymnasium(env: &Bound<'_, PyAny>, own: bool, one_hot: bool, frame_skip: usize) -> Self {
+    #[pyo3(signature = (env, own, one_hot, frame_skip, info=Vec::new()))]
+    fn gymnasium(
+        env: &Bound<'_, PyAny>,
+        own: bool,
+        one_hot: bool,
+        frame_skip: usize,
+        info: Vec<Entry>,
+    ) -> Self {
         Self::new(|keeper| Recipe::Gym {
             source: source(env, own, keeper),
             one_hot,
             frame_skip,
+            info,
         })
     }
 
-    /// A vector of Gymnasium: the object itself when `own`, otherwise a function that makes it.
+    /// A vector of Gymnasium: the object itself when `own`, otherwise a function that makes it; `info` as for
+    /// [`gymnasium`](Self::gymnasium).
     #[staticmethod]
-    fn vector(env: &Bound<'_, PyAny>, own: bool, one_hot: bool) -> Self {
+    #[pyo3(signature = (env, own, one_hot, info=Vec::new()))]
+    fn vector(env: &Bound<'_, PyAny>, own: bool, one_hot: bool, info: Vec<Entry>) -> Self {
         Self::new(|keeper| Recipe::Vector {
             source: source(env, own, keeper),
             one_hot,
+            info,
         })
     }
 

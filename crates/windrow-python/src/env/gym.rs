@@ -5,8 +5,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow::slab::{Rows, RowsMut};
+use windrow::slab::{RowMut, Rows, RowsMut};
 
+use super::info::{Entry, InfoReader};
 use super::read::Reader;
 use super::rows::{Origin, Target};
 use super::source::Held;
@@ -30,6 +31,7 @@ struct World {
     step: Kept,
     reset: Kept,
     frame_skip: usize,
+    info: InfoReader,
     /// Closes the environment when it is dropped.
     held: Held,
 }
@@ -40,23 +42,25 @@ struct Stepped<'py> {
     reward: f64,
     terminated: bool,
     truncated: bool,
+    info: Bound<'py, PyAny>,
 }
 
 impl GymEnvs {
-    /// `worlds`, each with the number of times that it takes an action.
+    /// `worlds`, each with the number of times that it takes an action, and the entries of `info` that are observed.
     ///
     /// # Errors
     /// [`EnvError`] when a space is not supported or the worlds differ.
     pub(super) fn new(
         py: Python<'_>,
-        worlds: Vec<(Held, usize)>,
+        worlds: Vec<(Held, usize, &[Entry])>,
         one_hot: bool,
     ) -> Result<Self, EnvError> {
         let mut parts = None;
         let mut stepped = Vec::with_capacity(worlds.len());
-        for (held, frame_skip) in worlds {
+        for (held, frame_skip, entries) in worlds {
             let env = held.object.bind(py);
-            let (spec, reader, writer) = spaces(env, one_hot).map_err(EnvError::failed)?;
+            let (mut spec, reader, writer) = spaces(env, one_hot).map_err(EnvError::failed)?;
+            let info = InfoReader::new(py, entries, &mut spec)?;
             if frame_skip == 0 {
                 return Err(EnvError::Spec(format!(
                     "an action is taken once at least, got frame_skip = 0 for {}",
@@ -71,6 +75,7 @@ impl GymEnvs {
                 step: held.method(py, "step")?,
                 reset: held.method(py, "reset")?,
                 frame_skip,
+                info,
                 held,
             });
         }
@@ -94,7 +99,7 @@ impl GymEnvs {
         actions: Rows<'_>,
         obs: &mut RowsMut<'_>,
     ) -> Result<(f32, bool, bool), EnvError> {
-        let (Some(action), Some(row)) = (actions.env(env), obs.env_mut(env)) else {
+        let Some(action) = actions.env(env) else {
             return Err(no_row());
         };
         let action = self.writer.write(py, Origin::One(action))?;
@@ -109,7 +114,8 @@ impl GymEnvs {
             stepped.reward += reward;
         }
         self.reader
-            .read(&stepped.observation, &mut Target::One(row))?;
+            .read(&stepped.observation, &mut Target::One(row_of(obs, env)?))?;
+        world.info.read(&stepped.info, row_of(obs, env)?)?;
         Ok((stepped.reward as f32, stepped.terminated, stepped.truncated))
     }
 
@@ -119,7 +125,7 @@ impl GymEnvs {
         reset: Reset,
         obs: &mut RowsMut<'_>,
     ) -> Result<(), EnvError> {
-        let (Some(world), Some(row)) = (self.worlds.get(reset.env), obs.env_mut(reset.env)) else {
+        let Some(world) = self.worlds.get(reset.env) else {
             return Err(no_row());
         };
         let call = || match reset.seed {
@@ -131,11 +137,8 @@ impl GymEnvs {
             }
         };
         let result = call().map_err(|raised| world.held.failed(py, raised))?;
-        let observation = match result
-            .cast::<PyTuple>()
-            .map(|values| (values, values.len()))
-        {
-            Ok((values, 2)) => values.get_borrowed_item(0).map_err(EnvError::failed)?,
+        let values = match result.cast::<PyTuple>() {
+            Ok(values) if values.len() == 2 => values,
             _ => {
                 return Err(EnvError::Spec(format!(
                     "reset of {}: expected (observation, info), got {}",
@@ -144,8 +147,16 @@ impl GymEnvs {
                 )));
             }
         };
-        self.reader.read(&observation, &mut Target::One(row))
+        let value = |index| values.get_borrowed_item(index).map_err(EnvError::failed);
+        self.reader
+            .read(&*value(0)?, &mut Target::One(row_of(obs, reset.env)?))?;
+        world.info.read(&*value(1)?, row_of(obs, reset.env)?)
     }
+}
+
+/// The row of environment `env`.
+fn row_of<'a>(obs: &'a mut RowsMut<'_>, env: usize) -> Result<RowMut<'a>, EnvError> {
+    obs.env_mut(env).ok_or_else(no_row)
 }
 
 impl World {
@@ -172,6 +183,7 @@ impl World {
                 reward,
                 terminated: flag("terminated", &*values.get_borrowed_item(2)?)?,
                 truncated: flag("truncated", &*values.get_borrowed_item(3)?)?,
+                info: values.get_item(4)?,
             })
         };
         read().map_err(EnvError::failed)

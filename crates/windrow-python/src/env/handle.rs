@@ -29,6 +29,9 @@ pub(crate) struct EnvHandle {
     /// Whether batches have a dimension for the environments.
     #[pyo3(get)]
     is_batched: bool,
+    /// Whether Python steps any of them.
+    #[pyo3(get)]
+    is_python: bool,
     inner: Mutex<Inner>,
     keeper: Keeper,
 }
@@ -60,13 +63,16 @@ impl EnvHandle {
         let recipe = recipe::of(env, kwargs, &keeper)?;
         let make = || -> Result<Self, EnvError> {
             let Made {
-                envs, is_batched, ..
+                envs,
+                is_batched,
+                is_python,
             } = recipe::prepare(&recipe, &keeper)?;
             let (spec, num_envs) = (envs.spec().clone(), envs.num_envs());
             let (observation, action) = (spec.observation_leaves(), spec.action_leaves());
             Ok(Self {
                 num_envs,
                 is_batched,
+                is_python,
                 inner: Mutex::new(Inner {
                     observed: write_leaves(&observation),
                     acted: read_leaves(&action, "action", &spec.id),

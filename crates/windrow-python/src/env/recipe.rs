@@ -14,6 +14,7 @@ use windrow::env::{
 use super::env_recipe::EnvRecipe;
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
+use super::info::Entry;
 use super::layer::Layer;
 use super::source::{Source, call};
 use super::vector::VectorEnvs;
@@ -34,9 +35,16 @@ pub(crate) enum Recipe {
         source: Source,
         one_hot: bool,
         frame_skip: usize,
+        /// Of `info`, what is observed.
+        info: Vec<Entry>,
     },
     /// A vector of Gymnasium.
-    Vector { source: Source, one_hot: bool },
+    Vector {
+        source: Source,
+        one_hot: bool,
+        /// Of `info`, what is observed.
+        info: Vec<Entry>,
+    },
     /// Whatever an adapter in Python steps.
     Foreign { source: Source },
     /// What a function returns.
@@ -56,7 +64,7 @@ pub(super) struct Made {
     /// Whether they have a dimension for their number even if it is 1.
     pub(super) is_batched: bool,
     /// Whether any of them is stepped by Python.
-    is_python: bool,
+    pub(super) is_python: bool,
 }
 
 impl Made {
@@ -89,8 +97,12 @@ pub(super) fn prepare(recipe: &Arc<Recipe>, keeper: &Keeper) -> Result<Made, Env
             let envs = gym(std::slice::from_ref(&recipe), keeper)?;
             Ok(Made::python(envs, false))
         }
-        Recipe::Vector { source, one_hot } => attach(|py| {
-            let envs = VectorEnvs::new(py, source.lend(py, keeper)?, *one_hot)?;
+        Recipe::Vector {
+            source,
+            one_hot,
+            info,
+        } => attach(|py| {
+            let envs = VectorEnvs::new(py, source.lend(py, keeper)?, *one_hot, info)?;
             Ok(Made::python(envs, true))
         }),
         Recipe::Foreign { source } => attach(|py| {
@@ -205,9 +217,10 @@ fn gym(recipes: &[Arc<Recipe>], keeper: &Keeper) -> Result<GymEnvs, EnvError> {
                 source,
                 one_hot,
                 frame_skip,
+                info,
             } = &**recipe
             {
-                worlds.push((source.lend(py, keeper)?, *frame_skip));
+                worlds.push((source.lend(py, keeper)?, *frame_skip, info.as_slice()));
                 encoding = *one_hot;
             }
         }
@@ -346,14 +359,21 @@ impl Recipe {
                 source,
                 one_hot,
                 frame_skip,
+                info,
             } => Self::Gym {
                 source: source.kept_by(py, keeper),
                 one_hot: *one_hot,
                 frame_skip: *frame_skip,
+                info: info.clone(),
             },
-            Self::Vector { source, one_hot } => Self::Vector {
+            Self::Vector {
+                source,
+                one_hot,
+                info,
+            } => Self::Vector {
                 source: source.kept_by(py, keeper),
                 one_hot: *one_hot,
+                info: info.clone(),
             },
             Self::Foreign { source } => Self::Foreign {
                 source: source.kept_by(py, keeper),
@@ -380,7 +400,7 @@ impl Recipe {
             Self::Native { .. } | Self::Gym { .. } | Self::Call { .. } => Ok(false),
             Self::Vector { .. } | Self::Many(_) => Ok(true),
             Self::Foreign {
-                source: Source::Own(adapter, _),
+                source: Source::Own(adapter),
             } => adapts_batch(adapter.bind(py)),
             Self::Foreign { .. } => Ok(false),
             Self::Layered(inner, _) => inner.is_batched(py),

@@ -1,73 +1,68 @@
 //! Where a Python object that is to be stepped comes from.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::env::EnvError;
 
+use super::loan::Loan;
 use crate::gil::{self, attach};
 use crate::keep::{Keeper, Kept};
 use crate::process;
+use crate::turn::Turn;
 
 /// Lends Python objects, one to each worker.
 #[derive(Debug)]
 pub(super) enum Source {
     /// A function without arguments that makes one.
     Make(Kept),
-    /// The user's own, which only one worker can have at a time.
-    Own(Kept, Arc<AtomicBool>),
+    /// The user's own, which stays open.
+    Own(Kept),
 }
 
 impl Source {
-    /// The user's own object.
-    pub(super) fn own(object: Kept) -> Self {
-        Self::Own(object, Arc::default())
-    }
-
     /// The same, held on behalf of another.
     pub(super) fn kept_by(&self, py: Python<'_>, keeper: &Keeper) -> Self {
         match self {
             Self::Make(make) => Self::Make(make.kept_by(py, keeper)),
-            Self::Own(object, lent) => Self::Own(object.kept_by(py, keeper), Arc::clone(lent)),
+            Self::Own(object) => Self::Own(object.kept_by(py, keeper)),
         }
     }
 
     /// An object to be stepped, which `keeper` knows.
     ///
     /// # Errors
-    /// What the function raised; [`EnvError::Spec`] when the object is lent already.
+    /// What the function raised; [`EnvError::Spec`] when the object is being stepped already.
     pub(super) fn lend(&self, py: Python<'_>, keeper: &Keeper) -> Result<Held, EnvError> {
-        match self {
-            Self::Make(make) => {
-                let made = call(make.bind(py), None, keeper)?;
-                Ok(Held {
-                    object: keeper.keep(&made),
-                    keeper: keeper.clone(),
-                    lent: None,
-                    process: process::id(),
-                })
-            }
-            Self::Own(object, lent) => {
-                if lent.swap(true, Ordering::AcqRel) {
-                    let name = object
-                        .bind(py)
-                        .repr()
-                        .map_or_else(|_| "an environment".to_owned(), |name| name.to_string());
-                    return Err(EnvError::Spec(format!(
-                        "{name} is one object and already in use: give a function that makes environments where several are needed"
-                    )));
-                }
-                Ok(Held {
-                    object: object.kept_by(py, keeper),
-                    keeper: keeper.clone(),
-                    lent: Some(Arc::clone(lent)),
-                    process: process::id(),
-                })
-            }
+        let (object, own) = match self {
+            Self::Make(make) => (call(make.bind(py), None, keeper)?, false),
+            Self::Own(object) => (object.bind(py).clone(), true),
+        };
+        match Loan::of(&object, keeper).map_err(EnvError::failed)? {
+            None => Err(in_use(&object, own)),
+            Some(loan) => Ok(Held {
+                object: keeper.keep(&object),
+                keeper: keeper.clone(),
+                own,
+                process: process::id(),
+                _loan: loan,
+            }),
         }
     }
+}
+
+#[cold]
+fn in_use(object: &Bound<'_, PyAny>, own: bool) -> EnvError {
+    let name = object
+        .repr()
+        .map_or_else(|_| "an environment".to_owned(), |name| name.to_string());
+    EnvError::Spec(match own {
+        true => format!(
+            "{name} is one object and already in use, by another worker, collector, evaluator or wrapper: give each a function that makes an environment of its own"
+        ),
+        false => format!(
+            "a function returned {name}, which is already in use, by another worker, collector, evaluator or wrapper: it has to make a new environment at each call"
+        ),
+    })
 }
 
 /// What a function makes that is to be stepped, or leads to that.
@@ -79,10 +74,12 @@ pub(super) fn call<'py>(
     kwargs: Option<&Kept>,
     keeper: &Keeper,
 ) -> Result<Bound<'py, PyAny>, EnvError> {
+    let py = function.py();
+    let _turn = Turn::take(py).map_err(EnvError::failed)?;
+    // Nobody may wait any more since this thread began to wait for its turn.
     if keeper.is_abandoned() {
         return Err(EnvError::Spec("nobody waits for environments".into()));
     }
-    let py = function.py();
     let call = || {
         let kwargs = kwargs.map(|kwargs| kwargs.bind(py).cast::<PyDict>());
         gil::call(function, (), kwargs.transpose()?)
@@ -95,9 +92,11 @@ pub(super) fn call<'py>(
 pub(super) struct Held {
     pub(super) object: Kept,
     keeper: Keeper,
-    /// Set while the user's own object is lent.
-    lent: Option<Arc<AtomicBool>>,
+    /// Whether it is the user's own.
+    own: bool,
     process: u32,
+    /// Ends when the object is closed.
+    _loan: Loan,
 }
 
 impl Held {
@@ -118,12 +117,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(lent) = &self.lent {
-            lent.store(false, Ordering::Release);
-            return;
-        }
         // A process that ends closes everything by itself; a child of fork closes nothing of its parent's.
-        if self.process != process::id() || Python::try_attach(|_| ()).is_none() {
+        if self.own || self.process != process::id() || Python::try_attach(|_| ()).is_none() {
             return;
         }
         attach(|py| {

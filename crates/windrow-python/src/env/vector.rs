@@ -8,7 +8,8 @@ use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow::slab::{LeafSpec, RowBlock, Rows, RowsMut};
 
 use super::foreign::{outcome_leaves, read_outcomes};
-use super::gym::{identity, not_five};
+use super::gym::{identity, no_row, not_five};
+use super::info::{Entry, InfoReader};
 use super::read::{Leaf, Reader};
 use super::rows::{Origin, Target, copy_row, copy_rows};
 use super::source::Held;
@@ -27,6 +28,7 @@ pub(super) struct VectorEnvs {
     reset: Kept,
     reader: Reader,
     writer: Writer,
+    info: InfoReader,
     outcome: [Leaf; 3],
     leaves: Vec<LeafSpec>,
     dtypes: Vec<DType>,
@@ -53,22 +55,29 @@ enum Partial {
 }
 
 impl VectorEnvs {
-    /// The environments of `held`.
+    /// The environments of `held`, and the entries of `info` that they observe.
     ///
     /// # Errors
     /// [`EnvError`] when a space is not supported, or the vector resets environments where no engine can follow.
-    pub(super) fn new(py: Python<'_>, held: Held, one_hot: bool) -> Result<Self, EnvError> {
+    pub(super) fn new(
+        py: Python<'_>,
+        held: Held,
+        one_hot: bool,
+        info: &[Entry],
+    ) -> Result<Self, EnvError> {
         let made = Self::describe(held.object.bind(py), one_hot);
-        let (spec, num_envs, reader, writer, mode, some) = made.map_err(EnvError::failed)?;
+        let (mut spec, num_envs, reader, writer, mode, some) = made.map_err(EnvError::failed)?;
         if mode == "NextStep" && some == Partial::Never {
             return Err(EnvError::Spec(format!(
                 "{} resets an environment in the step after its end, which would be lost: expected a vector with autoreset_mode SAME_STEP or DISABLED, got NEXT_STEP",
                 spec.id
             )));
         }
+        let info = InfoReader::new(py, info, &mut spec)?;
         let leaves = spec.observation_leaves();
         Ok(Self {
             num_envs,
+            info,
             step: held.method(py, "step")?,
             reset: held.method(py, "reset")?,
             reader,
@@ -132,17 +141,39 @@ impl VectorEnvs {
         read_outcomes(&self.outcome, &rest, outcomes.reborrow())?;
         let mut seen = Target::All(self.seen.rows_mut());
         self.reader.read(&value(0)?, &mut seen)?;
+        let info = value(4)?;
+        self.read_info(&info, (0..self.num_envs).map(|env| (env, env)))?;
         // Rows may have leaves of others behind those of the vector.
         copy_rows(&self.dtypes, 0..self.num_envs, self.seen.rows(), &mut obs)
             .map_err(|error| error.source)?;
         if self.same_step {
             for env in 0..self.num_envs {
                 self.pending[env] = outcomes.terminated[env] || outcomes.truncated[env];
-                if let (true, Some(row)) = (self.pending[env], obs.env_mut(env)) {
-                    let last = self.final_observation(&value(4)?, env)?;
+                if self.pending[env] {
+                    let last = self.final_observation(&info, env)?;
+                    let row = obs.env_mut(env).ok_or_else(no_row)?;
                     self.reader.read(&last, &mut Target::One(row))?;
+                    let row = obs.env_mut(env).ok_or_else(no_row)?;
+                    self.info.read_final(&info, env, row)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Keeps the entries of `info`, for each place in it the environment that is meant.
+    fn read_info(
+        &mut self,
+        info: &Bound<'_, PyAny>,
+        places: impl Iterator<Item = (usize, usize)>,
+    ) -> Result<(), EnvError> {
+        if self.info.is_empty() {
+            return self.info.tell(info);
+        }
+        let mut seen = self.seen.rows_mut();
+        for (place, env) in places {
+            let row = seen.env_mut(env).ok_or_else(no_row)?;
+            self.info.read_one_of_all(info, place, row)?;
         }
         Ok(())
     }
@@ -180,8 +211,11 @@ impl VectorEnvs {
             .collect();
         if !asked.is_empty() {
             let result = self.call_reset(py, &asked)?;
-            let observation = match result.cast::<PyTuple>() {
-                Ok(values) if values.len() == 2 => values.get_item(0).map_err(EnvError::failed)?,
+            let (observation, info) = match result.cast::<PyTuple>() {
+                Ok(values) if values.len() == 2 => {
+                    let value = |index| values.get_item(index).map_err(EnvError::failed);
+                    (value(0)?, value(1)?)
+                }
                 _ => {
                     return Err(EnvError::Spec(format!(
                         "reset of {}: expected (observation, info), got {}",
@@ -191,6 +225,12 @@ impl VectorEnvs {
                 }
             };
             self.see(&asked, &observation)?;
+            let by_number = self.partial == Partial::Numbers && asked.len() < self.num_envs;
+            let place = |(nth, reset): (usize, &Reset)| match by_number {
+                true => (nth, reset.env),
+                false => (reset.env, reset.env),
+            };
+            self.read_info(&info, asked.iter().enumerate().map(place))?;
         }
         let envs = resets.iter().map(|reset| reset.env);
         copy_rows(&self.dtypes, envs, self.seen.rows(), obs).map_err(|error| error.source)?;

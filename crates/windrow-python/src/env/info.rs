@@ -1,0 +1,275 @@
+//! Entries of `info`, which environments of Gymnasium return beside observations.
+
+use std::cell::Cell;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use tensordict::{DType, NestedKey, Shape, for_dtype};
+use windrow::env::{EnvError, EnvSpec, Spec};
+use windrow::slab::RowMut;
+
+use super::read::Leaf;
+use super::rows::Target;
+
+/// An entry that is observed: its names, outermost first, and what it holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Entry {
+    names: Vec<String>,
+    dtype: DType,
+    shape: Vec<usize>,
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Entry {
+    type Error = PyErr;
+
+    fn extract(described: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let (names, dtype, shape): (Vec<String>, String, Vec<usize>) = described.extract()?;
+        let mut all = DType::ALL.into_iter();
+        let dtype = all.find(|known| known.name() == dtype).ok_or_else(|| {
+            pyo3::exceptions::PyTypeError::new_err(format!(
+                "elements of type {dtype} are not supported"
+            ))
+        })?;
+        Ok(Self {
+            names,
+            dtype,
+            shape,
+        })
+    }
+}
+
+/// Writes entries of `info` into rows: zeros where there is none.
+#[derive(Debug)]
+pub(super) struct InfoReader {
+    entries: Vec<(Vec<Py<PyString>>, Leaf)>,
+    /// Entries that were there when somebody was last told what is left out. Nothing is left out without a word.
+    told: Cell<usize>,
+    id: String,
+}
+
+impl InfoReader {
+    /// What reads `entries`, which join what `spec` observes.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] when there is an observation of that name already.
+    pub(super) fn new(
+        py: Python<'_>,
+        entries: &[Entry],
+        spec: &mut EnvSpec,
+    ) -> Result<Self, EnvError> {
+        let own = spec.observation_leaves();
+        let mut joined = match &spec.observation {
+            Spec::Composite(observed) => observed.clone(),
+            bare => vec![("observation".to_owned(), bare.clone())],
+        };
+        let (first, mut added) = (own.len(), Vec::new());
+        for entry in entries {
+            let taken = joined
+                .iter()
+                .any(|(name, _)| entry.names.first() == Some(name));
+            if taken || !add(&mut added, &entry.names, entry) {
+                return Err(EnvError::Spec(format!(
+                    "the entry {:?} of info: {} has an observation of this name already",
+                    entry.names, spec.id
+                )));
+            }
+        }
+        if !entries.is_empty() {
+            joined.append(&mut added.clone());
+            spec.observation = Spec::Composite(joined);
+        }
+        let places = Spec::Composite(added).leaf_specs("info");
+        let leaf = |entry: &Entry| {
+            let names: Vec<&str> = entry.names.iter().map(String::as_str).collect();
+            let key = NestedKey::from(names.as_slice());
+            let place = places.iter().position(|leaf| leaf.key == key);
+            Leaf {
+                name: format!("the entry {key} of info of {}", spec.id),
+                index: first + place.unwrap_or_default(),
+                dtype: entry.dtype,
+                shape: entry.shape.clone(),
+            }
+        };
+        let read = entries.iter().map(|entry| {
+            let names = entry
+                .names
+                .iter()
+                .map(|name| PyString::new(py, name).unbind());
+            (names.collect(), leaf(entry))
+        });
+        Ok(Self {
+            entries: read.collect(),
+            told: Cell::new(0),
+            id: spec.id.clone(),
+        })
+    }
+
+    /// Writes the entries of one environment's `info`, or says what is left out of it where none was asked for.
+    ///
+    /// # Errors
+    /// [`EnvError::Spec`] for an entry that is not what it was said to be.
+    #[inline]
+    pub(super) fn read(&self, info: &Bound<'_, PyAny>, row: RowMut<'_>) -> Result<(), EnvError> {
+        if self.entries.is_empty() {
+            return self.tell(info);
+        }
+        self.write(row, |names| {
+            names.iter().try_fold(info.clone(), |level, name| {
+                get(&level, name.bind(info.py()))
+            })
+        })
+    }
+
+    /// As [`read`](Self::read), of environment `env` in what a vector returns for all: arrays, and beside each a mask of the
+    /// environments that it is about.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(super) fn read_one_of_all(
+        &self,
+        info: &Bound<'_, PyAny>,
+        env: usize,
+        row: RowMut<'_>,
+    ) -> Result<(), EnvError> {
+        self.write(row, |names| self.one_of_all(info, env, names))
+    }
+
+    /// As [`read_one_of_all`](Self::read_one_of_all), of an environment that has ended and begun anew in the same step.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(super) fn read_final(
+        &self,
+        info: &Bound<'_, PyAny>,
+        env: usize,
+        row: RowMut<'_>,
+    ) -> Result<(), EnvError> {
+        let py = info.py();
+        let last = get(info, intern!(py, "final_info"));
+        self.write(row, |names| {
+            let found = last.as_ref().and_then(|last| match last.cast::<PyDict>() {
+                Ok(_) => self.one_of_all(last, env, names),
+                // A dictionary for each environment.
+                Err(_) => names
+                    .iter()
+                    .try_fold(last.get_item(env).ok()?, |level, name| {
+                        get(&level, name.bind(py))
+                    }),
+            });
+            // Gymnasium's statistics of episodes around a vector know of no final info.
+            let by_wrapper = || {
+                let is_statistic = *names.first()?.bind(py) == *"episode";
+                is_statistic.then(|| self.one_of_all(info, env, names))?
+            };
+            found.or_else(by_wrapper)
+        })
+    }
+
+    /// Whether any entry is read.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Says once what is left out of `info`.
+    ///
+    /// # Errors
+    /// The warning itself, where warnings are errors.
+    #[inline]
+    pub(super) fn tell(&self, info: &Bound<'_, PyAny>) -> Result<(), EnvError> {
+        match info.cast::<PyDict>() {
+            Ok(info) if info.len() > self.told.get() => self.tell_more(info),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn tell_more(&self, info: &Bound<'_, PyDict>) -> Result<(), EnvError> {
+        self.told.set(info.len());
+        let py = info.py();
+        let tell = || {
+            let module = py.import(intern!(py, "windrow.envs._info"))?;
+            module.call_method1(intern!(py, "tell_of_the_rest"), (&self.id, info))
+        };
+        tell().map(drop).map_err(EnvError::failed)
+    }
+
+    fn write<'py>(
+        &self,
+        row: RowMut<'_>,
+        find: impl Fn(&[Py<PyString>]) -> Option<Bound<'py, PyAny>>,
+    ) -> Result<(), EnvError> {
+        let mut target = Target::One(row);
+        for (names, leaf) in &self.entries {
+            match find(names) {
+                Some(value) => leaf.read(&value, &mut target).map_err(with_way_out)?,
+                None => for_dtype!(leaf.dtype, T => {
+                    target.leaf::<T>(leaf.index)?.fill(T::default());
+                }),
+            }
+        }
+        Ok(())
+    }
+
+    fn one_of_all<'py>(
+        &self,
+        info: &Bound<'py, PyAny>,
+        env: usize,
+        names: &[Py<PyString>],
+    ) -> Option<Bound<'py, PyAny>> {
+        let py = info.py();
+        let mut level = info.clone();
+        for name in names {
+            let name = name.bind(py);
+            let mask = get(&level, &PyString::new(py, &format!("_{name}")));
+            let is_absent = mask.is_some_and(|mask| {
+                let flag = mask.get_item(env).and_then(|flag| flag.is_truthy());
+                !flag.unwrap_or(true)
+            });
+            if is_absent {
+                return None;
+            }
+            level = get(&level, name)?;
+        }
+        level.get_item(env).ok().filter(|value| !value.is_none())
+    }
+}
+
+/// Puts `entry` into the tree `level`, at `names`; false when something is there already.
+fn add(level: &mut Vec<(String, Spec)>, names: &[String], entry: &Entry) -> bool {
+    let Some((name, below)) = names.split_first() else {
+        return false;
+    };
+    let found = level.iter_mut().find(|(known, _)| known == name);
+    match (found, below) {
+        (None, []) => {
+            let shape = Shape::from_slice(&entry.shape);
+            level.push((name.clone(), Spec::unbounded(entry.dtype, shape)));
+            true
+        }
+        (None, below) => {
+            let mut inner = Vec::new();
+            let added = add(&mut inner, below, entry);
+            level.push((name.clone(), Spec::Composite(inner)));
+            added
+        }
+        (Some((_, Spec::Composite(inner))), [_, ..]) => add(inner, below, entry),
+        (Some(_), _) => false,
+    }
+}
+
+/// The entry `name`, if `level` is a dictionary that has one.
+fn get<'py>(level: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> Option<Bound<'py, PyAny>> {
+    let found = level.cast::<PyDict>().ok()?.get_item(name).ok()??;
+    (!found.is_none()).then_some(found)
+}
+
+#[cold]
+fn with_way_out(error: EnvError) -> EnvError {
+    match error {
+        EnvError::Spec(what) => EnvError::Spec(format!(
+            "{what}: give info_keys as a dictionary, with something that has the shape and dtype of each entry"
+        )),
+        other => other,
+    }
+}

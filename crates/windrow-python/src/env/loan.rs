@@ -1,0 +1,63 @@
+//! Which objects of Python's are being stepped: each by one worker at a time.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use crate::keep::{Keeper, Kept};
+use crate::process;
+
+/// The addresses of what is being stepped, each with the process that steps it: a child of fork has objects of its own.
+static STEPPED: Mutex<BTreeSet<(usize, u32)>> = Mutex::new(BTreeSet::new());
+
+/// The right to step an object, until this is dropped. Wrappers around one environment are one object.
+#[derive(Debug)]
+pub(super) struct Loan {
+    /// What is behind all wrappers. They are held, so that their addresses stay theirs.
+    innermost: Vec<Kept>,
+    process: u32,
+}
+
+impl Loan {
+    /// The right to step `object`, which `keeper` knows; None while somebody else has it.
+    ///
+    /// # Errors
+    /// Whatever Python raises.
+    pub(super) fn of(object: &Bound<'_, PyAny>, keeper: &Keeper) -> PyResult<Option<Self>> {
+        let py = object.py();
+        let module = py.import(intern!(py, "windrow.envs._innermost"))?;
+        let found: Vec<Bound<'_, PyAny>> = module
+            .call_method1(intern!(py, "innermost"), (object,))?
+            .extract()?;
+        let mut loan = Self {
+            innermost: Vec::with_capacity(found.len()),
+            process: process::id(),
+        };
+        for object in &found {
+            if !stepped().insert(key(object.as_unbound(), loan.process)) {
+                return Ok(None);
+            }
+            loan.innermost.push(keeper.keep(object));
+        }
+        Ok(Some(loan))
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let mut stepped = stepped();
+        for object in &self.innermost {
+            stepped.remove(&key(object, self.process));
+        }
+    }
+}
+
+fn key(object: &Py<PyAny>, process: u32) -> (usize, u32) {
+    (object.as_ptr() as usize, process)
+}
+
+fn stepped() -> MutexGuard<'static, BTreeSet<(usize, u32)>> {
+    STEPPED.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,145 @@
+"""What environments of Gymnasium return in ``info``, as observations."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from windrow.envs._described import Key, short
+from windrow.envs._transform import path
+
+Entry = tuple[list[str], str, list[int]]
+"""Names, outermost first, element type and shape."""
+
+Wanted = dict[tuple[str, ...], Any]
+"""Names, each with something that has the shape and dtype of the entry, or None."""
+
+#: Element types that batches hold in a wider one.
+_WIDER = {"float16": "float32", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
+
+_HELD = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"}
+
+#: What other entries of a batch are called.
+_TAKEN = {"action", "collector", "done", "next", "reward", "terminated", "truncated"}
+
+#: What vectors return beside the entries of their environments.
+_FINAL = {"final_obs", "final_observation"}
+
+
+def wanted(info_keys: Sequence[Key] | Mapping[Key, Any]) -> Wanted:
+    """``info_keys`` as an argument gives them.
+
+    Raises:
+        TypeError: it is one name, not several.
+        ValueError: a name is none, or that of another entry of batches.
+    """
+    if isinstance(info_keys, str):
+        raise TypeError(f"info_keys must be a list of names or a dictionary, got {info_keys!r}: write [{info_keys!r}]")
+    given = info_keys if isinstance(info_keys, Mapping) else dict.fromkeys(info_keys)
+    found = {path(key): spec for key, spec in given.items()}
+    for names in found:
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ValueError(f"info_keys: expected a name or a tuple of names, got {names!r}")
+        if names[0] in _TAKEN:
+            raise ValueError(f"info_keys: batches have another entry called {names[0]!r}")
+    return found
+
+
+def entries(wanted: Wanted | None, seen: Mapping[tuple[str, ...], Any]) -> list[Entry]:
+    """Each entry that is wanted, as its spec says or as it was ``seen``; a number (``float32``) where neither tells. All that
+    were seen and are numbers, where ``wanted`` is None.
+
+    Raises:
+        TypeError: an entry is no number and no array of numbers.
+    """
+    if wanted is None:
+        held = {names: value for names, value in seen.items() if names[0] not in _TAKEN and _type(value) is not None}
+        return [_entry(names, value) for names, value in held.items()]
+    return [_entry(names, seen.get(names) if spec is None else spec) for names, spec in wanted.items()]
+
+
+def _entry(names: tuple[str, ...], like: Any) -> Entry:
+    if like is None:
+        return (list(names), "float32", [])
+    dtype = _type(like)
+    if dtype is None:
+        raise TypeError(f"the entry {short(names)!r} of info cannot be observed: expected numbers, got {like!r}")
+    return (list(names), dtype, [int(size) for size in _arraylike(like).shape])
+
+
+def _arraylike(like: Any) -> Any:
+    """``like`` itself where it has a shape and a dtype, otherwise as an array."""
+    if hasattr(like, "shape") and hasattr(like, "dtype"):
+        return like
+    import numpy
+
+    return numpy.asarray(like)
+
+
+def _type(like: Any) -> str | None:
+    """The element type that batches hold ``like`` in; None where they cannot."""
+    if isinstance(like, (str, bytes, Mapping)) or like is None:
+        return None
+    try:
+        name = str(_arraylike(like).dtype).removeprefix("torch.")
+    except ValueError:
+        return None
+    name = _WIDER.get(name, name)
+    return name if name in _HELD else None
+
+
+def seen_in_a_step(env: Any) -> dict[tuple[str, ...], Any]:
+    """What an environment or a vector returns in ``info`` when it is reset and in a step with random actions: an entry of
+    the reset stands where the step has none.
+    """
+    import gymnasium
+
+    _, first = env.reset()
+    *_, then = env.step(env.action_space.sample())
+    is_vector = isinstance(env, gymnasium.vector.VectorEnv)
+    return {**_leaves(first, is_vector), **_leaves(then, is_vector)}
+
+
+def _leaves(info: Any, is_vector: bool) -> dict[tuple[str, ...], Any]:
+    found: dict[tuple[str, ...], Any] = {}
+    if isinstance(info, Mapping):
+        for name, value in info.items():
+            if not isinstance(name, str) or name.startswith("_") or name in _FINAL:
+                continue
+            if isinstance(value, Mapping):
+                found.update({(name, *names): leaf for names, leaf in _leaves(value, is_vector).items()})
+            else:
+                found[name,] = _first(value) if is_vector else value
+    return found
+
+
+def _first(values: Any) -> Any:
+    """The value of the first environment that has one."""
+    try:
+        return next((value for value in values if value is not None), None)
+    except TypeError:
+        return values
+
+
+_told: set[tuple[str, str]] = set()
+
+
+def tell_of_the_rest(env: str, info: dict[Any, Any]) -> None:
+    """Says which entries of ``info`` batches leave out: once for each environment and entry."""
+    new = [name for name in _names(info) if (env, name) not in _told]
+    if new:
+        _told.update((env, name) for name in new)
+        warnings.warn(
+            f"{env} returns what batches leave out, in info: {', '.join(new)}. GymEnv and GymWrapper observe what their "
+            "argument info_keys names",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _names(info: Any) -> Iterator[str]:
+    for names in _leaves(info, False):
+        names = names[1:] if names[0] == "final_info" else names
+        if names:
+            yield repr(short(names))
