@@ -1,8 +1,9 @@
 use std::ops::Range;
 
+use tensordict::DType;
 use windrow_env::{EnvSpec, Reset, VecEnv};
 use windrow_policy::EnvRows;
-use windrow_slab::{Part, PartRows, RowBlock, RowsMut, SlabError, Step};
+use windrow_slab::{Key, Part, PartRows, RowBlock, RowsMut, SlabError, Step};
 
 use crate::error::{Place, WorkerFault};
 use crate::worker::Resume;
@@ -24,6 +25,8 @@ pub(crate) struct Cursor {
     restart: Option<Restart>,
     /// Scratch: environments to be reset.
     resets: Vec<Reset>,
+    /// Observations that are marked together with the last step of a part.
+    group_flags: Vec<Key<bool>>,
     options: CursorOptions,
 }
 
@@ -84,6 +87,7 @@ impl Cursor {
             ids,
             restart: Some(first_episodes),
             resets: Vec::with_capacity(envs),
+            group_flags: group_flags(spec),
             options,
         })
     }
@@ -189,11 +193,21 @@ impl Cursor {
     }
 
     /// Marks the last step of a part, if that is wanted. The episodes go on all the same.
-    pub(crate) fn end(&self, rows: &mut PartRows<'_>) {
-        if let Some((truncated, done)) = rows.last_flags().filter(|_| self.options.set_truncated) {
+    pub(crate) fn end(&self, rows: &mut PartRows<'_>) -> Result<(), WorkerFault> {
+        if !self.options.set_truncated {
+            return Ok(());
+        }
+        if let Some((truncated, done)) = rows.last_flags() {
             truncated.fill(true);
             done.fill(true);
         }
+        // What the next part starts from was carried over before.
+        if let Some(mut next_obs) = rows.last_next_obs() {
+            for &flag in &self.group_flags {
+                next_obs.get_mut(flag)?.fill(true);
+            }
+        }
+        Ok(())
     }
 
     /// Takes over where a part that was cut short after `steps` steps has left off; at a whole one, `close` did.
@@ -312,6 +326,17 @@ fn join_flags(terminated: &[bool], truncated: &[bool], done: &mut [bool]) -> boo
         any |= *done;
     }
     any
+}
+
+/// The flags of nested groups that say that an episode is over, or cut.
+fn group_flags(spec: &EnvSpec) -> Vec<Key<bool>> {
+    let leaves = spec.observation_leaves();
+    let flags = leaves.iter().enumerate().filter(|(_, leaf)| {
+        let name = leaf.key.components().last();
+        let ends = name.is_some_and(|name| matches!(&**name, "done" | "truncated"));
+        ends && leaf.dtype == DType::Bool && spec.flags.contains(&leaf.key)
+    });
+    flags.map(|(place, _)| Key::new(place)).collect()
 }
 
 /// At most 64 flags as the bits of a word. Which of many environments ends is anybody's guess, also the branch

@@ -39,7 +39,7 @@ pub(crate) fn rollout<P: Probe>(
             break;
         }
     }
-    cursor.end(&mut rows);
+    cursor.end(&mut rows)?;
     let done = rows.done();
     cursor.carry_from(part, done)
 }

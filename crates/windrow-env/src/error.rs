@@ -27,12 +27,14 @@ pub enum EnvError {
     #[error(transparent)]
     NotFinite(#[from] NotFinite),
     /// No environment is registered under this id.
-    #[error("no environment is called {id:?}{}", near_names(near))]
+    #[error("no environment is called {id:?}{}", others(near, known))]
     UnknownId {
         /// The id that was asked for.
         id: String,
-        /// Registered ids that look like it, or all of them when none does.
+        /// Registered ids of the same namespace that look like it, best first.
         near: Vec<String>,
+        /// All registered ids.
+        known: Vec<String>,
     },
     /// Whatever the environment itself ran into.
     #[error("{0}")]
@@ -46,9 +48,10 @@ impl EnvError {
     }
 }
 
-fn near_names(near: &[String]) -> String {
+fn others(near: &[String], known: &[String]) -> String {
     match near {
-        [] => String::new(),
+        [] if known.is_empty() => String::new(),
+        [] => format!("; there are {}", known.join(", ")),
         [name] => format!("; did you mean {name}?"),
         names => format!("; did you mean one of {}?", names.join(", ")),
     }

@@ -225,6 +225,9 @@ pub struct EnvSpec {
     /// Actions of choices, each with the observation (`bool`, `int8` or `uint8`, an element for each choice) that says which of them are legal:
     /// random actions are.
     pub masks: Vec<(NestedKey, NestedKey)>,
+    /// Observations that are flags of nested groups, such as single agents. Where the last step of a batch is marked as truncated,
+    /// those called `truncated` and `done` (`bool`) are marked under `"next"` too.
+    pub flags: Vec<NestedKey>,
     /// Nested observations and actions that share dimensions of their own, such as agents: batches give these to the dict in
     /// which they are.
     pub groups: Vec<Group>,
@@ -246,6 +249,7 @@ impl EnvSpec {
             rewards: Vec::new(),
             states: Vec::new(),
             masks: Vec::new(),
+            flags: Vec::new(),
             groups: Vec::new(),
             keeps_seed: false,
         }
@@ -325,6 +329,9 @@ impl EnvSpec {
         }
         if self.masks != other.masks {
             return Err(unlike("masks", &self.masks, &other.masks));
+        }
+        if self.flags != other.flags {
+            return Err(unlike("flags", &self.flags, &other.flags));
         }
         if self.groups != other.groups {
             return Err(unlike("groups", &self.groups, &other.groups));

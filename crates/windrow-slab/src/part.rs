@@ -244,6 +244,13 @@ impl PartRows<'_> {
         Some(unsafe { (self.slice(self.truncated, row), self.slice(self.done, row)) })
     }
 
+    /// The observations that followed the last step gone through; `None` before the first.
+    pub fn last_next_obs(&mut self) -> Option<RowsMut<'_>> {
+        let t = self.t.checked_sub(1)?;
+        // SAFETY: the step was gone through, so its rows belong to the part, and `self` is borrowed exclusively.
+        Some(unsafe { RowsMut::new(&self.blocks.next_obs, t) })
+    }
+
     /// The next step; `None` after the last one.
     #[inline(always)]
     pub fn next_step(&mut self) -> Option<Step<'_>> {

@@ -15,6 +15,8 @@ installed. They go with its environments, which collectors take as well: ``torch
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from windrow.envs._base import EnvBase
@@ -79,7 +81,6 @@ def __getattr__(name: str) -> Any:
         from windrow.envs import utils
 
         return getattr(utils, name)
-    # Modules of this package are not meant.
-    if not name[0].isupper():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        return importlib.import_module(f"{__name__}.{name}")
     return of_torchrl(name, __name__, "torchrl.envs")

@@ -9,6 +9,7 @@ from windrow import _needs
 from windrow._numbers import whole
 from windrow._windrow import EnvHandle, EnvRecipe
 from windrow.envs._described import FLAGS, Described, Facts, short
+from windrow.envs._specs import legal
 from windrow.envs._theirs import AskedByTorchRL
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class EnvBase(Described):
         self._handle: EnvHandle | None = None
         self._seeds: list[int] | None = None
         self._facts: Facts | None = None
+        #: What was observed last, where it says which actions are legal.
+        self._seen: TensorDictBase | None = None
         self._closed = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -110,6 +113,7 @@ class EnvBase(Described):
                 if kept is not None:
                     begun = tensordict.get("_reset").reshape((*facts.batch, *[1] * (kept.ndim - len(facts.batch))))
                     root.set(key, torch.where(begun, root.get(key), kept))
+        self._seen = root if facts.masks else None
         return root
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -133,6 +137,7 @@ class EnvBase(Described):
             known = {*following.keys(include_nested=True, leaves_only=True), *self.reward_keys} - facts.states
             following.update(written.exclude(*known))
         tensordict.set("next", following)
+        self._seen = following if facts.masks else None
         return tensordict
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
@@ -144,17 +149,34 @@ class EnvBase(Described):
             return tensordict, following
         return tensordict, self.reset(following.clone(False).set("_reset", done))
 
+    def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        """The root that follows a step, where no episode has ended."""
+        return self._root_after(next_tensordict)
+
     def _root_after(self, step: TensorDictBase) -> TensorDictBase:
         """The root that follows ``step``, where no episode has ended."""
         return step.get("next").select(*self.observation_keys, *FLAGS)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Adds actions drawn from the action space."""
+        """Adds actions drawn from the action space: legal ones, where the environment observes which are."""
+        facts = self._known()
+        root = self._seen if tensordict is None else tensordict
         if tensordict is None:
             tensordict = self._empty()
+        leaves = dict(facts.action)
         for key, spec in self._action().leaves():
-            tensordict.set(key, spec.rand())
+            names = (key,) if isinstance(key, str) else key
+            mask = None if root is None or names not in facts.masks else root.get(facts.masks[names], None)
+            tensordict.set(key, spec.rand() if mask is None else self._legal(leaves[names], mask, spec))
         return tensordict
+
+    def _legal(self, leaf: Any, mask: Any, spec: Any) -> Any:
+        """Actions drawn from those that ``mask`` allows."""
+        import torch
+
+        mask = mask.detach().cpu().reshape(self._known().num_envs, -1)
+        drawn = legal(leaf, mask.bool().numpy(), torch.rand(mask.shape).numpy())
+        return torch.from_numpy(drawn).reshape(spec.shape).to(dtype=spec.dtype, device=self.device)
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Steps with actions drawn from the action space."""
@@ -320,7 +342,7 @@ class EnvBase(Described):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handle": None, "_facts": None}
+        return {**self.__dict__, "_handle": None, "_facts": None, "_seen": None}
 
     # Tensors
 

@@ -23,8 +23,13 @@ def _make(env_name: str, kwargs: dict[str, Any]) -> Any:
         raise _unknown(env_name, 'and Gymnasium is not installed: pip install "windrow[gymnasium]"') from error
     try:
         return gymnasium.make(env_name, **kwargs)
-    except gymnasium.error.UnregisteredEnv as error:
+    except gymnasium.error.VersionNotFound as error:
         raise _unknown(env_name, f"Gymnasium: {error}") from error
+    except gymnasium.error.UnregisteredEnv as error:
+        raise ValueError(
+            f"no environment is called {env_name!r}: {str(error).rstrip('.')}. Ids of a package are known once it has been imported, "
+            'and some packages are registered besides: gymnasium.register_envs(ale_py). "module:id" imports the module first'
+        ) from error
 
 
 def _make_with_pixels(env_name: str, kwargs: dict[str, Any], pixels_only: bool) -> Any:
@@ -106,6 +111,10 @@ class GymEnv(EnvBase):
         super().__init__(device)
         if not isinstance(env_name, str) and not hasattr(env_name, "observation_space"):
             raise TypeError(f"expected the id of an environment or an environment of Gymnasium, got {env_name!r}")
+        if kwargs.pop("num_workers", None) not in (None, 1):
+            raise TypeError(
+                "GymEnv makes one environment: ParallelEnv(num_workers, lambda: GymEnv(...)) makes several, or num_envs in lockstep"
+            )
         self._name, self._kwargs = env_name, kwargs
         self._one_hot = not categorical_action_encoding
         self._frame_skip = whole_or_none("frame_skip", frame_skip, 1) or 1

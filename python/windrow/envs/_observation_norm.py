@@ -90,13 +90,16 @@ class ObservationNorm(Transform):
 
         Args:
             num_iter: steps; with several environments, each makes so many.
-            reduce_dim: dimensions of ``[frames, *observation]`` that are averaged over; 0 has to be among them.
-            cat_dim: accepted for TorchRL's sake: frames always follow each other.
+            reduce_dim: dimensions of ``[*batch, time, *observation]`` that are averaged over: those of the environments and of time
+                have to be among them, which 0 alone stands for.
+            cat_dim: accepted for TorchRL's sake, one of ``reduce_dim``: steps always follow each other in time.
             key: the observation that is looked at; each has its own statistics unless given.
             keep_dims: accepted for TorchRL's sake: what is averaged over keeps its dimension where it has to.
 
         Raises:
             RuntimeError: there are statistics already, or the transform belongs to no environment.
+            ValueError: ``reduce_dim`` leaves out environments or time, or has no such dimension as an observation, or
+                ``cat_dim`` is none of it.
         """
         if self.initialized:
             raise RuntimeError(
@@ -108,10 +111,7 @@ class ObservationNorm(Transform):
         handle = EnvHandle(self._parent.recipe())
         loc, scale = {}, {}
         for name, frames in _observe(handle, self.in_keys if key is None else [path(key)], num_iter).items():
-            dims = (reduce_dim,) if isinstance(reduce_dim, int) else tuple(reduce_dim)
-            dims = tuple(dim % frames.ndim for dim in dims)
-            if 0 not in dims:
-                raise ValueError(f"reduce_dim must have 0 in it, the dimension of frames, got {reduce_dim}")
+            dims = _reduced(reduce_dim, cat_dim, 2 if handle.is_batched else 1, frames.ndim - 1)
             full = frames.shape[1:]
             mean = _broadcast(frames.mean(axis=dims, keepdims=True)[0], full)
             deviation = _broadcast(frames.std(axis=dims, ddof=1, keepdims=True)[0].clip(self.eps), full)
@@ -166,6 +166,24 @@ class ObservationNorm(Transform):
         return f"ObservationNorm(in_keys={keys}, initialized={self.initialized})"
 
 
+def _reduced(given: int | tuple[int, ...], cat_dim: int | None, lead: int, own: int) -> tuple[int, ...]:
+    """The dimensions of ``[frames, *observation]`` that are averaged over, where ``given`` are those of TorchRL, with ``lead``
+    dimensions for environments and time in place of frames, and ``own`` of the observation.
+    """
+    dims = (given,) if isinstance(given, int) else tuple(given)
+    outside = [dim for dim in dims if not -lead - own <= dim < lead + own]
+    if outside:
+        raise ValueError(f"reduce_dim={given}: observations have {lead + own} dimensions, environments and time included")
+    if cat_dim is not None and cat_dim not in dims:
+        raise ValueError(f"cat_dim must be one of reduce_dim={given}, got {cat_dim}")
+    reduced = {dim % (lead + own) for dim in dims}
+    missing = set(range(lead)) - reduced
+    if missing and dims != (0,):
+        needed = tuple(range(lead))
+        raise ValueError(f"reduce_dim must have {', '.join(map(str, needed))} in it, environments and time, got {given}")
+    return (0, *sorted(dim - lead + 1 for dim in reduced if dim >= lead))
+
+
 def _numbers(values: Any) -> Any:
     import numpy
 
@@ -199,25 +217,33 @@ def _observe(handle: EnvHandle, keys: list[tuple[str, ...]], steps: int) -> dict
             raise KeyError(f"{handle.id} has no observation {key!r}, it has {names}")
     wanted = {key: names.index(key) for key in keys}
     drawn = numpy.random.default_rng(0)
-    actions = [leaf for _, leaf in _specs.leaves(handle.action, "action")]
+    actions = _specs.leaves(handle.action, "action")
+    masks = {tuple(action): names.index(tuple(mask)) for action, mask in handle.masks}
     which = list(range(handle.num_envs))
-    handle.reset(which, list(which))
+    arrays = handle.reset(which, list(which))
     seen: dict[tuple[str, ...], list[Any]] = {key: [] for key in keys}
     for _ in range(steps):
-        arrays, _, terminated, truncated = handle.step([_draw(drawn, leaf, handle.num_envs) for leaf in actions])
+        legal = {action: arrays[place] for action, place in masks.items()}
+        taken = [_draw(drawn, leaf, handle.num_envs, legal.get(path)) for path, leaf in actions]
+        arrays, _, terminated, truncated = handle.step(taken)
         for key, place in wanted.items():
             seen[key].append(arrays[place].astype(numpy.float64))
         ended = [env for env in which if terminated[env] or truncated[env]]
         if ended:
-            handle.reset(ended, [None] * len(ended))
+            arrays = handle.reset(ended, [None] * len(ended))
     return {key: numpy.concatenate(frames) for key, frames in seen.items()}
 
 
-def _draw(drawn: Any, leaf: Any, num_envs: int) -> Any:
-    """Random actions of one leaf, ``[num_envs, *shape]``."""
+def _draw(drawn: Any, leaf: Any, num_envs: int, mask: Any = None) -> Any:
+    """Random actions of one leaf, ``[num_envs, *shape]``: those that ``mask`` says are legal, where there is one."""
     import numpy
 
+    from windrow.envs import _specs
+
     kind, *rest = leaf
+    if mask is not None:
+        mask = mask.reshape(num_envs, -1).astype(bool)
+        return _specs.legal(leaf, mask, drawn.random(mask.shape))
     if kind == "discrete":
         return drawn.integers(0, rest[0], num_envs)
     if kind == "multi_discrete":

@@ -344,6 +344,22 @@ def leaves(description: Description, name: str) -> list[tuple[tuple[str, ...], D
     return found
 
 
+def legal(description: Description, mask: Any, noise: Any) -> Any:
+    """Choices of the leaf ``description`` that ``mask`` (``bool [envs, choices]``) allows, drawn by ``noise``, which is as large
+    and uniform: ``int64 [envs, *shape]``, zeros where nothing is allowed.
+    """
+    import numpy
+
+    kind, n = description
+    nvec = [n] if kind == "discrete" else list(n)
+    drawn = numpy.where(mask, noise, -1.0)
+    parts = numpy.split(drawn, numpy.cumsum(nvec)[:-1], -1)
+    chosen = [part.argmax(-1) for part in parts]
+    if kind == "one_hot":
+        return numpy.concatenate([numpy.eye(n, dtype=numpy.int64)[index] for n, index in zip(nvec, chosen)], -1)
+    return chosen[0] if kind == "discrete" else numpy.stack(chosen, -1)
+
+
 def give(spec: Spec | Composite) -> Any:
     """``spec`` for users: of torchrl's class where torchrl has been imported."""
     return _torchrl(spec) if "torchrl" in sys.modules else spec

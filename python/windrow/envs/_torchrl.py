@@ -11,6 +11,7 @@ from tensordict import TensorDictBase, unravel_key
 from torchrl.data import tensor_specs as theirs
 from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
+from windrow.envs._described import short
 from windrow.envs._specs import Description, leaves
 
 _TYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"}
@@ -38,9 +39,13 @@ class Adapter:
         self.num_envs = math.prod(self._batch)
         self.is_batched = bool(self._batch)
         self._root: TensorDictBase | None = None
+        self._begun: TensorDictBase | None = None
         observed = dict(_leaves(env.full_observation_spec))
         state = {key: spec for key, spec in _leaves(env.full_state_spec) if key not in observed}
+        acted = dict(_leaves(env.full_action_spec))
         self.masks = _masks(env)
+        #: Names for masks that specs of actions hold and nothing that is observed tells of, each with the action and a shape.
+        self._legal: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         # Transforms read masks of the state too.
         observed.update((key, state.pop(key)) for key in list(state) if _path(key) in [mask for _, mask in self.masks])
         self._warn_of_others()
@@ -51,11 +56,14 @@ class Adapter:
         own = {key: spec for key, spec in rewards.items() if key != "reward" or _type(spec.dtype) != "float32"}
         self.rewards = [_path(key) for key in own]
         observed.update(own)
-        observed.update((key, spec) for key, spec in _leaves(env.full_done_spec) if isinstance(key, tuple))
+        nested = {key: spec for key, spec in _leaves(env.full_done_spec) if isinstance(key, tuple)}
+        self.flags = list(nested)
+        observed.update(nested)
+        self._find_masks(acted, observed)
         described = {key: ("unbounded", _type(spec.dtype), self._shape(spec)) for key, spec in observed.items()}
+        described.update((key, ("unbounded", "bool", mask_shape)) for key, (_, mask_shape) in self._legal.items())
         self.observation = _tree(list(described.items()))
         self._observed = [(key, described[key][2], described[key][1]) for key in _order(self.observation)]
-        acted = dict(_leaves(env.full_action_spec))
         self.action = _tree([(key, self._describe(key, spec)) for key, spec in acted.items()])
         self._acted = [(key, acted[key]) for key in _order(self.action)]
         self.groups = [(_path(key), size) for key, size in self._groups().items()]
@@ -75,12 +83,46 @@ class Adapter:
                 found.setdefault(key, self._shape(leaf))
         return {key: size for key, size in found.items() if size}
 
+    def _find_masks(self, acted: dict[Any, Any], observed: dict[Any, Any]) -> None:
+        """Finds the masks that the environment keeps in specs of its actions, as TorchRL's ``PettingZooWrapper`` does: where they
+        are observed, or else under a name of their own.
+        """
+        named = {short(action) for action, _ in self.masks}
+        masked = [key for key, spec in acted.items() if hasattr(spec, "mask") and key not in named]
+        known = {_path(key) for key in observed}
+        if not any(self._mask(key) is not None or (*_group(key), "action_mask") in known for key in masked):
+            return
+        # Environments set them with the first reset, which is kept for whoever resets first.
+        self._begun = self._env.reset()
+        for key in masked:
+            mask = self._mask(key)
+            if mask is None:
+                continue
+            name = short((*_group(key), "action_mask"))
+            seen = self._begun.get(name, None) if name in observed else None
+            if seen is None or seen.numel() != mask.numel() or not torch.equal(seen.bool().flatten(), mask.flatten()):
+                name = short((*_group(key), "legal_actions" if name in observed else "action_mask"))
+                self._legal[name] = (key, tuple(mask.shape[len(self._batch) :]))
+            self.masks.append((_path(key), _path(name)))
+
+    def _mask(self, action: Any) -> torch.Tensor | None:
+        """The choices that the spec of ``action`` says are legal at present. Transforms have specs of their own around it."""
+        env = self._env
+        while isinstance(env, TransformedEnv):
+            env = env.base_env
+        return getattr(env.full_action_spec.get(action, None), "mask", None)
+
     def _warn_of_others(self) -> None:
         spec = self._env.full_observation_spec
         others = [key for key, leaf in spec.items(True, True) if isinstance(leaf, theirs.NonTensor)]
         if others:
             names = ", ".join(repr(unravel_key(key)) for key in others)
-            warnings.warn(f"{self.id} observes what is no tensor, which batches leave out: {names}", UserWarning, stacklevel=2)
+            warnings.warn(
+                f"{self.id} observes what is no tensor, which batches leave out: {names}. A transform that makes a tensor of it keeps "
+                f"it; TransformedEnv(env, ExcludeTransform({names})) of torchrl.envs leaves it out without this warning",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _check_reward(self, key: Any, shape: tuple[int, ...]) -> None:
         if not isinstance(key, tuple) and math.prod(shape) != 1:
@@ -96,7 +138,8 @@ class Adapter:
             # TorchRL seeds with 32 bits.
             self._env.set_seed(seeds[0] % (2**32 - 1))
         if len(envs) == self.num_envs or self._root is None:
-            self._root = self._env.reset()
+            begun, self._begun = self._begun, None
+            self._root = self._env.reset() if begun is None or (seeds and seeds[0] is not None) else begun
         else:
             asked = torch.zeros(self.num_envs, dtype=torch.bool)
             asked[envs] = True
@@ -150,6 +193,9 @@ class Adapter:
         arrays = []
         for key, shape, name in self._observed:
             value = root.get(key, None)
+            if key in self._legal:
+                value = self._mask(self._legal[key][0])
+                value = torch.ones((self.num_envs, *shape), dtype=torch.bool) if value is None else value
             if value is None:
                 # Rewards have no place at a root.
                 arrays.append(torch.zeros((self.num_envs, *shape), dtype=getattr(torch, name)).numpy())
@@ -164,15 +210,17 @@ class Adapter:
     def _describe(self, key: Any, spec: Any) -> Description:
         """What windrow's random policy and heads have to know of an action."""
         shape = self._shape(spec)
+        # Each of several agents has choices of its own.
+        agents = math.prod(shape[:-1])
         # The one of several choices is one of a single choice, too.
         if isinstance(spec, theirs.MultiOneHot):
-            return ("one_hot", [box.n for box in spec.space])
+            return ("one_hot", [box.n for box in spec.space] * agents)
         if isinstance(spec, theirs.OneHot):
-            return ("one_hot", [spec.space.n])
+            return ("one_hot", [spec.space.n] * agents)
         if isinstance(spec, theirs.Binary):
             return ("binary", shape)
         if isinstance(spec, theirs.MultiCategorical):
-            return ("multi_discrete", [box.n for box in spec.space])
+            return ("multi_discrete", [box.n for box in spec.space] * agents)
         if isinstance(spec, theirs.Categorical):
             return ("discrete", spec.space.n) if not shape else ("multi_discrete", [spec.space.n] * math.prod(shape))
         if isinstance(spec, theirs.Bounded):
@@ -202,7 +250,10 @@ def _leaves(spec: Any) -> list[tuple[Any, Any]]:
         names = _path(key)
         if leaf is not None and not isinstance(leaf, theirs.NonTensor) and not any(n.startswith("_") for n in names):
             if any(dim < 0 for dim in leaf.shape):
-                raise TypeError(f"{key!r} has a shape that changes: {tuple(leaf.shape)}, expected one that stays")
+                raise TypeError(
+                    f"{key!r} has a shape that changes, {tuple(leaf.shape)}, where -1 is any size: expected one that stays. A transform "
+                    f"can pad it; TransformedEnv(env, ExcludeTransform({key!r})) of torchrl.envs does without an observation"
+                )
             found.append((key, leaf))
     return found
 

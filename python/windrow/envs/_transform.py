@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from typing import Any
 
 from windrow._windrow import EnvRecipe
 from windrow.envs._base import EnvBase
@@ -27,6 +29,18 @@ class Transform:
     def _plainly_around(self, recipe: EnvRecipe) -> EnvRecipe:
         """As ``_around``, where it is enough that the specs are right."""
         return self._around(recipe)
+
+    def clone(self) -> Transform:
+        """The same for another environment, with a copy of what it works with."""
+        copied = copy.copy(self)
+        copied._parent = None
+        return copy.deepcopy(copied)
+
+    def __call__(self, tensordict: Any) -> Any:
+        raise TypeError(
+            f"{type(self).__name__} of windrow.envs is done to environments, by the engine: what is done to the samples of a replay "
+            "buffer has to be a transform of torchrl.envs.transforms"
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

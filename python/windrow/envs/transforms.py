@@ -152,7 +152,15 @@ class Compose(Transform):
 
     def append(self, transform: Transform) -> None:
         """Adds a transform around the others."""
-        self.transforms += transform.transforms if isinstance(transform, Compose) else [_checked(transform)]
+        self.insert(len(self.transforms), transform)
+
+    def insert(self, index: int, transform: Transform) -> None:
+        """Adds a transform before the one at ``index``, nearer to the environment."""
+        self.transforms[index:index] = transform.transforms if isinstance(transform, Compose) else [_checked(transform)]
+
+    def clone(self) -> Compose:
+        """The same for another environment."""
+        return Compose(*(transform.clone() for transform in self.transforms))
 
     def __getitem__(self, index: int) -> Transform:
         return self.transforms[index]
@@ -187,6 +195,8 @@ class TransformedEnv(EnvBase):
         super().__init__(device if device is not None else self.base_env._device)
         self._seeds, self.base_env._seeds = self.base_env._seeds, None
         self._transforms = Compose()
+        #: Those that the environment is made with.
+        self._arranged: list[Transform] = []
         if transform is not None:
             self.append_transform(transform)
         self._is_single = transform is not None and not isinstance(transform, Compose)
@@ -198,14 +208,30 @@ class TransformedEnv(EnvBase):
 
     def append_transform(self, transform: Transform) -> TransformedEnv:
         """Adds a transform around the others."""
-        for single in transform.transforms if isinstance(transform, Compose) else [_checked(transform)]:
-            single._parent = Parent(self.base_env, self._transforms.transforms)
-            self._transforms.append(single)
-        self._handle = self._facts = None
-        self._is_single = False
+        return self.insert_transform(len(self._transforms), transform)
+
+    def insert_transform(self, index: int, transform: Transform) -> TransformedEnv:
+        """Adds a transform before the one at ``index``, nearer to the environment."""
+        self._transforms.insert(index, transform)
+        self._arrange()
         return self
 
+    def _arrange(self) -> None:
+        """Takes note of transforms that somebody has added, here or to the :class:`Compose`."""
+        transforms = self._transforms.transforms
+        if transforms != self._arranged:
+            for index, transform in enumerate(transforms):
+                transform._parent = Parent(self.base_env, transforms[:index])
+            self._arranged = list(transforms)
+            self._handle = self._facts = None
+            self._is_single = False
+
+    def _made(self) -> EnvHandle:
+        self._arrange()
+        return super()._made()
+
     def _make_recipe(self) -> EnvRecipe:
+        self._arrange()
         return self._transforms._around(self.base_env._recipe())
 
     def _plain_recipe(self) -> EnvRecipe:
@@ -219,6 +245,7 @@ class TransformedEnv(EnvBase):
         return self.base_env._is_settled() and all(transform.initialized for transform in self._transforms)
 
     def _known(self) -> Facts:
+        self._arrange()
         if self._facts is None and not self._is_settled() and not self._closed:
             # Asking what it is estimates nothing.
             self._facts = Facts(EnvHandle(self._plain_recipe()))

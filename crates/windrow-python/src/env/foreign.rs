@@ -53,6 +53,9 @@ impl ForeignEnvs {
                 let pair = (describe::nested_key(&action)?, describe::nested_key(&mask)?);
                 spec.masks.push(pair);
             }
+            for key in adapter.getattr("flags")?.try_iter()? {
+                spec.flags.push(describe::nested_key(&key?)?);
+            }
             for pair in adapter.getattr("groups")?.try_iter()? {
                 let (key, shape): (Bound<'_, PyAny>, Vec<usize>) = pair?.extract()?;
                 let group = (describe::nested_key(&key)?, Shape::from_vec(shape));

@@ -126,6 +126,15 @@ impl EnvHandle {
         self.spec.states.iter().map(names).collect()
     }
 
+    /// Names of actions, each with that of the observation that says which choices are legal.
+    #[getter]
+    fn masks(&self) -> Vec<(Vec<String>, Vec<String>)> {
+        let masks = self.spec.masks.iter();
+        masks
+            .map(|(action, mask)| (names(action), names(mask)))
+            .collect()
+    }
+
     /// Names of nested dicts that have dimensions of their own, with these.
     #[getter]
     fn groups(&self) -> Vec<(Vec<String>, Vec<usize>)> {

@@ -18,6 +18,8 @@ pub(super) struct Space<'a, 'py> {
     /// `observation` or `action`, and whose it is, for messages.
     role: &'static str,
     env: &'a str,
+    /// The names under which this space lies in another, outermost first.
+    entry: Vec<String>,
 }
 
 /// Everything about a space that does not change.
@@ -49,6 +51,7 @@ impl<'a, 'py> Space<'a, 'py> {
             one_hot,
             role: "observation",
             env,
+            entry: Vec::new(),
         }
     }
 
@@ -200,7 +203,7 @@ impl<'a, 'py> Space<'a, 'py> {
             let (mut specs, mut codecs) = (Vec::new(), Vec::new());
             for item in space.getattr("spaces")?.call_method0("items")?.try_iter()? {
                 let (key, space): (Bound<'_, PyString>, Bound<'_, PyAny>) = item?.extract()?;
-                let parsed = self.inner(&space).parse()?;
+                let parsed = self.inner(&space, key.to_string()).parse()?;
                 specs.push((key.to_string(), parsed.spec));
                 codecs.push((key.unbind(), parsed.codec));
             }
@@ -211,7 +214,7 @@ impl<'a, 'py> Space<'a, 'py> {
         } else if is_instance(space, "Tuple") {
             let (mut specs, mut codecs) = (Vec::new(), Vec::new());
             for (i, space) in space.getattr("spaces")?.try_iter()?.enumerate() {
-                let parsed = self.inner(&space?).parse()?;
+                let parsed = self.inner(&space?, i.to_string()).parse()?;
                 specs.push((i.to_string(), parsed.spec));
                 codecs.push(parsed.codec);
             }
@@ -220,15 +223,42 @@ impl<'a, 'py> Space<'a, 'py> {
                 codec: Codec::Items(codecs),
             })
         } else {
-            Err(PyTypeError::new_err(format!(
-                "the {} space of {} is not supported: expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, got {}",
-                self.role, self.env, self.space
-            )))
+            Err(self.unsupported())
         }
     }
 
-    fn inner<'b>(&'b self, space: &'b Bound<'py, PyAny>) -> Space<'b, 'py> {
-        Space { space, ..*self }
+    #[cold]
+    fn unsupported(&self) -> PyErr {
+        let entry = match &self.entry[..] {
+            [] => String::new(),
+            names => format!(", entry {:?},", names.join(".")),
+        };
+        // Where one entry of a dictionary is the trouble, the others can do without it.
+        let way_out = match (&self.entry[..], self.role) {
+            ([name, ..], "observation") => format!(
+                ". To do without {name:?}, give a function that returns gymnasium.wrappers.FilterObservation(env, [...]) with the entries to keep"
+            ),
+            (_, "observation") => {
+                ". A wrapper of Gymnasium, such as TransformObservation, can make numbers of it"
+                    .to_owned()
+            }
+            _ => ". A wrapper of Gymnasium, such as TransformAction, can make it of numbers"
+                .to_owned(),
+        };
+        PyTypeError::new_err(format!(
+            "the {} space of {}{entry} is not supported: expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, got {}{way_out}",
+            self.role, self.env, self.space
+        ))
+    }
+
+    fn inner<'b>(&'b self, space: &'b Bound<'py, PyAny>, name: String) -> Space<'b, 'py> {
+        let mut entry = self.entry.clone();
+        entry.push(name);
+        Space {
+            space,
+            entry,
+            ..*self
+        }
     }
 
     fn choices(&self, nvec: Vec<usize>, start: Vec<i64>, shape: Vec<usize>) -> Parsed {

@@ -69,7 +69,7 @@ impl VectorEnvs {
         let (mut spec, num_envs, reader, writer, mode, some) = made.map_err(EnvError::failed)?;
         if mode == "NextStep" && some == Partial::Never {
             return Err(EnvError::Spec(format!(
-                "{} resets an environment in the step after its end, which would be lost: expected a vector with autoreset_mode SAME_STEP or DISABLED, got NEXT_STEP",
+                "{} resets an environment in the step after its end, which would be a frame of no episode: expected a vector with autoreset_mode SAME_STEP or DISABLED, got NEXT_STEP. Its own arguments may choose another (autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP), or gymnasium.make_vec(..., vectorization_mode=\"sync\") makes a vector that can reset single environments",
                 spec.id
             )));
         }
@@ -280,7 +280,10 @@ impl VectorEnvs {
                 for reset in asked {
                     seeds[reset.env] = reset.seed;
                 }
-                kwargs.set_item("seed", seeds)?;
+                match consecutive(&seeds) {
+                    Some(first) => kwargs.set_item("seed", first)?,
+                    None => kwargs.set_item("seed", seeds)?,
+                }
             }
             if is_partial {
                 let mut mask = vec![false; self.num_envs];
@@ -295,6 +298,14 @@ impl VectorEnvs {
         };
         call().map_err(|raised| self.held.failed(py, raised))
     }
+}
+
+/// The first of `seeds` where each is one more than that before: all vectors take that, not all a list.
+fn consecutive(seeds: &[Option<u64>]) -> Option<u64> {
+    let first = (*seeds.first()?)?;
+    let mut expected = (first..).map(Some);
+    let is_so = seeds.iter().all(|&seed| expected.next() == Some(seed));
+    is_so.then_some(first)
 }
 
 /// What belongs to environment `env` in values that are kept for all: an array, or a dictionary of them.
