@@ -191,7 +191,10 @@ class TorchPolicy:
     def _evaluate(self, inputs: Sequence[torch.Tensor]) -> TensorDictBase:
         given = TensorDict(dict(zip(self.keys, inputs)), batch_size=self.batch)
         for group, size in self.groups:
-            given.get(group).batch_size = size
+            # There may be nothing in it that the policy sees, but an action or a reward.
+            inner = given.get(group, None)
+            if inner is not None:
+                inner.batch_size = size
         returned = self.policy(given)
         if returned is None:
             return given

@@ -104,8 +104,20 @@ def test_episodes_can_be_cut_from_outside() -> None:
 
 def test_a_vector_that_loses_frames_is_refused() -> None:
     vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
-    with pytest.raises(ValueError, match="expected a vector with autoreset_mode SAME_STEP or DISABLED, got NEXT_STEP"):
+    message = 'expected a vector with autoreset_mode SAME_STEP or DISABLED, got NEXT_STEP.*vectorization_mode="sync"'
+    with pytest.raises(ValueError, match=message):
         GymWrapper(vector).reset()
+
+
+def test_a_vector_that_takes_one_seed_for_all_is_seeded() -> None:
+    class OneSeed(SyncVectorEnv):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            assert seed is None or isinstance(seed, int), seed
+            return super().reset(seed=seed, options=options)
+
+    vectors = [kind([lambda: gymnasium.make("CartPole-v1")] * 3) for kind in (OneSeed, SyncVectorEnv)]
+    first, second = (next(Collector(vector, None, frames_per_batch=60, seed=4))["observation"] for vector in vectors)
+    assert torch.equal(first, second)
 
 
 def test_limits_may_differ_from_environment_to_environment() -> None:

@@ -13,6 +13,7 @@ torchrl = pytest.importorskip("torchrl")
 
 from theirs import Agents  # noqa: E402
 from torchrl.collectors import Collector as TheirCollector  # noqa: E402
+from torchrl.data import Categorical, Composite  # noqa: E402
 from torchrl.data import LazyTensorStorage as TheirStorage  # noqa: E402
 from torchrl.data import ReplayBuffer as TheirBuffer  # noqa: E402
 from windrow.collectors import Collector, MultiSyncCollector  # noqa: E402
@@ -128,3 +129,43 @@ def test_other_nested_entries_have_none() -> None:
             return self.observation_space.sample(), 1.0, False, False, {}
 
     assert next(Collector(Nested(), None, frames_per_batch=4))["a"].batch_size == (4,)
+
+
+class Ending(Agents):
+    """Has flags for its agents, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        flags = {name: Categorical(2, (2, 1), dtype=torch.bool) for name in ("done", "terminated", "truncated")}
+        self.full_done_spec = Composite(agents=Composite(flags, shape=(2,)), **self.full_done_spec)
+
+    def _root(self) -> Any:
+        root = super()._root()
+        for name in ("done", "terminated", "truncated"):
+            root.set(("agents", name), torch.zeros(2, 1, dtype=torch.bool))
+        return root
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: next(Collector(Ending(), None, frames_per_batch=7, set_truncated=True)),
+        lambda: next(MultiSyncCollector([Ending] * 2, None, frames_per_batch=14, set_truncated=True, cat_results="stack"))[1],
+        lambda: next(Collector(ours.TransformedEnv(Ending(), ours.StepCounter()), None, frames_per_batch=7, set_truncated=True)),
+        lambda: ours.TransformedEnv(Ending(), ours.StepCounter()).rollout(7, break_when_any_done=False, set_truncated=True),
+    ],
+    ids=["collector", "workers", "layer", "by hand"],
+)
+def test_flags_of_groups_are_marked_with_those_of_the_step(make: Any) -> None:
+    batch = make()
+    for name in ("done", "truncated"):
+        assert batch["next", "agents", name][..., 0].tolist() == [[False, False]] * 6 + [[True, True]]
+        assert batch["next", name][-1].item() and not batch["agents", name].any()
+    assert not batch["next", "agents", "terminated"].any()
+
+
+def test_an_episode_goes_on_behind_a_step_that_is_marked() -> None:
+    with Collector(Ending(), None, frames_per_batch=2, set_truncated=True) as collector:
+        first, second = next(collector), next(collector)
+    assert first["next", "agents", "truncated"][-1].all() and not second["agents", "truncated"].any()
+    assert second["agents", "observation"][0].unique().tolist() == [2]

@@ -67,6 +67,19 @@ def test_arguments_go_to_gymnasium() -> None:
         GymEnv("CartPole-v2").reset()
 
 
+@pytest.mark.parametrize("env_name", ["ALE/Nothing-v5", "NobodyHasThis-v0", "MiniGridLike-Empty-5x5-v0"])
+def test_of_an_unknown_id_nothing_far_is_suggested(env_name: str) -> None:
+    with pytest.raises(ValueError, match="known once it has been imported.*register_envs") as caught:
+        GymEnv(env_name).reset()
+    assert f"no environment is called {env_name!r}" in str(caught.value)
+    assert "Acrobot" not in str(caught.value)
+
+
+def test_environments_of_several_workers_are_given_by_a_function() -> None:
+    with pytest.raises(TypeError, match=r"ParallelEnv\(num_workers, lambda: GymEnv\(...\)\)"):
+        GymEnv("Pendulum-v1", num_workers=2)
+
+
 def test_seeds_follow_each_other_and_begin_anew() -> None:
     env = GymEnv("CartPole-v1")
     assert env.set_seed(3) == 3

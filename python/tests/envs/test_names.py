@@ -35,6 +35,7 @@ def test_windrows_own_are_where_torchrl_has_them(module: str, names: list[str]) 
     [
         ("", "CatFrames"),
         ("", "step_mdp"),
+        ("", "set_gym_backend"),
         ("", "make_composite_from_td"),
         (".transforms", "RewardScaling"),
         (".utils", "step_mdp"),
@@ -44,6 +45,12 @@ def test_windrows_own_are_where_torchrl_has_them(module: str, names: list[str]) 
 def test_what_windrow_has_not_is_torchrls(module: str, name: str) -> None:
     theirs = getattr(importlib.import_module(f"torchrl.envs{module}"), name)
     assert getattr(importlib.import_module(f"windrow.envs{module}"), name) is theirs
+
+
+def test_modules_are_found_without_being_imported() -> None:
+    program = "import sys, windrow.envs as envs; envs.libs; envs.utils.RandomPolicy; print('torchrl' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (told.stdout, told.stderr) == ("False\n", "")
 
 
 def test_nobody_has_some_names() -> None:

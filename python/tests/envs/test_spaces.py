@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.wrappers import FilterObservation
 from windrow.collectors import Collector
 from windrow.envs import GymWrapper, check_env
 
@@ -93,6 +94,17 @@ def test_unknown_spaces_are_named(echo: Any) -> None:
     env = GymWrapper(echo(spaces.Text(5), BOX))
     with pytest.raises(TypeError, match=r"observation space of Echo is not supported: expected Box.*got Text"):
         env.reset()
+
+
+def test_an_entry_that_is_not_supported_can_be_done_without(echo: Any) -> None:
+    def make() -> Any:
+        return echo(spaces.Dict({"image": BOX, "told": spaces.Dict({"mission": spaces.Text(5)})}), BOX)
+
+    message = r"observation space of Echo, entry \"told.mission\", is not supported.*To do without \"told\".*FilterObservation"
+    with pytest.raises(TypeError, match=message):
+        GymWrapper(make()).reset()
+    batch = next(Collector(lambda: FilterObservation(make(), ["image"]), None, frames_per_batch=4))
+    assert batch["image"].shape == (4, 3) and "told" not in batch.keys()
 
 
 def test_wrong_observations_name_key_and_both_sides(scripted: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from torch import nn
 
 torchrl = pytest.importorskip("torchrl")
 
+from tensordict import TensorDict  # noqa: E402
 from theirs import Agents, Counting  # noqa: E402
 from torchrl.collectors import Collector as TheirCollector  # noqa: E402
-from torchrl.data import Composite, NonTensor, OneHot, Unbounded  # noqa: E402
-from torchrl.envs import ActionMask, GymEnv, LineariseRewards, TransformedEnv  # noqa: E402
+from torchrl.data import Binary, Categorical, Composite, NonTensor, OneHot, Unbounded  # noqa: E402
+from torchrl.envs import ActionMask, EnvBase, ExcludeTransform, GymEnv, LineariseRewards, TransformedEnv  # noqa: E402
+from torchrl.envs import StepCounter as TheirStepCounter  # noqa: E402
 from windrow.collectors import Collector  # noqa: E402
 
 
@@ -94,6 +97,123 @@ def test_random_actions_are_legal(observe_mask: bool, dtype: Any, arguments: dic
     assert torch.equal(batch["action"], batch["action_mask"].long())
 
 
+class Playing(EnvBase):
+    """Two players in a group, each with five choices, of which the spec of the action says which are legal: another two at each
+    step. The reward says how many players took a legal one.
+
+    Args:
+        observed: the name under which the players observe what is legal; None where they do not.
+        as_told: whether what they observe is what the spec says.
+    """
+
+    def __init__(self, observed: str | None = "action_mask", as_told: bool = True) -> None:
+        super().__init__()
+        self.observed, self.as_told, self.count = observed, as_told, 0
+        players = {"board": Unbounded((2, 3))} | ({observed: Binary(5, (2, 5), dtype=torch.bool)} if observed else {})
+        self.observation_spec = Composite(players=Composite(players, shape=(2,)))
+        self.action_spec = Composite(players=Composite(action=Categorical(5, (2,)), shape=(2,)))
+        self.reward_spec = Unbounded((1,))
+        self.full_done_spec = Categorical(2, (1,), dtype=torch.bool)
+
+    def _root(self) -> Any:
+        first = torch.arange(2)[:, None] + self.count
+        self.legal = torch.zeros(2, 5, dtype=torch.bool).scatter(-1, first % 5, True).scatter(-1, (first + 2) % 5, True)
+        self.full_action_spec["players", "action"].update_mask(self.legal)
+        players = TensorDict({"board": torch.zeros(2, 3)}, (2,))
+        if self.observed:
+            players.set(self.observed, self.legal if self.as_told else ~self.legal)
+        return TensorDict({"players": players, "done": torch.full((1,), self.count >= 4)}, [])
+
+    def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
+        self.count = 0
+        return self._root()
+
+    def _step(self, tensordict: Any) -> Any:
+        right = self.legal.gather(-1, tensordict["players", "action"][:, None]).sum().float().reshape(1)
+        self.count += 1
+        return self._root().set("reward", right)
+
+    def _set_seed(self, seed: int | None) -> None:
+        return None
+
+
+PLAYING = [{}, {"observed": None}, {"observed": "other"}, {"as_told": False}]
+
+#: What can be around them, and how many of them that makes.
+AROUND_PLAYERS = {
+    "nothing": lambda make: make(),
+    "a transform of TorchRL's": lambda make: TransformedEnv(make(), TheirStepCounter()),
+    "a transform": lambda make: ours.TransformedEnv(make(), ours.StepCounter()),
+    "lockstep": lambda make: ours.SerialEnv(2, make),
+}
+
+
+@pytest.mark.parametrize("around", AROUND_PLAYERS)
+@pytest.mark.parametrize("how", PLAYING, ids=str)
+def test_random_actions_obey_masks_in_specs(how: dict[str, Any], around: str) -> None:
+    env = AROUND_PLAYERS[around](lambda: Playing(**how))
+    batch = next(Collector(env, None, frames_per_batch=40))
+    assert batch["next", "reward"].unique().tolist() == [2]
+
+
+@pytest.mark.parametrize("how", PLAYING, ids=str)
+def test_random_frames_obey_masks_in_specs(how: dict[str, Any]) -> None:
+    def policy(td: Any) -> Any:
+        return td.set(("players", "action"), torch.zeros((*td.batch_size, 2), dtype=torch.int64))
+
+    batch = next(Collector(lambda: Playing(**how), policy, frames_per_batch=20, init_random_frames=20))
+    assert batch["next", "reward"].unique().tolist() == [2]
+
+
+@pytest.mark.parametrize("how", PLAYING, ids=str)
+def test_random_actions_by_hand_obey_masks(how: dict[str, Any]) -> None:
+    env = ours.SerialEnv(2, lambda: Playing(**how))
+    assert env.rollout(30, break_when_any_done=False)["next", "reward"].unique().tolist() == [2]
+    env.reset()
+    assert env.rand_step()["next", "reward"].tolist() == [[2], [2]]
+
+
+class Choosing(Counting):
+    """One player, whose actions are one-hot and of whom nobody observes what is legal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_spec = OneHot(5)
+
+    def _root(self, count: Any) -> Any:
+        self.legal = torch.nn.functional.one_hot(count[0].long() * 2 % 5, 5).bool()
+        self.action_spec.update_mask(self.legal)
+        return super()._root(count)
+
+    def _step(self, tensordict: Any) -> Any:
+        assert tensordict["action"].bool().equal(self.legal)
+        return super()._step(tensordict)
+
+
+def test_one_hot_actions_obey_masks_in_specs() -> None:
+    assert next(Collector(Choosing, None, frames_per_batch=20, num_envs=2)).numel() == 20
+    assert ours.SerialEnv(2, Choosing).rollout(20, break_when_any_done=False).numel() == 40
+
+
+def test_one_hot_actions_of_several_agents_are_refused() -> None:
+    env = Playing()
+    env.action_spec = Composite(players=Composite(action=OneHot(5, (2, 5)), shape=(2,)))
+    with pytest.raises(TypeError, match=r"is OneHot of shape \(2, 5\): expected one vector, or indices .*categorical_actions=True"):
+        Collector(env, None, frames_per_batch=4)
+
+
+def test_statistics_are_taken_of_legal_actions() -> None:
+    class Strict(Playing):
+        def _step(self, tensordict: Any) -> Any:
+            following = super()._step(tensordict)
+            assert following["reward"].item() == 2
+            return following
+
+    norm = ours.ObservationNorm(in_keys=[("players", "board")], standard_normal=True)
+    ours.TransformedEnv(Strict(), norm).transform.init_stats(20)
+    assert norm.initialized
+
+
 class Reading(Counting):
     """Rewards with its goal, which it does not observe."""
 
@@ -141,15 +261,51 @@ def test_state_of_another_shape_is_refused() -> None:
         Collector(Reading(), policy, frames_per_batch=7)
 
 
+class Telling(Counting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec["data", "text"] = NonTensor(())
+
+    def _root(self, count: Any) -> Any:
+        return super()._root(count).set(("data", "text"), f"step {int(count)}")
+
+
+class Growing(Counting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec["data", "past"] = Unbounded((-1, 1))
+        self.observation_spec["tail"] = Unbounded((-1,))
+
+    def _root(self, count: Any) -> Any:
+        past = torch.zeros(1 + int(count), 1)
+        return super()._root(count).set(("data", "past"), past).set("tail", past[:, 0])
+
+
+def test_shapes_that_change_are_refused_with_a_way_out() -> None:
+    out = r"ExcludeTransform\(\('data', 'past'\), 'tail'\)"
+    with pytest.raises(TypeError, match=rf"\('data', 'past'\) \(-1, 1\), 'tail' \(-1,\)\. .*{out}"):
+        Collector(Growing(), None, frames_per_batch=4)
+
+
+@pytest.mark.parametrize(
+    ("make", "keys"), [(Growing, [("data", "past"), "tail"]), (Telling, [("data", "text")])], ids=["shape", "no tensor"]
+)
+def test_what_cannot_be_carried_can_be_excluded(make: Any, keys: list[Any]) -> None:
+    env = TransformedEnv(make(), ExcludeTransform(*keys))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batch = next(Collector(env, None, frames_per_batch=7))
+    assert batch["data", "count"].flatten().tolist() == [0, 1, 2, 3, 4, 0, 1]
+
+
+def test_actions_that_are_no_tensors_are_refused() -> None:
+    env = Counting()
+    env.full_action_spec = Composite(action=Binary(1, (1,), dtype=torch.bool), word=NonTensor(()))
+    with pytest.raises(TypeError, match="actions of Counting are no tensors, which no policy writes here: 'word'"):
+        Collector(env, None, frames_per_batch=4)
+
+
 def test_what_is_no_tensor_is_left_out_with_a_warning() -> None:
-    class Telling(Counting):
-        def __init__(self) -> None:
-            super().__init__()
-            self.observation_spec["data", "text"] = NonTensor(())
-
-        def _root(self, count: Any) -> Any:
-            return super()._root(count).set(("data", "text"), f"step {int(count)}")
-
     with pytest.warns(UserWarning, match=r"Telling observes what is no tensor, which batches leave out: \('data', 'text'\)"):
         batch = next(Collector(Telling(), None, frames_per_batch=4))
     assert batch["data", "count"].flatten().tolist() == [0, 1, 2, 3] and ("data", "text") not in batch.keys(True)

@@ -110,6 +110,82 @@ def test_statistics_can_be_asked_for(pendulum: GymEnv) -> None:
         norm.init_stats(10)
 
 
+@pytest.mark.parametrize(
+    ("several", "arguments"),
+    [
+        (False, {}),
+        (False, {"reduce_dim": -2, "cat_dim": -2}),
+        (True, {}),
+        (True, {"reduce_dim": (0, 1), "cat_dim": 1}),
+        (True, {"reduce_dim": (-3, -2), "cat_dim": -2}),
+    ],
+)
+def test_each_feature_has_statistics_of_its_own(several: bool, arguments: dict[str, Any]) -> None:
+    norm = ObservationNorm(in_keys=["observation"], standard_normal=True)
+    one = GymEnv("Pendulum-v1")
+    TransformedEnv(SerialEnv(2, one) if several else one, norm)
+    norm.init_stats(num_iter=200, **arguments)
+    assert norm.scale.shape == (3,) and norm.scale[2] > 2 * norm.scale[:2].max()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_features_share_statistics_where_they_are_averaged_over(several: bool) -> None:
+    norm = ObservationNorm(in_keys=["observation"], standard_normal=True)
+    one = GymEnv("Pendulum-v1")
+    TransformedEnv(SerialEnv(2, one) if several else one, norm)
+    norm.init_stats(num_iter=200, reduce_dim=(0, 1, 2) if several else (0, 1), cat_dim=0)
+    assert norm.scale.shape == (3,) and len(set(norm.scale.tolist())) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"reduce_dim": 1}, r"reduce_dim must have 0, 1 in it, environments and time, got 1"),
+        ({"reduce_dim": (0, 2)}, r"reduce_dim must have 0, 1 in it"),
+        ({"reduce_dim": (0, 1, 3)}, r"observations have 3 dimensions, environments and time included"),
+        ({"reduce_dim": (0, 1), "cat_dim": 2}, r"cat_dim must be one of reduce_dim=\(0, 1\), got 2"),
+    ],
+)
+def test_statistics_over_other_dimensions_are_refused(arguments: dict[str, Any], message: str) -> None:
+    norm = ObservationNorm(in_keys=["observation"])
+    TransformedEnv(SerialEnv(2, GymEnv("Pendulum-v1")), norm)
+    with pytest.raises(ValueError, match=message):
+        norm.init_stats(num_iter=10, **arguments)
+
+
+def test_transforms_are_put_where_they_are_wanted() -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(3)))
+    env.insert_transform(0, RewardSum())
+    env.transform.insert(0, InitTracker())  # type: ignore[attr-defined]
+    env.transform.append(StepCounter(step_count_key="other"))  # type: ignore[attr-defined]
+    kinds = [type(transform).__name__ for transform in env.transform]  # type: ignore[attr-defined]
+    assert kinds == ["InitTracker", "RewardSum", "StepCounter", "StepCounter"]
+    batch = next(Collector(env, None, frames_per_batch=6))
+    assert {"is_init", "episode_reward", "step_count", "other"} <= set(batch.keys())
+
+
+def test_a_transform_that_is_added_later_is_not_passed_over() -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1"), Compose())
+    assert "step_count" not in env.reset().keys()
+    env.transform.append(StepCounter())  # type: ignore[attr-defined]
+    assert "step_count" in env.reset().keys() and "step_count" in env.observation_keys
+
+
+def test_clones_of_transforms_go_around_another_environment() -> None:
+    norm = ObservationNorm(in_keys=["observation"], standard_normal=True)
+    env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(3), norm))
+    norm.init_stats(50)
+    other = TransformedEnv(GymEnv("Pendulum-v1"), env.transform.clone())  # type: ignore[attr-defined]
+    assert other.transform[1] is not norm  # type: ignore[index]
+    torch.testing.assert_close(rollout(env)["observation"], rollout(other)["observation"])
+
+
+def test_samples_of_buffers_are_not_transformed_by_the_engine() -> None:
+    norm = ObservationNorm(loc=0.0, scale=2.0, in_keys=["observation"])
+    with pytest.raises(TypeError, match="done to environments, by the engine: .* a transform of torchrl.envs.transforms"):
+        norm(rollout(GymEnv("Pendulum-v1")))
+
+
 def test_statistics_are_saved_and_loaded() -> None:
     def make() -> TransformedEnv:
         return TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), ObservationNorm(in_keys=["observation"])))

@@ -4,9 +4,17 @@
 function that returns any of these. Choices are one-hot as in TorchRL, unless ``categorical_action_encoding=True``; where a
 collector is given a bare id, they are indices, as they are for the same id in Rust.
 
+One object is one environment, whatever is around it: a second worker, collector or evaluator that is given it is refused, since
+their steps would mix. Give each a function that makes one. Such functions are called one after the other, in all collectors of a
+process, since those of TorchRL, and many others, use state of a class or of a module meanwhile.
+
+What an environment of Gymnasium returns in ``info`` is left out of batches, which a warning says once, unless the argument
+``info_keys`` of :class:`GymEnv` or :class:`GymWrapper` names it.
+
 Of an environment of TorchRL, batches hold the rewards under their own names, those of agents as ``("next", "agents", "reward")``.
 ``("next", "reward")``, ``[..., 1]``, is the one called so, in the element type of its spec, or else the sum of all as
-``float32``. Those of Gymnasium are ``float32``.
+``float32``. Those of Gymnasium are ``float32``. Random actions are legal where specs of its actions have masks, or an ``ActionMask``
+is around it; a mask that is observed nowhere is found as ``"action_mask"`` beside the observations.
 
 Classes that there are only in ``torchrl.envs``, such as ``CatFrames`` or ``RewardScaling``, are found here too where torchrl is
 installed. They go with its environments, which collectors take as well: ``torchrl.envs.TransformedEnv`` of a

@@ -230,8 +230,10 @@ class EnvBase(Described):
         stacked: Any = torch.stack(steps, len(self._known().batch))
         stacked.names = [*stacked.names[:-1], "time"]
         if set_truncated:
-            for name in ("truncated", "done"):
-                stacked.get(("next", name))[..., -1, :] = True
+            last = stacked[..., -1].get("next")
+            for key in ["truncated", "done", *self._known().flags]:
+                if (key if isinstance(key, str) else key[-1]) != "terminated":
+                    last.get(key).fill_(True)
         return stacked
 
     def _acting(self, policy: Any, trust: bool, cast: bool) -> Callable[[TensorDictBase], TensorDictBase]:

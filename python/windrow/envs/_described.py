@@ -279,6 +279,8 @@ class Facts:
         self.observation = _specs.leaves(handle.observation, "observation")
         self.action = _specs.leaves(handle.action, "action")
         self.rewards = {tuple(path) for path in handle.rewards}
+        #: Flags of groups.
+        self.flags: list[Key] = [short(tuple(path)) for path in handle.flags]
         #: Actions, each with the observation that says which choices are legal.
         self.masks = {tuple(action): short(tuple(mask)) for action, mask in handle.masks}
         self.groups = {tuple(path): tuple(size) for path, size in handle.groups}

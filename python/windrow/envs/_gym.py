@@ -175,7 +175,10 @@ class GymEnv(EnvBase):
             wanted, seen = self._info_wanted, {}
             if self._reads_info and (wanted is None or any(spec is None for spec in wanted.values())):
                 env = make()
+                # Nobody else steps it meanwhile.
+                held = EnvHandle(env) if own else None
                 seen = _info.seen_in_a_step(env)
+                del held
                 if not own:
                     env.close()
             self._info_entries = _info.entries(wanted, seen) if self._reads_info else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -43,11 +44,15 @@ class Adapter:
         observed = dict(_leaves(env.full_observation_spec))
         state = {key: spec for key, spec in _leaves(env.full_state_spec) if key not in observed}
         acted = dict(_leaves(env.full_action_spec))
-        self.masks = _masks(env)
+        self._maskable = [key for key, spec in acted.items() if hasattr(spec, "mask")]
+        others = [key for key, leaf in env.full_action_spec.items(True, True) if isinstance(leaf, theirs.NonTensor)]
+        if others:
+            raise TypeError(f"actions of {self.id} are no tensors, which no policy writes here: {', '.join(map(repr, others))}")
+        self._masks = _masks(env)
         #: Names for masks that specs of actions hold and nothing that is observed tells of, each with the action and a shape.
         self._legal: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         # Transforms read masks of the state too.
-        observed.update((key, state.pop(key)) for key in list(state) if _path(key) in [mask for _, mask in self.masks])
+        observed.update((key, state.pop(key)) for key in list(state) if _path(key) in [mask for _, mask in self._masks])
         self._warn_of_others()
         rewards = dict(_leaves(env.full_reward_spec))
         for key, spec in rewards.items():
@@ -59,11 +64,7 @@ class Adapter:
         nested = {key: spec for key, spec in _leaves(env.full_done_spec) if isinstance(key, tuple)}
         self.flags = list(nested)
         observed.update(nested)
-        self._find_masks(acted, observed)
-        described = {key: ("unbounded", _type(spec.dtype), self._shape(spec)) for key, spec in observed.items()}
-        described.update((key, ("unbounded", "bool", mask_shape)) for key, (_, mask_shape) in self._legal.items())
-        self.observation = _tree(list(described.items()))
-        self._observed = [(key, described[key][2], described[key][1]) for key in _order(self.observation)]
+        self._specs = observed
         self.action = _tree([(key, self._describe(key, spec)) for key, spec in acted.items()])
         self._acted = [(key, acted[key]) for key in _order(self.action)]
         self.groups = [(_path(key), size) for key, size in self._groups().items()]
@@ -72,6 +73,9 @@ class Adapter:
         self._written: list[tuple[Any, Any]] = []
         flags = [key for key, _ in _leaves(env.full_done_spec)]
         self._flags = {name: [key for key in flags if _last(key) == name] for name in ("done", "terminated", "truncated")}
+
+    def __repr__(self) -> str:
+        return " ".join(repr(self._env).split())
 
     def _groups(self) -> dict[Any, tuple[int, ...]]:
         """Dimensions that nested specs have beside the batch's, outer ones first."""
@@ -83,17 +87,33 @@ class Adapter:
                 found.setdefault(key, self._shape(leaf))
         return {key: size for key, size in found.items() if size}
 
-    def _find_masks(self, acted: dict[Any, Any], observed: dict[Any, Any]) -> None:
+    @cached_property
+    def observation(self) -> Description:
+        """What is observed. It is asked for by whoever is about to step the environment."""
+        self._find_masks()
+        described = {key: ("unbounded", _type(spec.dtype), self._shape(spec)) for key, spec in self._specs.items()}
+        described.update((key, ("unbounded", "bool", shape)) for key, (_, shape) in self._legal.items())
+        tree = _tree(list(described.items()))
+        self._observed = [(key, described[key][2], described[key][1]) for key in _order(tree)]
+        return tree
+
+    @property
+    def masks(self) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Actions that are limited, each with the observation that says which are legal."""
+        _ = self.observation
+        return self._masks
+
+    def _find_masks(self) -> None:
         """Finds the masks that the environment keeps in specs of its actions, as TorchRL's ``PettingZooWrapper`` does: where they
         are observed, or else under a name of their own.
         """
-        named = {short(action) for action, _ in self.masks}
-        masked = [key for key, spec in acted.items() if hasattr(spec, "mask") and key not in named]
-        known = {_path(key) for key in observed}
-        if not any(self._mask(key) is not None or (*_group(key), "action_mask") in known for key in masked):
+        named = {short(action) for action, _ in self._masks}
+        masked = [key for key in self._maskable if key not in named]
+        if not masked:
             return
         # Environments set them with the first reset, which is kept for whoever resets first.
         self._begun = self._env.reset()
+        observed = self._specs
         for key in masked:
             mask = self._mask(key)
             if mask is None:
@@ -103,7 +123,7 @@ class Adapter:
             if seen is None or seen.numel() != mask.numel() or not torch.equal(seen.bool().flatten(), mask.flatten()):
                 name = short((*_group(key), "legal_actions" if name in observed else "action_mask"))
                 self._legal[name] = (key, tuple(mask.shape[len(self._batch) :]))
-            self.masks.append((_path(key), _path(name)))
+            self._masks.append((_path(key), _path(name)))
 
     def _mask(self, action: Any) -> torch.Tensor | None:
         """The choices that the spec of ``action`` says are legal at present. Transforms have specs of their own around it."""
@@ -210,17 +230,21 @@ class Adapter:
     def _describe(self, key: Any, spec: Any) -> Description:
         """What windrow's random policy and heads have to know of an action."""
         shape = self._shape(spec)
-        # Each of several agents has choices of its own.
-        agents = math.prod(shape[:-1])
+        # Each of several agents would have a vector of its own.
+        if isinstance(spec, (theirs.OneHot, theirs.MultiOneHot, theirs.MultiCategorical)) and math.prod(shape[:-1]) != 1:
+            raise TypeError(
+                f"action {key!r} of {self.id} is {type(spec).__name__} of shape {shape}: expected one vector, or indices where there "
+                "are several agents (categorical_actions=True)"
+            )
         # The one of several choices is one of a single choice, too.
         if isinstance(spec, theirs.MultiOneHot):
-            return ("one_hot", [box.n for box in spec.space] * agents)
+            return ("one_hot", [box.n for box in spec.space])
         if isinstance(spec, theirs.OneHot):
-            return ("one_hot", [spec.space.n] * agents)
+            return ("one_hot", [spec.space.n])
         if isinstance(spec, theirs.Binary):
             return ("binary", shape)
         if isinstance(spec, theirs.MultiCategorical):
-            return ("multi_discrete", [box.n for box in spec.space] * agents)
+            return ("multi_discrete", [box.n for box in spec.space])
         if isinstance(spec, theirs.Categorical):
             return ("discrete", spec.space.n) if not shape else ("multi_discrete", [spec.space.n] * math.prod(shape))
         if isinstance(spec, theirs.Bounded):
@@ -244,17 +268,20 @@ def _masks(env: EnvBase) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
 
 def _leaves(spec: Any) -> list[tuple[Any, Any]]:
     """Each leaf that holds numbers, with its key."""
-    found = []
+    found, changing = [], {}
     for key, leaf in spec.items(True, True):
         key = unravel_key(key)
         names = _path(key)
         if leaf is not None and not isinstance(leaf, theirs.NonTensor) and not any(n.startswith("_") for n in names):
             if any(dim < 0 for dim in leaf.shape):
-                raise TypeError(
-                    f"{key!r} has a shape that changes, {tuple(leaf.shape)}, where -1 is any size: expected one that stays. A transform "
-                    f"can pad it; TransformedEnv(env, ExcludeTransform({key!r})) of torchrl.envs does without an observation"
-                )
+                changing[key] = tuple(leaf.shape)
             found.append((key, leaf))
+    if changing:
+        shapes = ", ".join(f"{key!r} {shape}" for key, shape in changing.items())
+        raise TypeError(
+            f"shapes change where they have -1, expected such as stay the same: {shapes}. A transform can pad them; observations can be "
+            f"done without: TransformedEnv(env, ExcludeTransform({', '.join(map(repr, changing))})) of torchrl.envs"
+        )
     return found
 
 

@@ -126,6 +126,12 @@ impl EnvHandle {
         self.spec.states.iter().map(names).collect()
     }
 
+    /// Names of the observations that are flags of groups.
+    #[getter]
+    fn flags(&self) -> Vec<Vec<String>> {
+        self.spec.flags.iter().map(names).collect()
+    }
+
     /// Names of actions, each with that of the observation that says which choices are legal.
     #[getter]
     fn masks(&self) -> Vec<(Vec<String>, Vec<String>)> {

@@ -37,7 +37,14 @@ impl Source {
             Self::Make(make) => (call(make.bind(py), None, keeper)?, false),
             Self::Own(object) => (object.bind(py).clone(), true),
         };
-        match Loan::of(&object, keeper).map_err(EnvError::failed)? {
+        let loan = || Loan::of(&object, keeper);
+        // Who had it may be garbage, which the traceback of an exception easily is.
+        let again = || {
+            py.import("gc")?.call_method0("collect")?;
+            loan()
+        };
+        let lent = loan().and_then(|lent| lent.map_or_else(again, |loan| Ok(Some(loan))));
+        match lent.map_err(EnvError::failed)? {
             None => Err(in_use(&object, own)),
             Some(loan) => Ok(Held {
                 object: keeper.keep(&object),
