@@ -90,8 +90,16 @@ impl Lease {
     /// dimension of their own. The last dimension is named `"time"`.
     ///
     /// # Errors
-    /// None that a well-made layout can cause; passed on from [`TensorDict::set`].
+    /// [`TensorError::Index`] for a part that the slab does not have.
     pub fn part(&self, part: usize) -> Result<TensorDict, TensorError> {
+        let parts = self.commits.len();
+        if part >= parts {
+            return Err(TensorError::Index {
+                index: part,
+                dim: 0,
+                size: parts,
+            });
+        }
         let first_row = self.layout().shares.steps[..part].iter().sum();
         self.view(first_row, &[(Dim::Time, self.commits[part].steps)])
     }
@@ -100,7 +108,7 @@ impl Lease {
     /// every part but the last is whole, so that the frames lie one behind the other. `None` elsewhere.
     ///
     /// # Errors
-    /// As [`part`](Self::part).
+    /// None that a well-made layout can cause; passed on from [`TensorDict::set`].
     pub fn flat(&self) -> Result<Option<TensorDict>, TensorError> {
         let shares = &self.layout().shares;
         let whole = self.commits.iter().zip(&shares.steps);
@@ -119,7 +127,7 @@ impl Lease {
     /// elsewhere.
     ///
     /// # Errors
-    /// As [`part`](Self::part).
+    /// As [`flat`](Self::flat).
     pub fn stacked(&self) -> Result<Option<TensorDict>, TensorError> {
         let steps = self.layout().shares.steps[0];
         let whole = self.commits.iter().zip(&self.layout().shares.steps);

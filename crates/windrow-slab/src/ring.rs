@@ -125,6 +125,9 @@ impl Ring {
     }
 
     /// Waits until `worker` may fill a part, and lends it; `None` once the ring is stopped.
+    ///
+    /// # Panics
+    /// When the ring has no such worker: they are counted from 0, and [`RingSpec::workers`] says how many there are.
     #[must_use]
     pub fn claim(self: &Arc<Self>, worker: usize) -> Option<Part> {
         self.room
@@ -143,6 +146,9 @@ impl Ring {
     /// # Errors
     /// [`SlabError::Exhausted`] when only batches that are still alive keep the worker from going on,
     /// [`SlabError::NoMemory`] when there is none for another slab.
+    ///
+    /// # Panics
+    /// As [`claim`](Self::claim).
     pub fn try_claim(self: &Arc<Self>, worker: usize) -> Result<Option<Part>, SlabError> {
         let lent = self.locked(|state| match state.lend(&self.fixed, worker) {
             Ok(lent) => Ok(Some(lent)),
@@ -249,6 +255,9 @@ impl Ring {
     /// Lets `worker` fill no more parts. One that it has given back, or gives back from now on, counts as committed without a
     /// step, and one that is out may still be committed; by worker, its part of every slab from now on stays empty, while by
     /// arrival others fill what it would have. Returns whether parts stay empty. Retiring it again changes nothing.
+    ///
+    /// # Panics
+    /// As [`claim`](Self::claim).
     pub fn retire(&self, worker: usize) -> bool {
         let own = self.locked(|state| state.retire(&self.fixed, worker));
         self.ring_all();

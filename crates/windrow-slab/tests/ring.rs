@@ -60,6 +60,18 @@ fn a_slab_is_whole_with_its_last_part() {
 }
 
 #[test]
+fn a_part_that_a_slab_does_not_have_is_an_error() {
+    let ring = ring(Order::ByWorker, 1, 1, 0, 1);
+    ring.request().unwrap();
+    fill(ring.claim(0).unwrap(), 0);
+    let error = ring.try_next().unwrap().part(1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "index 1 is out of range for dimension 0 of size 1"
+    );
+}
+
+#[test]
 fn no_worker_runs_further_ahead_than_it_may() {
     let ring = ring(Order::ByWorker, 1, 1, 1, 8);
     fill(ring.claim(0).unwrap(), 0);
