@@ -60,6 +60,27 @@ fn a_slab_is_whole_with_its_last_part() {
 }
 
 #[test]
+fn whole_parts_lie_side_by_side_and_parts_cut_short_do_not() {
+    let ring = ring(Order::ByWorker, 2, 2, 0, 4);
+    ring.request().unwrap();
+    fill(ring.claim(0).unwrap(), 3);
+    fill(ring.claim(1).unwrap(), 5);
+    let stacked = ring.try_next().unwrap().stacked().unwrap().unwrap();
+    assert_eq!(stacked.batch_size(), [2, 2, 4]);
+    assert_eq!(
+        actions(&stacked),
+        [[3; 8], [5; 8]].concat(),
+        "each part in its place"
+    );
+    ring.request().unwrap();
+    let mut short = ring.claim(0).unwrap();
+    short.shorten(3);
+    fill(short, 3);
+    fill(ring.claim(1).unwrap(), 5);
+    assert!(ring.try_next().unwrap().stacked().unwrap().is_none());
+}
+
+#[test]
 fn a_part_that_a_slab_does_not_have_is_an_error() {
     let ring = ring(Order::ByWorker, 1, 1, 0, 1);
     ring.request().unwrap();
@@ -463,9 +484,12 @@ fn at_the_end_the_consumer_is_told_and_workers_wait_until_it_is_moved() {
     ring.end_at(1);
     fill(ring.claim(0).unwrap(), 0);
     assert!(ring.try_claim(0).unwrap().is_none());
+    assert!(!ring.is_at_end());
     assert_eq!(ring.next().unwrap().seq(), 0);
+    assert!(ring.is_at_end());
     assert_eq!(ring.next().unwrap_err(), SlabError::Stopped);
     ring.end_at(2);
+    assert!(!ring.is_at_end());
     fill(ring.claim(0).unwrap(), 1);
     assert_eq!(ring.next().unwrap().seq(), 1);
     assert!(ring.try_claim(0).unwrap().is_none());
