@@ -286,6 +286,18 @@ fn dropping_each_batch_takes_one_slab_only() {
 }
 
 #[test]
+fn asking_again_while_a_slab_is_being_filled_makes_no_other() {
+    let ring = ring(Order::ByWorker, 1, 1, 0, 4);
+    ring.request().unwrap();
+    let part = ring.claim(0).unwrap();
+    ring.request().unwrap();
+    assert_eq!(ring.slabs(), 1);
+    fill(part, 1);
+    ring.request().unwrap();
+    assert_eq!(ring.slabs(), 1);
+}
+
+#[test]
 fn root_flags_are_clean_whatever_was_in_the_memory() {
     let ring = ring(Order::ByWorker, 1, 1, 0, 1);
     for _ in 0..2 {

@@ -52,6 +52,7 @@ fn open(path: &Path, capacity: usize) -> Result<Store, StoreError> {
 #[test]
 fn rows_go_on_at_the_first_behind_the_last() {
     let store = store(5);
+    assert_eq!(store.capacity(), 5);
     store.write(3, &frames(&[10, 11, 12])).unwrap();
     assert_eq!((store.cursor(), store.written()), (1, 3));
     let reader = store.read();
