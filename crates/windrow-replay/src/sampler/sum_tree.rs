@@ -235,6 +235,14 @@ mod tests {
     use super::SumTree;
 
     #[test]
+    fn where_rounding_leads_to_a_zero_the_nearest_before_it_is_drawn() {
+        let mut tree = SumTree::new(40);
+        tree.set([(3, 1.0), (10, 2.0)]);
+        let near = [2, 3, 9, 10, 20].map(|place| tree.positive_near(place));
+        assert_eq!(near, [3, 3, 3, 10, 10]);
+    }
+
+    #[test]
     fn zero_is_never_drawn() {
         for len in [1, 15, 16, 17, 300, 5000] {
             let mut tree = SumTree::new(len);
