@@ -7,12 +7,13 @@ mod frames;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tensordict::TensorDict;
+use tensordict::{DType, TensorDict};
 use windrow_collect::{
     CatResults, Collector, CollectorBuilder, Delivery, MultiAsyncCollector, MultiSyncCollector,
 };
 use windrow_env::testing::LedgerEnv;
-use windrow_slab::{Sink, SinkError, WriterId};
+use windrow_env::{Env, EnvError, EnvSpec, Outcome, Spec};
+use windrow_slab::{Key, Row, RowMut, Sink, SinkError, WriterId};
 
 use frames::{frames, mask};
 
@@ -42,6 +43,16 @@ fn a_batch_that_was_cut_short_keeps_its_shape_and_says_which_frames_there_are() 
         (stacked(2), vec![2, 20], 2),
         (stacked(2).num_envs(2), vec![2, 2, 10], 4),
         (stacked(2).preemptive_threshold(0.0), vec![2, 20], 2),
+        (
+            MultiAsyncCollector::builder(LedgerEnv::from_seed)
+                .num_workers(2)
+                .delivery(Delivery::FirstCome {
+                    workers_per_batch: 2,
+                })
+                .cat_results(CatResults::Stack),
+            vec![2, 20],
+            2,
+        ),
     ];
     for (builder, size, rows) in cases {
         let shown = format!("{builder:?}");
@@ -128,5 +139,64 @@ fn the_short_batch_is_the_last_one_also_where_others_are_slower() {
             .map(|batch| batch.unwrap().numel())
             .collect();
         assert_eq!(frames, [10, 10, 10, 10, 5]);
+    }
+}
+
+/// Two agents with flags of their own, none of which is ever up, and another entry that is called like one.
+struct Agents(EnvSpec);
+
+impl Agents {
+    fn new() -> Self {
+        let flag = || Spec::unbounded(DType::Bool, [2, 1]);
+        let entries = ["done", "terminated", "truncated"].map(|name| (name, flag()));
+        let observation = Spec::composite([
+            ("agents", Spec::composite(entries)),
+            ("heard", Spec::composite([("done", flag())])),
+        ]);
+        let mut spec = EnvSpec::new("agents", observation, Spec::discrete(2));
+        spec.flags = ["done", "terminated", "truncated"]
+            .map(|name| ("agents", name).into())
+            .to_vec();
+        Self(spec)
+    }
+}
+
+impl Env for Agents {
+    fn spec(&self) -> &EnvSpec {
+        &self.0
+    }
+
+    fn reset(&mut self, _: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
+        for place in 0..4 {
+            obs.get_mut(Key::<bool>::new(place))?.fill(false);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, _: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        self.reset(None, obs)?;
+        Ok(Outcome::default())
+    }
+}
+
+#[test]
+fn the_last_step_of_a_batch_is_marked_as_truncated_for_groups_too() {
+    let mut collector = Collector::builder(Agents::new)
+        .set_truncated(true)
+        .frames_per_batch(3)
+        .build()
+        .unwrap();
+    for _ in 0..2 {
+        let batch = collector.next().unwrap().unwrap();
+        let flags = |path: &[&str]| batch.get(path).unwrap().to_vec::<bool>().unwrap();
+        let last = [false, false, false, false, true, true];
+        assert_eq!(flags(&["next", "agents", "done"]), last);
+        assert_eq!(flags(&["next", "agents", "truncated"]), last);
+        for never in [["next", "agents", "terminated"], ["next", "heard", "done"]] {
+            assert_eq!(flags(&never), [false; 6], "{never:?}");
+        }
+        for name in ["done", "terminated", "truncated"] {
+            assert_eq!(flags(&["agents", name]), [false; 6], "{name} at the root");
+        }
     }
 }
