@@ -79,6 +79,15 @@ impl Consumer {
             .map_or(0, |batcher| batcher.clear() as u64)
     }
 
+    /// What is to be written of a batch: its frames without padding. Before the post-processing, which may drop the mask;
+    /// episodes side by side are padded only by it.
+    pub(crate) fn only_frames(&self, batch: TensorDict) -> Result<TensorDict, TensorError> {
+        match self.split_trajs {
+            true => Ok(batch),
+            false => unpadded(batch),
+        }
+    }
+
     /// Applies the post-processing to batch number `number`, and shows it to the hook.
     pub(crate) fn finish(
         &mut self,

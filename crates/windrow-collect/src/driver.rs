@@ -73,7 +73,7 @@ impl Driver {
                 batches.push(group);
             }
         } else {
-            batches.push(self.assemble(&slabs)?);
+            batches.push(self.consumer.only_frames(self.assemble(&slabs)?)?);
         }
         let number = self.core.tally().batches;
         batches

@@ -7,7 +7,7 @@ mod frames;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tensordict::{DType, TensorDict};
+use tensordict::{DType, TensorDict, TensorError};
 use windrow_collect::{
     CatResults, Collector, CollectorBuilder, Delivery, MultiAsyncCollector, MultiSyncCollector,
 };
@@ -99,9 +99,12 @@ fn padding_of_a_batch_that_was_cut_short_is_not_taken_for_frames() {
     let one = || Collector::builder(LedgerEnv::from_seed);
     assert_eq!(size_of(one().num_envs(2).split_trajs(true)), [2, 1]);
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let written = Arc::clone(&seen);
-    drop(cut_short(one().replay_buffer(Sizes(written))));
-    assert_eq!(*seen.lock().unwrap(), [1]);
+    let writing = || one().replay_buffer(Sizes(Arc::clone(&seen)));
+    drop(cut_short(writing()));
+    // Nobody could tell afterwards.
+    let without_mask = |batch: TensorDict| Ok::<_, TensorError>(batch.exclude(&["collector"]));
+    drop(cut_short(writing().postproc(without_mask)));
+    assert_eq!(*seen.lock().unwrap(), [1, 1]);
 }
 
 /// Notes how many frames were written.

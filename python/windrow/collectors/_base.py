@@ -14,7 +14,7 @@ from windrow._numbers import whole_or_none
 from windrow._passed_over import pass_over
 from windrow._windrow import CollectorCore
 from windrow.collectors import _arguments
-from windrow.collectors._batches import without_next_observations, without_private
+from windrow.collectors._batches import without_next_observations, without_padding, without_private
 from windrow.collectors._interruptor import Interruptor
 from windrow.collectors._life import EndedByErrors
 from windrow.collectors._reach import Reach, factories_of_envs, factories_of_policies
@@ -282,6 +282,7 @@ class BaseCollector(Reach):
         self._anatomy = _weights.Anatomy(self._policy.source) if is_read else None
         if self._follows and not self._calls_source:
             self._watch_source()
+        self._splits = bool(split_trajs)
         self._interruptor = interruptor
         if interruptor is not None:
             interruptor.register(self._core)
@@ -345,6 +346,9 @@ class BaseCollector(Reach):
         return batch
 
     def _deliver(self, batch: Any) -> Any:
+        if self._replay_buffer is not None and not self._splits:
+            # Before postproc, which may drop the mask: what was not collected is not to be kept.
+            batch = without_padding(batch)
         batch = self._processed(batch)
         if self._replay_buffer is not None:
             self._write(batch)
