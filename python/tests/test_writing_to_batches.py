@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 
-from windrow.collectors import Collector, MultiSyncCollector
+from windrow.collectors import Collector, Interruptor, MultiSyncCollector
 from windrow.data import MultiStep
 
 KINDS = [
@@ -63,3 +63,15 @@ def test_other_columns_do_not_show_it(make: Any, arguments: dict[str, Any]) -> N
             tensor.copy_(~tensor if tensor.dtype == torch.bool else tensor + 1)
             for other, now in leaves(batch).items():
                 assert other == key or torch.equal(now, before[other]), f"{other} shows what was written to {key}"
+
+
+@pytest.mark.parametrize("make", [one, stacked])
+def test_a_batch_in_the_memory_of_one_that_was_cut_short_has_no_mask_of_it(make: Any) -> None:
+    interruptor = Interruptor()
+    with make(frames_per_batch=16, return_same_td=True, interruptor=interruptor) as collector:
+        whole = set(next(collector).keys(True, True))
+        interruptor.stop_collection()
+        assert not next(collector)["collector", "mask"].all()
+        interruptor.start_collection()
+        assert set(next(collector).keys(True, True)) == whole
+        assert next(collector) is next(collector)

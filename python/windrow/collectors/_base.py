@@ -360,8 +360,10 @@ class BaseCollector(Reach):
         return batch
 
     def _into_the_same(self, batch: Any) -> Any:
-        """``batch`` in the memory of the one before; in its own where that has another shape."""
-        if self._same is None or self._same.batch_size != batch.batch_size:
+        """``batch`` in the memory of the one before; in its own where that has another shape or other entries, as the mask of a
+        batch that was cut short."""
+        same = self._same
+        if same is None or same.batch_size != batch.batch_size or _entries(same) != _entries(batch):
             self._same = batch.clone()
         else:
             self._same.update(batch, inplace=True)
@@ -420,3 +422,7 @@ class BaseCollector(Reach):
             f"{stats['workers']} workers {self._placement}, {stats['num_envs']} environments, "
             f"policy={self.policy_backend})"
         )
+
+
+def _entries(batch: Any) -> set[Any]:
+    return set(batch.keys(True, True))
