@@ -9,7 +9,7 @@ use std::time::Duration;
 use windrow_slab::{Lease, Ring};
 
 use crate::CollectError;
-use crate::plan::Placement;
+use crate::config::plan::Placement;
 use crate::worker::Worker;
 
 use inline::Inline;

@@ -1,3 +1,9 @@
+//! Fills parts: the environments, the policy that acts in them, and where they stand.
+
+pub(crate) mod actor;
+pub(crate) mod cursor;
+mod rollout;
+
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -7,17 +13,17 @@ use windrow_env::VecEnv;
 use windrow_policy::{Policy, WeightStore};
 use windrow_slab::{Part, Ring};
 
-use crate::actor::Actor;
-use crate::builder::CollectorBuilder;
-use crate::cursor::{Cursor, Restart};
+use crate::config::builder::CollectorBuilder;
+use crate::config::plan::OnLoss;
 use crate::error::{CollectError, WorkerError, WorkerFault};
-use crate::plan::OnLoss;
 use crate::probe::{NoProbe, Phase, Probe, Profile, Recorder};
-use crate::rollout::rollout;
-use crate::schedule::Schedule;
-use crate::stats::WorkerRecord;
+use crate::shared::schedule::Schedule;
+use crate::shared::stats::WorkerRecord;
+use crate::shared::within::Within;
 use crate::sync::{AtomicI64, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
-use crate::within::Within;
+use crate::worker::actor::Actor;
+use crate::worker::cursor::{Cursor, Restart};
+use crate::worker::rollout::rollout;
 
 /// Environments, the policy that acts in them, and where they stand.
 pub(crate) struct Worker {

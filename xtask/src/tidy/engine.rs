@@ -5,10 +5,10 @@ use super::{Findings, Source, code};
 const FOLDER: &str = "crates/windrow-collect/src/";
 
 /// The only file that steps environments.
-const LOOP: &str = "rollout.rs";
+const LOOP: &str = "worker/rollout.rs";
 
 /// Files that serve every strategy and therefore name none.
-const PLAIN: [&str; 3] = ["worker.rs", LOOP, "cursor.rs"];
+const PLAIN: [&str; 3] = ["worker.rs", LOOP, "worker/cursor.rs"];
 
 /// Names of the strategies, which are chosen when a collector is built.
 const STRATEGIES: [&str; 3] = ["Placement", "Delivery", "Inference"];
@@ -66,11 +66,11 @@ mod tests {
 
     const GOOD: [(&str, &str); 3] = [
         (
-            "rollout.rs",
+            "worker/rollout.rs",
             "for t in 0..n { let s = part.step(t); env.step(a)?; }",
         ),
         ("worker.rs", ""),
-        ("cursor.rs", ""),
+        ("worker/cursor.rs", ""),
     ];
 
     fn problems(files: &[(&str, &str)]) -> Vec<String> {
@@ -90,7 +90,7 @@ mod tests {
             GOOD[0],
             GOOD[1],
             (
-                "cursor.rs",
+                "worker/cursor.rs",
                 "fn a() {}\n#[cfg(test)]\nmod tests { fn b() { env.step(a) } }",
             ),
         ];
@@ -108,7 +108,8 @@ mod tests {
         let found = problems(&files);
         assert_eq!(found.len(), 1);
         assert!(
-            found[0].ends_with("src/rollout.rs:1, crates/windrow-collect/src/evaluator.rs:2"),
+            found[0]
+                .ends_with("src/worker/rollout.rs:1, crates/windrow-collect/src/evaluator.rs:2"),
             "{}",
             found[0]
         );

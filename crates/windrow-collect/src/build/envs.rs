@@ -10,7 +10,7 @@ use windrow_env::{EnvError, EnvSpec, StepCounter, VecEnv};
 
 use super::{not_positive, too_many};
 use crate::CollectError;
-use crate::builder::{CollectorBuilder, EnvMaker};
+use crate::config::builder::{CollectorBuilder, EnvMaker};
 use crate::error::{WorkerError, WorkerFault};
 
 /// One factory for each worker.

@@ -2,9 +2,9 @@
 
 use super::not_positive;
 use crate::CollectError;
-use crate::builder::{CollectorBuilder, Frames};
-use crate::plan::{Delivery, Plan};
-use crate::schedule::{Schedule, even_shares};
+use crate::config::builder::{CollectorBuilder, Frames};
+use crate::config::plan::{Delivery, Plan};
+use crate::shared::schedule::{Schedule, even_shares};
 
 /// Checks the frame counts against each other, and shares a batch out.
 pub(super) fn schedule(

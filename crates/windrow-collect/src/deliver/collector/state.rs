@@ -6,7 +6,7 @@ use tensordict::{NestedKey, Tensor, TensorDict};
 
 use super::Collector;
 use crate::CollectError;
-use crate::core::Core;
+use crate::shared::core::Core;
 use crate::sync::Ordering;
 use crate::worker::Resume;
 

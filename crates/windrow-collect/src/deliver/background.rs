@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::CollectError;
-use crate::driver::Driver;
+use crate::deliver::driver::Driver;
 use crate::error::said;
 use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard};
 

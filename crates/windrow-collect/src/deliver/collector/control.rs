@@ -7,9 +7,9 @@ use std::time::Duration;
 use windrow_policy::Weights;
 
 use super::{Collector, PATIENCE};
-use crate::cursor::Restart;
-use crate::handle::Handle;
+use crate::deliver::handle::Handle;
 use crate::sync::Ordering;
+use crate::worker::cursor::Restart;
 use crate::{CollectError, WorkerError};
 
 impl Collector {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use windrow_env::EnvFactory;
 
 use crate::CollectorBuilder;
-use crate::plan::{Delivery, Placement, Plan};
+use crate::config::plan::{Delivery, Placement, Plan};
 
 /// One worker in a thread of its own, which collects the next batch while the present one is being used.
 #[derive(Debug, Clone, Copy)]

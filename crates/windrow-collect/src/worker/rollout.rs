@@ -3,10 +3,10 @@
 use windrow_env::{Outcomes, VecEnv};
 use windrow_slab::Part;
 
-use crate::actor::Actor;
-use crate::cursor::Cursor;
 use crate::error::WorkerFault;
 use crate::probe::{Phase, Probe};
+use crate::worker::actor::Actor;
+use crate::worker::cursor::Cursor;
 
 /// Fills `part`: the policy acts, the environments step, ended episodes start anew. Ends early, yet after one step at
 /// least, where the part is to be cut short. `probe` is told where the phases end.

@@ -10,11 +10,11 @@ use tensordict::TensorDict;
 use windrow_env::EnvFactory;
 use windrow_slab::SlabError;
 
-use crate::background::Background;
-use crate::core::Core;
-use crate::driver::Driver;
-use crate::plan::Plan;
-use crate::stats::{Stats, WorkerStats};
+use crate::config::plan::Plan;
+use crate::deliver::background::Background;
+use crate::deliver::driver::Driver;
+use crate::shared::core::Core;
+use crate::shared::stats::{Stats, WorkerStats};
 use crate::sync::Ordering;
 use crate::{CollectError, CollectorBuilder, WorkerError};
 

@@ -6,10 +6,10 @@ use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_slab::{Layout, SlabError};
 
 use crate::CollectError;
-use crate::consumer::{Consumer, Filled, assemble, put_together, unpadded};
-use crate::core::Core;
+use crate::config::plan::Delivery;
+use crate::deliver::consumer::{Consumer, Filled, assemble, put_together, unpadded};
 use crate::placement::Crew;
-use crate::plan::Delivery;
+use crate::shared::core::Core;
 use crate::sync::Ordering;
 
 pub(crate) struct Driver {

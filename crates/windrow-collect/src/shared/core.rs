@@ -7,11 +7,11 @@ use windrow_policy::{Policy, WeightUpdater, Weights};
 use windrow_slab::Ring;
 
 use crate::CollectError;
-use crate::cursor::Restart;
-use crate::outlet::Outlet;
-use crate::plan::{CatResults, Plan};
-use crate::stats::{Stats, Tally, WorkerRecord, WorkerStats};
+use crate::config::plan::{CatResults, Plan};
+use crate::deliver::outlet::Outlet;
+use crate::shared::stats::{Stats, Tally, WorkerRecord, WorkerStats};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::worker::cursor::Restart;
 use crate::worker::{Shared, lock};
 
 /// Where weights come from when none are given.

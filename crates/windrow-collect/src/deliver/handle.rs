@@ -3,10 +3,10 @@ use std::sync::Arc;
 use tensordict::TensorDict;
 use windrow_policy::Weights;
 
-use crate::core::Core;
-use crate::cursor::Restart;
+use crate::shared::core::Core;
+use crate::shared::within::Within;
 use crate::sync::Ordering;
-use crate::within::Within;
+use crate::worker::cursor::Restart;
 use crate::{CollectError, Stats, WorkerError, WorkerStats};
 
 /// Stops a collector, or its present batch, and sees to its weights, seeds and figures, from any thread: also while the collector waits for a

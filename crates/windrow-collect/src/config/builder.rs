@@ -9,13 +9,13 @@ use windrow_slab::Sink;
 
 use crate::CollectError;
 use crate::build::build;
-use crate::collector::Collector;
-use crate::consumer::Consumer;
-use crate::core::WeightSource;
-use crate::cursor::CursorOptions;
-use crate::plan::{CatResults, Delivery, OnLoss, Placement, Plan};
+use crate::config::plan::{CatResults, Delivery, OnLoss, Placement, Plan};
+use crate::deliver::collector::Collector;
+use crate::deliver::consumer::Consumer;
+use crate::shared::core::WeightSource;
 use crate::trajectories::TrajFormat;
 use crate::worker::IsInterruption;
+use crate::worker::cursor::CursorOptions;
 
 /// Slabs that a collector may grow to when batches are kept alive.
 const MAX_SLABS: usize = 64;

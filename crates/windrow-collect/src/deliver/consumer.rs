@@ -4,7 +4,7 @@ use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_slab::Lease;
 
 use crate::CollectError;
-use crate::plan::CatResults;
+use crate::config::plan::CatResults;
 use crate::postproc::split_trajectories;
 use crate::trajectories::{IDS, MASK, TrajectoryBatcher, rebuilt};
 
