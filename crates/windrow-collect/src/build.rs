@@ -13,16 +13,20 @@ use crate::config::builder::{CollectorBuilder, EnvMaker};
 use crate::config::plan::Delivery;
 use crate::deliver::collector::Collector;
 use crate::deliver::consumer::Consumer;
+use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
 use crate::deliver::outlet::Outlet;
 use crate::placement::Crew;
-use crate::shared::core::{Core, Supply};
+use crate::shared::orders::Restart;
+use crate::shared::publisher::WeightPublisher;
+use crate::shared::reports::LossRule;
 use crate::shared::stats::Tally;
+use crate::shared::{LocalDesk, Shared};
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::trajectories::TrajectoryBatcher;
 use crate::worker::actor::{Actor, describe};
-use crate::worker::cursor::{Cursor, CursorOptions, Restart, TrajIds};
-use crate::worker::{Maker, Shared, Worker};
+use crate::worker::cursor::{Cursor, CursorOptions, TrajIds};
+use crate::worker::{Maker, Worker};
 use envs::{EnvOptions, common, env_makers, guarded, make_all};
 use frames::schedule;
 
@@ -54,7 +58,11 @@ pub(crate) fn build(
         .and_then(|layout| Ring::new(layout, ring_spec(&chosen, workers)))
         .map_err(|error| unbuilt(error, &spec, &record, schedule.frames_per_batch()))?;
     ring.end_at(schedule.end());
-    let shared = Arc::new(Shared::new(schedule, workers, &chosen));
+    let loss_rule = LossRule {
+        on_loss: chosen.on_loss,
+        is_interruption: chosen.is_interruption,
+    };
+    let shared = Arc::new(Shared::new(Arc::clone(&ring), schedule, workers, loss_rule));
     let ids = TrajIds {
         base: 0,
         total_envs: workers * num_envs,
@@ -73,18 +81,21 @@ pub(crate) fn build(
         .map(|(id, ((env, actor), maker))| {
             let envs = (id * num_envs) as u32..((id + 1) * num_envs) as u32;
             Ok(Worker {
-                id,
+                desk: LocalDesk::new(id, Arc::clone(&shared)),
                 cursor: Cursor::new(&spec, envs, ids, seed, first_episodes, cursor)?,
                 env,
                 actor,
-                ring: Arc::clone(&ring),
-                shared: Arc::clone(&shared),
                 maker: worker_maker(id, maker, &chosen),
-                losses: 0,
             })
         })
         .collect::<Result<Vec<_>, CollectError>>()?;
     let core = Arc::new(Core {
+        publisher: WeightPublisher::new(
+            Arc::clone(&shared),
+            reference,
+            chosen.updater,
+            chosen.weight_source,
+        ),
         ring,
         shared,
         plan,
@@ -93,11 +104,6 @@ pub(crate) fn build(
         num_envs,
         outlet: chosen.sink.map(|sink| Arc::new(Outlet::new(sink))),
         tally: Mutex::new(Tally::default()),
-        supply: Mutex::new(Supply {
-            reference,
-            updater: chosen.updater,
-        }),
-        source: Mutex::new(chosen.weight_source),
         forget: AtomicBool::new(false),
         seed: AtomicU64::new(seed),
         over: AtomicBool::new(false),

@@ -3,6 +3,7 @@
 pub(crate) mod background;
 pub(crate) mod collector;
 pub(crate) mod consumer;
+pub(crate) mod core;
 pub(crate) mod driver;
 pub(crate) mod handle;
 pub(crate) mod outlet;

@@ -10,6 +10,7 @@ use windrow_slab::{Lease, Ring};
 
 use crate::CollectError;
 use crate::config::plan::Placement;
+use crate::shared::LocalDesk;
 use crate::worker::Worker;
 
 use inline::Inline;
@@ -23,7 +24,7 @@ pub(crate) enum Crew {
 }
 
 impl Crew {
-    pub(crate) fn new(placement: Placement, workers: Vec<Worker>) -> Self {
+    pub(crate) fn new(placement: Placement, workers: Vec<Worker<LocalDesk>>) -> Self {
         match placement {
             Placement::Inline => Self::Inline(Inline::new(workers)),
             Placement::Threads => Self::Threads(Threads::new(workers)),

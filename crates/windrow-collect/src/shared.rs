@@ -1,6 +1,22 @@
-//! The state that workers and the consumer share.
+//! What workers and the consumer share: control goes to the workers, reports come back.
+//!
+//! | to a worker | from a worker |
+//! |---|---|
+//! | the [`Schedule`](schedule::Schedule): steps of each part, random or not | [`Reports`](reports::Reports): progress, counters, lost workers, errors |
+//! | [`Orders`](orders::Orders): restart, resume | its part, committed or given back |
+//! | the newest weights | its recorder, when it is profiled |
+//!
+//! The consumer holds [`Shared`]. A worker sees it through a [`Desk`](desk::Desk) only.
 
-pub(crate) mod core;
+pub(crate) mod desk;
+mod local_desk;
+pub(crate) mod orders;
+pub(crate) mod publisher;
+pub(crate) mod reentrancy;
+pub(crate) mod reports;
 pub(crate) mod schedule;
+mod state;
 pub(crate) mod stats;
-pub(crate) mod within;
+
+pub(crate) use local_desk::LocalDesk;
+pub(crate) use state::Shared;

@@ -18,3 +18,10 @@ pub(crate) use std::{
     },
     thread::{Builder, JoinHandle},
 };
+
+/// The guard of `mutex`; nothing that is locked in this crate is left half changed by a panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

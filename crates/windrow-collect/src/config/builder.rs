@@ -12,9 +12,9 @@ use crate::build::build;
 use crate::config::plan::{CatResults, Delivery, OnLoss, Placement, Plan};
 use crate::deliver::collector::Collector;
 use crate::deliver::consumer::Consumer;
-use crate::shared::core::WeightSource;
+use crate::shared::publisher::WeightSource;
+use crate::shared::reports::IsInterruption;
 use crate::trajectories::TrajFormat;
-use crate::worker::IsInterruption;
 use crate::worker::cursor::CursorOptions;
 
 /// Slabs that a collector may grow to when batches are kept alive.

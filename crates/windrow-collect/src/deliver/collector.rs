@@ -12,8 +12,8 @@ use windrow_slab::SlabError;
 
 use crate::config::plan::Plan;
 use crate::deliver::background::Background;
+use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
-use crate::shared::core::Core;
 use crate::shared::stats::{Stats, WorkerStats};
 use crate::sync::Ordering;
 use crate::{CollectError, CollectorBuilder, WorkerError};
@@ -304,7 +304,9 @@ impl Collector {
             Some(other) => return Err(other),
             None => Vec::new(),
         };
-        workers.extend(std::iter::from_fn(|| self.core.shared.take_failure()));
+        workers.extend(std::iter::from_fn(|| {
+            self.core.shared.reports.take_failure()
+        }));
         match (workers.pop(), workers.is_empty()) {
             (None, _) => Ok(()),
             (Some(only), true) => Err(only.into()),

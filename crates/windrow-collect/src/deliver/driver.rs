@@ -8,8 +8,8 @@ use windrow_slab::{Layout, SlabError};
 use crate::CollectError;
 use crate::config::plan::Delivery;
 use crate::deliver::consumer::{Consumer, Filled, assemble, put_together, unpadded};
+use crate::deliver::core::Core;
 use crate::placement::Crew;
-use crate::shared::core::Core;
 use crate::sync::Ordering;
 
 pub(crate) struct Driver {
@@ -172,7 +172,7 @@ impl Driver {
             return Ok(None);
         }
         if self.consumer.update_at_each_batch {
-            self.core.push_from_source()?;
+            self.core.publisher.publish_from_source()?;
         }
         if let Some(hook) = &mut self.consumer.pre_collect_hook {
             hook();
@@ -229,6 +229,7 @@ impl Driver {
                 CollectError::Slab(SlabError::Stopped) => self
                     .core
                     .shared
+                    .reports
                     .take_failure()
                     .map_or(CollectError::ShutDown, CollectError::from),
                 other => other,

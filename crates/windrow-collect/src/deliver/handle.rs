@@ -3,10 +3,10 @@ use std::sync::Arc;
 use tensordict::TensorDict;
 use windrow_policy::Weights;
 
-use crate::shared::core::Core;
-use crate::shared::within::Within;
+use crate::deliver::core::Core;
+use crate::shared::orders::Restart;
+use crate::shared::reentrancy::ReentrancyGuard;
 use crate::sync::Ordering;
-use crate::worker::cursor::Restart;
 use crate::{CollectError, Stats, WorkerError, WorkerStats};
 
 /// Stops a collector, or its present batch, and sees to its weights, seeds and figures, from any thread: also while the collector waits for a
@@ -49,7 +49,7 @@ impl Handle {
     /// As there.
     pub fn update_policy_weights(&self, weights: &Weights) -> Result<i64, CollectError> {
         self.check_running()?;
-        self.core.push_weights(weights)
+        self.core.publisher.publish(weights)
     }
 
     /// As [`Collector::update_worker_weights`](crate::Collector::update_worker_weights).
@@ -62,13 +62,13 @@ impl Handle {
         weights: &Weights,
     ) -> Result<i64, CollectError> {
         self.check_running()?;
-        self.core.push_weights_to(worker, weights)
+        self.core.publisher.publish_to(worker, weights)
     }
 
     /// A copy of the weights that were published last.
     #[must_use]
     pub fn policy_weights(&self) -> Weights {
-        self.core.weights()
+        self.core.publisher.newest()
     }
 
     /// Slabs allocated so far; see [`Stats::slabs`](crate::Stats::slabs).
@@ -115,13 +115,13 @@ impl Handle {
     /// there waits for itself.
     #[must_use]
     pub fn is_within(&self) -> bool {
-        Within::is_at(&self.core.shared)
+        ReentrancyGuard::is_within(self.core.shared.collector)
     }
 
     /// As [`Collector::take_losses`](crate::Collector::take_losses).
     #[must_use]
     pub fn take_losses(&self) -> Vec<WorkerError> {
-        self.core.shared.take_losses()
+        self.core.shared.reports.take_losses()
     }
 
     fn check_running(&self) -> Result<(), CollectError> {

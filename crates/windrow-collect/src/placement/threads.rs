@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 use windrow_slab::{Lease, Ring, SlabError};
 
 use crate::error::{WorkerError, WorkerFault};
+use crate::shared::LocalDesk;
+use crate::shared::desk::Desk;
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::sync::{Builder, JoinHandle};
 use crate::worker::Worker;
@@ -11,7 +13,7 @@ use crate::worker::Worker;
 /// Workers in threads of their own, which start with the first batch that is asked for.
 #[derive(Debug)]
 pub(crate) struct Threads {
-    waiting: Vec<Worker>,
+    waiting: Vec<Worker<LocalDesk>>,
     running: Vec<JoinHandle<()>>,
     /// A word from each thread that has ended.
     ended: Option<Receiver<()>>,
@@ -20,7 +22,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    pub(crate) fn new(workers: Vec<Worker>) -> Self {
+    pub(crate) fn new(workers: Vec<Worker<LocalDesk>>) -> Self {
         Self {
             waiting: workers,
             running: Vec::new(),
@@ -33,15 +35,15 @@ impl Threads {
         if !self.waiting.is_empty() {
             let (end, ended) = channel();
             self.ended = Some(ended);
-            self.start(ring, &end);
+            self.start(&end);
         }
         ring.next()
     }
 
-    fn start(&mut self, ring: &Ring, end: &Sender<()>) {
+    fn start(&mut self, end: &Sender<()>) {
         for worker in self.waiting.drain(..) {
-            let name = format!("windrow-worker-{}", worker.id);
-            let (id, shared) = (worker.id, Arc::clone(&worker.shared));
+            let mut desk = worker.desk.clone();
+            let name = format!("windrow-worker-{}", desk.worker());
             let end = end.clone();
             let run = move || {
                 worker.contained(Worker::run);
@@ -52,7 +54,11 @@ impl Threads {
                 Ok(thread) => self.running.push(thread),
                 // Without one of its workers a collector would wait for ever.
                 Err(error) => {
-                    shared.fail(ring, WorkerError::new(id, None, WorkerFault::Start(error)))
+                    desk.fail(WorkerError::new(
+                        desk.worker(),
+                        None,
+                        WorkerFault::Start(error),
+                    ));
                 }
             }
         }

@@ -3,8 +3,6 @@ use std::time::{Duration, Instant};
 
 use windrow_slab::Commit;
 
-use crate::sync::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-
 /// What a collector has done so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -70,42 +68,6 @@ pub struct WorkerStats {
     pub policy_version: i64,
     /// How many versions the newest weights are ahead of these.
     pub policy_lag: i64,
-}
-
-/// What a worker notes of itself.
-#[derive(Debug, Default)]
-pub(crate) struct WorkerRecord {
-    frames: AtomicU64,
-    parts: AtomicU64,
-    version: AtomicI64,
-    pub(crate) restarts: AtomicU64,
-    /// Nanoseconds that it has waited for a part.
-    pub(crate) waited: AtomicU64,
-    pub(crate) gone: AtomicBool,
-}
-
-impl WorkerRecord {
-    /// A part of `frames` frames was filled by weights of this version.
-    pub(crate) fn collected(&self, frames: u64, version: i64) {
-        self.frames.fetch_add(frames, Ordering::Relaxed);
-        self.parts.fetch_add(1, Ordering::Relaxed);
-        self.version.store(version, Ordering::Relaxed);
-    }
-
-    /// What worker `worker` has noted, where `newest` is the newest version of its weights.
-    pub(crate) fn stats(&self, worker: usize, newest: i64) -> WorkerStats {
-        let policy_version = self.version.load(Ordering::Relaxed);
-        WorkerStats {
-            worker,
-            frames: self.frames.load(Ordering::Relaxed),
-            parts: self.parts.load(Ordering::Relaxed),
-            restarts: self.restarts.load(Ordering::Relaxed),
-            alive: !self.gone.load(Ordering::Relaxed),
-            waited: Duration::from_nanos(self.waited.load(Ordering::Relaxed)),
-            policy_version,
-            policy_lag: (newest - policy_version).max(0),
-        }
-    }
 }
 
 /// How many versions behind the newest one parts were collected.

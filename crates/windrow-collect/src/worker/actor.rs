@@ -1,7 +1,7 @@
 use tensordict::{NestedKey, for_dtype};
 use windrow_env::EnvSpec;
 use windrow_policy::{
-    EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, Published, RandomPolicy, WeightStore,
+    EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, Published, RandomPolicy,
 };
 use windrow_slab::{Key, LeafSpec, Step};
 
@@ -79,18 +79,14 @@ impl Actor {
         self.forgotten = true;
     }
 
-    /// Takes over the newest weights for worker `worker`.
+    /// Takes over the weights that `newer` gives for the version held at present; `None` asks for the newest ones, whatever
+    /// their version.
     pub(crate) fn refresh(
         &mut self,
-        store: &WeightStore,
-        worker: usize,
+        newer: impl FnOnce(Option<i64>) -> Option<Published>,
     ) -> Result<(), PolicyError> {
-        let newest = if self.forgotten {
-            store.newest(worker)
-        } else {
-            store.other_than(self.version, worker)
-        };
-        if let Some(Published { version, weights }) = newest {
+        let held = (!self.forgotten).then_some(self.version);
+        if let Some(Published { version, weights }) = newer(held) {
             self.policy.load(&weights)?;
             self.version = version;
         }

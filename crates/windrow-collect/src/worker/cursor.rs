@@ -6,7 +6,7 @@ use windrow_policy::EnvRows;
 use windrow_slab::{Key, Part, PartRows, RowBlock, RowsMut, SlabError, Step};
 
 use crate::error::{Place, WorkerFault};
-use crate::worker::Resume;
+use crate::shared::orders::{Restart, Resume};
 
 /// Where each environment of a worker stands: what lasts from one part to the next.
 #[derive(Debug)]
@@ -52,17 +52,6 @@ impl TrajIds {
     fn id(self, env: u32, episode: u64) -> i64 {
         self.base + episode as i64 * self.total_envs as i64 + i64::from(env)
     }
-}
-
-/// How all environments of a cursor begin new episodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Restart {
-    /// Their generators go on.
-    Unseeded,
-    /// Environment `i` is seeded with `seed + i`, or all with `seed`, and noise begins anew.
-    Seeded { seed: u64, same: bool },
-    /// From the seed, the environment and its frame, so that no episode is repeated.
-    Resumed,
 }
 
 impl Cursor {

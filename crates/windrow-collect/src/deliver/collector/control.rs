@@ -8,8 +8,8 @@ use windrow_policy::Weights;
 
 use super::{Collector, PATIENCE};
 use crate::deliver::handle::Handle;
+use crate::shared::orders::Restart;
 use crate::sync::Ordering;
-use crate::worker::cursor::Restart;
 use crate::{CollectError, WorkerError};
 
 impl Collector {
@@ -20,7 +20,7 @@ impl Collector {
     /// [`CollectError::Policy`] naming a tensor that is missing, unknown or misshapen; the old weights then stay.
     pub fn update_policy_weights(&mut self, weights: &Weights) -> Result<i64, CollectError> {
         self.check_running()?;
-        self.core.push_weights(weights)
+        self.core.publisher.publish(weights)
     }
 
     /// As [`update_policy_weights`](Self::update_policy_weights), for worker `worker` alone.
@@ -33,7 +33,7 @@ impl Collector {
         weights: &Weights,
     ) -> Result<i64, CollectError> {
         self.check_running()?;
-        self.core.push_weights_to(worker, weights)
+        self.core.publisher.publish_to(worker, weights)
     }
 
     /// As [`update_policy_weights`](Self::update_policy_weights), with weights from the
@@ -43,13 +43,13 @@ impl Collector {
     /// As there, and [`CollectError::Workers`] without a source.
     pub fn update_policy_weights_from_source(&mut self) -> Result<i64, CollectError> {
         self.check_running()?;
-        self.core.push_from_source()
+        self.core.publisher.publish_from_source()
     }
 
     /// A copy of the weights that were published last.
     #[must_use]
     pub fn policy_weights(&self) -> Weights {
-        self.core.weights()
+        self.core.publisher.newest()
     }
 
     /// Seeds environment `i` with `seed + i` (or all with `seed`, when `static_seed`) and the policy's noise with `seed`;
@@ -80,7 +80,7 @@ impl Collector {
     /// [`CollectorBuilder::on_loss`](crate::CollectorBuilder::on_loss).
     #[must_use]
     pub fn take_losses(&self) -> Vec<WorkerError> {
-        self.core.shared.take_losses()
+        self.core.shared.reports.take_losses()
     }
 
     /// Lets workers finish the part that they are at and start no other, until what is returned is dropped. Nothing that was

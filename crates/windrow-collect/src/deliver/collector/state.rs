@@ -6,9 +6,9 @@ use tensordict::{NestedKey, Tensor, TensorDict};
 
 use super::Collector;
 use crate::CollectError;
-use crate::shared::core::Core;
+use crate::deliver::core::Core;
+use crate::shared::orders::Resume;
 use crate::sync::Ordering;
-use crate::worker::Resume;
 
 impl Collector {
     /// What it takes to go on later: `frames`, `iter`, `seed`, `next_frame`, `policy_version`, `("traj_pool", "traj_id")` and
@@ -48,7 +48,7 @@ impl Collector {
         let traj_id = traj_id.next_multiple_of(envs) as i64;
         let weights = state.get_dict("policy_state_dict")?;
         let core = Arc::clone(&self.core);
-        core.check_weights(weights)?;
+        core.publisher.check(weights)?;
         core.ring.pause();
         // What was collected ahead belongs to the state before.
         while core.ring.try_next().is_some() {}
@@ -57,21 +57,14 @@ impl Collector {
             // An earlier state brings ids back that were used since.
             outlet.renumber();
         }
-        let shared = &core.shared;
-        shared.weights.restore(version, weights);
-        shared.next_traj_id.store(traj_id, Ordering::Relaxed);
-        shared.next_frame.store(next_frame, Ordering::Relaxed);
+        core.shared.weights.restore(version, weights);
         core.tally().go_on_from(frames, batches);
         core.seed.store(seed, Ordering::Relaxed);
-        for worker in 0..core.workers() {
-            let mut mail = shared.mail(worker);
-            mail.restart = None;
-            mail.resume = Some(Resume {
-                frame: next_frame,
-                traj_id,
-                seed,
-            });
-        }
+        core.shared.resume(Resume {
+            frame: next_frame,
+            traj_id,
+            seed,
+        });
         core.count_on(core.ring.begun());
         core.ring.resume();
         Ok(())
@@ -87,9 +80,9 @@ impl Core {
             let tally = self.tally();
             (tally.frames as i64, tally.batches as i64)
         };
-        let next_traj_id = shared.next_traj_id.load(Ordering::Relaxed);
-        let next_frame = shared.next_frame.load(Ordering::Relaxed) as i64;
-        state.set("policy_state_dict", self.weights())?;
+        let next_traj_id = shared.reports.next_traj_id();
+        let next_frame = shared.reports.next_frame() as i64;
+        state.set("policy_state_dict", self.publisher.newest())?;
         state.set("env_state_dict", TensorDict::new([]))?;
         state.set("frames", Tensor::scalar(frames))?;
         state.set("iter", Tensor::scalar(batches))?;

@@ -1,0 +1,121 @@
+//! The desk of workers in the collector's own process.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use windrow_policy::Published;
+use windrow_slab::{Part, SlabError};
+
+use super::Shared;
+use super::desk::{Desk, Job, Progress, Verdict};
+use super::reentrancy::CollectorId;
+use crate::config::plan::OnLoss;
+use crate::error::WorkerError;
+use crate::probe::Recorder;
+
+/// Reaches what is shared directly.
+#[derive(Debug, Clone)]
+pub(crate) struct LocalDesk {
+    worker: usize,
+    shared: Arc<Shared>,
+    /// How often environments and policy were made anew.
+    restarts: usize,
+}
+
+impl LocalDesk {
+    pub(crate) fn new(worker: usize, shared: Arc<Shared>) -> Self {
+        Self {
+            worker,
+            shared,
+            restarts: 0,
+        }
+    }
+
+    /// As [`claim`](Desk::claim) without waiting: `None` when nothing may be filled now.
+    ///
+    /// # Errors
+    /// As [`Ring::try_claim`](windrow_slab::Ring::try_claim).
+    pub(crate) fn try_claim(&mut self) -> Result<Option<Job>, SlabError> {
+        let part = self.shared.ring.try_claim(self.worker)?;
+        Ok(part.map(|part| self.job(part)))
+    }
+
+    fn job(&self, part: Part) -> Job {
+        Job {
+            share: self.shared.schedule().share(part.seq(), part.index()),
+            orders: self.shared.take_orders(self.worker),
+            part,
+        }
+    }
+}
+
+impl Desk for LocalDesk {
+    fn worker(&self) -> usize {
+        self.worker
+    }
+
+    fn collector(&self) -> CollectorId {
+        self.shared.collector
+    }
+
+    fn claim(&mut self) -> Option<Job> {
+        let asked = Instant::now();
+        let part = self.shared.ring.claim(self.worker)?;
+        self.shared.reports.waited(self.worker, asked.elapsed());
+        Some(self.job(part))
+    }
+
+    fn newer_weights(&self, held: Option<i64>) -> Option<Published> {
+        let weights = &self.shared.weights;
+        match held {
+            Some(version) => weights.other_than(version, self.worker),
+            None => weights.newest(self.worker),
+        }
+    }
+
+    fn recorder(&mut self) -> Option<Box<Recorder>> {
+        self.shared.profile.lend(self.worker)
+    }
+
+    fn take_recorder(&mut self, recorder: Box<Recorder>, filled: bool) {
+        self.shared.profile.give_back(recorder, filled);
+    }
+
+    fn deliver(&mut self, part: Part, progress: Progress) {
+        let frames = (part.steps() * part.envs()) as u64;
+        self.shared.reports.collected(self.worker, frames, progress);
+        part.commit_version(progress.version);
+    }
+
+    fn give_back(&mut self, part: Part, progress: Progress) {
+        // Before others learn that the part is not being written any more.
+        self.shared.reports.advance(progress);
+        drop(part);
+    }
+
+    fn lose(&mut self, error: WorkerError) -> Verdict {
+        let shared = &self.shared;
+        if (shared.loss_rule.is_interruption)(error.fault()) {
+            return Verdict::Interrupted(error);
+        }
+        match shared.loss_rule.on_loss {
+            OnLoss::Restart { budget } if self.restarts < budget => {
+                self.restarts += 1;
+                shared.reports.restarted(self.worker, error);
+                return Verdict::Replace;
+            }
+            OnLoss::Continue if shared.reports.leave(self.worker) > 0 => {
+                shared.reports.add_loss(error);
+                if shared.ring.retire(self.worker) {
+                    shared.schedule().retire(self.worker);
+                }
+            }
+            _ => shared.fail(error),
+        }
+        Verdict::Stop
+    }
+
+    fn fail(&mut self, error: WorkerError) {
+        self.shared.fail(error);
+    }
+}

@@ -1,0 +1,84 @@
+//! The way of weights to the workers.
+
+use std::sync::Arc;
+
+use windrow_policy::{Policy, WeightUpdater, Weights};
+
+use super::Shared;
+use crate::CollectError;
+use crate::sync::{Mutex, lock};
+
+/// Where weights come from when none are given.
+pub(crate) type WeightSource = Box<dyn FnMut() -> Weights + Send>;
+
+/// Checks weights against the policy and publishes them to the workers, from any thread.
+pub(crate) struct WeightPublisher {
+    shared: Arc<Shared>,
+    route: Mutex<Route>,
+    source: Mutex<Option<WeightSource>>,
+}
+
+struct Route {
+    /// Tells whether weights fit; never acts.
+    reference: Box<dyn Policy>,
+    updater: Box<dyn WeightUpdater>,
+}
+
+impl WeightPublisher {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        reference: Box<dyn Policy>,
+        updater: Box<dyn WeightUpdater>,
+        source: Option<WeightSource>,
+    ) -> Self {
+        Self {
+            shared,
+            route: Mutex::new(Route { reference, updater }),
+            source: Mutex::new(source),
+        }
+    }
+
+    /// Whether `weights` are the policy's.
+    pub(crate) fn check(&self, weights: &Weights) -> Result<(), CollectError> {
+        Ok(lock(&self.route).reference.check(weights)?)
+    }
+
+    /// Publishes `weights` to all workers; their version.
+    pub(crate) fn publish(&self, weights: &Weights) -> Result<i64, CollectError> {
+        let mut route = lock(&self.route);
+        route.reference.check(weights)?;
+        Ok(route.updater.push(&self.shared.weights, weights)?)
+    }
+
+    /// Publishes `weights` to worker `worker` alone; their version.
+    pub(crate) fn publish_to(&self, worker: usize, weights: &Weights) -> Result<i64, CollectError> {
+        self.check(weights)?;
+        let published = self.shared.weights.publish_to(worker, weights);
+        published.ok_or_else(|| {
+            CollectError::Workers(format!(
+                "there is no worker {worker}: the collector has {}",
+                self.shared.workers()
+            ))
+        })
+    }
+
+    /// Publishes the weights that the source gives.
+    pub(crate) fn publish_from_source(&self) -> Result<i64, CollectError> {
+        let weights = lock(&self.source).as_mut().map(|source| source());
+        let Some(weights) = weights else {
+            return Err(CollectError::Workers(
+                "no weights were given, and the collector was built without a weight_source"
+                    .to_owned(),
+            ));
+        };
+        self.publish(&weights)
+    }
+
+    /// A copy of the weights that were published last.
+    pub(crate) fn newest(&self) -> Weights {
+        self.shared.weights.newest(0).map_or_else(
+            || lock(&self.route).reference.weights(),
+            |newest| newest.weights.detach(),
+        )
+    }
+}

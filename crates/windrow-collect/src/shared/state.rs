@@ -1,0 +1,86 @@
+//! The state itself.
+
+use std::sync::Arc;
+
+use windrow_policy::WeightStore;
+use windrow_slab::Ring;
+
+use super::orders::{Orders, Restart, Resume};
+use super::reentrancy::CollectorId;
+use super::reports::{LossRule, Reports};
+use super::schedule::Schedule;
+use crate::error::WorkerError;
+use crate::probe::Profile;
+use crate::sync::{Mutex, MutexGuard, lock};
+
+/// The state of a collector that its workers and its consumer share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) collector: CollectorId,
+    pub(crate) ring: Arc<Ring>,
+    schedule: Mutex<Schedule>,
+    /// For each worker, until it begins its next part.
+    orders: Vec<Mutex<Orders>>,
+    pub(crate) weights: WeightStore,
+    pub(crate) reports: Reports,
+    pub(super) loss_rule: LossRule,
+    /// Where the time of profiled workers is recorded.
+    pub(crate) profile: Profile,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        ring: Arc<Ring>,
+        schedule: Schedule,
+        workers: usize,
+        loss_rule: LossRule,
+    ) -> Self {
+        Self {
+            collector: CollectorId::next(),
+            ring,
+            schedule: Mutex::new(schedule),
+            orders: (0..workers).map(|_| Mutex::default()).collect(),
+            weights: WeightStore::new(workers),
+            reports: Reports::new(workers),
+            loss_rule,
+            profile: Profile::new(workers),
+        }
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        self.orders.len()
+    }
+
+    pub(crate) fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        lock(&self.schedule)
+    }
+
+    /// Orders each worker to begin new episodes with its next part.
+    pub(crate) fn restart(&self, how: Restart) {
+        for orders in &self.orders {
+            lock(orders).restart(how);
+        }
+    }
+
+    /// Orders each worker to go on from a saved state with its next part.
+    pub(crate) fn resume(&self, saved: Resume) {
+        self.reports.go_on_from(saved);
+        for orders in &self.orders {
+            *lock(orders) = Orders {
+                restart: None,
+                resume: Some(saved),
+            };
+        }
+    }
+
+    /// The orders of worker `worker`, which it carries out with the part that it has just claimed.
+    pub(super) fn take_orders(&self, worker: usize) -> Orders {
+        std::mem::take(&mut *lock(&self.orders[worker]))
+    }
+
+    /// Ends the collector with an error of a worker.
+    pub(super) fn fail(&self, error: WorkerError) {
+        self.reports.add_failure(error);
+        self.ring.stop();
+    }
+}
