@@ -1,9 +1,138 @@
-"""Weights by name, out of whatever holds them."""
+"""Weights by name, from whatever holds them, and the module that a collector's weights come from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from windrow._windrow import CollectorCore
+
+
+class WeightSource:
+    """The module that a collector takes weights from, if it has one, and the way of weights from there to the workers.
+
+    Workers act with copies of the weights, which :meth:`publish` renews, unless the collector acts with the user's own module.
+    Then the module and the policy always have the same weights: either the engine calls the module, or it has read a network
+    out of it, which :meth:`follow` updates before each batch.
+
+    Args:
+        core: the engine's collector.
+        module: where weights come from that are not given; None without such a module.
+        is_actor: the collector acts with ``module`` itself, not with copies of it.
+    """
+
+    def __init__(self, core: CollectorCore, module: Any, *, is_actor: bool) -> None:
+        self._core = core
+        self._module = module
+        self._is_actor = is_actor
+        is_native = core.policy_backend() == "native"
+        #: The engine calls the module, which therefore has the weights already.
+        self._is_called = is_actor and not is_native
+        #: The submodules of each part of a module that the engine has read.
+        self._parts = [(part, dict(part._modules)) for part in module.modules()] if module is not None and is_native else []
+        #: Where the tensors are that :meth:`follow` looks at: a dictionary, a name in it and the tensor of that name.
+        self._slots: list[tuple[dict[str, Any], str, Any]] | None = None
+        if is_actor and is_native:
+            self._find_slots()
+
+    def publish(self, given: Any = None, workers: Any = None) -> None:
+        """Publishes weights as a new version.
+
+        Args:
+            given: a module, a TensorDict of parameters, a ``state_dict``, or a dictionary from workers to these; None for the
+                weights of the collector's module.
+            workers: the only workers that take these weights: numbers, or one; None for all.
+
+        Raises:
+            TypeError: ``given`` is none of these.
+            ValueError: the weights belong to another policy, or a worker does not exist.
+            RuntimeError: there are no weights to publish, or the module was changed other than by its weights.
+        """
+        if isinstance(given, dict) and given and all(isinstance(worker, int) for worker in given):
+            self._check_workers(given)
+            for worker, weights in given.items():
+                self._core.publish(widened(weights_of(weights)), worker)
+            return
+        if hasattr(workers, "__index__"):
+            workers = [workers]
+        self._check_workers(workers or ())
+        if given is None:
+            if self._module is None:
+                raise RuntimeError("no weights were given, and the collector has no module to take them from")
+            self._check_parts()
+            given = self._module
+        weights = weights_of(given)
+        if self._is_actor:
+            copy(tensors_of(self._module), weights)
+        if self._slots is not None:
+            self._follow(self._slots, in_any_case=True)
+            return
+        weights = {} if self._is_called else widened(weights)
+        for worker in [None] if workers is None else workers:
+            self._core.publish(weights, worker)
+
+    def follow(self) -> None:
+        """Publishes the weights of a module that the engine has read, if they have changed since the last batch: code that
+        collects and learns by turns need not publish them.
+
+        Raises:
+            RuntimeError: the module was changed other than by its weights.
+        """
+        if self._slots is not None:
+            self._follow(self._slots, in_any_case=False)
+
+    def add_to(self, state: dict[str, Any]) -> None:
+        """Writes the weights of a module that the engine calls into the ``state_dict`` of a collector; the engine saves others."""
+        if self._is_called:
+            state["policy_state_dict"] = {
+                name: value.detach().clone() for name, value in tensors_of(self._module).items()
+            }
+
+    @contextlib.contextmanager
+    def restored(self, state: dict[str, Any]) -> Iterator[None]:
+        """A context in which the engine loads ``state``, the ``state_dict`` of a collector. Where the collector acts with the
+        module itself, the module takes the saved weights over at the end, unless there was an error.
+
+        Raises:
+            ValueError: the state holds the weights of another policy.
+        """
+        if not self._is_actor:
+            yield
+            return
+        own = tensors_of(self._module)
+        weights = fitted(own, state.get("policy_state_dict", {}))
+        if self._is_called:
+            state["policy_state_dict"] = {}
+        yield
+        copy(own, weights)
+
+    def _follow(self, slots: Iterable[tuple[dict[str, Any], str, Any]], *, in_any_case: bool) -> None:
+        self._check_parts()
+        if any(owner.get(name) is not tensor for owner, name, tensor in slots):
+            self._find_slots()
+        self._core.follow(in_any_case)
+
+    def _find_slots(self) -> None:
+        owners = [entries for part in self._module.modules() for entries in (part._parameters, part._buffers)]
+        entries = [(owner, name, tensor) for owner in owners for name, tensor in owner.items()]
+        self._slots = [entry for entry in entries if entry[2] is not None]
+        self._core.set_source(tensors_of(self._module))
+
+    def _check_parts(self) -> None:
+        """Raises an error where the module, if it was called, would do something else than the network that was read."""
+        for part, parts in self._parts:
+            if part._modules != parts or part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__:
+                raise RuntimeError(
+                    f"{type(part).__name__} of the policy has other parts or hooks than when windrow read it: build a new "
+                    "collector, or one with policy_backend='torch', which calls the policy as it is"
+                )
+
+    def _check_workers(self, workers: Iterable[int]) -> None:
+        number = int(self._core.stats()["workers"])
+        unknown = [worker for worker in workers if not 0 <= worker < number]
+        if unknown:
+            raise ValueError(f"there is no worker {unknown[0]}: the collector has {number}")
 
 
 def original(policy: Any) -> Any:
@@ -19,32 +148,6 @@ def tensors_of(module: Any) -> dict[str, Any]:
 
     state = original(module).state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-
-
-def slots_of(module: Any) -> list[tuple[dict[str, Any], str, Any]]:
-    """Where the parameters and buffers of ``module`` are kept: a dictionary, a name in it, and what was found there."""
-    owners = [entries for child in module.modules() for entries in (child._parameters, child._buffers)]
-    return [(entries, name, tensor) for entries in owners for name, tensor in entries.items() if tensor is not None]
-
-
-class Anatomy:
-    """Which modules a module consists of, to see whether it still does."""
-
-    def __init__(self, module: Any) -> None:
-        self._parts = [(part, dict(part._modules)) for part in module.modules()]
-
-    def check(self) -> None:
-        """Whether what was read out of the module is what it would do if it was called.
-
-        Raises:
-            RuntimeError: a part was replaced, or calls something else now.
-        """
-        for part, parts in self._parts:
-            if part._modules != parts or part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__:
-                raise RuntimeError(
-                    f"{type(part).__name__} of the policy has other parts or hooks than when windrow read it: build a new "
-                    "collector, or one with policy_backend='torch', which calls the policy as it is"
-                )
 
 
 def weights_of(source: Any) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from windrow import _needs, _policy, _weights
+from windrow import _needs, _policy
 from windrow._exploration import name_of
 from windrow._failure import COLLECTING
 from windrow._numbers import whole_or_none
 from windrow._passed_over import pass_over
+from windrow._weights import WeightSource
 from windrow._windrow import CollectorCore
 from windrow.collectors import _arguments
 from windrow.collectors._batches import without_next_observations, without_padding, without_private
@@ -274,14 +275,7 @@ class BaseCollector(Reach):
                 f"{self.frames_per_batch} frames, and the last one as many fewer as total_frames asks for",
                 stacklevel=2,
             )
-        # The collector acts with the user's module as it is, be it called or read.
-        self._follows = self._policy.shared
-        self._calls_source = self._follows and self.policy_backend == "torch"
-        self._slots = None
-        is_read = self.policy_backend == "native" and self._policy.source is not None
-        self._anatomy = _weights.Anatomy(self._policy.source) if is_read else None
-        if self._follows and not self._calls_source:
-            self._watch_source()
+        self._source = WeightSource(self._core, self._policy.source, is_actor=self._policy.shared)
         self._splits = bool(split_trajs)
         self._interruptor = interruptor
         if interruptor is not None:
@@ -331,7 +325,7 @@ class BaseCollector(Reach):
         if self._update_at_each_batch:
             self.update_policy_weights_()
         else:
-            self._follow_policy()
+            self._source.follow()
 
     def _processed(self, batch: Any) -> Any:
         if self._storing_device is not None:
@@ -390,7 +384,7 @@ class BaseCollector(Reach):
         self._core.check_outside()
         self._surface()
         with self._lock, COLLECTING:
-            self._follow_policy()
+            self._source.follow()
             with self._acting():
                 return self._core.rollout()
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from windrow import _weights
 from windrow._numbers import whole
 from windrow._passed_over import pass_over
 from windrow.collectors import _env_states
@@ -61,9 +60,7 @@ class Control(Publishing):
         self._raise_background()
         state = self._core.state_dict().to_dict()
         state["env_state_dict"] = _env_states.states_of(self._envs)
-        if self._calls_source:
-            source = _weights.tensors_of(self._policy.source)
-            state["policy_state_dict"] = {name: value.detach().clone() for name, value in source.items()}
+        self._source.add_to(state)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **_: Any) -> None:
@@ -76,18 +73,14 @@ class Control(Publishing):
         state = dict(state_dict)
         states = state.get("env_state_dict", {})
         state["env_state_dict"] = {}
-        own = _weights.tensors_of(self._policy.source) if self._follows else {}
-        weights = _weights.fitted(own, state.get("policy_state_dict", {})) if self._follows else {}
-        if self._calls_source:
-            state["policy_state_dict"] = {}
-        before = _env_states.states_of(self._envs)
-        try:
-            _env_states.load(self._envs, states)
-            self._core.load_state_dict(state)
-        except BaseException:
-            _env_states.load(self._envs, before)
-            raise
-        _weights.copy(own, weights)
+        with self._source.restored(state):
+            before = _env_states.states_of(self._envs)
+            try:
+                _env_states.load(self._envs, states)
+                self._core.load_state_dict(state)
+            except BaseException:
+                _env_states.load(self._envs, before)
+                raise
         # An earlier state brings ids back that were used since.
         self._number = None
 

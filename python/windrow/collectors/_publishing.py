@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from windrow import _weights
 from windrow._policy import Choice
+from windrow._weights import WeightSource
 from windrow.collectors._life import Life
 from windrow.collectors._updaters import WeightUpdaterBase
 
@@ -16,10 +16,7 @@ class Publishing(Life):
     """The way of weights from a module, or from whoever has them, to the workers."""
 
     _policy: Choice
-    _follows: bool
-    _calls_source: bool
-    _slots: list[tuple[dict[str, Any], str, Any]] | None
-    _anatomy: _weights.Anatomy | None
+    _source: WeightSource
     _updater: Any
 
     def update_policy_weights_(
@@ -65,55 +62,7 @@ class Publishing(Life):
         self.update_policy_weights_(policy_or_weights, weights=weights, policy=policy)
 
     def _publish(self, given: Any, worker_ids: Any = None) -> None:
-        if isinstance(given, dict) and given and all(isinstance(worker, int) for worker in given):
-            self._check_workers(given)
-            for worker, weights in given.items():
-                self._core.publish(_weights.widened(_weights.weights_of(weights)), worker)
-            return
-        if hasattr(worker_ids, "__index__"):
-            worker_ids = [worker_ids]
-        self._check_workers(worker_ids or [])
-        if given is None:
-            given = self._policy.source
-            if self._anatomy is not None:
-                self._anatomy.check()
-        if given is None:
-            raise RuntimeError("no weights were given, and the collector has no module to take them from")
-        weights = _weights.weights_of(given)
-        if self._follows:
-            _weights.copy(_weights.tensors_of(self._policy.source), weights)
-        if self._slots is not None:
-            self._follow_policy(in_any_case=True)
-            return
-        if self._calls_source:
-            weights = {}
-        weights = _weights.widened(weights)
-        for worker in [None] if worker_ids is None else worker_ids:
-            self._core.publish(weights, worker)
-
-    def _check_workers(self, workers: Iterable[int]) -> None:
-        number = int(self._core.stats()["workers"])
-        strange = [worker for worker in workers if not 0 <= worker < number]
-        if strange:
-            raise ValueError(f"there is no worker {strange[0]}: the collector has {number}")
-
-    def _follow_policy(self, in_any_case: bool = False) -> None:
-        """Takes up weights that changed since the last batch, for a policy that was read out of the user's module: who
-        collects and learns in turn need not publish them. ``in_any_case`` makes a version of weights that did not change, as
-        whoever publishes them expects."""
-        if self._slots is None:
-            return
-        if self._anatomy is not None:
-            self._anatomy.check()
-        for owner, name, tensor in self._slots:
-            if owner.get(name) is not tensor:
-                self._watch_source()
-                break
-        self._core.follow(in_any_case)
-
-    def _watch_source(self) -> None:
-        self._slots = _weights.slots_of(self._policy.source)
-        self._core.set_source(_weights.tensors_of(self._policy.source))
+        self._source.publish(given, worker_ids)
 
     @property
     def policy_version(self) -> int:
