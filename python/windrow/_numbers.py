@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 
@@ -22,6 +23,11 @@ def whole(name: str, value: Any, least: int) -> int:
     if number < least:
         raise ValueError(f"{name} must be {least} or more, got {value!r}")
     return number
+
+
+def at_least(least: int) -> Callable[[str, Any], int]:
+    """:func:`whole` as the check of an argument."""
+    return lambda name, value: whole(name, value, least)
 
 
 def whole_or_none(name: str, value: Any, least: int) -> int | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
+
+from windrow._arguments import outside, unknown, warn_ignored
+
+__all__ = ["Fixed", "outside", "pass_over", "unknown"]
 
 #: What windrow does in any case where TorchRL has a choice, and why that is so.
 Fixed = tuple[Any, str]
@@ -29,21 +31,7 @@ def pass_over(name: str, arguments: Mapping[str, Any], without_effect: Mapping[s
     if strange:
         raise unknown(name, strange, {*_named_by(sys._getframe(1)), *without_effect})
     for argument, value in arguments.items():
-        holds, why = without_effect[argument]
-        # Of one type, since 0 is no False, and since tensors do not compare.
-        if value is not None and not (type(value) is type(holds) and value == holds):
-            warnings.warn(f"{argument} has no effect: {why}", UserWarning, stacklevel=outside())
-
-
-def unknown(name: str, strange: Iterable[str], known: Iterable[str]) -> TypeError:
-    """The error for arguments of ``name`` that are none of the ``known`` ones."""
-    known = sorted(known)
-
-    def told(argument: str) -> str:
-        near = difflib.get_close_matches(argument, known, n=1, cutoff=0.75)
-        return f"{argument} (did you mean {near[0]}?)" if near else argument
-
-    return TypeError(f"{name} has no argument {', '.join(map(told, strange))}")
+        warn_ignored(argument, value, *without_effect[argument])
 
 
 def _named_by(frame: FrameType) -> set[str]:
@@ -55,11 +43,3 @@ def _named_by(frame: FrameType) -> set[str]:
         codes += [code for code in made if code is not None]
     named = (code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] for code in codes)
     return {argument for names in named for argument in names} - {"self"}
-
-
-def outside() -> int:
-    """How far up the first caller is that is not of this package, as ``stacklevel`` of a warning of whoever asks."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "windrow":
-        level, frame = level + 1, frame.f_back
-    return level

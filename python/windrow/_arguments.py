@@ -1,0 +1,152 @@
+"""One declaration of a class's arguments, from which signature, documentation, checks and the engine's options come.
+
+A declaration is a subclass of :class:`Arguments` with a line for each argument; :func:`takes` makes an ``__init__`` (or any
+other method) of it, whose arguments type checkers, completion, ``help`` and ``inspect.signature`` see:
+
+    >>> from windrow._arguments import Arguments, argument, ignored, takes
+    >>> from windrow._numbers import at_least
+    >>> class RoomArguments(Arguments):
+    ...     width: int = argument("steps from wall to wall", check=at_least(1), engine=True)
+    ...     seed: int | None = argument("what random choices follow from", default=None, engine=True)
+    ...     device: str = ignored("rooms are on the CPU", default="cpu")
+    >>> class Room:
+    ...     @takes(RoomArguments)
+    ...     def __init__(self, arguments: RoomArguments) -> None:
+    ...         self.options = arguments.for_engine()
+    >>> Room(width=3).options
+    {'width': 3, 'seed': None}
+
+A module that declares arguments does without ``from __future__ import annotations``: signatures show types as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, Concatenate, ParamSpec, TypeVar, dataclass_transform
+
+P = ParamSpec("P")
+A = TypeVar("A", bound="Arguments")
+R = TypeVar("R")
+
+#: Takes the name of an argument and its value, and returns the value to be used, or raises an error that names both.
+Check = Callable[[str, Any], Any]
+
+
+def argument(
+    doc: str, *, default: Any = dataclasses.MISSING, kw_only: bool = True, check: Check | None = None, engine: bool = False
+) -> Any:
+    """One argument of a declaration.
+
+    Args:
+        doc: what it means.
+        default: its value where it is left out; it is required where there is none.
+        kw_only: whether it is given by name only.
+        check: checks and converts a value; a default of None is not checked.
+        engine: whether the engine takes it, under the same name.
+    """
+    return _field(default, {"doc": doc, "check": check, "engine": engine}, kw_only)
+
+
+def ignored(why: str, *, default: Any) -> Any:
+    """An argument of TorchRL's that has no effect: ``default`` is the value that holds, ``why`` says why. Another value is warned
+    of."""
+    return _field(default, {"doc": f"no effect: {why}", "ignored": (default, why)})
+
+
+def _field(default: Any, metadata: dict[str, Any], kw_only: bool = True) -> Any:
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=default.copy, kw_only=kw_only, metadata=metadata)
+    return dataclasses.field(default=default, kw_only=kw_only, metadata=metadata)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(argument, ignored))
+class Arguments:
+    """The arguments of a class, checked. Subclasses declare them, and those of a subclass come on top of its base's."""
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        for field in _fields(type(self)):
+            value, check = getattr(self, field.name), field.metadata.get("check")
+            if "ignored" in field.metadata:
+                warn_ignored(field.name, value, *field.metadata["ignored"])
+            elif check is not None and not (value is None and field.default is None):
+                object.__setattr__(self, field.name, check(field.name, value))
+
+    def for_engine(self) -> dict[str, Any]:
+        """What the engine takes as it is, by name."""
+        return {field.name: getattr(self, field.name) for field in _fields(type(self)) if field.metadata.get("engine")}
+
+
+def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Callable[Concatenate[Any, P], R]]:
+    """Makes a method that takes a declaration's value one that takes its arguments.
+
+    The method raises ``TypeError`` for unknown arguments, naming all of them and what each may have been meant to be.
+    """
+    signature = inspect.signature(declaration).replace(return_annotation=inspect.Signature.empty)
+    known = signature.parameters
+
+    def decorate(method: Callable[[Any, A], R]) -> Callable[Concatenate[Any, P], R]:
+        @functools.wraps(method)
+        def taking(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            name = type(self).__name__ if method.__name__ == "__init__" else method.__name__
+            strange = sorted(kwargs.keys() - known)
+            if strange:
+                raise unknown(name, strange, known)
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from None
+            return method(self, declaration(*args, **kwargs))
+
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        taking.__signature__ = signature.replace(parameters=[own, *known.values()])  # type: ignore[attr-defined]
+        # Begun with an empty line, which keeps what follows from being indented like it.
+        taking.__doc__ = "\n\n".join([inspect.getdoc(method) or "", documentation(declaration)])
+        return taking
+
+    return decorate
+
+
+def documentation(declaration: Any) -> str:
+    """What the arguments of a declaration mean, as the section ``Args`` of a docstring."""
+    lines = (f"{field.name}: {field.metadata['doc']}" for field in _fields(declaration))
+    return "\n".join(["Args:", *(textwrap.fill(line, 120, initial_indent="    ", subsequent_indent=" " * 8) for line in lines)])
+
+
+def warn_ignored(name: str, value: Any, holds: Any, why: str) -> None:
+    """Warns of an argument without effect, at the caller's line. The value that holds anyway, and None, need no warning."""
+    # Of one type, since 0 is no False, and since tensors do not compare.
+    if value is not None and not (type(value) is type(holds) and value == holds):
+        warnings.warn(f"{name} has no effect: {why}", UserWarning, stacklevel=outside())
+
+
+def unknown(name: str, strange: Iterable[str], known: Iterable[str]) -> TypeError:
+    """The error for arguments of ``name`` that are none of the ``known`` ones."""
+    known = sorted(known)
+
+    def described(argument: str) -> str:
+        near = difflib.get_close_matches(argument, known, n=1, cutoff=0.75)
+        return f"{argument} (did you mean {near[0]}?)" if near else argument
+
+    return TypeError(f"{name} has no argument {', '.join(map(described, strange))}")
+
+
+def outside() -> int:
+    """How far up the first caller outside of this package is: the ``stacklevel`` of a warning that the calling function gives."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "windrow":
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _fields(declaration: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(declaration)
