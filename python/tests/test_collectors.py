@@ -102,7 +102,8 @@ def test_multi_collector_chooses_by_sync() -> None:
     [
         ({"frames_per_batch": 300, "total_frames": 1000}, ValueError, "use 900 or 1200.*allow_partial_batch=True"),
         ({"frames_per_batch": 0}, ValueError, "frames_per_batch must be a positive"),
-        ({}, TypeError, "frames_per_batch is missing"),
+        ({}, TypeError, "^Collector: missing a required argument: 'frames_per_batch'$"),
+        ({"frames_per_batch": None}, TypeError, "frames_per_batch is missing"),
         ({"frames_per_batch": 10, "reset_when_done": False}, ValueError, "reset_when_done"),
         ({"frames_per_batch": 10, "split_trajs": True, "track_traj_ids": False}, ValueError, "track_traj_ids=True"),
         ({"frames_per_batch": 10, "traj_format": "cat"}, ValueError, "trajs_per_batch"),

@@ -51,19 +51,15 @@ def argument(
         check: checks and converts a value; a default of None is not checked.
         engine: whether the engine takes it, under the same name.
     """
-    return _field(default, {"doc": doc, "check": check, "engine": engine}, kw_only)
+    metadata = {"doc": doc, "check": check, "engine": engine}
+    return dataclasses.field(default=default, kw_only=kw_only, metadata=metadata)
 
 
 def ignored(why: str, *, default: Any) -> Any:
     """An argument of TorchRL's that has no effect: ``default`` is the value that holds, ``why`` says why. Another value is warned
     of."""
-    return _field(default, {"doc": f"no effect: {why}", "ignored": (default, why)})
-
-
-def _field(default: Any, metadata: dict[str, Any], kw_only: bool = True) -> Any:
-    if isinstance(default, list):
-        return dataclasses.field(default_factory=default.copy, kw_only=kw_only, metadata=metadata)
-    return dataclasses.field(default=default, kw_only=kw_only, metadata=metadata)
+    metadata = {"doc": f"no effect: {why}", "ignored": (default, why)}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(argument, ignored))

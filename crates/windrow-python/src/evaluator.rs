@@ -36,7 +36,7 @@ struct Options<'py> {
     exploration_type: String,
     busy_policy: String,
     log_prefix: String,
-    metrics: Option<Bound<'py, PyAny>>,
+    metrics_fn: Option<Bound<'py, PyAny>>,
     on_result: Option<Bound<'py, PyAny>>,
     shutdown_timeout: f64,
     /// Whether environment and policy are made with the first evaluation.
@@ -82,7 +82,7 @@ impl EvaluatorCore {
         if let Some(seed) = options.seed {
             builder = builder.seed(seed);
         }
-        if let Some(metrics) = &options.metrics {
+        if let Some(metrics) = &options.metrics_fn {
             let metrics = keeper.keep(metrics);
             let keeper = keeper.clone();
             builder = builder.metrics(move |batch| measure(&metrics, batch, &keeper));

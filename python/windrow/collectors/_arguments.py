@@ -1,212 +1,213 @@
-"""From the arguments of collectors to the options of the engine."""
-
-from __future__ import annotations
+"""The arguments of collectors, each declared once."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from windrow._numbers import whole
-from windrow._passed_over import Fixed
+from windrow._arguments import Arguments, argument, ignored
+from windrow._numbers import at_least
+from windrow.collectors import _checks
+from windrow.collectors._interruptor import Interruptor
 
-#: Arguments of TorchRL's collectors that change nothing here.
-WITHOUT_EFFECT: dict[str, Fixed] = {
-    "use_buffers": (True, "batches are always written in place"),
-    "no_cuda_sync": (False, "nothing is copied without waiting for it"),
-    "local_init_rb": (True, "buffers are always made by whoever made them"),
-    "num_sub_threads": (1, "workers are threads of one process"),
-    "env_device": (None, "environments are stepped on the CPU"),
-    "num_threads": (None, "the number of threads of torch is left alone"),
-    "collector_class": (None, "there is one collector"),
-    "extend_buffer": (True, "batches are always written as a whole"),
-    "weight_sync_schemes": (None, "weights travel through one store"),
-    "weight_recv_schemes": (None, "weights travel through one store"),
-}
-
-
-def frames(name: str, value: Any) -> int | None:
-    """A number of frames, such as ``1_000`` or ``1e3``, where None and negative numbers mean that there is no limit.
-
-    Raises:
-        TypeError: it is no whole number.
-    """
-    if value is None:
-        return None
-    try:
-        if isinstance(value, bool) or int(value) != value:
-            raise TypeError
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{name} must be a whole number of frames, got {value!r}") from None
-    return int(value) if value >= 0 else None
-
-
-def own_seed(envs: list[Any]) -> int | None:
-    """The seed that the first of ``envs`` was given by its ``set_seed``, and that it has not begun an episode with yet.
-
-    Environments of other libraries keep theirs by themselves.
-    """
-    from windrow.envs._base import EnvBase
-
-    seeds = [env._take_seed() for env in envs if isinstance(env, EnvBase)]
-    return next((seed for seed in seeds if seed is not None), None)
-
-
-def noise_seed() -> int:
-    """A number of torch's generator: the same after each ``torch.manual_seed``, another for the next collector."""
+if TYPE_CHECKING:
     import torch
 
-    return int(torch.randint(2**62, ()))
+Device: TypeAlias = "torch.device | str | int | Sequence[torch.device | str | int] | None"
 
 
-def positive(name: str, value: Any) -> int | None:
-    """As :func:`frames`, where 0 means that there is no limit either."""
-    return frames(name, value) or None
+class CollectorArguments(Arguments):
+    """What every collector takes."""
+
+    create_env_fn: Any = argument(
+        'an environment, an id such as ``"CartPole-v1"``, or a function that returns one; a list of these for several workers',
+        kw_only=False,
+    )
+    policy: Any = argument(
+        "chooses actions. None: random ones. Otherwise a module of tensordict, or a callable whose parameters are named as "
+        "observations are, or ``tensordict`` or ``td``. It must write the same entries at each step; where it replaces an "
+        'observation, batches hold its value at the root, and what the environment observed under ``"next"``',
+        default=None,
+        kw_only=False,
+    )
+    policy_factory: Any = argument(
+        "a function without arguments that makes the policy, or one for each worker. ``policy`` is then only where new weights "
+        "come from",
+        default=None,
+    )
+    frames_per_batch: int | float | Sequence[int] = argument(
+        "frames in each batch, over all workers and environments; a list gives the share of each worker. Rounded up, with a "
+        "warning, where environments that step together cannot share it evenly",
+        check=_checks.shares,
+    )
+    total_frames: int | float | None = argument(
+        "frames in all, a multiple of ``frames_per_batch``. Endless where it is negative or None",
+        default=-1,
+        check=_checks.frames,
+        engine=True,
+    )
+    allow_partial_batch: bool = argument(
+        "let the last batch be shorter, so that ``total_frames`` need not be a multiple", default=False, engine=True
+    )
+    num_workers: int | None = argument(
+        "how many workers use ``create_env_fn``, where it is not a list", default=None, check=at_least(1)
+    )
+    num_envs: int | None = argument(
+        "environments of each worker, which step together and get a dimension of their own in batches",
+        default=None,
+        engine=True,
+    )
+    create_env_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
+        "arguments of ``create_env_fn``, for all workers, or a list with an entry for each", default=None
+    )
+    seed: int | None = argument(
+        "of everything random; see :meth:`~BaseCollector.set_seed`. Without it, environments begin as their own ``set_seed`` "
+        "left them; random actions in environments of other libraries then follow torch's generator",
+        default=None,
+    )
+    device: Device = argument("the default of the next two devices", default=None)
+    storing_device: Device = argument(
+        "where batches go. On the CPU they are views; they are copied to any other device", default=None
+    )
+    policy_device: Device = argument("where torch evaluates the policy", default=None)
+    env_device: Device = argument("environments are stepped on the CPU; a warning says so for another device", default=None)
+    max_frames_per_traj: int | float | None = argument(
+        "truncate episodes after so many steps, which ``step_count`` then counts",
+        default=None,
+        check=_checks.frame_limit,
+        engine=True,
+    )
+    init_random_frames: int | float | None = argument(
+        "frames at the start with random actions, rounded up to whole batches. Frames that the ``replay_buffer`` has taken in "
+        "before count",
+        default=None,
+        check=_checks.frames,
+    )
+    reset_at_each_iter: bool = argument("begin each batch with new episodes", default=False, engine=True)
+    postproc: Callable[[Any], Any] | None = argument(
+        "called with each batch before delivery; returns the batch to deliver. If it has a method ``to``, it is moved to the "
+        "device of batches",
+        default=None,
+    )
+    split_trajs: bool | None = argument(
+        'deliver a row for each piece of a trajectory, padded, with ``("collector", "mask")``',
+        default=False,
+        check=_checks.truth,
+        engine=True,
+    )
+    track_traj_ids: bool = argument('write ``("collector", "traj_ids")``', default=True, engine=True)
+    exploration_type: Any = argument("whether actions are sampled (``RANDOM``) or the policy's best guess", default=None)
+    exploration_mode: Any = argument("the old name of ``exploration_type``", default=None)
+    return_same_td: bool = argument(
+        "deliver the same TensorDict every time, with new values: those of the batch before are overwritten", default=False
+    )
+    reset_when_done: bool = argument(
+        "True: an ended episode is always followed by a new one", default=True, check=_checks.always_reset
+    )
+    set_truncated: bool = argument("mark the last step of each batch as truncated", default=False, engine=True)
+    interruptor: Interruptor | None = argument(
+        "an :class:`Interruptor` that can cut batches short", default=None, check=_checks.interruptor
+    )
+    replay_buffer: Any = argument(
+        "has a method ``extend``, which takes the batches; iteration then yields None for each",
+        default=None,
+        check=_checks.extendable,
+    )
+    trust_policy: bool | None = argument(
+        "assume that the policy maps a TensorDict to a TensorDict, whatever its signature", default=False, check=_checks.truth
+    )
+    policy_backend: Literal["auto", "native", "torch"] = argument(
+        '``"native"`` evaluates the policy in Rust, ``"torch"`` calls it; ``"auto"`` chooses the former where windrow knows '
+        "the policy's network",
+        default="auto",
+    )
+    compile_policy: bool | dict[str, Any] | None = argument(
+        "compile the policy with ``torch.compile``: True, or its arguments", default=None
+    )
+    cudagraph_policy: bool | dict[str, Any] | None = argument(
+        "replay the policy as a CUDA graph, which needs a CUDA ``policy_device``: True, or the arguments of "
+        "``CudaGraphModule``",
+        default=None,
+    )
+    weight_updater: Any = argument(
+        "what :meth:`~BaseCollector.update_policy_weights_` goes through, or a function that makes it", default=None
+    )
+    track_policy_version: Any = argument(
+        "write ``policy_version``, the version of the weights that acted, at the root and, in the same memory, under "
+        '``"next"``',
+        default=False,
+        check=_checks.truth,
+        engine=True,
+    )
+    trajs_per_batch: int | None = argument(
+        "deliver so many whole trajectories in each batch", default=None, check=at_least(1), engine=True
+    )
+    trajs_per_write: int | None = argument(
+        "whole trajectories in one write to the replay buffer, at most; without it, all that are complete",
+        default=None,
+        check=at_least(1),
+        engine=True,
+    )
+    traj_format: Literal["padded", "cat"] | None = argument("how whole trajectories lie in a batch", default=None)
+    cat_results: Literal["stack", 0, -1] | None = argument("how the shares of workers are put together", default=None)
+    preemptive_threshold: float | None = argument(
+        "cut the shares of slow workers short once this fraction of workers is ready", default=None, engine=True
+    )
+    update_at_each_batch: bool = argument(
+        "call :meth:`~BaseCollector.update_policy_weights_` before each batch", default=False
+    )
+    init_fn: Callable[[], object] | None = argument(
+        "called without arguments while the collector is built, before policies are made", default=None
+    )
+    auto_register_policy_transforms: bool | None = argument(
+        "let environments observe ``is_init`` if the policy reads it, and begin a recurrent policy's state as its modules' "
+        "``make_tensordict_primer`` says. If False, the policy gets only what environments observe; its state is carried from "
+        "step to step all the same",
+        default=True,
+    )
+    pre_collect_hook: Callable[[], object] | None = argument("called before each batch is collected", default=None)
+    post_collect_hook: Callable[[Any], object] | None = argument("called with each batch as it is delivered", default=None)
+    compact_obs: bool = argument('leave out all entries under ``"next"`` but rewards and flags', default=False)
+    worker_idx: int | None = argument("a number of your own for this collector", default=None)
+    on_loss: Literal["raise", "continue"] | int = argument(
+        '``"raise"``, ``"continue"`` without the worker, or how often a worker whose environment fails is replaced',
+        default="raise",
+        engine=True,
+    )
+    placement: Literal["inline", "threads"] | None = argument(
+        "where workers run, in place of what the class says", default=None, check=_checks.placement
+    )
+
+    use_buffers: bool | None = ignored("batches are always written in place", default=True)
+    no_cuda_sync: bool = ignored("nothing is copied without waiting for it", default=False)
+    local_init_rb: bool | None = ignored("a buffer is always initialised where it was made", default=True)
+    num_sub_threads: int = ignored("workers are threads of one process", default=1)
+    num_threads: int | None = ignored("the number of threads of torch is left alone", default=None)
+    collector_class: Any = ignored("there is one collector", default=None)
+    extend_buffer: bool = ignored("batches are always written as a whole", default=True)
+    weight_sync_schemes: Any = ignored("weights travel through one store", default=None)
+    weight_recv_schemes: Any = ignored("weights travel through one store", default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.replay_buffer is not None and self.return_same_td:
+            raise TypeError("return_same_td makes no sense with a replay_buffer, which keeps its own copy")
+        if self.traj_format is not None and self.trajs_per_batch is None:
+            raise ValueError("traj_format makes no sense without trajs_per_batch")
+        if self.policy is not None and self.policy_factory is not None and not hasattr(self.policy, "state_dict"):
+            raise TypeError("policy and policy_factory: expected one of them, or a module as source of weights")
 
 
-def environments(create_env_fn: Any, num_workers: int | None, *, single: bool, name: str) -> tuple[list[Any], int | None]:
-    """The environments as a list, and the number of workers where it is not the length of that list.
+class SingleArguments(CollectorArguments):
+    """What a collector with one worker takes. What TorchRL's is given to make several is refused."""
 
-    Raises:
-        TypeError: one environment for several workers, whose number is not told or is none.
-        ValueError: the numbers contradict each other, or there is no environment.
-    """
-    is_list = isinstance(create_env_fn, (list, tuple))
-    envs = list(create_env_fn) if is_list else [create_env_fn]
-    if not envs:
-        raise ValueError(f"{name} needs an environment, got an empty list")
-    if num_workers is not None:
-        num_workers = whole("num_workers", num_workers, 1)
-    if single:
-        if len(envs) != 1 or num_workers not in (None, 1):
-            got = len(envs) if len(envs) != 1 else num_workers
-            raise ValueError(f"{name} has one worker, got {got}: use MultiSyncCollector or MultiAsyncCollector")
-        return envs, None
-    if is_list:
-        if num_workers not in (None, len(envs)):
-            raise ValueError(f"num_workers={num_workers}, but create_env_fn is a list of {len(envs)}")
-        return envs, None
-    if num_workers is None:
-        raise TypeError(f"{name} needs a list of environments, one for each worker, or num_workers")
-    return envs, num_workers
+    backend: Literal["direct"] | None = argument(
+        '``"direct"``', default=None, check=_checks.for_several(("direct",), "MultiSyncCollector or MultiAsyncCollector")
+    )
+    sync: bool | None = argument("for several workers", default=None, check=_checks.for_several((1,), "MultiCollector"))
+    num_collectors: int | None = argument("1", default=None, check=_checks.for_several((1,), "MultiCollector"))
+    backend_options: None = argument("for several workers", default=None, check=_checks.for_several((1,), "MultiCollector"))
 
 
-def random_frames(given: Any, replay_buffer: Any) -> int:
-    """Frames for which actions are random, without those that were written to the replay buffer before."""
-    return max(0, (frames("init_random_frames", given) or 0) - getattr(replay_buffer, "write_count", 0))
+class MultiArguments(CollectorArguments):
+    """What a collector with several workers takes."""
 
-
-def environment_arguments(given: Any, workers: int, envs: list[Any]) -> list[dict[str, Any] | None]:
-    """Arguments of the function that makes environments, for each worker.
-
-    Raises:
-        ValueError: a list that is not as long as there are workers.
-        RuntimeError: one of ``envs`` is no function that could be given any.
-    """
-    if given is None or isinstance(given, dict):
-        each = [given or None]
-    elif len(given) != workers:
-        raise ValueError(f"create_env_kwargs has {len(given)} entries for {workers} workers")
-    else:
-        each = [entry or None for entry in given]
-    made = next((env for env in envs if not is_function(env)), None)
-    if made is not None and any(each):
-        kind = repr(made) if isinstance(made, str) else type(made).__name__
-        raise RuntimeError(f"create_env_kwargs are arguments of a function that makes an environment, got {kind}")
-    return each
-
-
-def is_function(env: Any) -> bool:
-    """Whether ``env`` is what makes an environment, not one itself."""
-    return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
-
-
-def shares(frames_per_batch: Any) -> tuple[int | None, list[int] | None]:
-    """Frames of a batch, or of each worker in it.
-
-    Raises:
-        TypeError: it is not given, or no whole number.
-        ValueError: it is less than 1.
-    """
-    if frames_per_batch is None:
-        raise TypeError("frames_per_batch is missing: the number of frames in a batch")
-    if isinstance(frames_per_batch, (list, tuple)):
-        return None, [_share(entry) for entry in frames_per_batch]
-    return _share(frames_per_batch), None
-
-
-def _share(given: Any) -> int:
-    number = positive("frames_per_batch", given)
-    if number is None:
-        raise ValueError(f"frames_per_batch must be a positive number, got {given!r}")
-    return number
-
-
-def factories(policy_factory: Any, workers: int) -> list[Callable[[], Any]] | None:
-    """Functions that make a policy, one for all workers or one for each.
-
-    Raises:
-        ValueError: a list that is not as long as there are workers.
-        TypeError: one of them cannot be called.
-    """
-    if policy_factory is None:
-        return None
-    given: Sequence[Any] = policy_factory if isinstance(policy_factory, (list, tuple)) else [policy_factory] * workers
-    if len(given) != workers:
-        raise ValueError(f"policy_factory has {len(given)} entries for {workers} workers")
-    for factory in given:
-        if not callable(factory):
-            raise TypeError(f"policy_factory must be a function, got {type(factory).__name__}")
-    return list(given)
-
-
-def concatenation(cat_results: Any, *, sync: bool) -> str:
-    """How shares of workers are put together, as the engine calls it.
-
-    Raises:
-        ValueError: it is none of the ways, or makes no sense because a batch is one worker's.
-    """
-    if cat_results is None:
-        return "0"
-    if cat_results != "stack" and (isinstance(cat_results, bool) or cat_results not in (0, -1)):
-        raise ValueError(f'cat_results must be "stack", 0 or -1, got {cat_results!r}')
-    if not sync:
-        raise ValueError("cat_results makes no sense where each batch is one worker's")
-    return str(cat_results)
-
-
-def device_of(name: str, *candidates: Any, workers: int = 1) -> Any:
-    """The first device that is given, or a list of one for each worker, if it is another than the CPU.
-
-    Raises:
-        RuntimeError: there is no such device, or a list is not as long as there are workers.
-        ValueError: workers have several.
-    """
-    given = next((candidate for candidate in candidates if candidate is not None), None)
-    if isinstance(given, (list, tuple)):
-        if len(given) != workers:
-            raise RuntimeError(f"{name} has {len(given)} entries for {workers} workers")
-        if len({str(entry) for entry in given}) != 1:
-            raise ValueError(f"{name} must be one device for all workers, got {list(map(str, given))}")
-        given = given[0]
-    if given is None or str(given) == "cpu":
-        return None
-    import torch
-
-    device = torch.device(given)
-    if device.type == "cpu":
-        return None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError(f"{name}={device}: torch finds no CUDA device on this machine")
-    return device
-
-
-def cpu(*candidates: Any) -> Any:
-    """``torch.device("cpu")``, if the first device that is given is that."""
-    given = next((candidate for candidate in candidates if candidate is not None), None)
-    if isinstance(given, (list, tuple)):
-        given = given[0]
-    if given is None:
-        return None
-    import torch
-
-    device = torch.device(given)
-    return device if device.type == "cpu" else None
+    sync: bool | None = argument("whether each batch has a share of every worker", default=None)

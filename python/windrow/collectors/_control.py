@@ -1,27 +1,99 @@
-"""What can be told to collectors and asked of them."""
+"""What users tell a collector, and ask it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from windrow._arguments import outside, takes
 from windrow._numbers import whole
-from windrow._passed_over import pass_over
+from windrow._weights import WeightSource
 from windrow.collectors import _env_states
 from windrow.collectors._interruptor import Interruptor
-from windrow.collectors._profile import WITHOUT_EFFECT, ProfileConfig
-from windrow.collectors._publishing import Publishing
+from windrow.collectors._life import Life
+from windrow.collectors._profile import ProfileConfig
+from windrow.collectors._updaters import WeightUpdaterBase
+from windrow.collectors._workers import Workers
 
 
-class Control(Publishing):
-    """Seeds, states, figures and profiles."""
+class Control(Life):
+    """Weights, seeds, states, figures and profiles."""
 
     _interruptor: Interruptor | None
-    _envs: list[Any]
+    _source: WeightSource
+    _updater: WeightUpdaterBase | None
+    _workers: Workers
     _worker_idx: int | None
     _profile: ProfileConfig | None
-    post_collect_hook: Callable[[Any], None] | None
+
+    # Weights
+
+    def update_policy_weights_(
+        self,
+        policy_or_weights: Any = None,
+        *,
+        weights: Any = None,
+        policy: Any = None,
+        worker_ids: Any = None,
+        model_id: str | None = None,
+        weights_dict: Mapping[str, Any] | None = None,
+        policy_weights: Any = None,
+    ) -> None:
+        """Publishes weights as a new version, which each worker takes up with its next share of a batch.
+
+        Args:
+            policy_or_weights: a module, a TensorDict of parameters, a ``state_dict``, or a dictionary from workers to these;
+                the module that the collector was built with where there is nothing.
+            weights: the same, by name.
+            policy: a module.
+            worker_ids: the only workers that are to take these weights: numbers, or one.
+            model_id: ``"policy"``, the only model there is.
+            weights_dict: the weights of each model by its id.
+            policy_weights: what ``weights`` was called once.
+
+        Raises:
+            ValueError: weights were given twice, or are another policy's; there is no such worker.
+            KeyError: there is no such model.
+            RuntimeError: there are no weights to be published; the module, which windrow has read, was changed in other ways
+                than by its weights.
+        """
+        self._surface()
+        given = _single_source(policy_or_weights, weights, policy, policy_weights, model_id, weights_dict)
+        if self._updater is not None:
+            if model_id is not None or weights_dict is not None:
+                raise ValueError("a weight_updater knows one model: model_id and weights_dict make no sense with it")
+            self._updater.push_weights(given, worker_ids)
+            return
+        self._publish(given, worker_ids)
+
+    def _publish(self, given: Any, worker_ids: Any = None) -> None:
+        self._source.publish(given, worker_ids)
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the weights that were published last; 0 are those that the policy came with."""
+        self._raise_background()
+        return int(self._core.stats()["policy_version"])
+
+    @property
+    def weight_updater(self) -> Any:
+        """What :meth:`update_policy_weights_` goes through, if it is not the collector itself."""
+        return self._updater
+
+    @weight_updater.setter
+    def weight_updater(self, updater: Any) -> None:
+        if callable(updater) and not isinstance(updater, WeightUpdaterBase):
+            updater = updater()
+        if updater is not None and not isinstance(updater, WeightUpdaterBase):
+            kind = f"{type(updater).__module__}.{type(updater).__name__}"
+            raise TypeError(f"expected a WeightUpdaterBase of windrow.collectors as weight_updater, got {kind}")
+        self._updater = updater
+        if updater is not None:
+            updater.register_collector(self)
+
+    # Seeds and states
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seeds environment ``i`` with ``seed + i`` (all of them with ``seed``, where ``static_seed``), and begins new
@@ -59,7 +131,7 @@ class Control(Publishing):
         each. Simulators are not saved. A batch that waits until a limiter lets it be written counts."""
         self._raise_background()
         state = self._core.state_dict().to_dict()
-        state["env_state_dict"] = _env_states.states_of(self._envs)
+        state["env_state_dict"] = _env_states.states_of(self._workers.envs)
         self._source.add_to(state)
         return state
 
@@ -74,12 +146,12 @@ class Control(Publishing):
         states = state.get("env_state_dict", {})
         state["env_state_dict"] = {}
         with self._source.restored(state):
-            before = _env_states.states_of(self._envs)
+            before = _env_states.states_of(self._workers.envs)
             try:
-                _env_states.load(self._envs, states)
+                _env_states.load(self._workers.envs, states)
                 self._core.load_state_dict(state)
             except BaseException:
-                _env_states.load(self._envs, before)
+                _env_states.load(self._workers.envs, before)
                 raise
         # An earlier state brings ids back that were used since.
         self._number = None
@@ -155,43 +227,21 @@ class Control(Publishing):
             raise RuntimeError("worker_idx was not given to this collector")
         return self._worker_idx
 
-    def set_post_collect_hook(self, hook: Callable[[Any], None] | None) -> None:
-        """Calls ``hook`` with each batch as it is delivered, in place of the present one."""
-        self.post_collect_hook = hook
-
     # Profile
 
-    def enable_profile(
-        self,
-        *,
-        workers: list[int] | None = None,
-        num_rollouts: int = 3,
-        warmup_rollouts: int = 1,
-        save_path: Any = None,
-        **options: Any,
-    ) -> None:
-        """Records where the time of workers goes, and writes a trace for each that Perfetto opens.
-
-        Args:
-            workers: numbers of workers; the first where there is nothing.
-            num_rollouts: batches after which a worker is no longer looked at.
-            warmup_rollouts: how many of these are not recorded.
-            save_path: of the trace; ``{worker_idx}`` stands for the number of the worker. Its folder is made.
-            options: of torch's profiler, which is not used; a warning says so, and :attr:`profile_config` keeps them.
+    @takes(ProfileConfig)
+    def enable_profile(self, config: ProfileConfig) -> None:
+        """Records where workers spend their time, and writes a trace for each, which Perfetto opens.
 
         Raises:
             RuntimeError: the first batch was collected already.
             ValueError: nothing would be recorded, or there is no such worker.
             TypeError: an option is unknown.
         """
-        pass_over("enable_profile", options, WITHOUT_EFFECT)
-        config = ProfileConfig(
-            workers=workers or [0], num_rollouts=num_rollouts, warmup_rollouts=warmup_rollouts, save_path=save_path, **options
-        )
         self._raise_background()
         template = config.template()
         Path(template).parent.mkdir(parents=True, exist_ok=True)
-        self._core.enable_profile(config.workers, num_rollouts, warmup_rollouts, template)
+        self._core.enable_profile(config.workers, config.num_rollouts, config.warmup_rollouts, template)
         self._profile = config
 
     def disable_profile(self) -> None:
@@ -208,3 +258,23 @@ class Control(Publishing):
         """Seconds that each recorded worker has spent in each phase."""
         self._raise_background()
         return self._core.profile_summary()
+
+
+def _single_source(
+    positional: Any, weights: Any, policy: Any, policy_weights: Any, model_id: str | None, by_id: Mapping[str, Any] | None
+) -> Any:
+    given = [source for source in (positional, weights, policy, policy_weights) if source is not None]
+    if by_id is not None:
+        if given or model_id is not None:
+            raise ValueError("weights_dict says all: leave model_id and other weights out")
+        strange = sorted(set(by_id) - {"policy"})
+        if strange:
+            raise KeyError(f"no model is called {strange[0]!r}: there is 'policy' alone")
+        return by_id["policy"]
+    if len(given) > 1:
+        raise ValueError(f"expected weights from one source, got {len(given)}")
+    if model_id not in (None, "policy"):
+        raise KeyError(f"no model is called {model_id!r}: there is 'policy' alone")
+    if policy_weights is not None:
+        warnings.warn("policy_weights is called weights now", DeprecationWarning, stacklevel=outside())
+    return given[0] if given else None

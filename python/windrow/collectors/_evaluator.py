@@ -1,35 +1,112 @@
-from __future__ import annotations
-
 import atexit
 import inspect
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from windrow import _needs, _policy, _weights
+from windrow._arguments import Arguments, Check, argument, ignored, outside, takes
 from windrow._exploration import name_of
-from windrow._numbers import whole, whole_or_none
-from windrow._passed_over import Fixed, outside, pass_over
+from windrow._numbers import at_least
 from windrow._windrow import EvaluatorCore
-from windrow.collectors import _arguments, _patience
-from windrow.collectors._reach import Factory
+from windrow.collectors import _patience
+from windrow.collectors._arguments import Device
+from windrow.collectors._workers import Factory, device_of, is_function, policy_factories
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-_ALIVE: weakref.WeakSet[Evaluator] = weakref.WeakSet()
+_ALIVE: "weakref.WeakSet[Evaluator]" = weakref.WeakSet()
 
-#: Arguments of TorchRL's evaluator that change nothing here.
-_WITHOUT_EFFECT: dict[str, Fixed] = {
-    "frames_per_batch": (None, "an evaluation takes as many frames as its episodes have"),
-    "collector_cls": (None, "an evaluator collects by itself"),
-    "collector_kwargs": (None, "an evaluator collects by itself"),
-    "weight_sync_schemes": (None, "weights are copied when an evaluation is asked for"),
-    "num_gpus": (0, "an evaluator is a thread of this process"),
-    "ray_kwargs": (None, "an evaluator is a thread of this process"),
-}
+_EPISODES = "which is what episodes are made of here"
+
+
+def _only(value: Any, why: str) -> Check:
+    """A check of an argument that has one value, which may be in a list."""
+    accepted = [value, [value], list(value)] if isinstance(value, tuple) else [value]
+
+    def check(name: str, given: Any) -> Any:
+        if given not in accepted:
+            raise ValueError(f"{name} must be {value!r}, {why}, got {given!r}")
+        return value
+
+    return check
+
+
+class EvaluatorArguments(Arguments):
+    """What an evaluator takes."""
+
+    env: Any = argument(
+        "an environment, an id, or a function that returns one. The function is called once, in the thread of the evaluator: "
+        "with the first evaluation if the policy comes from a function too, otherwise at once",
+        kw_only=False,
+    )
+    policy: Any = argument("chooses actions; it is copied, and never touched again", default=None, kw_only=False)
+    policy_factory: Callable[..., Any] | None = argument(
+        "a function that makes a policy for the evaluator alone, called in its thread; if it has a parameter without a default, "
+        "it is given the environment",
+        default=None,
+    )
+    num_trajectories: int = argument("episodes of each evaluation", default=10, check=at_least(1), engine=True)
+    max_steps: int | None = argument(
+        "truncate episodes after so many steps, which ``step_count`` then counts, or ``eval_step_count`` if the environment has "
+        "a ``step_count``",
+        default=None,
+        check=at_least(1),
+        engine=True,
+    )
+    log_prefix: str = argument("what names of results begin with", default="eval", engine=True)
+    exploration_type: Any = argument("as of collectors; the policy's best guess by default", default="deterministic")
+    metrics_fn: Callable[[Any], Mapping[str, float]] | None = argument(
+        "returns more figures by name, from the TensorDict of all episodes",
+        default=None,
+        check=lambda _, metrics: lambda batch: dict(metrics(batch)),
+        engine=True,
+    )
+    on_result: "Callable[[TensorDictBase], object] | None" = argument(
+        "called with each result as a TensorDict, in the thread of the evaluator; it must not wait for the evaluator. Its own "
+        "errors go to ``sys.unraisablehook``, and change nothing",
+        default=None,
+        check=lambda _, on_result: lambda result: on_result(_tensors(result)),
+        engine=True,
+    )
+    busy_policy: Literal["skip", "error", "queue"] = argument(
+        "what happens to an evaluation that is asked for during another", default="skip", engine=True
+    )
+    seed: int | None = argument(
+        "of the environment, and of the actions that windrow draws itself; torch's generator is left alone",
+        default=None,
+        engine=True,
+    )
+    device: Device = argument("where torch evaluates the policy", default=None)
+    policy_backend: Literal["auto", "native", "torch"] = argument("as of collectors", default="auto")
+    trust_policy: bool | None = argument("as of collectors", default=False)
+    backend: Literal["thread"] = argument(
+        '``"thread"``', default="thread", check=_only("thread", "where evaluators run")
+    )
+    init_fn: Callable[[], object] | None = argument("called first of all, without arguments", default=None)
+    shutdown_timeout: float = argument(
+        "seconds that a shutdown waits for the running step; ``inf`` is no limit", default=5.0, engine=True
+    )
+    reward_keys: Any = argument(
+        '``("next", "reward")``', default=("next", "reward"), check=_only(("next", "reward"), _EPISODES)
+    )
+    done_keys: Any = argument('``("next", "done")``', default=("next", "done"), check=_only(("next", "done"), _EPISODES))
+    dump_video: bool = argument("False", default=False, check=_only(False, "environments of windrow record no videos"))
+
+    frames_per_batch: int | None = ignored("an evaluation takes as many frames as its episodes have", default=None)
+    collector_cls: Any = ignored("an evaluator collects by itself", default=None)
+    collector_kwargs: Any = ignored("an evaluator collects by itself", default=None)
+    weight_sync_schemes: Any = ignored("weights are copied when an evaluation is asked for", default=None)
+    num_gpus: int = ignored("an evaluator is a thread of this process", default=0)
+    ray_kwargs: Any = ignored("an evaluator is a thread of this process", default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.policy is None) == (self.policy_factory is None):
+            raise ValueError("an evaluator needs a policy or a policy_factory, and not both")
 
 
 class Evaluator:
@@ -46,117 +123,45 @@ class Evaluator:
     ``NormalizeObservation`` gather, and does not change them; those of an environment of its own stay what they were made
     with. A module acts in evaluation mode, as after ``module.eval()``.
 
-    Args:
-        env: an environment, an id, or a function that returns one, which is called once, in the thread of the evaluator: with
-            the first evaluation where the policy has a function too, otherwise at once.
-        policy: who acts; it is copied, and never touched again.
-        policy_factory: a function that makes a policy for the evaluator alone, of the environment that will be evaluated in
-            if it has a parameter without a default; it is called in the thread of the evaluator.
-        num_trajectories: episodes of each evaluation.
-        max_steps: truncate episodes after so many steps, which ``step_count`` then counts; ``eval_step_count`` where the
-            environment counts them itself.
-        log_prefix: what names of results begin with.
-        exploration_type: as of collectors; the policy's best guess unless told otherwise.
-        metrics_fn: more figures by name, from the TensorDict of all episodes.
-        on_result: called with each result as a TensorDict, in the thread of the evaluator, which it must not wait for. An
-            error of its own is shown to ``sys.unraisablehook``, and changes nothing.
-        busy_policy: what becomes of an evaluation that is asked for during another: ``"skip"``, ``"error"`` or ``"queue"``.
-        seed: of the environment, and of the actions that windrow draws itself; torch's generator goes on by itself.
-        device: where a policy that torch evaluates is evaluated.
-        policy_backend: as of collectors.
-        trust_policy: as of collectors.
-        backend: ``"thread"``.
-        init_fn: called first of all.
-        reward_keys: ``("next", "reward")``.
-        done_keys: ``("next", "done")``.
-        dump_video: False.
-        shutdown_timeout: seconds that a shutdown waits for the step that is being taken; ``inf`` is no limit.
-        others: what TorchRL's evaluator can be told besides; a warning says why it has no effect.
-
     Raises:
         ValueError: an argument makes no sense.
         TypeError: an argument is unknown.
     """
 
-    def __init__(
-        self,
-        env: Any,
-        policy: Any = None,
-        *,
-        policy_factory: Callable[..., Any] | None = None,
-        num_trajectories: int = 10,
-        max_steps: int | None = None,
-        log_prefix: str = "eval",
-        exploration_type: Any = "deterministic",
-        metrics_fn: Callable[[Any], Mapping[str, float]] | None = None,
-        on_result: Callable[[TensorDictBase], None] | None = None,
-        busy_policy: str = "skip",
-        seed: int | None = None,
-        device: Any = None,
-        policy_backend: str = "auto",
-        trust_policy: bool = False,
-        backend: str = "thread",
-        init_fn: Callable[[], None] | None = None,
-        shutdown_timeout: float = 5.0,
-        reward_keys: Any = ("next", "reward"),
-        done_keys: Any = ("next", "done"),
-        dump_video: bool = False,
-        **others: Any,
-    ) -> None:
-        # Whoever imports collectors needs no environments before there is one.
+    @takes(EvaluatorArguments)
+    def __init__(self, arguments: EvaluatorArguments) -> None:
+        # Importing collectors does not import environments.
         from windrow.collectors import _statistics
 
-        pass_over(type(self).__name__, others, _WITHOUT_EFFECT)
         _needs.torch(type(self).__name__)
-        _key("reward_keys", reward_keys, ("next", "reward"))
-        _key("done_keys", done_keys, ("next", "done"))
-        if backend != "thread":
-            raise ValueError(f'backend must be "thread", got {backend!r}')
-        if (policy is None) == (policy_factory is None):
-            raise ValueError("an evaluator needs a policy or a policy_factory, and not both")
-        if dump_video:
-            raise ValueError("dump_video: environments of windrow record no videos")
-        if init_fn is not None:
-            init_fn()
-        exploration = name_of(exploration_type)
-        if isinstance(env, str):
-            from windrow.envs import GymEnv
-
-            env = GymEnv(env, categorical_action_encoding=True)
-        elif _arguments.is_function(env):
-            env = Factory(_statistics.frozen(env))
+        if arguments.init_fn is not None:
+            arguments.init_fn()
+        env = _environment(arguments.env)
+        exploration = name_of(arguments.exploration_type)
         choice = _policy.choose(
-            policy,
-            _arguments.factories(_with_env(policy_factory, env), 1),
-            backend=policy_backend,
+            arguments.policy,
+            policy_factories(_with_env(arguments.policy_factory, env), 1),
+            backend=arguments.policy_backend,
             exploration_type=exploration,
             threads=True,
-            device=_arguments.device_of("device", device),
-            trust=trust_policy,
+            device=device_of("device", arguments.device),
+            trust=bool(arguments.trust_policy),
             env=env,
             evaluates=True,
         )
         self._source = choice.source
         self._step = 0
         self._undo = _statistics.freeze(env)
+        options = {
+            **arguments.for_engine(),
+            "env": env,
+            # The user may change the policy before the evaluator's thread takes it.
+            "policy": choice.core if arguments.policy is None else _policy.copied_now(choice.core),
+            "exploration_type": exploration,
+            "lazy": isinstance(env, Factory) and arguments.policy is None,
+        }
         try:
-            self._core = EvaluatorCore(
-                {
-                    "env": env,
-                    # What is the user's own may be another by the time that the evaluator's thread takes it.
-                    "policy": choice.core if policy is None else _policy.copied_now(choice.core),
-                    "num_trajectories": whole("num_trajectories", num_trajectories, 1),
-                    "max_steps": whole_or_none("max_steps", max_steps, 1),
-                    "seed": seed,
-                    "exploration_type": exploration,
-                    "busy_policy": busy_policy,
-                    "log_prefix": log_prefix,
-                    "metrics": None if metrics_fn is None else lambda batch: dict(metrics_fn(batch)),
-                    "on_result": None if on_result is None else lambda result: on_result(_tensors(result)),
-                    "shutdown_timeout": shutdown_timeout,
-                    "lazy": isinstance(env, Factory) and policy is None,
-                }
-            )
+            self._core = EvaluatorCore(options)
         except BaseException:
             self._thaw()
             raise
@@ -210,7 +215,7 @@ class Evaluator:
         return self._core.pending()
 
     @staticmethod
-    def extract_weights(module: Any) -> TensorDictBase:
+    def extract_weights(module: Any) -> "TensorDictBase":
         """A copy of the parameters and buffers of ``module``, on the CPU."""
         from tensordict import TensorDict
 
@@ -311,11 +316,24 @@ class Evaluator:
         return None if weights is None else _weights.widened(_weights.weights_of(weights))
 
 
-def _tensors(result: dict[str, Any]) -> TensorDictBase:
+def _tensors(result: dict[str, Any]) -> "TensorDictBase":
     import torch
     from tensordict import TensorDict
 
     return TensorDict({name: torch.tensor(figure) for name, figure in result.items()})
+
+
+def _environment(given: Any) -> Any:
+    """An environment, or a factory that makes one in the thread of the evaluator."""
+    if isinstance(given, str):
+        from windrow.envs import GymEnv
+
+        return GymEnv(given, categorical_action_encoding=True)
+    if is_function(given):
+        from windrow.collectors import _statistics
+
+        return Factory(_statistics.frozen(given))
+    return given
 
 
 def _with_env(factory: Any, env: Any) -> Any:
@@ -336,11 +354,6 @@ def _wants_argument(function: Callable[..., Any]) -> bool:
         return False
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return any(parameter.kind in by_position and parameter.default is inspect.Parameter.empty for parameter in parameters)
-
-
-def _key(name: str, given: Any, only: tuple[str, str]) -> None:
-    if given not in (only, list(only), [only]):
-        raise ValueError(f"{name} must be {only}, which is what episodes are made of here, got {given!r}")
 
 
 @atexit.register

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from windrow.collectors._arguments import is_function
+from windrow.collectors._workers import is_function
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import SerialEnv
 

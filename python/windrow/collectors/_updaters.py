@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Self
+from functools import cached_property
+from typing import Any
 
 
 class WeightUpdaterBase:
@@ -15,21 +16,18 @@ class WeightUpdaterBase:
     ``_sync_weights_with_worker`` how they get there.
     """
 
-    _collectors: weakref.WeakSet[Any]
-    _hooks: list[Callable[[], None]]
+    # Made when first used, since not every subclass calls an `__init__` of this class.
+    @cached_property
+    def _collectors(self) -> weakref.WeakSet[Any]:
+        return weakref.WeakSet()
 
-    def __new__(cls, *_: Any, **__: Any) -> Self:
-        # Not every subclass calls this class's `__init__`.
-        updater = super().__new__(cls)
-        updater._collectors, updater._hooks = weakref.WeakSet(), []
-        return updater
+    @cached_property
+    def _hooks(self) -> list[Callable[[], object]]:
+        return []
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy serves no collector before it is given to one.
         return {name: value for name, value in self.__dict__.items() if name != "_collectors"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _collectors=weakref.WeakSet())
 
     def register_collector(self, collector: Any) -> None:
         """Takes in a collector that weights are to reach."""

@@ -1,4 +1,4 @@
-"""What lies behind collectors: the environments and policies of their workers."""
+"""Methods of collectors that exist for TorchRL's users: ways to the environments and policies of workers."""
 
 from __future__ import annotations
 
@@ -7,86 +7,37 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from windrow.collectors._arguments import is_function
-from windrow.collectors._control import Control
+from windrow._windrow import CollectorCore
+from windrow.collectors._workers import Workers
 
-#: A name, or a key in brackets behind one.
+#: A name, or a key in brackets after one.
 _STEP = re.compile(r"([A-Za-z_]\w*)|\[([^\]]+)\]")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[[^\]]+\])*")
 
 
-class Factory:
-    """A function that makes environments or a policy for one worker, and keeps what it has made.
-
-    Attributes:
-        made_together: what it has made last.
-
-    Args:
-        function: what is called.
-        together: how many are made at a time.
-        first: keep the first that was ever made, not what was made in its place.
-    """
-
-    def __init__(self, function: Callable[..., Any], *, together: int = 1, first: bool = False) -> None:
-        self.made_together: list[Any] = []
-        self._function = function
-        self._together = together
-        self._first = first
-        self._calls = 0
-
-    def __call__(self, **arguments: Any) -> Any:
-        try:
-            made = self._function(**arguments)
-        except BaseException:
-            # Who fails begins anew.
-            self._calls = 0
-            raise
-        if not self._first and self._calls % self._together == 0:
-            self.made_together = []
-        if len(self.made_together) < (1 if self._first else self._together):
-            self.made_together.append(made)
-        self._calls += 1
-        return made
-
-    @property
-    def made(self) -> Any:
-        """The first of what was made last; None before there is anything."""
-        return self.made_together[0] if self.made_together else None
-
-
-def factories_of_envs(envs: list[Any], workers: int | None, num_envs: int | None) -> tuple[list[Any], int | None]:
-    """``envs`` and ``workers``, with functions in a form that keeps what they make for each worker."""
-
-    def keeping(env: Any) -> Any:
-        return Factory(env, together=num_envs or 1)
-
-    if workers is not None and is_function(envs[0]):
-        return [keeping(envs[0]) for _ in range(workers)], None
-    return [keeping(env) if is_function(env) else env for env in envs], workers
-
-
-def factories_of_policies(policies: list[Callable[[], Any]] | None) -> list[Factory] | None:
-    """``policies`` in a form that keeps what they make. The engine makes one more, which knows what weights are like."""
-    return None if policies is None else [Factory(policy, first=True) for policy in policies]
-
-
-class Reach(Control):
+class TorchRLMethods:
     """Ways to environments and policies.
 
-    What is read of an environment that Python steps is read while a worker may be stepping it: :meth:`pause` before, where
-    that matters.
+    A worker may be stepping an environment of Python while an attribute of it is read: call :meth:`pause` before, where that
+    matters.
     """
 
     #: Whether paths begin at the collector itself, not at each of its workers.
     _direct: ClassVar[bool] = False
 
     policy: Any
-    _policies: list[Factory] | None
+    post_collect_hook: Callable[[Any], object] | None
+    _core: CollectorCore
+    _workers: Workers
+    _replay_buffer: Any
+    _surface: Callable[[], None]
+    _raise_background: Callable[[], None]
+    update_policy_weights_: Callable[..., None]
 
     @property
     def env(self) -> Any:
-        """The environment of the first worker, as ``create_env_fn`` names it or has made it."""
-        return self._env_of(0)
+        """The environment of the first worker, as it was given or made."""
+        return self._workers.env(0)
 
     def getattr_env(self, attr: str) -> Any:
         """The attribute ``attr`` of the first worker's environment.
@@ -141,7 +92,7 @@ class Reach(Control):
         self._raise_background()
         if self._direct:
             return _resolve(self, attr)
-        return [_resolve(worker, attr) for worker in self._reached()]
+        return [_resolve(worker, attr) for worker in self._each_worker()]
 
     def cascade_execute(self, attr_path: str, *args: Any, **kwargs: Any) -> Any:
         """Calls what a path from the collector itself leads to, such as ``"replay_buffer.empty"``; what cannot be called is
@@ -180,7 +131,7 @@ class Reach(Control):
             AttributeError: the path leads nowhere, or to what cannot be called.
         """
         self._surface()
-        workers = [self] if self._direct else self._reached()
+        workers = [self] if self._direct else self._each_worker()
         count = len(list_of_args or list_of_kwargs or workers)
         all_args = [()] * count if list_of_args is None else list(list_of_args)
         all_kwargs = [{}] * count if list_of_kwargs is None else list(list_of_kwargs)
@@ -194,34 +145,32 @@ class Reach(Control):
             raise AttributeError(f"{method_name} cannot be called")
         return [method(*args, **kwargs) for method, args, kwargs in zip(methods, all_args, all_kwargs, strict=True)]
 
-    def _reached(self) -> list[Any]:
+    def receive_weights(self, policy_or_weights: Any = None, *, weights: Any = None, policy: Any = None) -> None:
+        """The same as :meth:`update_policy_weights_`: whoever sends weights and whoever receives them are in one process."""
+        self.update_policy_weights_(policy_or_weights, weights=weights, policy=policy)
+
+    def set_post_collect_hook(self, hook: Callable[[Any], object] | None) -> None:
+        """Calls ``hook`` with each batch as it is delivered, in place of the present one."""
+        self.post_collect_hook = hook
+
+    def _each_worker(self) -> list[Any]:
         return [_Worker(self, worker) for worker in range(len(self._core.worker_stats()))]
 
-    def _env_of(self, worker: int) -> Any:
-        env = self._envs[worker if len(self._envs) > 1 else 0]
-        if isinstance(env, Factory):
-            env = env.made
-        if isinstance(env, str):
-            from windrow.envs import GymEnv
-
-            # As ids are meant where an environment is expected.
-            return GymEnv(env, categorical_action_encoding=True)
-        return env
-
     def _policy_of(self, worker: int) -> Any:
-        return self.policy if self._policies is None else self._policies[worker].made
+        factories = self._workers.factories
+        return self.policy if factories is None else factories[worker].made
 
 
 class _Worker:
     """One worker, as paths see it."""
 
-    def __init__(self, collector: Reach, worker_idx: int) -> None:
+    def __init__(self, collector: TorchRLMethods, worker_idx: int) -> None:
         self.worker_idx = worker_idx
         self._collector = collector
 
     @property
     def env(self) -> Any:
-        return self._collector._env_of(self.worker_idx)
+        return self._collector._workers.env(self.worker_idx)
 
     @property
     def policy(self) -> Any:
@@ -229,7 +178,7 @@ class _Worker:
 
     @property
     def replay_buffer(self) -> Any:
-        return self._collector.replay_buffer
+        return self._collector._replay_buffer
 
     def stats(self) -> dict[str, Any]:
         return self._collector._core.worker_stats()[self.worker_idx]

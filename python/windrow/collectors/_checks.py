@@ -1,0 +1,130 @@
+"""Checks of collectors' arguments, each of one value: from what users may give to what is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windrow._arguments import Check
+from windrow.collectors._interruptor import Interruptor
+
+
+def frames(name: str, value: Any) -> int | None:
+    """A number of frames, such as ``1_000`` or ``1e3``; None and negative numbers mean no limit.
+
+    Raises:
+        TypeError: it is not a whole number.
+    """
+    if value is None:
+        return None
+    try:
+        if isinstance(value, bool) or int(value) != value:
+            raise TypeError
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name} must be a whole number of frames, got {value!r}") from None
+    return int(value) if value >= 0 else None
+
+
+def frame_limit(name: str, value: Any) -> int | None:
+    """As :func:`frames`, where 0 means no limit either."""
+    return frames(name, value) or None
+
+
+def shares(name: str, value: Any) -> int | list[int]:
+    """Frames of a batch, or of each worker in it.
+
+    Raises:
+        TypeError: it is None, or not a whole number.
+        ValueError: it is less than 1.
+    """
+    if value is None:
+        raise TypeError(f"{name} is missing: the number of frames in a batch")
+    if isinstance(value, (list, tuple)):
+        return [_share(name, entry) for entry in value]
+    return _share(name, value)
+
+
+def _share(name: str, value: Any) -> int:
+    number = frame_limit(name, value)
+    if number is None:
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
+    return number
+
+
+def truth(name: str, value: Any) -> bool:
+    """Whether ``value`` asks for something."""
+    return bool(value)
+
+
+def placement(name: str, value: Any) -> str:
+    """Where workers run.
+
+    Raises:
+        ValueError: it is unknown.
+    """
+    if value not in ("inline", "threads"):
+        raise ValueError(f'{name} must be "inline" or "threads", got {value!r}')
+    return value
+
+
+def always_reset(name: str, value: Any) -> bool:
+    """True.
+
+    Raises:
+        ValueError: anything else is asked for.
+    """
+    if not value:
+        raise ValueError(f"{name}=False: an ended episode is always followed by a new one")
+    return True
+
+
+def extendable(name: str, value: Any) -> Any:
+    """A replay buffer.
+
+    Raises:
+        TypeError: it has no method ``extend``.
+    """
+    if not hasattr(value, "extend"):
+        raise TypeError(f"expected a {name} with a method extend, got {type(value).__name__}")
+    return value
+
+
+def interruptor(name: str, value: Any) -> Interruptor:
+    """An :class:`Interruptor`.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(value, Interruptor):
+        kind = f"{type(value).__module__}.{type(value).__name__}"
+        raise TypeError(f"expected an Interruptor of windrow.collectors as {name}, got {kind}")
+    return value
+
+
+def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
+    """A check of what only collectors with several workers choose.
+
+    Raises:
+        ValueError: it is none of ``allowed``.
+    """
+
+    def check(name: str, value: Any) -> Any:
+        if value not in allowed:
+            raise ValueError(f"{name}={value!r} is for several workers: use {classes}")
+        return value
+
+    return check
+
+
+def concatenation(cat_results: Any, *, sync: bool) -> str:
+    """How shares of workers are put together, by the engine's name.
+
+    Raises:
+        ValueError: it is unknown, or each batch is one worker's.
+    """
+    if cat_results is None:
+        return "0"
+    if cat_results != "stack" and (isinstance(cat_results, bool) or cat_results not in (0, -1)):
+        raise ValueError(f'cat_results must be "stack", 0 or -1, got {cat_results!r}')
+    if not sync:
+        raise ValueError("cat_results makes no sense where each batch is one worker's")
+    return str(cat_results)

@@ -1,0 +1,243 @@
+"""The environments and policies of a collector's workers, and the devices that they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from windrow._arguments import warn_ignored
+from windrow.collectors._arguments import CollectorArguments
+
+
+class Factory:
+    """A function that makes environments or a policy for one worker, and keeps what it has made.
+
+    Attributes:
+        made_together: what it has made last.
+
+    Args:
+        function: makes one.
+        together: how many are made at a time.
+        first: keep the first that was ever made, not its replacements.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, together: int = 1, first: bool = False) -> None:
+        self.made_together: list[Any] = []
+        self._function = function
+        self._together = together
+        self._first = first
+        self._calls = 0
+
+    def __call__(self, **arguments: Any) -> Any:
+        try:
+            made = self._function(**arguments)
+        except BaseException:
+            # The next call makes the first of a new set.
+            self._calls = 0
+            raise
+        if not self._first and self._calls % self._together == 0:
+            self.made_together = []
+        if len(self.made_together) < (1 if self._first else self._together):
+            self.made_together.append(made)
+        self._calls += 1
+        return made
+
+    @property
+    def made(self) -> Any:
+        """The first of what was made last; None before that."""
+        return self.made_together[0] if self.made_together else None
+
+
+class Workers:
+    """The environments and policies of a collector's workers.
+
+    Attributes:
+        given: environments, ids and functions as the user gave them, one for each worker, or one for all.
+        envs: the same, where functions keep what they make.
+        count: number of workers.
+        factories: functions that make a policy, one for each worker; None without ``policy_factory``.
+
+    Args:
+        name: of the collector's class.
+        arguments: of the collector.
+        single: whether the class has one worker.
+
+    Raises:
+        TypeError: one environment for several workers without their number, or a policy factory that cannot be called.
+        ValueError: numbers that contradict each other, or no environment.
+    """
+
+    def __init__(self, name: str, arguments: CollectorArguments, *, single: bool) -> None:
+        self.given, repeated = _environments(name, arguments, single=single)
+        self.count = repeated or len(self.given)
+        together = arguments.num_envs or 1
+        if repeated is not None and is_function(self.given[0]):
+            self.envs: list[Any] = [Factory(self.given[0], together=together) for _ in range(repeated)]
+            repeated = None
+        else:
+            self.envs = [Factory(env, together=together) if is_function(env) else env for env in self.given]
+        # How many use the only environment, which is not a function.
+        self._repeated = repeated
+        self._kwargs = _environment_arguments(arguments.create_env_kwargs, self.count, self.envs)
+        policies = policy_factories(arguments.policy_factory, self.count)
+        # The engine makes one policy more, to learn names and shapes of its weights.
+        self.factories = None if policies is None else [Factory(policy, first=True) for policy in policies]
+
+    def for_engine(self) -> dict[str, Any]:
+        """The engine's options."""
+        return {"envs": self.envs, "env_kwargs": self._kwargs, "num_workers": self._repeated}
+
+    def env(self, worker: int) -> Any:
+        """The environment of ``worker``, as it was given or made."""
+        env = self.envs[worker if len(self.envs) > 1 else 0]
+        if isinstance(env, Factory):
+            env = env.made
+        if isinstance(env, str):
+            from windrow.envs import GymEnv
+
+            # What an id means where an environment is expected.
+            return GymEnv(env, categorical_action_encoding=True)
+        return env
+
+    def own_seed(self) -> int | None:
+        """The seed that ``set_seed`` of the first seeded environment was given, if no episode has begun since.
+
+        Environments of other libraries keep theirs by themselves.
+        """
+        from windrow.envs._base import EnvBase
+
+        seeds = [env._take_seed() for env in self.given if isinstance(env, EnvBase)]
+        return next((seed for seed in seeds if seed is not None), None)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of a collector; None stands for the CPU.
+
+    Attributes:
+        storing: where batches go.
+        policy: where torch evaluates the policy.
+        named: what batches say that they are on: ``torch.device("cpu")`` if the user named it, otherwise nothing.
+    """
+
+    storing: Any
+    policy: Any
+    named: Any
+
+    @classmethod
+    def of(cls, arguments: CollectorArguments, workers: int) -> Devices:
+        """The devices that ``arguments`` name for so many workers.
+
+        Raises:
+            RuntimeError: torch finds no such device, or a list does not have an entry for each worker.
+            ValueError: workers have several.
+        """
+        env_device = device_of("env_device", arguments.env_device, workers=workers)
+        warn_ignored("env_device", env_device, None, "environments are stepped on the CPU")
+        return cls(
+            storing=device_of("storing_device", arguments.storing_device, arguments.device, workers=workers),
+            policy=device_of("policy_device", arguments.policy_device, arguments.device, workers=workers),
+            named=_cpu(_first(arguments.storing_device, arguments.device)),
+        )
+
+
+def is_function(env: Any) -> bool:
+    """Whether ``env`` makes an environment, and is not one itself."""
+    return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
+
+
+def policy_factories(policy_factory: Any, workers: int) -> list[Callable[[], Any]] | None:
+    """Functions that make a policy, one for each worker.
+
+    Raises:
+        ValueError: a list without an entry for each worker.
+        TypeError: one of them cannot be called.
+    """
+    if policy_factory is None:
+        return None
+    given: Sequence[Any] = policy_factory if isinstance(policy_factory, (list, tuple)) else [policy_factory] * workers
+    if len(given) != workers:
+        raise ValueError(f"policy_factory has {len(given)} entries for {workers} workers")
+    for factory in given:
+        if not callable(factory):
+            raise TypeError(f"policy_factory must be a function, got {type(factory).__name__}")
+    return list(given)
+
+
+def device_of(name: str, *candidates: Any, workers: int = 1) -> Any:
+    """The first given device, or entry of a list for all workers; None for the CPU.
+
+    Raises:
+        RuntimeError: torch finds no such device, or a list does not have an entry for each worker.
+        ValueError: workers have several.
+    """
+    given = _first(*candidates)
+    if isinstance(given, (list, tuple)):
+        if len(given) != workers:
+            raise RuntimeError(f"{name} has {len(given)} entries for {workers} workers")
+        if len({str(entry) for entry in given}) != 1:
+            raise ValueError(f"{name} must be one device for all workers, got {list(map(str, given))}")
+        given = given[0]
+    if given is None or str(given) == "cpu":
+        return None
+    import torch
+
+    device = torch.device(given)
+    if device.type == "cpu":
+        return None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(f"{name}={device}: torch finds no CUDA device on this machine")
+    return device
+
+
+def _cpu(given: Any) -> Any:
+    """``torch.device("cpu")``, if ``given`` is that."""
+    if isinstance(given, (list, tuple)):
+        given = given[0]
+    if given is None:
+        return None
+    import torch
+
+    device = torch.device(given)
+    return device if device.type == "cpu" else None
+
+
+def _first(*candidates: Any) -> Any:
+    return next((candidate for candidate in candidates if candidate is not None), None)
+
+
+def _environments(name: str, arguments: CollectorArguments, *, single: bool) -> tuple[list[Any], int | None]:
+    """The environments as a list, and the number of workers where it is not the length of that list."""
+    given, workers = arguments.create_env_fn, arguments.num_workers
+    is_list = isinstance(given, (list, tuple))
+    envs = list(given) if is_list else [given]
+    if not envs:
+        raise ValueError(f"{name} needs an environment, got an empty list")
+    if single:
+        if len(envs) != 1 or workers not in (None, 1):
+            got = len(envs) if len(envs) != 1 else workers
+            raise ValueError(f"{name} has one worker, got {got}: use MultiSyncCollector or MultiAsyncCollector")
+        return envs, None
+    if is_list:
+        if workers not in (None, len(envs)):
+            raise ValueError(f"num_workers={workers}, but create_env_fn is a list of {len(envs)}")
+        return envs, None
+    if workers is None:
+        raise TypeError(f"{name} needs a list of environments, one for each worker, or num_workers")
+    return envs, workers
+
+
+def _environment_arguments(given: Any, workers: int, envs: list[Any]) -> list[dict[str, Any] | None]:
+    """Arguments of the functions that make environments, for each worker."""
+    if given is None or isinstance(given, dict):
+        each = [given or None]
+    elif len(given) != workers:
+        raise ValueError(f"create_env_kwargs has {len(given)} entries for {workers} workers")
+    else:
+        each = [entry or None for entry in given]
+    made = next((env for env in envs if not is_function(env)), None)
+    if made is not None and any(each):
+        kind = repr(made) if isinstance(made, str) else type(made).__name__
+        raise RuntimeError(f"create_env_kwargs are arguments of a function that makes an environment, got {kind}")
+    return each
