@@ -17,8 +17,9 @@ use crate::{
 
 const FOLDER: &str = "crates/windrow/benches";
 
-/// The benchmark of the Python package, `python/windrow/bench.py`.
+/// The benchmark of the Python package, and its program.
 const PYTHON: &str = "python";
+const PYTHON_PROGRAM: &str = "python/benches/ratios.py";
 
 /// Those that time a Python library beside windrow.
 const WITH_PYTHON: [&str; 1] = ["replay"];
@@ -104,7 +105,7 @@ fn of_python(root: &Path, python: &Path, request: &Request) -> Command {
     let mut command = Command::new(python);
     command
         .current_dir(root)
-        .args(["-m", "windrow.bench"])
+        .arg(PYTHON_PROGRAM)
         .args(&request.arguments);
     command
 }

@@ -1,4 +1,4 @@
-"""Ratios against bare loops and TorchRL, each timed beside windrow in one process: ``python -m windrow.bench``.
+"""Ratios against bare loops and TorchRL, each timed beside windrow in one process: ``cargo xtask bench python``.
 
 Each line is ``name  value  target  ok|short``, as the benchmarks in Rust print it. A ratio is the time of the other side
 divided by windrow's, the median over alternating repeats.
@@ -169,7 +169,7 @@ def figures(least: float) -> list[tuple[str, Callable[[], float], float]]:
 
 def main() -> int:
     """Prints every figure; 1 when one falls short and ``--check`` was given."""
-    parser = argparse.ArgumentParser(prog="python -m windrow.bench", description="Ratios against bare loops and TorchRL.")
+    parser = argparse.ArgumentParser(description="Ratios against bare loops and TorchRL.")
     parser.add_argument("--check", action="store_true", help="fail when a figure falls short")
     parser.add_argument("--seconds", type=float, default=0.3, help="how long each side of a figure runs in each repeat; 0.3 unless given")
     parser.add_argument("--only", default="", help="measure only figures whose names contain this")
