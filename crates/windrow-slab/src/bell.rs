@@ -3,6 +3,7 @@
 use std::sync::PoisonError;
 // Only who spins looks at it, and models leave spinning out.
 use std::sync::atomic::AtomicU32 as RingCount;
+use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicU32, Condvar, Habit, Mutex, MutexGuard, Ordering, spin_until};
 
@@ -44,28 +45,53 @@ impl Bell {
         lock: &Mutex<T>,
         mut attempt: impl FnMut(&mut T) -> Option<R>,
     ) -> R {
+        loop {
+            if let Some(out) = self.wait_within(lock, None, &mut attempt) {
+                return out;
+            }
+        }
+    }
+
+    /// As [`wait`](Self::wait), but sleeps no longer than `timeout`, if there is one: `None` when nothing came of it.
+    pub(crate) fn wait_within<T, R>(
+        &self,
+        lock: &Mutex<T>,
+        timeout: Option<Duration>,
+        mut attempt: impl FnMut(&mut T) -> Option<R>,
+    ) -> Option<R> {
         let mut seen = self.rings.0.load(Ordering::Acquire);
         if let Some(out) = attempt(&mut locked(lock)) {
-            return out;
+            return Some(out);
         }
         let waiting = self.habit.begin();
         while waiting.is_short() && spin_until(|| self.rings.0.load(Ordering::Acquire) != seen) {
             seen = self.rings.0.load(Ordering::Acquire);
             if let Some(out) = attempt(&mut locked(lock)) {
                 self.habit.end(&waiting);
-                return out;
+                return Some(out);
             }
         }
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut guard = locked(lock);
         let out = loop {
             if let Some(out) = attempt(&mut guard) {
-                break out;
+                break Some(out);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break None;
             }
             self.asleep.fetch_add(1, Ordering::Relaxed);
-            guard = self
-                .condvar
-                .wait(guard)
-                .unwrap_or_else(PoisonError::into_inner);
+            guard = match left {
+                None => self
+                    .condvar
+                    .wait(guard)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    let waited = self.condvar.wait_timeout(guard, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
             self.asleep.fetch_sub(1, Ordering::Relaxed);
         };
         drop(guard);

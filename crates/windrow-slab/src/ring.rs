@@ -3,6 +3,7 @@
 mod state;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::SlabError;
 use crate::bell::{Apart, Bell, locked};
@@ -175,6 +176,26 @@ impl Ring {
     /// [`SlabError::Exhausted`] and [`SlabError::NoMemory`] as [`request`](Self::request); [`SlabError::Stopped`] once the ring
     /// is stopped and all whole slabs were taken.
     pub fn next(self: &Arc<Self>) -> Result<Lease, SlabError> {
+        loop {
+            if let Some(lease) = self.wait_for_next(None)? {
+                return Ok(lease);
+            }
+        }
+    }
+
+    /// As [`next`](Self::next), but waits no longer than `timeout`: `None` when no slab was whole by then. The next call waits
+    /// for the same slab.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next_within(self: &Arc<Self>, timeout: Duration) -> Result<Option<Lease>, SlabError> {
+        self.wait_for_next(Some(timeout))
+    }
+
+    fn wait_for_next(
+        self: &Arc<Self>,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Lease>, SlabError> {
         let at_once = self.locked(|state| {
             state.ask(&self.fixed)?;
             Ok(state.take())
@@ -182,9 +203,9 @@ impl Ring {
         // Both what was asked for and what was taken let workers go on.
         self.room.ring();
         if let Some(taken) = at_once {
-            return Ok(self.lease(taken));
+            return Ok(Some(self.lease(taken)));
         }
-        let taken = self.ready.wait(&self.state.0, |state| {
+        let taken = self.ready.wait_within(&self.state.0, timeout, |state| {
             if let Some(taken) = state.take() {
                 return Some(Ok(taken));
             }
@@ -192,9 +213,12 @@ impl Ring {
                 return Some(Err(SlabError::Stopped));
             }
             state.make_room(&self.fixed).err().map(Err)
-        })?;
+        });
+        let Some(taken) = taken.transpose()? else {
+            return Ok(None);
+        };
         self.room.ring();
-        Ok(self.lease(taken))
+        Ok(Some(self.lease(taken)))
     }
 
     /// The slab that became whole first, if there is one.
@@ -227,6 +251,16 @@ impl Ring {
             state.paused = true;
             state.is_quiet()
         })
+    }
+
+    /// As [`hold`](Self::hold), but waits up to `timeout` until every part is committed or dropped.
+    pub fn hold_within(&self, timeout: Duration) -> bool {
+        let quiet = |state: &mut State| state.is_quiet().then_some(());
+        self.hold()
+            || self
+                .ready
+                .wait_within(&self.state.0, Some(timeout), quiet)
+                .is_some()
     }
 
     /// As [`hold`](Self::hold), and waits until every part that is out is committed or dropped.
