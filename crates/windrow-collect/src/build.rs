@@ -12,10 +12,10 @@ use crate::CollectError;
 use crate::config::builder::{CollectorBuilder, EnvMaker};
 use crate::config::plan::Delivery;
 use crate::deliver::collector::Collector;
-use crate::deliver::consumer::Consumer;
 use crate::deliver::core::Core;
-use crate::deliver::driver::Driver;
-use crate::deliver::outlet::Outlet;
+use crate::deliver::driver::{Driver, Shape};
+use crate::deliver::sink_writer::SinkWriter;
+use crate::deliver::stage::LastStage;
 use crate::placement::Crew;
 use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
@@ -30,11 +30,12 @@ use crate::worker::{Maker, Worker};
 use envs::{EnvOptions, common, env_makers, guarded, make_all};
 use frames::schedule;
 
-/// See [`CollectorBuilder::build_unless`].
-pub(crate) fn build(
+/// See [`CollectorBuilder::build_with`].
+pub(crate) fn build<S: LastStage>(
     chosen: CollectorBuilder,
+    stage: S,
     given_up: impl FnMut() -> bool,
-) -> Result<Collector, CollectError> {
+) -> Result<Collector<S>, CollectError> {
     let plan = chosen.plan;
     let makers = env_makers(&chosen)?;
     let workers = makers.len();
@@ -102,20 +103,22 @@ pub(crate) fn build(
         cat_results: chosen.cat_results,
         preempting: chosen.preemptive_threshold.is_some(),
         num_envs,
-        outlet: chosen.sink.map(|sink| Arc::new(Outlet::new(sink))),
+        writer: chosen.sink.map(|sink| Arc::new(SinkWriter::new(sink))),
         tally: Mutex::new(Tally::default()),
         forget: AtomicBool::new(false),
         seed: AtomicU64::new(seed),
         over: AtomicBool::new(false),
         failed: AtomicBool::new(false),
+        running: AtomicBool::new(false),
     });
-    let consumer = Consumer {
+    let shape = Shape {
         batcher: batcher.map(|batcher| batcher.of_envs(ids.total_envs)),
+        trajs_per_write: chosen.trajs_per_write,
         split_trajs: chosen.split_trajs,
-        ..chosen.consumer
+        update_at_each_batch: chosen.update_at_each_batch,
     };
     let crew = Crew::new(plan.placement, crew);
-    Ok(Collector::new(Driver::new(crew, core, consumer)))
+    Ok(Collector::new(Driver::new(crew, core, shape, stage)))
 }
 
 /// The columns of a frame, where policies write `columns`.
@@ -182,7 +185,7 @@ fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, Colle
             "trajectories are told apart by their ids: trajs_per_batch and split_trajs need track_traj_ids(true)".to_owned(),
         ));
     }
-    match chosen.consumer.trajs_per_write {
+    match chosen.trajs_per_write {
         Some(0) => {
             return Err(CollectError::OutOfRange {
                 name: "trajs_per_write",

@@ -185,6 +185,14 @@ pub enum CollectError {
     /// Whoever asked for a pause gave it up before workers had finished what they were at.
     #[error("the pause was given up before workers had finished what they were at")]
     PauseGivenUp,
+    /// Whoever asked for a batch gave the wait for it up. The next call goes on with it.
+    #[error("the wait for a batch was given up")]
+    BatchGivenUp,
+    /// A hook of the collector's own thread has asked for something that waits for this thread.
+    #[error(
+        "the collector cannot be asked for this from within its own thread: it would wait for itself"
+    )]
+    WaitsForItself,
     /// The thread of a started collector could not be had.
     #[error("failed to start the thread of the collector: {0}")]
     Start(#[source] std::io::Error),
@@ -213,6 +221,10 @@ pub enum CollectError {
         /// What it reported.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A function that the last stage has called failed, or was interrupted: see
+    /// [`LastStage`](crate::LastStage).
+    #[error("{0}")]
+    Stage(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The user's metrics of an evaluation failed.
     #[error("the metrics of the evaluation of step {step} failed: {source}")]
     Metrics {

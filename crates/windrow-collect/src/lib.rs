@@ -21,6 +21,8 @@ pub use config::collectors::{
 pub use config::plan::{CatResults, Delivery, OnLoss, Placement};
 pub use deliver::collector::{Collector, Paused};
 pub use deliver::handle::Handle;
+pub use deliver::sink_writer::SinkWriter;
+pub use deliver::stage::{Hooks, LastStage};
 pub use error::{CollectError, WorkerError, WorkerFault};
 pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
 pub use probe::{Phase, PhaseProfile, ProfileConfig, ProfileSummary, WorkerProfile};

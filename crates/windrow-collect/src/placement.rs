@@ -34,11 +34,16 @@ impl Crew {
     /// The next whole slab.
     ///
     /// # Errors
-    /// [`CollectError::Slab`] as [`Ring::next`]; [`CollectError::Interrupted`] where workers run in this thread.
-    pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, CollectError> {
+    /// [`CollectError::Slab`] as [`Ring::next`]; [`CollectError::Interrupted`] where workers run in this thread, and
+    /// [`CollectError::BatchGivenUp`] where they do not and `given_up` says so, which is asked now and then.
+    pub(crate) fn next(
+        &mut self,
+        ring: &Arc<Ring>,
+        given_up: &mut dyn FnMut() -> bool,
+    ) -> Result<Lease, CollectError> {
         match self {
             Self::Inline(inline) => inline.next(ring),
-            Self::Threads(threads) => Ok(threads.next(ring)?),
+            Self::Threads(threads) => threads.next(ring, given_up),
         }
     }
 

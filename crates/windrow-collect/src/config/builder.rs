@@ -11,7 +11,7 @@ use crate::CollectError;
 use crate::build::build;
 use crate::config::plan::{CatResults, Delivery, OnLoss, Placement, Plan};
 use crate::deliver::collector::Collector;
-use crate::deliver::consumer::Consumer;
+use crate::deliver::stage::{Hooks, LastStage};
 use crate::shared::publisher::WeightSource;
 use crate::shared::reports::IsInterruption;
 use crate::trajectories::TrajFormat;
@@ -48,7 +48,9 @@ pub struct CollectorBuilder {
     pub(crate) trajs_per_batch: Option<usize>,
     pub(crate) traj_format: TrajFormat,
     pub(crate) split_trajs: bool,
-    pub(crate) consumer: Consumer,
+    pub(crate) trajs_per_write: Option<usize>,
+    pub(crate) update_at_each_batch: bool,
+    pub(crate) hooks: Hooks,
     pub(crate) weight_source: Option<WeightSource>,
     pub(crate) updater: Box<dyn WeightUpdater>,
     pub(crate) sink: Option<Box<dyn Sink>>,
@@ -99,7 +101,9 @@ impl CollectorBuilder {
             trajs_per_batch: None,
             traj_format: TrajFormat::default(),
             split_trajs: false,
-            consumer: Consumer::default(),
+            trajs_per_write: None,
+            update_at_each_batch: false,
+            hooks: Hooks::default(),
             weight_source: None,
             updater: Box::new(VanillaWeightUpdater::new()),
             sink: None,
@@ -354,7 +358,7 @@ impl CollectorBuilder {
     /// Needs [`trajs_per_batch`](Self::trajs_per_batch).
     #[must_use]
     pub fn trajs_per_write(mut self, trajectories: usize) -> Self {
-        self.consumer.trajs_per_write = Some(trajectories);
+        self.trajs_per_write = Some(trajectories);
         self
     }
 
@@ -393,7 +397,7 @@ impl CollectorBuilder {
     /// Fetches weights from the [source](Self::weight_source) before each batch is asked for.
     #[must_use]
     pub fn update_at_each_batch(mut self, update: bool) -> Self {
-        self.consumer.update_at_each_batch = update;
+        self.update_at_each_batch = update;
         self
     }
 
@@ -407,14 +411,14 @@ impl CollectorBuilder {
     /// Called before each batch is asked for.
     #[must_use]
     pub fn pre_collect_hook(mut self, hook: impl FnMut() + Send + 'static) -> Self {
-        self.consumer.pre_collect_hook = Some(Box::new(hook));
+        self.hooks.pre_collect_hook = Some(Box::new(hook));
         self
     }
 
     /// Called with each batch as it is delivered.
     #[must_use]
     pub fn post_collect_hook(mut self, hook: impl FnMut(&TensorDict) + Send + 'static) -> Self {
-        self.consumer.post_collect_hook = Some(Box::new(hook));
+        self.hooks.post_collect_hook = Some(Box::new(hook));
         self
     }
 
@@ -427,7 +431,7 @@ impl CollectorBuilder {
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        self.consumer
+        self.hooks
             .postproc
             .push(Box::new(move |batch| postproc(batch).map_err(Into::into)));
         self
@@ -446,8 +450,25 @@ impl CollectorBuilder {
     ///
     /// # Errors
     /// As there; [`CollectError::BuildGivenUp`] then.
-    pub fn build_unless(self, given_up: impl FnMut() -> bool) -> Result<Collector, CollectError> {
-        build(self, given_up)
+    pub fn build_unless(
+        mut self,
+        given_up: impl FnMut() -> bool,
+    ) -> Result<Collector, CollectError> {
+        let hooks = std::mem::take(&mut self.hooks);
+        build(self, hooks, given_up)
+    }
+
+    /// As [`build_unless`](Self::build_unless), with a last stage of the caller's, in place of the hooks and the
+    /// post-processing that the builder was given.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn build_with<S: LastStage>(
+        self,
+        stage: S,
+        given_up: impl FnMut() -> bool,
+    ) -> Result<Collector<S>, CollectError> {
+        build(self, stage, given_up)
     }
 }
 

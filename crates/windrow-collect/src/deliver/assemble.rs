@@ -1,20 +1,10 @@
-//! What happens to a whole slab until it is delivered, in the thread of whoever asked for it.
+//! Makes batches of filled slabs.
 
 use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_slab::Lease;
 
-use crate::CollectError;
 use crate::config::plan::CatResults;
-use crate::postproc::split_trajectories;
 use crate::trajectories::{IDS, MASK, TrajectoryBatcher, rebuilt};
-
-/// Something done to every batch before it is delivered.
-pub(crate) type Postproc = Box<
-    dyn FnMut(TensorDict) -> Result<TensorDict, Box<dyn std::error::Error + Send + Sync>> + Send,
->;
-
-/// Something that looks at every batch as it is delivered.
-pub(crate) type BatchHook = Box<dyn FnMut(&TensorDict) + Send>;
 
 /// A slab that workers have filled.
 #[derive(Debug)]
@@ -24,103 +14,11 @@ pub(crate) struct Filled {
     pub(crate) steps: usize,
 }
 
-/// What the user has asked for at the receiving end.
-#[derive(Default)]
-pub(crate) struct Consumer {
-    /// Puts whole trajectories together, where these are delivered.
-    pub(crate) batcher: Option<TrajectoryBatcher>,
-    /// Trajectories of one write, where they are written; all that are complete, if nobody said.
-    pub(crate) trajs_per_write: Option<usize>,
-    pub(crate) split_trajs: bool,
-    pub(crate) postproc: Vec<Postproc>,
-    pub(crate) pre_collect_hook: Option<Box<dyn FnMut() + Send>>,
-    pub(crate) post_collect_hook: Option<BatchHook>,
-    pub(crate) update_at_each_batch: bool,
-}
-
-impl Consumer {
-    /// Takes the frames of a slab in, where whole trajectories are delivered; how many of them nobody wants any more.
-    ///
-    /// `side_by_side`: each part is another worker's, so that the order in which trajectories end is the same however
-    /// environments are spread over workers. Otherwise parts can be one worker's, one after the other.
-    pub(crate) fn push(
-        &mut self,
-        slabs: &[Filled],
-        side_by_side: bool,
-    ) -> Result<u64, TensorError> {
-        let Some(batcher) = &mut self.batcher else {
-            return Ok(0);
-        };
-        for slab in slabs {
-            push_parts(batcher, slab, side_by_side)?;
-        }
-        Ok(batcher.take_unwanted() as u64)
-    }
-
-    /// The next trajectories to be written, one after the other; `None` when none are complete.
-    pub(crate) fn pop_group(&mut self) -> Result<Option<TensorDict>, TensorError> {
-        let most = self.trajs_per_write.unwrap_or(usize::MAX);
-        self.batcher
-            .as_mut()
-            .map_or(Ok(None), |batcher| batcher.pop_up_to(most))
-    }
-
-    /// Forgets trajectories that are begun or complete, and leaves out what is still to come of them; how many frames.
-    pub(crate) fn sever(&mut self) -> u64 {
-        self.batcher
-            .as_mut()
-            .map_or(0, |batcher| batcher.sever() as u64)
-    }
-
-    /// Forgets frames that were not delivered yet; how many.
-    pub(crate) fn drop_frames(&mut self) -> u64 {
-        self.batcher
-            .as_mut()
-            .map_or(0, |batcher| batcher.clear() as u64)
-    }
-
-    /// What is to be written of a batch: its frames without padding. Before the post-processing, which may drop the mask;
-    /// episodes side by side are padded only by it.
-    pub(crate) fn only_frames(&self, batch: TensorDict) -> Result<TensorDict, TensorError> {
-        match self.split_trajs {
-            true => Ok(batch),
-            false => unpadded(batch),
-        }
-    }
-
-    /// Applies the post-processing to batch number `number`, and shows it to the hook.
-    pub(crate) fn finish(
-        &mut self,
-        batch: TensorDict,
-        number: u64,
-    ) -> Result<TensorDict, CollectError> {
-        let batch = self.process(batch, number)?;
-        if let Some(hook) = &mut self.post_collect_hook {
-            hook(&batch);
-        }
-        Ok(batch)
-    }
-
-    /// Applies the post-processing to batch number `number`.
-    pub(crate) fn process(
-        &mut self,
-        mut batch: TensorDict,
-        number: u64,
-    ) -> Result<TensorDict, CollectError> {
-        if self.split_trajs {
-            batch = split_trajectories(&batch)?;
-        }
-        for postproc in &mut self.postproc {
-            batch = postproc(batch).map_err(|source| CollectError::Postproc {
-                batch: number,
-                source,
-            })?;
-        }
-        Ok(batch)
-    }
-}
-
-fn push_parts(
+/// Gives the frames of a slab to `batcher`.
+///
+/// `side_by_side`: each part is another worker's, so that the order in which trajectories end is the same however
+/// environments are spread over workers. Otherwise parts can be one worker's, one after the other.
+pub(crate) fn push_parts(
     batcher: &mut TrajectoryBatcher,
     slab: &Filled,
     side_by_side: bool,
@@ -133,8 +31,11 @@ fn push_parts(
     (0..parts).try_for_each(|part| batcher.push(&lease.part(part)?))
 }
 
-/// The frames of `batch` that are no padding: itself where there is no mask, otherwise `[frames]`.
-pub(crate) fn unpadded(batch: TensorDict) -> Result<TensorDict, TensorError> {
+/// The frames of `batch` that are no padding: itself where it has no `("collector", "mask")`, otherwise `[frames]`.
+///
+/// # Errors
+/// [`TensorError`] when the mask is no mask of the batch.
+pub fn unpadded(batch: TensorDict) -> Result<TensorDict, TensorError> {
     if !batch.contains_key(MASK) {
         return Ok(batch);
     }

@@ -2,17 +2,20 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use crate::CollectError;
+use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
+use crate::deliver::stage::LastStage;
 use crate::error::said;
-use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard};
+use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, Ordering};
 
 /// The thread, and what is known of it.
 #[derive(Debug)]
-pub(crate) struct Background {
-    thread: Option<JoinHandle<Driver>>,
+pub(crate) struct Background<S: LastStage> {
+    thread: Option<JoinHandle<Driver<S>>>,
     gate: Arc<Gate>,
 }
 
@@ -26,8 +29,11 @@ struct Gate {
 #[derive(Debug)]
 struct State {
     place: Place,
+    thread: Option<ThreadId>,
     /// Whether the thread is to wait before the next batch.
     closed: bool,
+    /// Whether the thread is to end before the next batch.
+    ending: bool,
     /// Why it ended, until somebody was told.
     failure: Option<CollectError>,
     failed: bool,
@@ -37,36 +43,38 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Collecting,
-    /// Since when.
-    Writing(Instant),
     AtGate,
     Ended,
 }
 
-impl Background {
-    /// Lets `driver`, whose outlet is attached, collect and write until there is nothing left.
+impl<S: LastStage> Background<S> {
+    /// Lets `driver`, whose writer is attached, collect and write until there is nothing left.
     ///
     /// # Errors
     /// The operating system's, when there is no thread to be had.
-    pub(crate) fn start(driver: Driver) -> Result<Self, CollectError> {
+    pub(crate) fn start(driver: Driver<S>) -> Result<Self, CollectError> {
         let gate = Arc::new(Gate {
             state: Mutex::new(State {
                 place: Place::Collecting,
+                thread: None,
                 closed: false,
+                ending: false,
                 failure: None,
                 failed: false,
             }),
             changed: Condvar::new(),
         });
         let seen = Arc::clone(&gate);
-        let outlet = driver.core.outlet.clone();
+        let core = Arc::clone(&driver.core);
+        core.running.store(true, Ordering::Relaxed);
         let thread = Builder::new()
             .name("windrow-collector".to_owned())
             .spawn(move || run(driver, &seen))
             .map_err(|error| {
                 let error = CollectError::Start(error);
-                if let Some(outlet) = outlet {
-                    outlet.detach(Some(error.to_string()));
+                core.running.store(false, Ordering::Relaxed);
+                if let Some(writer) = &core.writer {
+                    writer.detach(Some(error.to_string()));
                 }
                 error
             })?;
@@ -78,6 +86,11 @@ impl Background {
 
     pub(crate) fn is_running(&self) -> bool {
         self.gate.lock().place != Place::Ended
+    }
+
+    /// Whether the calling thread is this one: it cannot wait for itself.
+    pub(crate) fn is_here(&self) -> bool {
+        self.gate.lock().thread == Some(thread::current().id())
     }
 
     /// What the thread failed with, once; after that, that there will be no more.
@@ -95,20 +108,12 @@ impl Background {
         self.gate.lock().failure.take()
     }
 
-    /// Keeps the thread from the batch after the one that it is at; whether it stands between two already.
-    ///
-    /// # Errors
-    /// [`CollectError::SinkWaits`] when a write takes longer than `patience`.
-    pub(crate) fn hold(&self, patience: Duration) -> Result<bool, CollectError> {
-        let mut state = self.gate.lock();
-        state.closed = true;
-        match state.place {
-            Place::AtGate | Place::Ended => Ok(true),
-            Place::Writing(since) if since.elapsed() > patience => Err(CollectError::SinkWaits {
-                seconds: patience.as_secs_f64(),
-            }),
-            Place::Collecting | Place::Writing(_) => Ok(false),
-        }
+    /// Keeps the thread from the batch after the one that it is at, and waits up to `timeout` until it stands between two:
+    /// whether it does.
+    pub(crate) fn hold_within(&self, timeout: Duration) -> bool {
+        self.gate.lock().closed = true;
+        self.gate
+            .wait_until(timeout, |state| state.place != Place::Collecting)
     }
 
     /// Lets the thread go on.
@@ -116,32 +121,59 @@ impl Background {
         self.gate.change(|state| state.closed = false);
     }
 
-    /// Waits until the thread has ended, `deadline` at most: its driver. `None` when it has not, or was taken before.
-    pub(crate) fn join(&mut self, deadline: Instant) -> Option<Driver> {
-        let mut state = self.gate.lock();
-        while state.place != Place::Ended {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            state = self.gate.wait_for(state, left);
+    /// Has the thread end after the batch that it is at.
+    pub(crate) fn end(&self) {
+        self.gate.change(|state| state.ending = true);
+    }
+
+    /// Waits up to `timeout` until the thread has ended: whether it has. It never does while itself asks.
+    pub(crate) fn ends_within(&self, timeout: Duration) -> bool {
+        let timeout = match self.is_here() {
+            true => Duration::ZERO,
+            false => timeout,
+        };
+        self.gate
+            .wait_until(timeout, |state| state.place == Place::Ended)
+    }
+
+    /// The driver of a thread that has ended, once.
+    pub(crate) fn take_driver(&mut self) -> Option<Driver<S>> {
+        if self.is_running() {
+            return None;
         }
-        drop(state);
         // Nothing of it panics but the drop of what is broken.
         self.thread.take()?.join().ok()
     }
 }
 
 impl Gate {
-    /// Waits while the gate is closed.
-    fn pass(&self) {
+    /// Waits while the gate is closed; whether there is to be another batch.
+    fn pass(&self) -> bool {
         let mut state = self.lock();
-        while state.closed {
+        while state.closed && !state.ending {
             state.place = Place::AtGate;
             self.changed.notify_all();
-            state = self.wait(state);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         state.place = Place::Collecting;
+        !state.ending
+    }
+
+    /// Waits up to `timeout` until something is so: whether it is.
+    fn wait_until(&self, timeout: Duration, is_so: impl Fn(&State) -> bool) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if is_so(&state) || left.is_zero() {
+                return is_so(&state);
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -153,65 +185,48 @@ impl Gate {
         // No code of users runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait_for<'a>(
-        &self,
-        state: MutexGuard<'a, State>,
-        timeout: Duration,
-    ) -> MutexGuard<'a, State> {
-        let waited = self.changed.wait_timeout(state, timeout);
-        waited.unwrap_or_else(PoisonError::into_inner).0
-    }
 }
 
 /// Tells that the thread has ended, however it does.
-struct End<'a>(&'a Gate);
+struct End<'a>(&'a Gate, Arc<Core>);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
+        self.1.running.store(false, Ordering::Relaxed);
         self.0.change(|state| state.place = Place::Ended);
     }
 }
 
-fn run(mut driver: Driver, gate: &Gate) -> Driver {
-    let _end = End(gate);
-    // Hooks, postprocessing and the sink are the user's.
+fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
+    let _end = End(gate, Arc::clone(&driver.core));
+    gate.lock().thread = Some(thread::current().id());
+    // The last stage and the sink are the user's.
     let ended = catch_unwind(AssertUnwindSafe(|| drive(&mut driver, gate)))
         .unwrap_or_else(|panic| Err(CollectError::Panic(said(panic.as_ref()))));
     let failure = ended
         .err()
         .filter(|error| !matches!(error, CollectError::ShutDown));
-    if failure.is_some() {
+    let mut told = None;
+    if let Some(failure) = failure {
         driver.core.ring.stop();
-    }
-    let told = failure.as_ref().map(ToString::to_string);
-    gate.change(|state| {
-        state.failed = failure.is_some();
-        state.failure = failure;
-    });
-    // Who sees it asks why, so the reason is there before.
-    if told.is_some() {
+        let failure = driver.stage.fail(failure);
+        told = failure.as_ref().map(ToString::to_string);
+        gate.change(|state| {
+            state.failed = true;
+            state.failure = failure;
+        });
+        // Who sees it asks why, so the reason is there before.
         driver.core.fail();
     }
-    if let Some(outlet) = &driver.core.outlet {
-        outlet.detach(told);
+    // Only now, so that a sample that waits for frames finds out why there are none.
+    if let Some(writer) = &driver.core.writer {
+        writer.detach(told);
     }
+    driver.stage.leave();
     driver
 }
 
-fn drive(driver: &mut Driver, gate: &Gate) -> Result<(), CollectError> {
-    loop {
-        gate.pass();
-        let Some(batches) = driver.next_writes()? else {
-            return Ok(());
-        };
-        gate.change(|state| state.place = Place::Writing(Instant::now()));
-        driver.write(&batches)?;
-    }
+fn drive<S: LastStage>(driver: &mut Driver<S>, gate: &Gate) -> Result<(), CollectError> {
+    while gate.pass() && driver.write_next(&mut || false)? {}
+    Ok(())
 }

@@ -11,17 +11,16 @@ use windrow_env::EnvFactory;
 use windrow_slab::SlabError;
 
 use crate::config::plan::Plan;
+use crate::deliver::SLICE;
 use crate::deliver::background::Background;
 use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
+use crate::deliver::stage::{Hooks, LastStage};
 use crate::shared::stats::{Stats, WorkerStats};
 use crate::sync::Ordering;
 use crate::{CollectError, CollectorBuilder, WorkerError};
 
 pub use control::Paused;
-
-/// How long a shutdown waits for workers that are busy.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs a policy in environments and hands back batches of experience.
 ///
@@ -47,15 +46,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// With a [replay buffer](CollectorBuilder::replay_buffer), each batch is written there before it is handed back, and can
 /// be ignored; or [`start`](Self::start) has that done in the background.
-pub struct Collector {
+///
+/// `S` is the [last stage](LastStage) of a batch: in Rust, the closures that the builder was given.
+pub struct Collector<S: LastStage = Hooks> {
     pub(crate) core: Arc<Core>,
     /// `None` while it runs in the background.
-    driver: Option<Driver>,
+    driver: Option<Driver<S>>,
     /// From the start on, also when it has ended.
-    background: Option<Background>,
+    background: Option<Background<S>>,
     /// Batches from first to last, if that is known.
     len: Option<usize>,
     life: Life,
+    /// Whether a shutdown has waited for threads already.
+    waited: bool,
 }
 
 /// Whether there is more to come.
@@ -75,12 +78,17 @@ impl Collector {
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
         CollectorBuilder::new(Arc::new(env), Plan::COLLECTOR)
     }
+}
 
-    pub(crate) fn new(driver: Driver) -> Self {
+impl<S: LastStage> Collector<S> {
+    /// How long shutdowns wait for threads that are busy, and pauses for a write that waits.
+    pub const PATIENCE: Duration = Duration::from_secs(5);
+
+    pub(crate) fn new(driver: Driver<S>) -> Self {
         let core = Arc::clone(&driver.core);
         let schedule = core.shared.schedule();
         // What is delivered depends on the lengths of trajectories; what is written, on what is collected.
-        let known = !driver.has_batcher() || core.outlet.is_some();
+        let known = !driver.has_batcher() || core.writer.is_some();
         let total = schedule.total_frames.filter(|_| known);
         let len = total.map(|total| total.div_ceil(schedule.frames_per_batch()) as usize);
         drop(schedule);
@@ -90,6 +98,7 @@ impl Collector {
             background: None,
             len,
             life: Life::Running,
+            waited: false,
         }
     }
 
@@ -118,7 +127,7 @@ impl Collector {
     /// [`CollectError::Workers`] where whole trajectories are delivered, whose lengths nobody knows before;
     /// [`CollectError::Postproc`] when the post-processing fails; [`CollectError::Started`] while the collector runs in the
     /// background; [`CollectError::ShutDown`] after a shutdown or an error.
-    pub fn fake_batch(&mut self) -> Result<TensorDict, CollectError> {
+    pub fn fake_batch(&mut self) -> Result<S::Out, CollectError> {
         self.check_running()?;
         let driver = self.driver()?;
         if driver.has_batcher() {
@@ -208,11 +217,11 @@ impl Collector {
         if self.background.is_some() {
             return Err(CollectError::Started);
         }
-        let Some(outlet) = &self.core.outlet else {
+        let Some(writer) = &self.core.writer else {
             return Err(CollectError::NoReplayBuffer);
         };
         // Before the thread runs, so that who reads from now on waits for it.
-        outlet.attach()?;
+        writer.attach()?;
         let Some(driver) = self.driver.take() else {
             return Err(CollectError::ShutDown);
         };
@@ -253,25 +262,72 @@ impl Collector {
     /// background or workers failed with, unless that was delivered before: [`CollectError::Worker`] for one,
     /// [`CollectError::SeveralWorkers`] for several.
     pub fn shutdown(&mut self) -> Result<(), CollectError> {
+        self.shutdown_unless(Self::PATIENCE, || false)
+    }
+
+    /// As [`shutdown`](Self::shutdown), waiting for threads up to `timeout`, or until `given_up` says so, which is asked ten
+    /// times a second.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn shutdown_unless(
+        &mut self,
+        timeout: Duration,
+        mut given_up: impl FnMut() -> bool,
+    ) -> Result<(), CollectError> {
         if self.life == Life::Running {
             self.end(Life::ShutDown);
         }
-        let deadline = Instant::now() + PATIENCE;
         self.core.ring.stop();
-        if let Some(outlet) = &self.core.outlet {
-            outlet.shut();
+        if let Some(writer) = &self.core.writer {
+            writer.shut();
         }
-        let stuck = self.join(deadline);
+        let begin = Instant::now();
+        let mut stuck;
+        loop {
+            let left = timeout.saturating_sub(begin.elapsed());
+            stuck = self.join(left.min(SLICE));
+            if stuck == 0 || left <= SLICE || given_up() {
+                break;
+            }
+        }
+        self.waited = true;
         self.core.shared.profile.end();
         if stuck > 0 {
             return Err(CollectError::Stuck {
                 stuck,
                 threads: self.core.workers() + usize::from(self.background.is_some()),
-                seconds: PATIENCE.as_secs_f64(),
+                seconds: begin.elapsed().as_secs_f64(),
             });
         }
         self.failures()?;
         self.core.shared.profile.check()
+    }
+
+    /// Ends what [`start`](Self::start) began: cuts the batch that is under way short at its next step, and lets it be written
+    /// unless that has to wait. Waits up to `timeout`, or until `given_up` says so, which is asked ten times a second: whether
+    /// the thread has ended. A [shutdown](Self::shutdown) can follow.
+    pub fn finish_unless(&mut self, timeout: Duration, mut given_up: impl FnMut() -> bool) -> bool {
+        let Some(background) = &self.background else {
+            return true;
+        };
+        if let Some(writer) = &self.core.writer {
+            writer.hurry();
+        }
+        if background.is_running() {
+            self.core.ring.cut_all(true);
+        }
+        background.end();
+        let begin = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(begin.elapsed());
+            if background.ends_within(left.min(SLICE)) {
+                return true;
+            }
+            if left <= SLICE || background.is_here() || given_up() {
+                return false;
+            }
+        }
     }
 
     fn end(&mut self, life: Life) {
@@ -279,15 +335,16 @@ impl Collector {
         self.core.over.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until no thread runs any more, `deadline` at most; how many still did then.
-    fn join(&mut self, deadline: Instant) -> usize {
+    /// Waits up to `timeout` until no thread runs any more; how many still do then.
+    fn join(&mut self, timeout: Duration) -> usize {
+        let deadline = Instant::now() + timeout;
         if let Some(background) = &mut self.background {
-            background.release();
-            if let Some(driver) = background.join(deadline) {
-                self.driver = Some(driver);
-            }
-            if background.is_running() {
+            background.end();
+            if !background.ends_within(timeout) {
                 return 1;
+            }
+            if let Some(driver) = background.take_driver() {
+                self.driver = Some(driver);
             }
         }
         let left = deadline.saturating_duration_since(Instant::now());
@@ -321,12 +378,12 @@ impl Collector {
     ///
     /// # Errors
     /// [`CollectError::Started`] while that is the background.
-    fn driver(&mut self) -> Result<&mut Driver, CollectError> {
+    fn driver(&mut self) -> Result<&mut Driver<S>, CollectError> {
         if let Some(background) = &mut self.background {
             if background.is_running() {
                 return Err(CollectError::Started);
             }
-            if let Some(driver) = background.join(Instant::now()) {
+            if let Some(driver) = background.take_driver() {
                 self.driver = Some(driver);
             }
         }
@@ -341,44 +398,12 @@ impl Collector {
         }
     }
 
-    fn next_batch(&mut self) -> Result<Option<TensorDict>, CollectError> {
-        if let Some(background) = &self.background {
-            background.check()?;
-        }
-        let core = Arc::clone(&self.core);
-        let driver = self.driver()?;
-        let Some(outlet) = &core.outlet else {
-            return driver.next_batch();
-        };
-        let _attached = outlet.attached()?;
-        let written = driver.next_written();
-        if let Err(error) = &written
-            && !can_go_on(error)
-        {
-            outlet.detach(Some(error.to_string()));
-        }
-        written
-    }
-}
-
-/// Batches that are kept alive can be dropped; a failed worker or post-processing cannot be taken back.
-fn can_go_on(error: &CollectError) -> bool {
-    matches!(
-        error,
-        CollectError::Slab(SlabError::Exhausted { .. } | SlabError::NoMemory { .. })
-            | CollectError::Interrupted(_)
-            | CollectError::Started
-    )
-}
-
-impl Iterator for Collector {
-    type Item = Result<TensorDict, CollectError>;
-
-    /// The next batch; `None` after the last one, and after an error was delivered that is not an interruption.
-    ///
-    /// With a replay buffer it was written there: without padding, and where whole trajectories are written, those that were
-    /// completed by the frames collected in this call, one after the other; `[0]` when none was.
-    fn next(&mut self) -> Option<Self::Item> {
+    /// As [`next`](Iterator::next), but gives the wait for workers in threads up once `given_up` says so, which is asked ten
+    /// times a second: the item is then [`CollectError::BatchGivenUp`], and the next call goes on with what there is.
+    pub fn next_unless(
+        &mut self,
+        mut given_up: impl FnMut() -> bool,
+    ) -> Option<Result<S::Out, CollectError>> {
         match self.life {
             Life::Over => return None,
             Life::ShutDown => {
@@ -390,9 +415,9 @@ impl Iterator for Collector {
         if let Err(error) = self.core.shared.profile.check() {
             return Some(Err(error));
         }
-        let batch = self.next_batch().transpose()?;
+        let batch = self.next_batch(&mut given_up).transpose()?;
         if let Err(error) = &batch
-            && !can_go_on(error)
+            && !self.can_go_on(error)
         {
             self.core.ring.stop();
             if !matches!(error, CollectError::ShutDown) {
@@ -401,6 +426,53 @@ impl Iterator for Collector {
             self.end(Life::Over);
         }
         Some(batch)
+    }
+
+    fn next_batch(
+        &mut self,
+        given_up: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<S::Out>, CollectError> {
+        if let Some(background) = &self.background {
+            background.check()?;
+        }
+        let core = Arc::clone(&self.core);
+        let driver = self.driver()?;
+        let Some(writer) = &core.writer else {
+            return driver.next(given_up);
+        };
+        let _attached = writer.attached()?;
+        let written = driver.next(given_up);
+        if let Err(error) = &written
+            && !self.can_go_on(error)
+        {
+            writer.detach(Some(error.to_string()));
+        }
+        written
+    }
+
+    /// Batches that are kept alive can be dropped, and a stage may try again after an interruption; a failed worker or
+    /// post-processing cannot be taken back.
+    fn can_go_on(&self, error: &CollectError) -> bool {
+        match error {
+            CollectError::Slab(SlabError::Exhausted { .. } | SlabError::NoMemory { .. })
+            | CollectError::Interrupted(_)
+            | CollectError::BatchGivenUp
+            | CollectError::Started => true,
+            CollectError::Stage(source) => self.core.shared.is_interruption(&**source),
+            _ => false,
+        }
+    }
+}
+
+impl<S: LastStage> Iterator for Collector<S> {
+    type Item = Result<S::Out, CollectError>;
+
+    /// The next batch; `None` after the last one, and after an error was delivered that is not an interruption.
+    ///
+    /// With a replay buffer it was written there: without padding, and where whole trajectories are written, those that were
+    /// completed by the frames collected in this call, one after the other; `[0]` when none was.
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_unless(|| false)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -416,14 +488,18 @@ impl Iterator for Collector {
     }
 }
 
-impl Drop for Collector {
+impl<S: LastStage> Drop for Collector<S> {
     fn drop(&mut self) {
+        let patience = match self.waited {
+            true => Duration::ZERO,
+            false => Self::PATIENCE,
+        };
         // There is nobody left to tell.
-        let _ = self.shutdown();
+        let _ = self.shutdown_unless(patience, || false);
     }
 }
 
-impl std::fmt::Debug for Collector {
+impl<S: LastStage> std::fmt::Debug for Collector<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Collector")
             .field("plan", &self.core.plan)

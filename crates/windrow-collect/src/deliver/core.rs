@@ -5,7 +5,7 @@ use std::sync::Arc;
 use windrow_slab::Ring;
 
 use crate::config::plan::{CatResults, Plan};
-use crate::deliver::outlet::Outlet;
+use crate::deliver::sink_writer::SinkWriter;
 use crate::shared::Shared;
 use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
@@ -22,7 +22,7 @@ pub(crate) struct Core {
     /// Environments of each worker.
     pub(crate) num_envs: usize,
     /// Where batches are written, if they are.
-    pub(crate) outlet: Option<Arc<Outlet>>,
+    pub(crate) writer: Option<Arc<SinkWriter>>,
     pub(crate) tally: Mutex<Tally>,
     pub(crate) publisher: WeightPublisher,
     /// Whether trajectories that are begun are to be forgotten before the next batch.
@@ -33,6 +33,8 @@ pub(crate) struct Core {
     pub(crate) over: AtomicBool,
     /// Whether an error has ended it.
     pub(crate) failed: AtomicBool,
+    /// Whether it collects in a thread of its own.
+    pub(crate) running: AtomicBool,
 }
 
 impl Core {

@@ -1,5 +1,6 @@
-//! What asks the workers for batches, in the consumer's thread or in one of its own.
+//! Asks the workers for batches, in the consumer's thread or in one of its own.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tensordict::{Tensor, TensorDict, TensorError};
@@ -7,119 +8,202 @@ use windrow_slab::{Layout, SlabError};
 
 use crate::CollectError;
 use crate::config::plan::Delivery;
-use crate::deliver::consumer::{Consumer, Filled, assemble, put_together, unpadded};
+use crate::deliver::assemble::{Filled, assemble, push_parts, put_together, unpadded};
 use crate::deliver::core::Core;
+use crate::deliver::stage::LastStage;
 use crate::placement::Crew;
+use crate::postproc::split_trajectories;
 use crate::sync::Ordering;
+use crate::trajectories::TrajectoryBatcher;
 
-pub(crate) struct Driver {
+/// How frames make the batches that reach the last stage.
+#[derive(Debug, Default)]
+pub(crate) struct Shape {
+    /// Puts whole trajectories together, where these are delivered.
+    pub(crate) batcher: Option<TrajectoryBatcher>,
+    /// Trajectories of one write, where they are written; all that are complete, unless told.
+    pub(crate) trajs_per_write: Option<usize>,
+    pub(crate) split_trajs: bool,
+    pub(crate) update_at_each_batch: bool,
+}
+
+/// Asks the workers for frames, and lets the batches made of them pass the last stage.
+pub(crate) struct Driver<S: LastStage> {
     pub(crate) crew: Crew,
     pub(crate) core: Arc<Core>,
-    consumer: Consumer,
+    pub(crate) stage: S,
+    shape: Shape,
     /// Slabs of the next batch that were taken already.
     gathered: Vec<Filled>,
     /// The slab that was started last, if it was ready before others.
     last: Option<Filled>,
+    /// Whether a slab was asked for, and the wait for it was given up.
+    asked: bool,
+    /// Batches that have yet to pass the last stage: one, or all that one request gave to be written.
+    due: VecDeque<TensorDict>,
+    /// Those of the same request that have passed it.
+    passed: Vec<S::Out>,
 }
 
-impl Driver {
-    pub(crate) fn new(crew: Crew, core: Arc<Core>, consumer: Consumer) -> Self {
+impl<S: LastStage> Driver<S> {
+    pub(crate) fn new(crew: Crew, core: Arc<Core>, shape: Shape, stage: S) -> Self {
         Self {
             crew,
             core,
-            consumer,
+            stage,
+            shape,
             gathered: Vec::new(),
             last: None,
+            asked: false,
+            due: VecDeque::new(),
+            passed: Vec::new(),
         }
     }
 
     /// Whether whole trajectories are delivered.
     pub(crate) fn has_batcher(&self) -> bool {
-        self.consumer.batcher.is_some()
+        self.shape.batcher.is_some()
     }
 
-    /// The next batch; `None` when the frames that are left make none.
-    pub(crate) fn next_batch(&mut self) -> Result<Option<TensorDict>, CollectError> {
-        loop {
-            if let Some(batcher) = &mut self.consumer.batcher
-                && let Some(batch) = batcher.pop()?
-            {
-                return self.deliver(batch).map(Some);
-            }
-            let Some(slabs) = self.poll()? else {
-                return Ok(None);
-            };
-            if self.has_batcher() {
-                self.push(&slabs)?;
-            } else {
-                let batch = self.assemble(&slabs)?;
-                drop(slabs);
-                return self.deliver(batch).map(Some);
-            }
+    /// The next batch, or what was written of the frames that were collected; `None` when no frames are left.
+    ///
+    /// # Errors
+    /// [`CollectError::BatchGivenUp`] once `given_up` says so; the next call goes on with what there is. So it does after an
+    /// interruption of a stage that [tries again](LastStage::TRIES_AGAIN).
+    pub(crate) fn next(
+        &mut self,
+        given_up: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<S::Out>, CollectError> {
+        match self.advance(given_up)? {
+            true => self.join().map(Some),
+            false => Ok(None),
         }
     }
 
-    /// What the frames that are collected next give to be written, without padding: one batch, or the trajectories that
-    /// they complete, if any, in groups. `None` when no frames are left.
-    pub(crate) fn next_writes(&mut self) -> Result<Option<Vec<TensorDict>>, CollectError> {
-        let Some(slabs) = self.poll()? else {
-            return Ok(None);
-        };
-        let mut batches = Vec::new();
-        if self.has_batcher() {
-            self.push(&slabs)?;
-            drop(slabs);
-            while let Some(group) = self.consumer.pop_group()? {
-                batches.push(group);
-            }
-        } else {
-            batches.push(self.consumer.only_frames(self.assemble(&slabs)?)?);
+    /// Collects and writes; whether there was anything left to collect.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) fn write_next(
+        &mut self,
+        given_up: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, CollectError> {
+        let more = self.advance(given_up)?;
+        self.passed.clear();
+        Ok(more)
+    }
+
+    fn join(&mut self) -> Result<S::Out, CollectError> {
+        if self.core.writer.is_none()
+            && let Some(batch) = self.passed.pop()
+        {
+            return Ok(batch);
         }
-        let number = self.core.tally().batches;
-        batches
-            .into_iter()
-            .map(|batch| Ok(unpadded(self.consumer.finish(batch, number)?)?))
-            .collect::<Result<_, CollectError>>()
-            .map(Some)
+        self.stage.join(std::mem::take(&mut self.passed))
     }
 
-    /// Collects and writes once: what was written, in one piece. `None` when no frames are left.
-    pub(crate) fn next_written(&mut self) -> Result<Option<TensorDict>, CollectError> {
-        let Some(mut batches) = self.next_writes()? else {
-            return Ok(None);
-        };
-        self.write(&batches)?;
-        Ok(Some(match batches.len() {
-            0 => TensorDict::new([0]).with_names(&[Some("time")])?,
-            1 => batches.swap_remove(0),
-            _ => TensorDict::cat(&batches, 0)?,
-        }))
-    }
-
-    /// Writes what [`next_writes`](Self::next_writes) gave.
-    pub(crate) fn write(&mut self, batches: &[TensorDict]) -> Result<(), CollectError> {
-        if let Some(outlet) = &self.core.outlet {
-            batches.iter().try_for_each(|batch| outlet.extend(batch))?;
+    /// Lets all that one request gives pass the last stage; whether there was anything left to collect.
+    fn advance(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<bool, CollectError> {
+        if self.due.is_empty() && !self.fetch(given_up)? {
+            return Ok(false);
+        }
+        while let Some(batch) = self.due.pop_front() {
+            let kept = S::TRIES_AGAIN.then(|| batch.clone());
+            match self.pass(batch) {
+                Ok(passed) => self.passed.push(passed),
+                Err(error) => {
+                    if let Some(batch) = kept {
+                        self.due.push_front(batch);
+                    }
+                    return Err(error);
+                }
+            }
         }
         self.core.tally().batches += 1;
-        Ok(())
+        Ok(true)
+    }
+
+    fn pass(&mut self, batch: TensorDict) -> Result<S::Out, CollectError> {
+        let number = self.core.tally().batches;
+        let batch = self.split(batch)?;
+        let finished = self.stage.finish(batch, number)?;
+        match &self.core.writer {
+            Some(writer) => writer.timed(|| self.stage.write(finished, writer)),
+            None => Ok(finished),
+        }
+    }
+
+    /// `batch` with a row for each piece of a trajectory, where that is wanted.
+    fn split(&self, batch: TensorDict) -> Result<TensorDict, TensorError> {
+        match self.shape.split_trajs {
+            true => split_trajectories(&batch),
+            false => Ok(batch),
+        }
+    }
+
+    /// Makes the next batch due, or what the frames that are collected next give to be written: one batch, or the trajectories
+    /// that they complete, if any, in groups. Whether there were frames left.
+    fn fetch(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<bool, CollectError> {
+        let writes = self.core.writer.is_some();
+        loop {
+            if !writes
+                && let Some(batcher) = &mut self.shape.batcher
+                && let Some(batch) = batcher.pop()?
+            {
+                self.due.push_back(batch);
+                return Ok(true);
+            }
+            let Some(slabs) = self.poll(given_up)? else {
+                return Ok(false);
+            };
+            if !self.has_batcher() {
+                let batch = self.assemble(&slabs)?;
+                drop(slabs);
+                // Before the last stage, which may drop the mask; episodes side by side are padded only by being split.
+                self.due.push_back(match writes && !self.shape.split_trajs {
+                    true => unpadded(batch)?,
+                    false => batch,
+                });
+                return Ok(true);
+            }
+            self.push(&slabs)?;
+            drop(slabs);
+            if writes {
+                let most = self.shape.trajs_per_write.unwrap_or(usize::MAX);
+                while let Some(batcher) = &mut self.shape.batcher
+                    && let Some(group) = batcher.pop_up_to(most)?
+                {
+                    self.due.push_back(group);
+                }
+                return Ok(true);
+            }
+        }
     }
 
     /// A batch outside the count.
     pub(crate) fn rollout(&mut self) -> Result<TensorDict, CollectError> {
+        self.settle()?;
         let core = Arc::clone(&self.core);
         core.shared.schedule().counting = false;
         core.ring.end_at(u64::MAX);
         let slabs: Result<Vec<_>, _> = (0..core.plan.slabs_per_batch())
-            .map(|_| self.collect())
+            .map(|_| self.collect(&mut || false))
             .collect();
         core.shared.schedule().counting = true;
         core.count_on(core.ring.begun());
         Ok(self.assemble(&slabs?)?)
     }
 
+    /// Collects the batch that a wait was given up for: workers are at it.
+    pub(crate) fn settle(&mut self) -> Result<(), CollectError> {
+        if self.asked && self.due.is_empty() {
+            self.fetch(&mut || false)?;
+        }
+        Ok(())
+    }
+
     /// Zeros in the shape of a batch.
-    pub(crate) fn fake_batch(&mut self) -> Result<TensorDict, CollectError> {
+    pub(crate) fn fake_batch(&mut self) -> Result<S::Out, CollectError> {
         let core = &self.core;
         let shares = core.ring.layout().shares();
         let parts = (0..core.plan.slabs_per_batch())
@@ -129,19 +213,29 @@ impl Driver {
         let longest = shares.steps.iter().copied().max().unwrap_or(0);
         let batch = put_together(&parts, longest, core.cat_results, core.preempting)?;
         let number = core.tally().batches;
-        self.consumer.process(batch, number)
+        let batch = self.split(batch)?;
+        self.stage.preview(batch, number)
     }
 
     /// Forgets trajectories that are begun, whose rest is left out when it comes.
     pub(crate) fn drop_trajectories(&mut self) {
-        self.core.tally().dropped += self.consumer.sever();
+        let batcher = self.shape.batcher.as_mut();
+        let dropped = batcher.map_or(0, |batcher| batcher.sever() as u64);
+        self.core.tally().dropped += dropped;
     }
 
     /// Forgets all that was collected and not delivered.
     pub(crate) fn clear(&mut self) {
         self.gathered.clear();
         self.last = None;
-        self.core.tally().dropped += self.consumer.drop_frames();
+        self.due.clear();
+        self.drop_frames();
+    }
+
+    fn drop_frames(&mut self) {
+        let batcher = self.shape.batcher.as_mut();
+        let dropped = batcher.map_or(0, |batcher| batcher.clear() as u64);
+        self.core.tally().dropped += dropped;
     }
 
     fn assemble(&self, slabs: &[Filled]) -> Result<TensorDict, TensorError> {
@@ -149,47 +243,53 @@ impl Driver {
     }
 
     fn push(&mut self, slabs: &[Filled]) -> Result<(), TensorError> {
+        let Some(batcher) = &mut self.shape.batcher else {
+            return Ok(());
+        };
         let synchronous = self.core.plan.delivery == Delivery::Synchronous;
-        let dropped = self.consumer.push(slabs, synchronous)?;
-        self.core.tally().dropped += dropped;
+        for slab in slabs {
+            push_parts(batcher, slab, synchronous)?;
+        }
+        self.core.tally().dropped += batcher.take_unwanted() as u64;
         Ok(())
     }
 
-    fn deliver(&mut self, batch: TensorDict) -> Result<TensorDict, CollectError> {
-        let number = self.core.tally().batches;
-        let batch = self.consumer.finish(batch, number)?;
-        self.core.tally().batches += 1;
-        Ok(batch)
-    }
-
     /// The whole slabs of the next batch, counted; `None` when no frames are left.
-    fn poll(&mut self) -> Result<Option<Vec<Filled>>, CollectError> {
+    fn poll(
+        &mut self,
+        given_up: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Vec<Filled>>, CollectError> {
         if self.core.forget.swap(false, Ordering::Relaxed) {
             self.drop_trajectories();
         }
         if self.core.frames_left() == 0 && self.last.is_none() {
-            self.core.tally().dropped += self.consumer.drop_frames();
+            self.drop_frames();
             return Ok(None);
         }
-        if self.consumer.update_at_each_batch {
+        if self.shape.update_at_each_batch {
             self.core.publisher.publish_from_source()?;
         }
-        if let Some(hook) = &mut self.consumer.pre_collect_hook {
-            hook();
-        }
+        self.stage.prepare()?;
         self.core.tally().throughput.begin();
+        let gathered = self.gather_all(given_up);
+        self.stage.collected();
+        gathered?;
+        Ok(Some(std::mem::take(&mut self.gathered)))
+    }
+
+    fn gather_all(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<(), CollectError> {
         let slabs = self.core.plan.slabs_per_batch();
         while self.gathered.len() < slabs && self.core.frames_left() > 0 {
-            self.gather()?;
+            self.gather(given_up)?;
         }
         if self.gathered.len() < slabs {
             self.gathered.extend(self.last.take());
         }
-        Ok(Some(std::mem::take(&mut self.gathered)))
+        Ok(())
     }
 
     /// One more whole slab towards the next batch, counted; none where it holds no frame.
-    fn gather(&mut self) -> Result<(), CollectError> {
+    fn gather(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<(), CollectError> {
         if self.core.ring.is_at_end() {
             if let Some(last) = self.last.take() {
                 self.gathered.push(last);
@@ -198,7 +298,7 @@ impl Driver {
             // Parts that were cut short have left frames over.
             self.core.count_on(self.core.ring.begun());
         }
-        let slab = self.collect()?;
+        let slab = self.collect(given_up)?;
         let lease = &slab.lease;
         let core = &self.core;
         let frames = lease.frames() as u64;
@@ -221,19 +321,19 @@ impl Driver {
         Ok(())
     }
 
-    fn collect(&mut self) -> Result<Filled, CollectError> {
-        let lease = self
-            .crew
-            .next(&self.core.ring)
-            .map_err(|error| match error {
-                CollectError::Slab(SlabError::Stopped) => self
-                    .core
-                    .shared
-                    .reports
-                    .take_failure()
-                    .map_or(CollectError::ShutDown, CollectError::from),
-                other => other,
-            })?;
+    fn collect(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<Filled, CollectError> {
+        let taken = self.crew.next(&self.core.ring, given_up);
+        // Also after an error: then nothing that could be waited for is under way.
+        self.asked = matches!(taken, Err(CollectError::BatchGivenUp));
+        let lease = taken.map_err(|error| match error {
+            CollectError::Slab(SlabError::Stopped) => self
+                .core
+                .shared
+                .reports
+                .take_failure()
+                .map_or(CollectError::ShutDown, CollectError::from),
+            other => other,
+        })?;
         let schedule = self.core.shared.schedule();
         let shares = (0..lease.commits().len()).map(|part| schedule.share(lease.seq(), part));
         let steps = shares.map(|share| share.steps).max().unwrap_or(0);
@@ -259,7 +359,7 @@ fn zeros(layout: &Layout, steps: usize) -> Result<TensorDict, TensorError> {
     Ok(part)
 }
 
-impl std::fmt::Debug for Driver {
+impl<S: LastStage> std::fmt::Debug for Driver<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver")
             .field("crew", &self.crew)

@@ -25,8 +25,8 @@ impl Handle {
     /// writes no more, also if it waits there.
     pub fn shutdown(&self) {
         self.core.ring.stop();
-        if let Some(outlet) = &self.core.outlet {
-            outlet.shut();
+        if let Some(writer) = &self.core.writer {
+            writer.shut();
         }
     }
 
@@ -69,6 +69,27 @@ impl Handle {
     #[must_use]
     pub fn policy_weights(&self) -> Weights {
         self.core.publisher.newest()
+    }
+
+    /// Whether the collector was [started](crate::Collector::start) and has not come to its end yet.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.core.running.load(Ordering::Relaxed)
+    }
+
+    /// Whether a write to the replay buffer that would have to wait is to be given up, since the collector ends.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.core
+            .writer
+            .as_ref()
+            .is_some_and(|writer| writer.is_ending())
+    }
+
+    /// How long the write to the replay buffer that is under way has taken so far, if one is.
+    #[must_use]
+    pub fn write_waits(&self) -> Option<std::time::Duration> {
+        self.core.writer.as_ref().and_then(|writer| writer.waited())
     }
 
     /// Slabs allocated so far; see [`Stats::slabs`](crate::Stats::slabs).

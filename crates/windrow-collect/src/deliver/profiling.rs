@@ -1,6 +1,6 @@
-use crate::{CollectError, Collector, ProfileConfig, ProfileSummary};
+use crate::{CollectError, Collector, LastStage, ProfileConfig, ProfileSummary};
 
-impl Collector {
+impl<S: LastStage> Collector<S> {
     /// Records where the time of workers goes, from their first rollouts on, and writes one trace for each of them, which
     /// [Perfetto](https://ui.perfetto.dev) and `chrome://tracing` open: a [`Phase`](crate::Phase) is a span.
     ///

@@ -1,6 +1,7 @@
 //! Where a collector writes, and as which writer.
 
 use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
 use windrow_slab::{Sink, SinkError, WriterId};
@@ -10,7 +11,7 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// A sink, to which the collector is attached while it collects for it.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub struct SinkWriter {
     sink: Box<dyn Sink>,
     state: Mutex<State>,
 }
@@ -20,13 +21,17 @@ struct State {
     writer: Option<WriterId>,
     /// As which writer the collector was first attached, since it numbers its trajectories as it does.
     first: Option<WriterId>,
-    /// Shut for good: nobody attaches any more.
+    /// When the write that is under way began.
+    began: Option<Instant>,
+    /// Whether writes are to wait for nothing any more.
+    hurried: bool,
+    /// Shut for good: attaching again is refused.
     shut: bool,
 }
 
 /// Attached until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Attached<'a>(&'a Outlet);
+pub(crate) struct Attached<'a>(&'a SinkWriter);
 
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
@@ -34,7 +39,7 @@ impl Drop for Attached<'_> {
     }
 }
 
-impl Outlet {
+impl SinkWriter {
     pub(crate) fn new(sink: Box<dyn Sink>) -> Self {
         Self {
             sink,
@@ -83,19 +88,61 @@ impl Outlet {
     /// Writes one batch.
     ///
     /// # Errors
-    /// [`CollectError::ShutDown`] after [`shut`](Self::shut), also when the sink was waiting; [`CollectError::Sink`] when
-    /// the sink did not take the batch.
-    pub(crate) fn extend(&self, batch: &TensorDict) -> Result<(), CollectError> {
+    /// [`CollectError::ShutDown`] after a shutdown, also when the sink was waiting; [`CollectError::Sink`] when the sink did
+    /// not take the batch.
+    pub fn extend(&self, batch: &TensorDict) -> Result<(), CollectError> {
         // Not locked meanwhile: the sink may wait until it is detached from.
-        let writer = self.lock().writer;
-        let written = match writer {
+        let written = match self.id() {
             Some(writer) => self.sink.extend(writer, batch),
             None => Err(SinkError::Detached),
         };
         written.map_err(|error| match error {
-            SinkError::Detached if self.lock().shut => CollectError::ShutDown,
+            SinkError::Detached if self.is_shut() => CollectError::ShutDown,
             error => CollectError::Sink(error),
         })
+    }
+
+    /// As which writer the collector is attached.
+    #[must_use]
+    pub fn id(&self) -> Option<WriterId> {
+        self.lock().writer
+    }
+
+    /// As which writer the collector was attached first: its trajectories go on in what this one has written.
+    #[must_use]
+    pub fn first(&self) -> Option<WriterId> {
+        self.lock().first
+    }
+
+    /// Whether the collector ends: a write that would have to wait is to be given up.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        let state = self.lock();
+        state.hurried || state.shut
+    }
+
+    /// Whether the collector was shut down: nothing is to be written any more.
+    #[must_use]
+    pub fn is_shut(&self) -> bool {
+        self.lock().shut
+    }
+
+    /// What `write` returns, a write from its beginning to its end.
+    pub(crate) fn timed<R>(&self, write: impl FnOnce() -> R) -> R {
+        self.lock().began = Some(Instant::now());
+        let written = write();
+        self.lock().began = None;
+        written
+    }
+
+    /// How long the write that is under way has taken so far.
+    pub(crate) fn waited(&self) -> Option<Duration> {
+        self.lock().began.map(|began| began.elapsed())
+    }
+
+    /// Lets writes wait for nothing any more.
+    pub(crate) fn hurry(&self) {
+        self.lock().hurried = true;
     }
 
     /// Writes no more; `error`: because the collector failed.

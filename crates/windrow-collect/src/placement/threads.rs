@@ -1,8 +1,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use windrow_slab::{Lease, Ring, SlabError};
+use windrow_slab::{Lease, Ring};
 
+use crate::CollectError;
+use crate::deliver::SLICE;
 use crate::error::{WorkerError, WorkerFault};
 use crate::shared::LocalDesk;
 use crate::shared::desk::Desk;
@@ -31,13 +33,24 @@ impl Threads {
         }
     }
 
-    pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, SlabError> {
+    pub(crate) fn next(
+        &mut self,
+        ring: &Arc<Ring>,
+        given_up: &mut dyn FnMut() -> bool,
+    ) -> Result<Lease, CollectError> {
         if !self.waiting.is_empty() {
             let (end, ended) = channel();
             self.ended = Some(ended);
             self.start(&end);
         }
-        ring.next()
+        loop {
+            if let Some(lease) = ring.next_within(SLICE)? {
+                return Ok(lease);
+            }
+            if given_up() {
+                return Err(CollectError::BatchGivenUp);
+            }
+        }
     }
 
     fn start(&mut self, end: &Sender<()>) {

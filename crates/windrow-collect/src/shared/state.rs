@@ -47,6 +47,11 @@ impl Shared {
         }
     }
 
+    /// Whether `error` is no fault, but ends the call during which it came.
+    pub(crate) fn is_interruption(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        (self.loss_rule.is_interruption)(error)
+    }
+
     pub(crate) fn workers(&self) -> usize {
         self.orders.len()
     }

@@ -1,18 +1,19 @@
 //! What can be done to a collector between two batches, or while it runs in the background.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use windrow_policy::Weights;
 
-use super::{Collector, PATIENCE};
+use super::Collector;
+use crate::deliver::SLICE;
 use crate::deliver::handle::Handle;
+use crate::deliver::stage::{Hooks, LastStage};
 use crate::shared::orders::Restart;
 use crate::sync::Ordering;
 use crate::{CollectError, WorkerError};
 
-impl Collector {
+impl<S: LastStage> Collector<S> {
     /// Publishes new weights and returns their version. Each worker takes them up with the next part that it begins: with the
     /// next batch where batches are collected after they were asked for. The tensors are copied.
     ///
@@ -90,30 +91,82 @@ impl Collector {
     /// # Errors
     /// What went wrong in the background; [`CollectError::SinkWaits`] when the replay buffer keeps a write waiting for longer
     /// than five seconds.
-    pub fn pause(&mut self) -> Result<Paused<'_>, CollectError> {
+    pub fn pause(&mut self) -> Result<Paused<'_, S>, CollectError> {
         self.pause_unless(|| false)
     }
 
-    /// As [`pause`](Self::pause), but gives up once `given_up` says so, which is asked a thousand times a second while a
-    /// worker is still at something.
+    /// As [`pause`](Self::pause), but gives up once `given_up` says so, which is asked ten times a second while a worker is
+    /// still at something.
     ///
     /// # Errors
     /// As there; [`CollectError::PauseGivenUp`] then, and workers go on.
     pub fn pause_unless(
         &mut self,
+        given_up: impl FnMut() -> bool,
+    ) -> Result<Paused<'_, S>, CollectError> {
+        self.hold_unless(Self::PATIENCE, given_up)?;
+        Ok(Paused { collector: self })
+    }
+
+    /// Begins a pause that lasts until [`release`](Self::release), for callers that cannot hold what [`pause`](Self::pause)
+    /// returns. A write that waits in the replay buffer is waited for up to `patience`.
+    ///
+    /// # Errors
+    /// As [`pause_unless`](Self::pause_unless); [`CollectError::WaitsForItself`] in the collector's own thread.
+    pub fn hold_unless(
+        &mut self,
+        patience: Duration,
         mut given_up: impl FnMut() -> bool,
-    ) -> Result<Paused<'_>, CollectError> {
-        if let Some(background) = &self.background {
-            background.check()?;
+    ) -> Result<(), CollectError> {
+        let held = self.hold(patience, &mut given_up);
+        if held.is_err() {
+            self.release();
         }
-        let paused = Paused { collector: self };
-        while !paused.holds()? {
+        held
+    }
+
+    /// Ends a pause.
+    pub fn release(&mut self) {
+        self.core.ring.resume();
+        if let Some(background) = &self.background {
+            background.release();
+        }
+    }
+
+    fn hold(
+        &self,
+        patience: Duration,
+        given_up: &mut dyn FnMut() -> bool,
+    ) -> Result<(), CollectError> {
+        let background = self.background.as_ref();
+        if let Some(background) = background {
+            background.check()?;
+            if background.is_here() {
+                return Err(CollectError::WaitsForItself);
+            }
+        }
+        let asked = Instant::now();
+        loop {
+            let slice = SLICE.min(patience);
+            // Its batch needs workers that are not held yet.
+            let between = background.is_none_or(|background| background.hold_within(slice));
+            if between && self.core.ring.hold_within(slice) {
+                break;
+            }
+            let waits = self.core.writer.as_ref().and_then(|writer| writer.waited());
+            if let Some(waited) = waits.map(|waited| waited.min(asked.elapsed()))
+                && waited >= patience
+            {
+                return Err(CollectError::SinkWaits {
+                    seconds: waited.as_secs_f64(),
+                });
+            }
             if given_up() {
                 return Err(CollectError::PauseGivenUp);
             }
-            thread::sleep(Duration::from_millis(1));
         }
-        Ok(paused)
+        // It may have failed at what it was at.
+        background.map_or(Ok(()), |background| background.check())
     }
 
     /// A way to stop collection, and to update weights, from another thread.
@@ -125,31 +178,20 @@ impl Collector {
 
 /// Workers of the collector start no part while this is held, and nothing is written.
 #[derive(Debug)]
-pub struct Paused<'a> {
-    collector: &'a mut Collector,
+pub struct Paused<'a, S: LastStage = Hooks> {
+    collector: &'a mut Collector<S>,
 }
 
-impl Paused<'_> {
+impl<S: LastStage> Paused<'_, S> {
     /// The collector, to be looked at. Asking it for a batch would wait for workers that are paused.
     #[must_use]
-    pub fn collector(&self) -> &Collector {
+    pub fn collector(&self) -> &Collector<S> {
         self.collector
-    }
-
-    /// Whether nothing is under way any more.
-    fn holds(&self) -> Result<bool, CollectError> {
-        let background = self.collector.background.as_ref();
-        // Its batch needs workers that are not held yet.
-        let between = background.map_or(Ok(true), |background| background.hold(PATIENCE))?;
-        Ok(between && self.collector.core.ring.hold())
     }
 }
 
-impl Drop for Paused<'_> {
+impl<S: LastStage> Drop for Paused<'_, S> {
     fn drop(&mut self) {
-        self.collector.core.ring.resume();
-        if let Some(background) = &self.collector.background {
-            background.release();
-        }
+        self.collector.release();
     }
 }

@@ -7,10 +7,11 @@ use tensordict::{NestedKey, Tensor, TensorDict};
 use super::Collector;
 use crate::CollectError;
 use crate::deliver::core::Core;
+use crate::deliver::stage::LastStage;
 use crate::shared::orders::Resume;
 use crate::sync::Ordering;
 
-impl Collector {
+impl<S: LastStage> Collector<S> {
     /// What it takes to go on later: `frames`, `iter`, `seed`, `next_frame`, `policy_version`, `("traj_pool", "traj_id")` and
     /// `policy_state_dict`. Of a [started](Self::start) collector it is to be taken during a [pause](Self::pause), so that what
     /// is counted is also written.
@@ -49,13 +50,14 @@ impl Collector {
         let weights = state.get_dict("policy_state_dict")?;
         let core = Arc::clone(&self.core);
         core.publisher.check(weights)?;
+        self.driver()?.settle()?;
         core.ring.pause();
         // What was collected ahead belongs to the state before.
         while core.ring.try_next().is_some() {}
         self.driver()?.clear();
-        if let Some(outlet) = &core.outlet {
+        if let Some(writer) = &core.writer {
             // An earlier state brings ids back that were used since.
-            outlet.renumber();
+            writer.renumber();
         }
         core.shared.weights.restore(version, weights);
         core.tally().go_on_from(frames, batches);
