@@ -211,7 +211,7 @@ def test_a_shutdown_raises_what_goes_wrong_meanwhile(kind: str) -> None:
     def fails(td: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
             started.set()
-            until(lambda: collector._background._stopped.is_set())
+            until(lambda: collector._ended)
             raise OSError("it broke at the end")
         return policy(td)
 

@@ -247,7 +247,7 @@ def test_a_collector_that_was_started_and_has_ended(collected) -> None:
             lambda policy: Collector(cartpole, policy, frames_per_batch=10, total_frames=30, replay_buffer=buffer)
         )
         trainer.collector.start()
-        trainer.collector._background._thread.join()
+        until(lambda: not trainer.collector.is_running())
         buffer.owner = trainer  # type: ignore[attr-defined]
         return [trainer, trainer.collector, buffer]
 
@@ -268,7 +268,7 @@ def test_a_collector_that_has_failed_in_the_background(collected, asked: bool) -
         owner.other = None
         owner.other = Collector(cartpole, policy, frames_per_batch=10, replay_buffer=buffer)
         owner.other.start()
-        owner.other._background._thread.join()
+        until(lambda: not owner.other.is_running())
         buffer.owner = owner  # type: ignore[attr-defined]
         if asked:
             with pytest.raises(RuntimeError, match="it broke"):

@@ -15,6 +15,7 @@ from windrow.collectors import AsyncCollector, MultiAsyncCollector
 from windrow.envs import GymWrapper
 
 PROGRAM = """
+import time
 import gymnasium
 from windrow.collectors import Collector
 
@@ -31,13 +32,13 @@ class Buffer:
 batches = []
 collector = Collector(lambda: Breaks(gymnasium.make("CartPole-v1")), frames_per_batch=10, replay_buffer=Buffer())
 collector.start()
-collector._background._thread.join()
+while collector.is_running(): time.sleep(0.01)
 """
 
 
 def test_an_error_in_the_background_that_nobody_asked_for_is_shown_at_the_end_of_the_program() -> None:
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=120)
-    assert "Exception in thread windrow-background" in ended.stderr and "it broke" in ended.stderr
+    assert "Exception in thread windrow-collector" in ended.stderr and "it broke" in ended.stderr
     assert ended.returncode == 0
 
 

@@ -3,23 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
-
-class Collecting(threading.local):
-    """A context for code that collects: in it nobody is told of another collector's failure. It would end the collection that
-    is under way, and whoever waits for the other would not hear of it."""
-
-    depth = 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *raised: object) -> None:
-        self.depth -= 1
-
-
-COLLECTING = Collecting()
+from windrow._windrow import CollectorCore, collects
 
 
 class Failure:
@@ -27,12 +12,12 @@ class Failure:
 
     Args:
         error: what was raised.
-        check_outside: raises RuntimeError in threads of the collector itself, which are not told.
+        core: the collector, whose own threads are not told.
     """
 
-    def __init__(self, error: BaseException, check_outside: Callable[[], None]) -> None:
+    def __init__(self, error: BaseException, core: CollectorCore) -> None:
         self._error: BaseException | None = error
-        self._check_outside = check_outside
+        self._core = core
         self._lock = threading.Lock()
 
     @property
@@ -41,12 +26,9 @@ class Failure:
         return self._error is None
 
     def tell(self) -> None:
-        """Raises the error, unless somebody has heard of it, or the calling thread collects."""
-        if self._error is None or COLLECTING.depth:
-            return
-        try:
-            self._check_outside()
-        except RuntimeError:
+        """Raises the error, unless somebody has heard of it, or the calling thread collects: that would end the collection
+        that is under way, and whoever waits for the other would not hear of it."""
+        if self._error is None or collects() or self._core.is_within():
             return
         error = self.silence()
         if error is not None:

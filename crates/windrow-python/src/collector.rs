@@ -1,10 +1,11 @@
 //! A collector of the engine, as the classes of `windrow.collectors` use it.
 
 mod asking;
-mod courier;
+mod collecting;
 mod ending;
 pub(crate) mod options;
-mod sink;
+mod seat;
+mod stage;
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -12,33 +13,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pyo3::exceptions::PyUserWarning;
+use pyo3::exceptions::{PyStopIteration, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
 use windrow::{CollectError, Collector, Handle, ProfileConfig, WorkerProfile, WorkerStats};
 
 use crate::{batch, env, error, gil, turn};
-use courier::Courier;
 use options::Options;
-use sink::Target;
+use seat::Seat;
+use stage::{Delivered, Owner, PyStage};
 
 use crate::batch::Named;
 use crate::keep::Keeper;
 use crate::policy::Terms;
 use crate::process::Own;
 
-/// How long the end of what is freed waits after Ctrl-C for a step that is being taken.
-pub(crate) const IMPATIENCE: Duration = Duration::from_millis(300);
 /// Batches kept at once that few mean to keep.
 const MANY: usize = 64;
 
 /// Adds the class.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("PATIENCE", Engine::PATIENCE.as_secs_f64())?;
+    module.add("IMPATIENCE", gil::IMPATIENCE.as_secs_f64())?;
+    module.add_function(wrap_pyfunction!(collecting::collects, module)?)?;
     module.add_class::<CollectorCore>()
 }
+
+/// The engine's collector, whose last stage is Python's.
+type Engine = Collector<PyStage>;
 
 /// A collector; the interpreter's lock is held only where Python objects are made.
 #[pyclass(module = "windrow._windrow", frozen, weakref)]
@@ -50,12 +55,12 @@ struct CollectorCore {
 
 /// What there is of a collector in its own process.
 struct Inner {
-    collector: Arc<Mutex<Collector>>,
+    engine: Seat<Engine>,
     handle: Handle,
-    /// Who waits for batches, where these come from other threads.
-    courier: Option<Mutex<Courier>>,
+    owner: Arc<Owner>,
+    /// Batches from first to last, if that is known.
+    len: Option<usize>,
     terms: Terms,
-    target: Target,
     /// The tensors that weights come from, and what they were when they were last published.
     source: Mutex<Option<(Named, TensorDict)>>,
     /// What to say once there are no more batches, where something went wrong.
@@ -79,35 +84,38 @@ impl CollectorCore {
         let threads = options.threads();
         let terms = options.terms();
         let device = options.device();
-        let target = options.target();
         let keeper = Keeper::default();
-        let builder = options.builder(&terms, &target, &keeper)?;
+        let stage = PyStage {
+            owner: Arc::default(),
+            target: options.target(),
+            device: options.device(),
+            keeper: keeper.clone(),
+            context: None,
+            warned: false,
+        };
+        let owner = Arc::clone(&stage.owner);
+        let builder = options.builder(&terms, &stage.target, &keeper)?;
         let mut raised = Ok(());
         let given_up = || {
             raised = gil::attach(|py| py.check_signals());
             raised.is_err()
         };
         // Environments may be made in other threads, which need the lock if they are Python's.
-        let built = py.detach(|| turn::lending(|| builder.build_unless(given_up)));
+        let built = py.detach(|| turn::lending(|| builder.build_with(stage, given_up)));
         if raised.is_err() {
             keeper.abandon();
         }
         raised?;
-        let collector = of(py, built)?;
+        let engine = of(py, built)?;
         if threads && terms.rows.by_python() {
             env::warn_of_turns(py)?;
         }
-        let handle = collector.handle();
-        let collector = Arc::new(Mutex::new(collector));
-        let courier = threads
-            .then(|| Courier::new(Arc::clone(&collector)).map(Mutex::new))
-            .transpose()?;
         let inner = Inner {
-            collector,
-            handle,
-            courier,
+            handle: engine.handle(),
+            len: engine.len(),
+            engine: Seat::new(engine),
+            owner,
             terms,
-            target,
             source: Mutex::default(),
             failure: Mutex::default(),
             warned: AtomicBool::new(false),
@@ -121,26 +129,46 @@ impl CollectorCore {
         })
     }
 
-    /// Appends the next batch to `taken`, and so gives it to Python before Python looks at signals; whether there was one.
-    fn next(&self, py: Python<'_>, taken: &Bound<'_, PyList>) -> PyResult<bool> {
+    /// Names the collector of Python's whose methods are the last stage of each batch; without one, batches are dropped.
+    fn serve(&self, collector: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.here()?.owner.set(collector)
+    }
+
+    /// The next batch, or None where it was written; StopIteration after the last.
+    fn next(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let core = self.here()?;
         // Before there is a batch that would be lost where warnings are errors.
         core.warn_of_memory(py)?;
-        let Some(batch) = core.answer(py)? else {
-            return Ok(false);
-        };
-        taken.append(core.delivered(py, &batch)?)?;
-        Ok(true)
+        match core.next(py)? {
+            Some(Delivered::Object(batch)) => Ok(batch),
+            Some(_) => Ok(py.None()),
+            None => Err(PyStopIteration::new_err(())),
+        }
     }
 
-    /// Has the next batch collected and written; whether there was one. `patient`: its write waits for samples as long as it
-    /// takes.
-    fn advance(&self, py: Python<'_>, patient: bool) -> PyResult<bool> {
+    /// Collects and writes in a thread of the engine's.
+    fn start(&self, py: Python<'_>) -> PyResult<()> {
         let core = self.here()?;
-        if let Target::Buffer(buffer) = &core.target {
-            buffer.set_patient(patient);
-        }
-        Ok(core.answer(py)?.is_some())
+        let owner = &core.owner;
+        let started = core.with(py, |engine| {
+            gil::attach(|py| owner.keep(py))?;
+            let started = engine.start();
+            if started.is_err() && !engine.is_running() {
+                gil::attach(|py| owner.release(py));
+            }
+            PyResult::Ok(started)
+        })?;
+        of(py, started?)
+    }
+
+    /// Whether the thread of [`start`](Self::start) runs.
+    fn is_running(&self) -> bool {
+        self.own.here().is_some_and(|core| core.handle.is_running())
+    }
+
+    /// Whether a write that would have to wait is to be given up.
+    fn is_ending(&self) -> PyResult<bool> {
+        Ok(self.here()?.handle.is_ending())
     }
 
     /// Raises where a call would wait for itself: from within the collector's own environment or policy.
@@ -150,53 +178,40 @@ impl CollectorCore {
         core.check_outside()
     }
 
-    /// Ends the wait of a write for samples; it fails.
-    fn give_up(&self) -> PyResult<()> {
-        let core = self.here()?;
-        if let Target::Buffer(buffer) = &core.target {
-            buffer.give_up();
-        }
-        Ok(())
+    /// Whether the calling thread is at an environment or the policy of the collector.
+    fn is_within(&self) -> bool {
+        let core = self.own.here();
+        core.is_some_and(|core| core.handle.is_within())
     }
 
-    /// Seconds for which a write has been waiting for samples, if one is.
+    /// Seconds that the write that is under way has taken so far, if one is.
     fn write_waits(&self) -> PyResult<Option<f64>> {
-        let core = self.here()?;
-        Ok(match &core.target {
-            Target::Buffer(buffer) => buffer.waits().map(|waited| waited.as_secs_f64()),
-            Target::Tray(_) | Target::None => None,
-        })
+        let waits = self.here()?.handle.write_waits();
+        Ok(waits.map(|waited| waited.as_secs_f64()))
     }
 
-    /// What was written since this was last asked, where Python has to write it on.
-    fn take_writes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    /// Zeros in the shape of a batch, as the last stage makes them.
+    fn fake_batch(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let core = self.here()?;
-        let writes = match &core.target {
-            Target::Tray(tray) => tray.take(),
-            Target::Buffer(_) | Target::None => Vec::new(),
-        };
-        let writes = writes.iter();
-        writes.map(|batch| core.delivered(py, batch)).collect()
-    }
-
-    /// Zeros in the shape of a batch.
-    fn fake_batch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let core = self.here()?;
-        let batch = core.with(py, Collector::fake_batch)?;
-        core.delivered(py, &of(py, batch)?)
+        match of(py, core.with(py, Collector::fake_batch)?)? {
+            Delivered::Object(batch) => Ok(batch),
+            Delivered::Frames(_) | Delivered::Written => Ok(py.None()),
+        }
     }
 
     /// One batch as it is, outside of the count.
     fn rollout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let core = self.here()?;
-        let batch = core.with(py, Collector::rollout)?;
+        let batch = core.with(py, |engine| {
+            let _collecting = collecting::Collecting::begin();
+            engine.rollout()
+        })?;
         core.delivered(py, &of(py, batch)?)
     }
 
     /// Batches from first to last; `None` when endless.
-    fn len(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        let core = self.here()?;
-        core.with(py, |collector| collector.len())
+    fn len(&self) -> PyResult<Option<usize>> {
+        Ok(self.here()?.len)
     }
 
     /// Publishes weights, to all workers or to one, and returns their version.
@@ -263,21 +278,23 @@ impl CollectorCore {
     /// Seeds everything; the seed of the last environment.
     fn set_seed(&self, py: Python<'_>, seed: u64, static_seed: bool) -> PyResult<u64> {
         let core = self.here()?;
-        let set = |collector: &mut Collector| collector.set_seed(seed, static_seed);
-        core.with_or(py, set, |handle| handle.set_seed(seed, static_seed))
+        core.check_outside()?;
+        Ok(py.detach(|| core.handle.set_seed(seed, static_seed)))
     }
 
     /// Begins new episodes with each worker's next part.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         let core = self.here()?;
-        core.with_or(py, Collector::reset, Handle::reset)
+        core.check_outside()?;
+        py.detach(|| core.handle.reset());
+        Ok(())
     }
 
     /// What it takes to go on later.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let core = self.here()?;
-        let state = |collector: &mut Collector| collector.state_dict();
-        let state = core.with_or(py, state, Handle::state_dict)?;
+        core.check_outside()?;
+        let state = py.detach(|| core.handle.state_dict());
         batch::to_python(py, &of(py, state)?)
     }
 
@@ -289,27 +306,19 @@ impl CollectorCore {
         of(py, loaded)
     }
 
-    /// Lets workers finish the part that they are at and start no other.
-    fn pause(&self, py: Python<'_>) -> PyResult<()> {
+    /// Lets workers finish the part that they are at and start no other, and waits for a write so many seconds at most.
+    fn pause(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let core = self.here()?;
-        let mut raised = Ok(());
-        let paused = core.with(py, |collector| {
-            let given_up = || {
-                raised = gil::attach(|py| py.check_signals());
-                raised.is_err()
-            };
-            // What ends the pause when it is dropped is made again by `resume`.
-            collector.pause_unless(given_up).map(std::mem::forget)
+        let patience = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let held = core.interruptible(py, |engine, given_up| {
+            engine.hold_unless(patience, given_up)
         })?;
-        raised?;
-        of(py, paused)
+        of(py, held)
     }
 
     /// Ends a pause.
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
-        let core = self.here()?;
-        let resumed = core.with(py, |collector| collector.pause().map(drop))?;
-        of(py, resumed)
+        self.here()?.with(py, Collector::release)
     }
 
     /// Cuts every part short at its next step, or fills them whole again.
@@ -421,9 +430,10 @@ impl CollectorCore {
         Ok(losses.iter().map(ToString::to_string).collect())
     }
 
-    /// Ends collection and waits for the workers.
-    fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
-        self.here()?.shutdown(py)
+    /// Ends collection and waits for the workers; for the thread of [`start`](Self::start) so many seconds, or as long as it
+    /// takes.
+    fn shutdown(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
+        self.here()?.shutdown(py, seconds)
     }
 
     /// Ends collection where nobody waits to be told; whether that was through within so many seconds.

@@ -11,7 +11,6 @@ use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
 use windrow::{BusyPolicy, CollectError, Evaluation, Evaluator};
 
-use crate::collector::IMPATIENCE;
 use crate::collector::options::{Noted, exploration_type};
 use crate::gil::attach;
 use crate::keep::{Keeper, Kept, Raised};
@@ -201,7 +200,7 @@ impl EvaluatorCore {
         if let Some(evaluator) = self.own.here() {
             // `KeyboardInterrupt` may be on its way through the function whose end this is.
             let _ = py.detach(|| match self.interrupted.load(Ordering::Relaxed) {
-                true => evaluator.shutdown_within(IMPATIENCE),
+                true => evaluator.shutdown_within(gil::IMPATIENCE),
                 false => evaluator.shutdown(),
             });
             self.show_errors(py);

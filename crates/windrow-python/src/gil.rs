@@ -17,6 +17,9 @@ use crate::turn;
 /// How long a wait may keep a signal such as Ctrl-C from being seen.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
+/// How long the end of what is freed waits after Ctrl-C for a step that is being taken.
+pub(crate) const IMPATIENCE: Duration = Duration::from_millis(300);
+
 thread_local! {
     static KNOWN: Known = Known::new();
 }

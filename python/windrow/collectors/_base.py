@@ -1,23 +1,19 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from windrow import _needs, _policy
 from windrow._arguments import outside, takes
 from windrow._exploration import name_of
-from windrow._failure import COLLECTING
 from windrow._weights import WeightSource
-from windrow._windrow import CollectorCore
+from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors import _checks
 from windrow.collectors._arguments import CollectorArguments
-from windrow.collectors._batches import without_next_observations, without_padding, without_private
+from windrow.collectors._batches import without_next_observations, without_private
 from windrow.collectors._control import Control
-from windrow.collectors._life import EndedByErrors
 from windrow.collectors._torchrl_compat import TorchRLMethods
 from windrow.collectors._workers import Devices, Workers
 
@@ -101,24 +97,17 @@ class BaseCollector(TorchRLMethods, Control):
         self.pre_collect_hook = arguments.pre_collect_hook
         self.post_collect_hook = arguments.post_collect_hook
         self._compact_obs = arguments.compact_obs
-        self._splits = bool(arguments.split_trajs)
         self._update_at_each_batch = arguments.update_at_each_batch
         self._replay_buffer = buffer = arguments.replay_buffer
         # The engine writes batches that nothing in Python looks at.
         plain = self._storing_device is None and not self._compact_obs and self._postproc is None
         self._fills_buffer = plain and bool(getattr(buffer, "_takes_frames_as_they_are", False))
-        # The engine groups whole trajectories also where Python writes them.
-        self._takes_writes = buffer is not None and not self._fills_buffer and arguments.trajs_per_batch is not None
-        self._writes: deque[Any] = deque()
-        self._taken: list[Any] = []
         self._returns_same, self._same = arguments.return_same_td, None
-        self._background = None
-        self._paused = False
-        self._lock = threading.RLock()
 
     def _options(self, arguments: CollectorArguments, choice: _policy.Choice) -> dict[str, Any]:
         """The options of the engine: arguments that it takes as they are, and what is made of others."""
         buffer, batch = arguments.replay_buffer, arguments.frames_per_batch
+        core = getattr(buffer, "_core", None)
         random_frames = max(0, int(arguments.init_random_frames or 0) - getattr(buffer, "write_count", 0))
         seed = self._workers.own_seed() if arguments.seed is None else arguments.seed
         # Where torch alone acts, its generator is left as it is: what modules draw follows it.
@@ -136,8 +125,8 @@ class BaseCollector(TorchRLMethods, Control):
             "seed": seed,
             "noise_seed": _drawn_by_torch() if draws and seed is None else None,
             "cat_results": _checks.concatenation(arguments.cat_results, sync=self._sync),
-            "replay_buffer": buffer._core if self._fills_buffer else None,
-            "takes_writes": self._takes_writes,
+            "replay_buffer": core if isinstance(core, ReplayBufferCore) else None,
+            "takes_writes": buffer is not None and not self._fills_buffer,
             # Padding is not kept.
             "traj_format": arguments.traj_format or ("padded" if buffer is None else "cat"),
             "device": self._devices.named,
@@ -154,48 +143,27 @@ class BaseCollector(TorchRLMethods, Control):
     # Iteration
 
     def __next__(self) -> Any:
-        self._core.check_outside()
         self._surface()
-        with self._lock, COLLECTING:
-            # The engine knows which of its errors are its end.
-            if self._fills_buffer or self._takes_writes:
-                with EndedByErrors(self):
-                    self._prepare()
-                with self._acting():
-                    more = self._core.advance(self._is_in_background())
-                with EndedByErrors(self):
-                    self._write_on()
-                if more:
-                    return None
-                raise StopIteration
-            # What Ctrl-C has kept from being delivered comes first.
-            if not self._taken:
-                with EndedByErrors(self):
-                    self._prepare()
-                with self._acting():
-                    more = self._core.next(self._taken)
-                if not more:
-                    raise StopIteration
-            with EndedByErrors(self):
-                batch = self._deliver(self._taken[0])
-            self._taken.clear()
-            return batch
+        return self._core.next()
 
-    def _acting(self) -> contextlib.AbstractContextManager[None]:
-        """What the policy needs around it, where it is called in this thread."""
-        if self._placement == "inline" and self.policy_backend == "torch":
-            return _policy.acting(self._exploration)
-        return contextlib.nullcontext()
-
-    def _prepare(self) -> None:
-        if self.pre_collect_hook is not None and not self._core.stats()["completed"]:
+    def _prepare(self) -> contextlib.AbstractContextManager[None] | None:
+        """Runs before the frames of a batch are collected; returns a context that they are collected in."""
+        if self.pre_collect_hook is not None:
             self.pre_collect_hook()
         if self._update_at_each_batch:
             self.update_policy_weights_()
         else:
             self._source.follow()
+        return self._acting()
+
+    def _acting(self) -> contextlib.AbstractContextManager[None] | None:
+        """What the policy needs around it, where it is called in this thread."""
+        if self._placement == "inline" and self.policy_backend == "torch":
+            return _policy.acting(self._exploration)
+        return None
 
     def _processed(self, batch: Any) -> Any:
+        """A batch, or zeros in the shape of one, after post-processing."""
         if self._storing_device is not None:
             batch = batch.to(self._storing_device)
         if self._compact_obs:
@@ -207,14 +175,11 @@ class BaseCollector(TorchRLMethods, Control):
             batch = without_private(batch)
         return batch
 
-    def _deliver(self, batch: Any) -> Any:
-        if self._replay_buffer is not None and not self._splits:
-            # Before postproc, which may drop the mask: what was not collected is not to be kept.
-            batch = without_padding(batch)
+    def _finish(self, batch: Any) -> Any:
+        """What is delivered of a batch, or written."""
         batch = self._processed(batch)
         if self._replay_buffer is not None:
-            self._write(batch)
-            return None
+            return batch
         if self._returns_same:
             batch = self._into_the_same(batch)
         if self.post_collect_hook is not None:
@@ -231,13 +196,13 @@ class BaseCollector(TorchRLMethods, Control):
             self._same.update(batch, inplace=True)
         return self._same
 
-    def _write_on(self) -> None:
-        """Writes what the engine has put aside to be written: groups of whole trajectories."""
-        self._writes.extend(self._core.take_writes())
-        while self._writes:
-            self._write(self._processed(self._writes[0]))
-            # Only now, so that what Ctrl-C has kept from being written is the first to be written next time.
-            self._writes.popleft()
+    def _write(self, batch: Any, number: int | None, patient: bool) -> None:
+        """Writes a batch. A replay buffer of windrow tells the collector's trajectories by ``number`` from those of others, and a
+        ``patient`` write waits for its limiter until the collector is ended."""
+        if number is None:
+            self._replay_buffer.extend(batch)
+        else:
+            self._replay_buffer._extend_for(number, batch, self._core.is_ending if patient else None)
 
     def iterator(self) -> Iterator[Any]:
         """The batches, as iterating over the collector gives them."""
@@ -251,10 +216,9 @@ class BaseCollector(TorchRLMethods, Control):
         """One batch as it was collected, without post-processing and outside of the count of frames."""
         self._core.check_outside()
         self._surface()
-        with self._lock, COLLECTING:
-            self._source.follow()
-            with self._acting():
-                return self._core.rollout()
+        self._source.follow()
+        with self._acting() or contextlib.nullcontext():
+            return self._core.rollout()
 
     def __len__(self) -> int:
         self._raise_background()
@@ -272,7 +236,7 @@ class BaseCollector(TorchRLMethods, Control):
             ValueError: whole trajectories are delivered, whose lengths nobody knows before.
         """
         self._surface()
-        return self._processed(self._core.fake_batch())
+        return self._core.fake_batch()
 
     def __repr__(self) -> str:
         if not self._core.belongs_here():

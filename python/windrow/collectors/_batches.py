@@ -11,12 +11,6 @@ def without_private(batch: Any) -> Any:
     return batch.exclude(*private) if private else batch
 
 
-def without_padding(batch: Any) -> Any:
-    """The frames of ``batch`` that were collected: itself where it has no ``("collector", "mask")``, otherwise ``[frames]``."""
-    mask = batch.get(("collector", "mask"), None)
-    return batch if mask is None else batch.exclude(("collector", "mask"))[mask]
-
-
 def without_next_observations(batch: Any) -> Any:
     """``batch`` with nothing under ``"next"`` but the reward and the flags."""
     kept = {"reward", "done", "terminated", "truncated"}

@@ -153,8 +153,6 @@ class Control(Life):
             except BaseException:
                 _env_states.load(self._workers.envs, before)
                 raise
-        # An earlier state brings ids back that were used since.
-        self._number = None
 
     def stats(self, workers: str = "aggregate") -> dict[str, Any]:
         """Figures since the start, by name.

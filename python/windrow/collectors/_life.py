@@ -11,10 +11,10 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Self
 
+from windrow._failure import Failure
 from windrow._passed_over import Fixed, outside, pass_over
-from windrow._windrow import CollectorCore, ReplayBufferCore
+from windrow._windrow import CollectorCore
 from windrow.collectors import _patience
-from windrow.collectors._background import Background, write
 
 _ALIVE: weakref.WeakSet[Life] = weakref.WeakSet()
 
@@ -22,42 +22,19 @@ _ALIVE: weakref.WeakSet[Life] = weakref.WeakSet()
 _WITHOUT_EFFECT: dict[str, Fixed] = {"close_env": (True, "environments that were made for the collector end with it")}
 
 
-class EndedByErrors:
-    """A context in which an error, which is one of the user's own functions, ends a collector.
-
-    A class, since one made by contextlib would cost as much as a tenth of making a batch.
-    """
-
-    def __init__(self, collector: Life) -> None:
-        self._collector = collector
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
-        if not isinstance(error, Exception):
-            return
-        self._collector.shutdown(raise_on_error=False)
-        if isinstance(error, StopIteration):
-            # It would pass for the end of the batches.
-            name = type(self._collector).__name__
-            raise RuntimeError(f"a function that was given to {name} raised StopIteration") from error
-
-
 class Life(Iterator[Any]):
-    """Collection in the background, pauses, and the end."""
+    """Collection in the background, pauses, and the end: what the engine does, and where that is told."""
 
     _core: CollectorCore
     _replay_buffer: Any
-    _background: Background | None
-    _paused: bool
-    _lock: threading.RLock
-    _taken: list[Any]
+    #: What ended the thread of :meth:`start` before its time.
+    _failure: Failure | None = None
+    _paused: bool = False
     _ended: bool = False
-    _number: int | None = None
 
     def _begin(self) -> None:
-        """Takes note of a collector that is to be ended before the interpreter is."""
+        """Lets the engine call the collector's functions, and takes note that it is to be ended before the interpreter is."""
+        self._core.serve(self)
         _ALIVE.add(self)
 
     def start(self) -> None:
@@ -79,15 +56,11 @@ class Life(Iterator[Any]):
         self._raise_background()
         if self._replay_buffer is None:
             raise RuntimeError("start() collects into a replay buffer: build the collector with replay_buffer=")
-        self._core.check_outside()
-        if self.is_running():
-            raise RuntimeError("the collector was started already")
-        self._background = Background(self, self._core, self._replay_buffer)
-        self._background.start()
+        self._core.start()
 
     def is_running(self) -> bool:
         """Whether a thread collects into the replay buffer. What has ended it is raised by the next call, not by this one."""
-        return self._background is not None and self._background.is_alive()
+        return self._core.is_running()
 
     def async_shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
         """Ends what :meth:`start` began, and the collector."""
@@ -119,40 +92,29 @@ class Life(Iterator[Any]):
         try:
             self._core.check_outside()
             self._ended = True
-            if self._background is not None:
-                self._background.stop(timeout)
-            self._core.shutdown()
-            self._taken.clear()
+            self._core.shutdown(timeout)
             if raise_on_error:
                 self._raise_background()
         except Exception:
             if raise_on_error:
                 raise
         finally:
-            if not raise_on_error and self._background is not None and self._background.failure is not None:
-                self._background.failure.silence()
+            if not raise_on_error and self._failure is not None:
+                self._failure.silence()
 
     def _leave(self, seconds: float) -> bool:
         """Ends collection where nobody waits to be told: whether that was through within ``seconds``. Errors that nobody has
         seen are shown as those of threads are."""
         if not self._core.belongs_here():
             return True
-        deadline = time.monotonic() + seconds
-        self._ended, ended = True, True
-        background = self._background
-        if background is not None:
-            try:
-                background.stop(seconds)
-            except TimeoutError:
-                ended = False
-            failure = background.failure
-            error = None if failure is None else failure.silence()
-            if error is not None:
-                told = (type(error), error, error.__traceback__, background._thread)
-                threading.excepthook(threading.ExceptHookArgs(told))
-        # Where others have used the time up, what comes back at once is still given that.
-        ended &= self._core.leave(max(deadline - time.monotonic(), 0.1))
-        self._taken.clear()
+        self._ended = True
+        ended = self._core.leave(seconds)
+        error = None if self._failure is None else self._failure.silence()
+        if error is not None:
+            # Only its name is shown.
+            thread = threading.Thread(name="windrow-collector")
+            told = (type(error), error, error.__traceback__, thread)
+            threading.excepthook(threading.ExceptHookArgs(told))
         return ended
 
     @contextlib.contextmanager
@@ -161,35 +123,19 @@ class Life(Iterator[Any]):
         :meth:`start`, the batch that is under way is written before, and nothing is written in this context.
 
         Raises:
-            RuntimeError: it is paused already; the replay buffer has kept a write waiting for long; a hook of the background
+            RuntimeError: it is paused already; the replay buffer has kept a write waiting for long; a hook of the collector
                 asks, which would wait for itself.
         """
-        self._core.check_outside()
         self._surface()
-        with self._background_held():
-            self._core.pause()
-            self._paused = True
-            try:
-                yield self
-            finally:
-                self._paused = False
-                self._core.resume()
-
-    @contextlib.contextmanager
-    def _background_held(self) -> Iterator[None]:
-        background = self._background
-        if background is None:
-            yield
-            return
-        if background.is_this_thread():
-            raise RuntimeError("the thread that collects in the background cannot pause the collector")
-        background.hold()
+        self._core.pause(_patience.PATIENCE)
+        self._paused = True
         try:
             # It may have failed at what it was at.
             self._raise_background()
-            yield
+            yield self
         finally:
-            background.release()
+            self._paused = False
+            self._core.resume()
 
     def __enter__(self) -> Self:
         return self
@@ -233,29 +179,15 @@ class Life(Iterator[Any]):
 
     def _raise_background(self) -> None:
         """Raises what went wrong in the background, if nobody was told yet."""
-        background = self._background
-        if background is not None and background.failure is not None:
-            background.failure.tell()
+        if self._failure is not None:
+            self._failure.tell()
 
-    def _is_in_background(self) -> bool:
-        """Whether the thread of :meth:`start` asks."""
-        return self._background is not None and self._background.is_this_thread()
-
-    def _write(self, batch: Any) -> None:
-        """Writes a batch to the replay buffer. In the background that waits as long as it takes."""
-        background = self._background
-        if background is not None and background.is_this_thread():
-            background.write(batch, self._number_there())
-        else:
-            write(self._replay_buffer, batch, self._number_there())
-
-    def _number_there(self) -> int | None:
-        """What a replay buffer of windrow tells this collector's trajectories from those of others by."""
-        if self._number is None:
-            core = getattr(self._replay_buffer, "_core", None)
-            if isinstance(core, ReplayBufferCore):
-                self._number = core.collector()
-        return self._number
+    def _fail(self, error: BaseException) -> None:
+        """Takes note of what has ended the thread of :meth:`start`, for whoever asks the collector or its buffer next."""
+        self._failure = Failure(error, self._core)
+        failures = getattr(self._replay_buffer, "_failures", None)
+        if failures is not None:
+            failures.append(self._failure)
 
 
 @atexit.register

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import sys
 
-#: Seconds, where nobody can be told that it takes longer.
-PATIENCE = 5.0
-#: Seconds after Ctrl-C, which is not to be held back by a step that does not come back.
-IMPATIENCE = 0.3
+from windrow._windrow import IMPATIENCE, PATIENCE
 
 
 def is_interrupted() -> bool:

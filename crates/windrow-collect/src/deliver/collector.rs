@@ -1,24 +1,24 @@
 //! Collectors, as the consumer sees them.
 
 mod control;
+mod ending;
 mod state;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_env::EnvFactory;
 use windrow_slab::SlabError;
 
 use crate::config::plan::Plan;
-use crate::deliver::SLICE;
 use crate::deliver::background::Background;
 use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
 use crate::deliver::stage::{Hooks, LastStage};
 use crate::shared::stats::{Stats, WorkerStats};
 use crate::sync::Ordering;
-use crate::{CollectError, CollectorBuilder, WorkerError};
+use crate::{CollectError, CollectorBuilder};
 
 pub use control::Paused;
 
@@ -245,133 +245,9 @@ impl<S: LastStage> Collector<S> {
         self.background.as_ref().is_some_and(Background::is_running)
     }
 
-    /// As [`shutdown`](Self::shutdown), under the name that goes with [`start`](Self::start).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn async_shutdown(&mut self) -> Result<(), CollectError> {
-        self.shutdown()
-    }
-
-    /// Ends collection, in the background too, waits for the workers, five seconds at most, and drops their environments and
-    /// policies. Batches that are held stay valid; the next call says that the collector was shut down. Shutting down again
-    /// does nothing.
-    ///
-    /// # Errors
-    /// [`CollectError::Stuck`] when some threads did not come back from their environment, policy or hook in time. What the
-    /// background or workers failed with, unless that was delivered before: [`CollectError::Worker`] for one,
-    /// [`CollectError::SeveralWorkers`] for several.
-    pub fn shutdown(&mut self) -> Result<(), CollectError> {
-        self.shutdown_unless(Self::PATIENCE, || false)
-    }
-
-    /// As [`shutdown`](Self::shutdown), waiting for threads up to `timeout`, or until `given_up` says so, which is asked ten
-    /// times a second.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn shutdown_unless(
-        &mut self,
-        timeout: Duration,
-        mut given_up: impl FnMut() -> bool,
-    ) -> Result<(), CollectError> {
-        if self.life == Life::Running {
-            self.end(Life::ShutDown);
-        }
-        self.core.ring.stop();
-        if let Some(writer) = &self.core.writer {
-            writer.shut();
-        }
-        let begin = Instant::now();
-        let mut stuck;
-        loop {
-            let left = timeout.saturating_sub(begin.elapsed());
-            stuck = self.join(left.min(SLICE));
-            if stuck == 0 || left <= SLICE || given_up() {
-                break;
-            }
-        }
-        self.waited = true;
-        self.core.shared.profile.end();
-        if stuck > 0 {
-            return Err(CollectError::Stuck {
-                stuck,
-                threads: self.core.workers() + usize::from(self.background.is_some()),
-                seconds: begin.elapsed().as_secs_f64(),
-            });
-        }
-        self.failures()?;
-        self.core.shared.profile.check()
-    }
-
-    /// Ends what [`start`](Self::start) began: cuts the batch that is under way short at its next step, and lets it be written
-    /// unless that has to wait. Waits up to `timeout`, or until `given_up` says so, which is asked ten times a second: whether
-    /// the thread has ended. A [shutdown](Self::shutdown) can follow.
-    pub fn finish_unless(&mut self, timeout: Duration, mut given_up: impl FnMut() -> bool) -> bool {
-        let Some(background) = &self.background else {
-            return true;
-        };
-        if let Some(writer) = &self.core.writer {
-            writer.hurry();
-        }
-        if background.is_running() {
-            self.core.ring.cut_all(true);
-        }
-        background.end();
-        let begin = Instant::now();
-        loop {
-            let left = timeout.saturating_sub(begin.elapsed());
-            if background.ends_within(left.min(SLICE)) {
-                return true;
-            }
-            if left <= SLICE || background.is_here() || given_up() {
-                return false;
-            }
-        }
-    }
-
     fn end(&mut self, life: Life) {
         self.life = life;
         self.core.over.store(true, Ordering::Relaxed);
-    }
-
-    /// Waits up to `timeout` until no thread runs any more; how many still do then.
-    fn join(&mut self, timeout: Duration) -> usize {
-        let deadline = Instant::now() + timeout;
-        if let Some(background) = &mut self.background {
-            background.end();
-            if !background.ends_within(timeout) {
-                return 1;
-            }
-            if let Some(driver) = background.take_driver() {
-                self.driver = Some(driver);
-            }
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        self.driver
-            .as_mut()
-            .map_or(0, |driver| driver.crew.join(left))
-    }
-
-    /// What went wrong and was not delivered yet, all of it.
-    fn failures(&mut self) -> Result<(), CollectError> {
-        let background = self.background.as_ref().and_then(Background::take_failure);
-        let mut workers: Vec<WorkerError> = match background {
-            Some(CollectError::Worker(first)) => vec![first],
-            Some(other) => return Err(other),
-            None => Vec::new(),
-        };
-        workers.extend(std::iter::from_fn(|| {
-            self.core.shared.reports.take_failure()
-        }));
-        match (workers.pop(), workers.is_empty()) {
-            (None, _) => Ok(()),
-            (Some(only), true) => Err(only.into()),
-            (Some(last), false) => {
-                workers.push(last);
-                Err(CollectError::SeveralWorkers(workers))
-            }
-        }
     }
 
     /// Where batches come from.
@@ -485,17 +361,6 @@ impl<S: LastStage> Iterator for Collector<S> {
         });
         let exact = !self.core.preempting && self.len.is_some();
         (0, left.filter(|_| exact).map(|left| left as usize))
-    }
-}
-
-impl<S: LastStage> Drop for Collector<S> {
-    fn drop(&mut self) {
-        let patience = match self.waited {
-            true => Duration::ZERO,
-            false => Self::PATIENCE,
-        };
-        // There is nobody left to tell.
-        let _ = self.shutdown_unless(patience, || false);
     }
 }
 

@@ -1,22 +1,21 @@
 //! How a collector is asked, by a thread that it must neither keep from signals nor lock up.
 
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError, TryLockError};
-use std::thread;
-use std::time::Instant;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
-use tensordict::TensorDict;
-use windrow::{CollectError, Collector, Handle};
+use windrow::CollectError;
 
-use super::sink::{BufferSink, Target};
-use super::{Inner, of};
-use crate::gil;
+use super::collecting::Collecting;
+use super::stage::Delivered;
+use super::{Engine, Inner, of};
+use crate::{gil, turn};
 
 impl Inner {
     /// The next batch; `None` after the last, and an error where there is none because something went wrong before.
-    pub(super) fn answer(&self, py: Python<'_>) -> PyResult<Option<TensorDict>> {
+    pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<Delivered>> {
         let answer = self.asked(py);
         let interrupted = |raised: &PyErr| !raised.is_instance_of::<PyException>(py);
         let interrupted = answer.as_ref().is_err_and(interrupted);
@@ -24,17 +23,13 @@ impl Inner {
         answer
     }
 
-    fn asked(&self, py: Python<'_>) -> PyResult<Option<TensorDict>> {
-        self.check_outside()?;
-        let answer = match &self.courier {
-            None => py.detach(|| self.lock().next()),
-            Some(courier) => gil::wait(py, |patience| {
-                let mut courier = courier.lock().unwrap_or_else(PoisonError::into_inner);
-                courier.next_within(patience)
-            })?,
-        };
+    fn asked(&self, py: Python<'_>) -> PyResult<Option<Delivered>> {
+        let answer = self.interruptible(py, |engine, given_up| {
+            let _collecting = Collecting::begin();
+            engine.next_unless(given_up)
+        })?;
         let failed = match &answer {
-            Some(Ok(_)) => None,
+            Some(Ok(_) | Err(CollectError::Started)) => None,
             Some(Err(CollectError::ShutDown)) => Some(CollectError::ShutDown.to_string()),
             Some(Err(error)) => Some(format!(
                 "the collector was ended by an error: {error}; build a new one to go on"
@@ -63,59 +58,59 @@ impl Inner {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Collector> {
-        self.collector
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// `f` of the collector, without the interpreter's lock, once nobody else has it. An error where its replay buffer keeps
-    /// whoever has it waiting.
+    /// `f` of the engine, without the interpreter's lock, once no other thread uses it.
+    ///
+    /// # Errors
+    /// In a function that the collector calls; whatever a signal handler raises meanwhile.
     pub(super) fn with<R: Send>(
         &self,
         py: Python<'_>,
-        f: impl FnOnce(&mut Collector) -> R + Send,
+        f: impl FnOnce(&mut Engine) -> R + Send,
     ) -> PyResult<R> {
-        let asked = Instant::now();
-        let answered = self.locked(py, f, |buffer| buffer.check(asked).err())?;
-        of(py, answered)
-    }
-
-    /// As [`with`](Self::with), but where the replay buffer keeps a write waiting, `meanwhile` of the handle.
-    pub(super) fn with_or<R: Send>(
-        &self,
-        py: Python<'_>,
-        f: impl FnOnce(&mut Collector) -> R + Send,
-        meanwhile: impl FnOnce(&Handle) -> R + Send,
-    ) -> PyResult<R> {
-        let answered = self.locked(py, f, |buffer| buffer.waits_for_samples().then_some(()))?;
-        Ok(answered.unwrap_or_else(|()| py.detach(|| meanwhile(&self.handle))))
-    }
-
-    /// `f` of the collector once nobody else has it, or what `give_up` says of a buffer that whoever has it writes to.
-    fn locked<R: Send, E: Send>(
-        &self,
-        py: Python<'_>,
-        f: impl FnOnce(&mut Collector) -> R + Send,
-        give_up: impl Fn(&BufferSink) -> Option<E> + Sync,
-    ) -> PyResult<Result<R, E>> {
         self.check_outside()?;
-        let mut f = Some(f);
-        gil::wait(py, |patience| {
-            let mut collector = match self.collector.try_lock() {
-                Ok(collector) => collector,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    if let Target::Buffer(buffer) = &self.target
-                        && let Some(why) = give_up(buffer)
-                    {
-                        return Some(Err(why));
-                    }
-                    thread::sleep(patience / 100);
-                    return None;
+        if self.engine.is_taken_here() {
+            return Err(PyRuntimeError::new_err(
+                "the collector cannot be asked for this from within its own hooks: it would wait for itself",
+            ));
+        }
+        let mut left = Some(f);
+        let mut attempt = |patience: Duration| {
+            let f = left.take()?;
+            match self.engine.with_within(patience, f) {
+                Ok(done) => Some(done),
+                Err(f) => {
+                    left = Some(f);
+                    None
                 }
-            };
-            f.take().map(|f| Ok(f(&mut collector)))
-        })
+            }
+        };
+        gil::wait(py, &mut attempt)
+    }
+
+    /// As [`with`](Self::with), where `f` asks a function now and then whether it is given up: as soon as a signal handler has
+    /// raised something.
+    pub(super) fn interruptible<R: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut Engine, &mut dyn FnMut() -> bool) -> R + Send,
+    ) -> PyResult<R> {
+        let mut raised = Ok(());
+        let done = self.with(py, |engine| {
+            f(engine, &mut || {
+                raised = gil::attach(|py| py.check_signals());
+                raised.is_err()
+            })
+        })?;
+        raised.map(|()| done)
+    }
+
+    /// As [`with`](Self::with), where nobody waits to be told: `None` where others use the engine for longer than `patience`.
+    pub(super) fn with_within<R: Send>(
+        &self,
+        py: Python<'_>,
+        patience: Duration,
+        f: impl FnOnce(&mut Engine) -> R + Send,
+    ) -> Option<R> {
+        py.detach(|| turn::lending(|| self.engine.with_within(patience, f).ok()))
     }
 }

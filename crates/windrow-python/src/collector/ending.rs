@@ -1,39 +1,57 @@
 //! How a collector ends, and where that is told.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-use std::thread::{self, Builder};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
-use windrow::{CollectError, Collector};
+use windrow::CollectError;
 
-use super::{IMPATIENCE, Inner, of};
+use super::{Engine, Inner, of};
 use crate::{error, gil, turn};
 
-/// How long the end of a collector that is freed waits for a step that is being taken.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 impl Inner {
-    /// Ends collection and waits for the workers.
-    pub(super) fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
+    /// Ends collection and waits for the workers; for the thread of `start` so many seconds, or as long as it takes.
+    pub(super) fn shutdown(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         self.check_outside()?;
-        self.handle.shutdown();
-        if self.courier.is_none() {
-            // Environments are closed in a thread that may also have stepped them: some insist on it.
-            let ended = self.with(py, Collector::shutdown)?;
-            return self.ended(py, ended);
+        if self.is_called_here() {
+            // The batch that is under way is the last; its thread cannot wait for itself.
+            return self.end_without_waiting(py);
         }
-        let collector = Arc::clone(&self.collector);
-        let ended = gil::wait_for_thread(py, "windrow-shutdown", move || {
-            collector
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .shutdown()
+        if self.handle.is_running() {
+            let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            let timeout = timeout.unwrap_or(Duration::MAX);
+            let ended = self.interruptible(py, |engine, given_up| {
+                engine.finish_unless(timeout, given_up)
+            })?;
+            if !ended {
+                return Err(PyTimeoutError::new_err(format!(
+                    "collection in the background did not end within {} s",
+                    timeout.as_secs_f64()
+                )));
+            }
+        }
+        // Whoever waits for a batch is told at once.
+        self.handle.shutdown();
+        let ended = self.interruptible(py, |engine, given_up| {
+            engine.shutdown_unless(Engine::PATIENCE, given_up)
         })?;
         self.ended(py, ended)
+    }
+
+    /// Whether a function asks that the collector calls for one of its batches.
+    fn is_called_here(&self) -> bool {
+        self.engine.is_taken_here() || self.owner.is_running_here()
+    }
+
+    fn end_without_waiting(&self, py: Python<'_>) -> PyResult<()> {
+        if self.owner.is_running_here() {
+            self.with(py, |engine| engine.finish_unless(Duration::ZERO, || true))?;
+            return Ok(());
+        }
+        self.handle.shutdown();
+        Ok(())
     }
 
     /// What a shutdown has told. What interrupted another worker was told already, or else is an error like others: nobody is
@@ -51,32 +69,27 @@ impl Inner {
     /// Ends collection where nobody waits to be told: whether that was through within `patience`. What is stuck in a step ends
     /// when the step comes back. Errors of workers are shown to `sys.unraisablehook` where nobody was told of any.
     pub(super) fn leave(&self, py: Python<'_>, patience: Duration) -> bool {
-        self.handle.shutdown();
-        let collector = Arc::clone(&self.collector);
-        // Environments are closed in a thread that may also have stepped them, as by `shutdown`.
-        let ended = match self.courier.is_none() && !self.handle.is_within() {
-            true => py.detach(|| turn::lending(|| end_by(&collector, Instant::now() + patience))),
-            false => {
-                let (done, ended) = channel();
-                let end = move || {
-                    let mut collector = collector.lock().unwrap_or_else(PoisonError::into_inner);
-                    // Nobody listens any more where this took too long.
-                    let _ = done.send(collector.shutdown());
-                };
-                let begun = Builder::new()
-                    .name("windrow-shutdown".to_owned())
-                    .spawn(end);
-                // The garbage collector may have come by in a worker of the collector's own, which cannot wait for itself.
-                let waits = begun.is_ok() && !self.handle.is_within();
-                // Workers may need the lock of the interpreter, and the turn to make environments, to come to an end.
-                match waits {
-                    true => py.detach(move || turn::lending(|| ended.recv_timeout(patience).ok())),
-                    false => None,
-                }
-            }
-        };
+        let begin = Instant::now();
+        if !self.handle.is_running() {
+            self.handle.shutdown();
+        }
+        if self.handle.is_within() || self.is_called_here() {
+            // A thread of the collector's own cannot wait for itself; the garbage collector may have come by there.
+            self.handle.shutdown();
+            self.left.store(true, Ordering::Relaxed);
+            return false;
+        }
+        let handle = &self.handle;
+        let ended = self.with_within(py, patience, |engine| {
+            engine.finish_unless(patience.saturating_sub(begin.elapsed()), || false);
+            handle.shutdown();
+            // Where others have used the time up, what comes back at once is still given that.
+            let left = patience.saturating_sub(begin.elapsed());
+            engine.shutdown_unless(left.max(gil::SLICE), || false)
+        });
         match &ended {
             None | Some(Err(CollectError::Stuck { .. })) => {
+                self.handle.shutdown();
                 self.left.store(true, Ordering::Relaxed);
                 return false;
             }
@@ -98,30 +111,32 @@ impl Inner {
         let patience = match (is_set(&self.left), is_set(&self.interrupted)) {
             (true, _) => Duration::ZERO,
             // `KeyboardInterrupt` may be on its way through the function whose end this is.
-            (false, true) => IMPATIENCE,
-            (false, false) => PATIENCE,
+            (false, true) => gil::IMPATIENCE,
+            (false, false) => Engine::PATIENCE,
         };
         self.leave(py, patience);
     }
 }
 
-/// Ends a collector whose workers run in whatever thread asks, if nobody asks it before `deadline` is over.
-fn end_by(collector: &Mutex<Collector>, deadline: Instant) -> Option<Result<(), CollectError>> {
-    loop {
-        match collector.try_lock() {
-            Ok(mut collector) => return Some(collector.shutdown()),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner().shutdown()),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(1));
-            }
-            Err(TryLockError::WouldBlock) => return None,
-        }
-    }
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
-        if Python::try_attach(|py| self.finalize(py)).is_none() {
+        let ended = Python::try_attach(|py| {
+            self.finalize(py);
+            let Some(engine) = self.engine.take() else {
+                return;
+            };
+            if self.handle.is_within() || self.is_called_here() {
+                let end = move || drop(engine);
+                // Without a thread, this one waits for itself for a while.
+                let _ = Builder::new()
+                    .name("windrow-shutdown".to_owned())
+                    .spawn(end);
+            } else {
+                // The last threads of the engine may need the interpreter's lock to end.
+                py.detach(|| turn::lending(|| drop(engine)));
+            }
+        });
+        if ended.is_none() {
             self.handle.shutdown();
         }
     }

@@ -12,7 +12,7 @@ use windrow::{
     TrajFormat,
 };
 
-use super::sink::{BufferSink, Target};
+use super::stage::Target;
 use crate::keep::Keeper;
 use crate::policy::{Actor, Rows, Terms};
 use crate::replay::ReplayBufferCore;
@@ -164,13 +164,13 @@ impl Options<'_> {
 
     /// What batches are written to.
     pub(super) fn target(&self) -> Target {
-        match &self.replay_buffer {
-            Some(buffer) => {
-                let (buffer, timeout) = (buffer.get().buffer().clone(), buffer.get().timeout());
-                Target::Buffer(Arc::new(BufferSink::new(buffer, timeout)))
+        let buffer = self.replay_buffer.as_ref().map(Bound::get);
+        match buffer {
+            buffer if self.takes_writes => {
+                Target::Python(buffer.map(|buffer| buffer.buffer().clone()))
             }
-            None if self.takes_writes => Target::Tray(Arc::default()),
-            None => Target::None,
+            Some(buffer) => Target::Buffer(buffer.buffer().clone(), buffer.timeout()),
+            None => Target::Nowhere,
         }
     }
 
@@ -234,11 +234,10 @@ impl Options<'_> {
             .split_trajs(self.split_trajs)
             .on_loss(on_loss(&self.on_loss)?)
             .interruptions(error::tells_of_interruption);
-        builder = match target {
-            Target::None => self.numbers(builder),
-            Target::Buffer(buffer) => self.numbers(builder).replay_buffer(Arc::clone(buffer)),
-            Target::Tray(tray) => self.numbers(builder).replay_buffer(Arc::clone(tray)),
-        };
+        builder = self.numbers(builder);
+        if let Some(sink) = target.sink() {
+            builder = builder.replay_buffer(sink);
+        }
         Ok(actor.act_in(builder, terms.clone()))
     }
 

@@ -1,0 +1,269 @@
+//! A last stage of one's own, and what becomes of batches that it could not finish or that nobody waited for.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+#[path = "conformance/crew.rs"]
+mod crew;
+#[path = "conformance/faulty.rs"]
+mod faulty;
+#[path = "conformance/frames.rs"]
+mod frames;
+#[path = "conformance/stamp.rs"]
+mod stamp;
+
+use std::error::Error;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use tensordict::TensorDict;
+use windrow_collect::{
+    CollectError, Collector, LastStage, MultiSyncCollector, Placement, SinkWriter,
+};
+use windrow_env::testing::LedgerEnv;
+use windrow_slab::{Sink, SinkError, WriterId};
+
+use crew::{Crew, all};
+use faulty::{At, Fault, Gate, How};
+use frames::{MAX_LENGTH, by_env, check_contiguous, frames};
+
+/// A signal that came while a batch was finished.
+#[derive(Debug, thiserror::Error)]
+#[error("told to wait")]
+struct Interruption;
+
+fn told_to_wait(error: &(dyn Error + 'static)) -> bool {
+    error.is::<Interruption>()
+}
+
+/// Delivers how many frames each batch has, and fails at those that it is told to.
+#[derive(Debug, Default)]
+struct Counts {
+    interrupted: Vec<usize>,
+    broken: Option<usize>,
+    calls: usize,
+    /// How many contexts were begun and ended.
+    contexts: (usize, usize),
+    heard: Option<Sender<String>>,
+}
+
+impl LastStage for Counts {
+    type Out = usize;
+
+    const TRIES_AGAIN: bool = true;
+
+    fn prepare(&mut self) -> Result<(), CollectError> {
+        self.contexts.0 += 1;
+        Ok(())
+    }
+
+    fn collected(&mut self) {
+        self.contexts.1 += 1;
+    }
+
+    fn finish(&mut self, batch: TensorDict, _: u64) -> Result<usize, CollectError> {
+        assert_eq!(self.contexts.0, self.contexts.1);
+        self.calls += 1;
+        if self.interrupted.contains(&self.calls) {
+            return Err(CollectError::Stage(Box::new(Interruption)));
+        }
+        if self.broken == Some(self.calls) {
+            return Err(CollectError::Stage("it broke".into()));
+        }
+        Ok(batch.numel())
+    }
+
+    fn preview(&mut self, zeros: TensorDict, _: u64) -> Result<usize, CollectError> {
+        Ok(zeros.numel())
+    }
+
+    fn write(&mut self, batch: usize, _: &SinkWriter) -> Result<usize, CollectError> {
+        Ok(batch)
+    }
+
+    fn join(&mut self, written: Vec<usize>) -> Result<usize, CollectError> {
+        Ok(written.iter().sum())
+    }
+
+    fn fail(&mut self, failure: CollectError) -> Option<CollectError> {
+        if let Some(heard) = &self.heard {
+            heard.send(failure.to_string()).unwrap();
+            return None;
+        }
+        Some(failure)
+    }
+}
+
+/// Takes nothing: the stage writes.
+#[derive(Debug)]
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn attach(&self) -> WriterId {
+        WriterId(0)
+    }
+
+    fn extend(&self, _: WriterId, _: &TensorDict) -> Result<(), SinkError> {
+        Err(SinkError::Detached)
+    }
+
+    fn detach(&self, _: WriterId, _: Option<SinkError>) {}
+}
+
+fn counted(placement: Placement, stage: Counts) -> Collector<Counts> {
+    let builder = MultiSyncCollector::builder(LedgerEnv::from_seed).num_workers(2);
+    let builder = builder.placement(placement).frames_per_batch(10);
+    let builder = builder.total_frames(40).interruptions(told_to_wait);
+    builder.build_with(stage, || false).unwrap()
+}
+
+#[test]
+fn a_collector_delivers_what_its_last_stage_makes() {
+    for placement in [Placement::Inline, Placement::Threads] {
+        let mut collector = counted(placement, Counts::default());
+        assert_eq!(collector.fake_batch().unwrap(), 10);
+        let batches: Vec<usize> = collector.by_ref().map(Result::unwrap).collect();
+        assert_eq!(batches, [10; 4]);
+        collector.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn a_batch_whose_last_stage_was_interrupted_is_the_next() {
+    for placement in [Placement::Inline, Placement::Threads] {
+        let interrupted = vec![2, 3];
+        let stage = Counts {
+            interrupted,
+            ..Counts::default()
+        };
+        let mut collector = counted(placement, stage);
+        let items: Vec<_> = collector.by_ref().collect();
+        let came: Vec<bool> = items.iter().map(Result::is_ok).collect();
+        assert_eq!(came, [true, false, false, true, true, true]);
+        assert_eq!(collector.stats().batches, 4);
+        assert!(!collector.stats().failed);
+    }
+}
+
+#[test]
+fn an_error_of_the_last_stage_ends_the_collector() {
+    for placement in [Placement::Inline, Placement::Threads] {
+        let broken = Some(2);
+        let stage = Counts {
+            broken,
+            ..Counts::default()
+        };
+        let mut collector = counted(placement, stage);
+        let items: Vec<_> = collector.by_ref().collect();
+        assert!(matches!(items[..], [Ok(10), Err(CollectError::Stage(_))]));
+        assert!(collector.stats().failed);
+    }
+}
+
+#[test]
+fn a_stage_that_takes_a_failure_over_is_the_only_one_to_tell_of_it() {
+    let (heard, told) = channel();
+    let stage = Counts {
+        broken: Some(3),
+        heard: Some(heard),
+        ..Counts::default()
+    };
+    let builder = Collector::builder(LedgerEnv::from_seed).frames_per_batch(10);
+    let builder = builder.replay_buffer(Nowhere);
+    let mut collector = builder.build_with(stage, || false).unwrap();
+    collector.start().unwrap();
+    assert_eq!(told.recv().unwrap(), "it broke");
+    assert!(collector.finish_unless(Duration::MAX, || false));
+    assert!(collector.stats().failed);
+    assert!(matches!(collector.check(), Err(CollectError::ShutDown)));
+    collector.shutdown().unwrap();
+}
+
+fn in_threads() -> Crew {
+    let crew = all().find(|crew| crew.placement == Placement::Threads);
+    crew.unwrap()
+}
+
+#[test]
+fn a_wait_that_was_given_up_loses_nothing() {
+    let gate = Gate::default();
+    let fault = Fault::new(At::Step(13), How::Wait(gate.clone()), 1);
+    let mut collector = in_threads().builder([None, Some(fault)]).build().unwrap();
+    let mut batches = Vec::new();
+    loop {
+        match collector.next_unless(|| gate.has_somebody()).unwrap() {
+            Ok(batch) => batches.push(batch.detach()),
+            Err(error) => {
+                assert!(matches!(error, CollectError::BatchGivenUp));
+                break;
+            }
+        }
+    }
+    gate.open();
+    let next = collector.by_ref().take(5);
+    batches.extend(next.map(|batch| batch.unwrap().detach()));
+    for frames in by_env(batches.iter().flat_map(frames)).values() {
+        check_contiguous(frames, MAX_LENGTH);
+    }
+}
+
+#[test]
+fn a_batch_that_nobody_waited_for_is_not_taken_for_a_rollout() {
+    let gate = Gate::default();
+    let fault = Fault::new(At::Step(13), How::Wait(gate.clone()), 1);
+    let mut collector = in_threads().builder([None, Some(fault)]).build().unwrap();
+    let mut batches = Vec::new();
+    while let Ok(batch) = collector.next_unless(|| gate.has_somebody()).unwrap() {
+        batches.push(batch.detach());
+    }
+    gate.open();
+    let rollout = collector.rollout().unwrap().detach();
+    batches.push(collector.next().unwrap().unwrap().detach());
+    batches.push(rollout);
+    batches.push(collector.next().unwrap().unwrap().detach());
+    for frames in by_env(batches.iter().flat_map(frames)).values() {
+        check_contiguous(frames, MAX_LENGTH);
+    }
+}
+
+#[test]
+fn a_pause_that_is_held_by_name_lasts_until_it_is_released() {
+    let mut collector = in_threads().builder([None, None]).build().unwrap();
+    assert!(collector.next().unwrap().is_ok());
+    collector.hold_unless(Duration::MAX, || false).unwrap();
+    let mut asked = 0;
+    let waited = collector.next_unless(|| {
+        asked += 1;
+        asked == 2
+    });
+    assert!(matches!(waited, Some(Err(CollectError::BatchGivenUp))));
+    collector.release();
+    assert!(collector.next().unwrap().is_ok());
+}
+
+#[test]
+fn what_is_under_way_is_cut_short_and_written_where_a_start_is_finished() {
+    let (heard, told) = channel();
+    let builder = Collector::builder(LedgerEnv::from_seed).frames_per_batch(1 << 20);
+    let builder = builder.post_collect_hook(move |batch| heard.send(batch.numel()).unwrap());
+    let mut collector = builder.replay_buffer(Takes).build().unwrap();
+    collector.start().unwrap();
+    assert!(collector.finish_unless(Duration::MAX, || false));
+    collector.shutdown().unwrap();
+    let written: usize = told.iter().sum();
+    assert_eq!(collector.stats().frames, written as u64);
+}
+
+/// Takes everything, and keeps nothing.
+#[derive(Debug)]
+struct Takes;
+
+impl Sink for Takes {
+    fn attach(&self) -> WriterId {
+        WriterId(0)
+    }
+
+    fn extend(&self, _: WriterId, _: &TensorDict) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn detach(&self, _: WriterId, _: Option<SinkError>) {}
+}

@@ -1,0 +1,392 @@
+//! The last stage of a batch's way in Python: methods of the collector, which call functions of the user's.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyUserWarning};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyTuple, PyWeakref, PyWeakrefMethods, PyWeakrefReference};
+use tensordict::TensorDict;
+use windrow::postproc::unpadded;
+use windrow::replay::{ReplayBuffer, ReplayError};
+use windrow::slab::{Sink, SinkError, WriterId};
+use windrow::{CollectError, LastStage, SinkWriter};
+
+use super::collecting;
+use crate::keep::Keeper;
+use crate::{batch, error, gil};
+
+/// Where a collector's batches go, if they are not delivered.
+#[derive(Debug, Clone)]
+pub(super) enum Target {
+    Nowhere,
+    /// A replay buffer of windrow's that takes them as they are; writes of a thread that iterates wait so long.
+    Buffer(ReplayBuffer, Duration),
+    /// Python writes them: to a replay buffer of windrow's, or to any other.
+    Python(Option<ReplayBuffer>),
+}
+
+impl Target {
+    /// What attaches the collector, where it writes.
+    pub(super) fn sink(&self) -> Option<Attachment> {
+        match self {
+            Self::Nowhere => None,
+            Self::Buffer(buffer, _) => Some(Attachment(Some(buffer.clone()))),
+            Self::Python(buffer) => Some(Attachment(buffer.clone())),
+        }
+    }
+
+    fn buffer(&self) -> Option<&ReplayBuffer> {
+        match self {
+            Self::Nowhere => None,
+            Self::Buffer(buffer, _) => Some(buffer),
+            Self::Python(buffer) => buffer.as_ref(),
+        }
+    }
+}
+
+/// Attaches a collector to a replay buffer of windrow's; others know nothing of collectors. [`PyStage`] writes.
+#[derive(Debug)]
+pub(super) struct Attachment(Option<ReplayBuffer>);
+
+impl Sink for Attachment {
+    fn attach(&self) -> WriterId {
+        self.0.as_ref().map_or(WriterId(0), Sink::attach)
+    }
+
+    fn attach_again(&self, first: WriterId) -> WriterId {
+        let buffer = self.0.as_ref();
+        buffer.map_or(WriterId(0), |buffer| buffer.attach_again(first))
+    }
+
+    fn extend(&self, writer: WriterId, batch: &TensorDict) -> Result<(), SinkError> {
+        self.0.as_ref().map_or(Err(SinkError::Detached), |buffer| {
+            Sink::extend(buffer, writer, batch)
+        })
+    }
+
+    fn detach(&self, writer: WriterId, _: Option<SinkError>) {
+        // Python tells of errors itself, with the exception and once: who iterates, or who asks next after `start`.
+        if let Some(buffer) = &self.0 {
+            buffer.detach(writer, None);
+        }
+    }
+}
+
+/// The collector of Python's that a stage belongs to.
+#[derive(Debug, Default)]
+pub(super) struct Owner {
+    /// The collector owns the engine, so that the engine must not keep it alive.
+    weak: Mutex<Option<Py<PyWeakref>>>,
+    running: Mutex<Running>,
+}
+
+/// What belongs to the thread of `start`.
+#[derive(Debug, Default)]
+struct Running {
+    /// The collector, which lives until its thread ends, also where nobody else refers to it.
+    collector: Option<Py<PyAny>>,
+    thread: Option<ThreadId>,
+}
+
+impl Owner {
+    /// Says whose stage it is, or that it is nobody's.
+    pub(super) fn set(&self, collector: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let weak = collector.map(PyWeakrefReference::new).transpose()?;
+        let weak = weak.map(|weak| weak.cast_into::<PyWeakref>().map(Bound::unbind));
+        *self.weak() = weak.transpose()?;
+        Ok(())
+    }
+
+    /// Keeps the collector alive until [`release`](Self::release).
+    pub(super) fn keep(&self, py: Python<'_>) -> PyResult<()> {
+        let collector = self.get(py)?.unbind();
+        self.running().collector = Some(collector);
+        Ok(())
+    }
+
+    pub(super) fn release(&self, _: Python<'_>) {
+        let collector = self.running().collector.take();
+        drop(collector);
+    }
+
+    /// Whether the calling thread is the one of `start`.
+    pub(super) fn is_running_here(&self) -> bool {
+        self.running().thread == Some(thread::current().id())
+    }
+
+    fn get<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let weak = self.weak().as_ref().map(|weak| weak.clone_ref(py));
+        let collector = weak.and_then(|weak| weak.bind(py).upgrade());
+        collector.ok_or_else(|| PyRuntimeError::new_err("the collector is gone"))
+    }
+
+    /// Whether there is no collector whose functions are to be called.
+    fn is_nobody(&self) -> bool {
+        self.weak().is_none()
+    }
+
+    fn weak(&self) -> MutexGuard<'_, Option<Py<PyWeakref>>> {
+        self.weak.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(super) enum Delivered {
+    /// Frames that the engine writes.
+    Frames(TensorDict),
+    /// What Python has made of them.
+    Object(Py<PyAny>),
+    Written,
+}
+
+/// Calls `_prepare`, `_finish`, `_write` and `_fail` of a collector of Python's.
+pub(super) struct PyStage {
+    pub(super) owner: Arc<Owner>,
+    pub(super) target: Target,
+    /// What batches say that they are on.
+    pub(super) device: Option<Py<PyAny>>,
+    pub(super) keeper: Keeper,
+    /// A context that frames are being collected in.
+    pub(super) context: Option<Py<PyAny>>,
+    /// Whether a warning was given of frames that nobody has sampled.
+    pub(super) warned: bool,
+}
+
+impl PyStage {
+    /// What the collector's method `name` returns.
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        name: &Bound<'py, pyo3::types::PyString>,
+        arguments: impl IntoPyObject<'py, Target = PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let collector = self.owner.get(py)?;
+        gil::call(&collector.getattr(name)?, arguments, None).map_err(|raised| match raised
+            .is_instance_of::<PyStopIteration>(
+            py,
+        ) {
+            true => not_the_end(&collector, raised),
+            false => raised,
+        })
+    }
+
+    /// What `f` returns, or what it raises as an error of the engine.
+    fn in_python<R>(
+        &self,
+        f: impl for<'py> FnOnce(Python<'py>) -> PyResult<R>,
+    ) -> Result<R, CollectError> {
+        gil::attach(|py| {
+            f(py).map_err(|raised| CollectError::Stage(Box::new(self.keeper.raised(py, raised))))
+        })
+    }
+
+    /// Writes as writer `id` as soon as the limiter lets it. The thread of `start` waits as long as it takes, others no longer
+    /// than samples do.
+    fn write_frames(
+        &self,
+        frames: &TensorDict,
+        buffer: &ReplayBuffer,
+        timeout: Duration,
+        writer: &SinkWriter,
+    ) -> Result<(), CollectError> {
+        let begin = Instant::now();
+        let is_patient = self.owner.is_running_here();
+        loop {
+            let left = match is_patient {
+                true => gil::SLICE,
+                false => timeout.saturating_sub(begin.elapsed()),
+            };
+            let written = match writer.id() {
+                Some(id) => buffer.write_within(id, frames, left.min(gil::SLICE)),
+                None => Err(SinkError::Detached),
+            };
+            let error = match written {
+                Ok(()) => return Ok(()),
+                Err(_) if writer.is_shut() => return Err(CollectError::ShutDown),
+                Err(error) => error,
+            };
+            let Some(refused) = waited_in_vain(&error, begin.elapsed()) else {
+                return Err(CollectError::Sink(error));
+            };
+            if writer.is_ending() {
+                return Err(CollectError::ShutDown);
+            }
+            if left < gil::SLICE {
+                return Err(CollectError::Sink(SinkError::failed(refused)));
+            }
+            self.in_python(|py| py.check_signals())?;
+        }
+    }
+
+    /// Warns, once, where all of a buffer was overwritten and nothing sampled meanwhile.
+    fn warn_of_haste(&mut self) -> Result<(), CollectError> {
+        let Some(buffer) = self.target.buffer().filter(|_| !self.warned) else {
+            return Ok(());
+        };
+        let stats = buffer.stats();
+        if stats.overwritten < stats.capacity as u64 {
+            return Ok(());
+        }
+        self.warned = true;
+        let told = format!(
+            "the {} frames of the replay buffer were all overwritten since the last sample: start() does not wait for the \
+             learner. Give the buffer a limiter, such as RateLimiter.sample_to_insert_ratio, or collect by iterating",
+            stats.capacity
+        );
+        self.in_python(|py| {
+            let told = std::ffi::CString::new(told)?;
+            PyErr::warn(py, &py.get_type::<PyUserWarning>(), &told, 1)
+        })
+    }
+}
+
+impl LastStage for PyStage {
+    type Out = Delivered;
+
+    const TRIES_AGAIN: bool = true;
+
+    fn prepare(&mut self) -> Result<(), CollectError> {
+        let mut running = self.owner.running();
+        if running.collector.is_some() && running.thread.is_none() {
+            running.thread = Some(thread::current().id());
+            collecting::from_now_on();
+        }
+        drop(running);
+        if self.owner.is_nobody() {
+            return Ok(());
+        }
+        self.context = self.in_python(|py| {
+            let context = self.call(py, intern!(py, "_prepare"), ())?;
+            if context.is_none() {
+                return Ok(None);
+            }
+            context.call_method0(intern!(py, "__enter__"))?;
+            Ok(Some(context.unbind()))
+        })?;
+        Ok(())
+    }
+
+    fn collected(&mut self) {
+        if let Some(context) = self.context.take() {
+            gil::attach(|py| {
+                let nothing = (py.None(), py.None(), py.None());
+                let left = context.call_method1(py, intern!(py, "__exit__"), nothing);
+                if let Err(raised) = left {
+                    raised.write_unraisable(py, Some(context.bind(py)));
+                }
+            });
+        }
+    }
+
+    fn finish(&mut self, batch: TensorDict, _: u64) -> Result<Delivered, CollectError> {
+        if self.owner.is_nobody() {
+            return Ok(Delivered::Frames(batch));
+        }
+        if let Target::Buffer(..) = self.target {
+            return Ok(Delivered::Frames(unpadded(batch)?));
+        }
+        self.in_python(|py| {
+            let batch = batch::named_after(py, &batch, self.device.as_ref())?;
+            let finished = self.call(py, intern!(py, "_finish"), (batch,))?;
+            // Whoever is interrupted now would not get it.
+            py.check_signals()?;
+            Ok(Delivered::Object(finished.unbind()))
+        })
+    }
+
+    fn preview(&mut self, zeros: TensorDict, _: u64) -> Result<Delivered, CollectError> {
+        self.in_python(|py| {
+            let zeros = batch::named_after(py, &zeros, self.device.as_ref())?;
+            let processed = self.call(py, intern!(py, "_processed"), (zeros,))?;
+            Ok(Delivered::Object(processed.unbind()))
+        })
+    }
+
+    fn write(&mut self, batch: Delivered, writer: &SinkWriter) -> Result<Delivered, CollectError> {
+        let is_patient = self.owner.is_running_here();
+        match (&self.target, batch) {
+            (Target::Buffer(buffer, timeout), Delivered::Frames(frames)) => {
+                self.write_frames(&frames, buffer, *timeout, writer)?;
+            }
+            (Target::Python(buffer), Delivered::Object(object)) => {
+                let number = buffer.as_ref().and(writer.first()).map(|first| first.0);
+                self.in_python(|py| {
+                    let arguments = (object, number, is_patient);
+                    let written = self.call(py, intern!(py, "_write"), arguments);
+                    let given_up = |raised: &PyErr| {
+                        is_patient && raised.get_type(py).is(py.get_type::<PyRuntimeError>())
+                    };
+                    match written {
+                        // The write was to wait, and the thread is to end.
+                        Err(raised) if writer.is_ending() && given_up(&raised) => Ok(false),
+                        written => written.map(|_| true),
+                    }
+                })?
+                .then_some(())
+                .ok_or(CollectError::ShutDown)?;
+            }
+            _ => {}
+        }
+        if is_patient {
+            self.warn_of_haste()?;
+        }
+        Ok(Delivered::Written)
+    }
+
+    fn join(&mut self, _: Vec<Delivered>) -> Result<Delivered, CollectError> {
+        Ok(Delivered::Written)
+    }
+
+    fn fail(&mut self, failure: CollectError) -> Option<CollectError> {
+        // There is nobody left to be told where the interpreter has ended.
+        Python::try_attach(|py| {
+            let error = error::to_py(py, &failure).into_value(py);
+            if let Err(raised) = self.call(py, intern!(py, "_fail"), (error,)) {
+                raised.write_unraisable(py, None);
+            }
+        });
+        None
+    }
+
+    fn leave(&mut self) {
+        let owner = Arc::clone(&self.owner);
+        Python::try_attach(|py| owner.release(py));
+    }
+}
+
+/// The error of a write that the limiter did not let in, which has waited for so long in all.
+fn waited_in_vain(error: &SinkError, waited: Duration) -> Option<ReplayError> {
+    let SinkError::Failed(error) = error else {
+        return None;
+    };
+    match (&**error as &(dyn Error + 'static)).downcast_ref()? {
+        ReplayError::NotTaken { frames, why, .. } => Some(ReplayError::NotTaken {
+            frames: *frames,
+            why: why.clone(),
+            waited,
+        }),
+        _ => None,
+    }
+}
+
+/// An error that says that a function of the user's has `raised` StopIteration, which would pass for the end of the batches.
+fn not_the_end(collector: &Bound<'_, PyAny>, raised: PyErr) -> PyErr {
+    let py = collector.py();
+    let name = collector.get_type().name();
+    let name = name.map_or_else(|_| "the collector".to_owned(), |name| name.to_string());
+    let error = PyRuntimeError::new_err(format!(
+        "a function that was given to {name} raised StopIteration"
+    ));
+    let context = error.value(py).setattr("__context__", raised.value(py));
+    error.set_cause(py, Some(raised));
+    context.err().unwrap_or(error)
+}
