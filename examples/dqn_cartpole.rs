@@ -75,7 +75,7 @@ fn main() -> anyhow::Result<ExitCode> {
         .policy(policy)
         .frames_per_batch(FRAMES_PER_BATCH)
         .total_frames(args.frames)
-        .partial_last_batch(true)
+        .allow_partial_batch(true)
         .seed(args.seed)
         .build()?;
 

@@ -145,7 +145,7 @@ fn collector(
         .frames_per_batch(FRAMES_PER_BATCH)
         .init_random_frames(WARM_UP)
         .total_frames(args.frames)
-        .partial_last_batch(true)
+        .allow_partial_batch(true)
         .seed(args.seed)
         .replay_buffer(buffer)
         .build()

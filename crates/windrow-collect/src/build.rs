@@ -1,5 +1,6 @@
 //! From what was chosen to a collector: everything that can be wrong is found here.
 
+pub(crate) mod collectors;
 mod envs;
 mod frames;
 
@@ -10,6 +11,7 @@ use windrow_slab::{Layout, LeafSpec, RecordSpec, Ring, RingSpec, Shares, SlabErr
 
 use crate::CollectError;
 use crate::config::builder::{CollectorBuilder, EnvMaker};
+use crate::config::options::CollectorConfig;
 use crate::config::plan::Delivery;
 use crate::deliver::collector::Collector;
 use crate::deliver::core::Core;
@@ -30,37 +32,73 @@ use crate::worker::{Maker, Worker};
 use envs::{EnvOptions, common, env_makers, guarded, make_all};
 use frames::schedule;
 
-/// See [`CollectorBuilder::build_with`].
-pub(crate) fn build<S: LastStage>(
+impl CollectorBuilder {
+    /// Makes the environments, all workers' at once, binds the policies and lays out the memory.
+    ///
+    /// # Errors
+    /// [`CollectError`], naming the argument, what was expected and what came.
+    pub fn build(self) -> Result<Collector, CollectError> {
+        self.build_unless(|| false)
+    }
+
+    /// As [`build`](Self::build), but gives up once `given_up` says so, which is asked now and then while environments of
+    /// several workers are being made. Each of these is dropped once it is there.
+    ///
+    /// # Errors
+    /// As there; [`CollectError::BuildGivenUp`] then.
+    pub fn build_unless(
+        mut self,
+        given_up: impl FnMut() -> bool,
+    ) -> Result<Collector, CollectError> {
+        let hooks = std::mem::take(&mut self.hooks);
+        build(self, hooks, given_up)
+    }
+
+    /// As [`build_unless`](Self::build_unless), with a last stage of the caller's, in place of the hooks and the
+    /// post-processing that the builder was given.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn build_with<S: LastStage>(
+        self,
+        stage: S,
+        given_up: impl FnMut() -> bool,
+    ) -> Result<Collector<S>, CollectError> {
+        build(self, stage, given_up)
+    }
+}
+
+fn build<S: LastStage>(
     chosen: CollectorBuilder,
     stage: S,
     given_up: impl FnMut() -> bool,
 ) -> Result<Collector<S>, CollectError> {
-    let plan = chosen.plan;
+    let config = &chosen.config;
+    let plan = config.plan();
     let makers = env_makers(&chosen)?;
     let workers = makers.len();
-    check_plan(&chosen, workers)?;
+    check_plan(config, workers)?;
     let batcher = batcher(&chosen)?;
-    let envs = make_all(&makers, &chosen, given_up)?;
+    let envs = make_all(&makers, config, given_up)?;
     let (spec, num_envs) = common(&envs)?;
-    let schedule = schedule(&chosen, workers, num_envs)?;
-    let (seed, first_episodes) = beginning(&chosen, &spec);
+    let schedule = schedule(config, workers, num_envs)?;
+    let (seed, first_episodes) = beginning(config, &spec);
 
     let (actors, columns) = actors(&chosen, workers, &spec)?;
     let envs = bound(envs, &columns)?;
     let reference = guarded(0, || Ok((chosen.policy)(0)))?;
-    let record = record(&chosen, &spec, columns);
+    let record = record(config, &spec, columns);
     let shares = Shares {
         steps: schedule.steps.clone(),
         envs: num_envs,
-        batched: num_envs > 1 || chosen.num_envs.is_some(),
+        batched: num_envs > 1 || config.num_envs.is_some(),
     };
     let ring = Layout::new(&record, shares)
-        .and_then(|layout| Ring::new(layout, ring_spec(&chosen, workers)))
+        .and_then(|layout| Ring::new(layout, ring_spec(config, workers)))
         .map_err(|error| unbuilt(error, &spec, &record, schedule.frames_per_batch()))?;
     ring.end_at(schedule.end());
     let loss_rule = LossRule {
-        on_loss: chosen.on_loss,
+        on_loss: config.on_loss,
         is_interruption: chosen.is_interruption,
     };
     let shared = Arc::new(Shared::new(Arc::clone(&ring), schedule, workers, loss_rule));
@@ -70,9 +108,8 @@ pub(crate) fn build<S: LastStage>(
     };
     let cursor = CursorOptions {
         // Whole trajectories end where episodes are cut: otherwise one that is longer than a batch would never come.
-        set_truncated: chosen.cursor.set_truncated
-            || (chosen.cursor.reset_at_each_iter && batcher.is_some()),
-        ..chosen.cursor
+        set_truncated: config.set_truncated || (config.reset_at_each_iter && batcher.is_some()),
+        reset_at_each_iter: config.reset_at_each_iter,
     };
     let crew = envs
         .into_iter()
@@ -100,8 +137,8 @@ pub(crate) fn build<S: LastStage>(
         ring,
         shared,
         plan,
-        cat_results: chosen.cat_results,
-        preempting: chosen.preemptive_threshold.is_some(),
+        cat_results: config.cat_results,
+        preempting: config.preemptive_threshold.is_some(),
         num_envs,
         writer: chosen.sink.map(|sink| Arc::new(SinkWriter::new(sink))),
         tally: Mutex::new(Tally::default()),
@@ -113,32 +150,32 @@ pub(crate) fn build<S: LastStage>(
     });
     let shape = Shape {
         batcher: batcher.map(|batcher| batcher.of_envs(ids.total_envs)),
-        trajs_per_write: chosen.trajs_per_write,
-        split_trajs: chosen.split_trajs,
-        update_at_each_batch: chosen.update_at_each_batch,
+        trajs_per_write: config.trajs_per_write,
+        split_trajs: config.split_trajs,
+        update_at_each_batch: config.update_at_each_batch,
     };
     let crew = Crew::new(plan.placement, crew);
     Ok(Collector::new(Driver::new(crew, core, shape, stage)))
 }
 
 /// The columns of a frame, where policies write `columns`.
-fn record(chosen: &CollectorBuilder, spec: &EnvSpec, columns: Vec<LeafSpec>) -> RecordSpec {
+fn record(config: &CollectorConfig, spec: &EnvSpec, columns: Vec<LeafSpec>) -> RecordSpec {
     RecordSpec {
         observation: spec.observation_leaves(),
         policy: columns,
         next_only: spec.rewards.clone(),
         groups: spec.groups.clone(),
-        traj_ids: chosen.track_traj_ids,
-        policy_version: chosen.track_policy_version,
+        traj_ids: config.track_traj_ids,
+        policy_version: config.track_policy_version,
     }
 }
 
 /// What noise is keyed by, and how environments begin their first episodes.
-fn beginning(chosen: &CollectorBuilder, spec: &EnvSpec) -> (u64, Restart) {
-    if spec.keeps_seed && chosen.seed.is_none() {
-        return (chosen.noise_seed.unwrap_or_else(entropy), Restart::Unseeded);
+fn beginning(config: &CollectorConfig, spec: &EnvSpec) -> (u64, Restart) {
+    if spec.keeps_seed && config.seed.is_none() {
+        return (config.noise_seed.unwrap_or_else(entropy), Restart::Unseeded);
     }
-    let seed = chosen.seed.unwrap_or_else(entropy);
+    let seed = config.seed.unwrap_or_else(entropy);
     (seed, Restart::Seeded { seed, same: false })
 }
 
@@ -163,7 +200,7 @@ fn actors(
     let actors = (0..workers)
         .map(|id| {
             guarded(id, || {
-                Actor::new((chosen.policy)(id), spec, chosen.exploration_type)
+                Actor::new((chosen.policy)(id), spec, chosen.config.exploration_type)
             })
         })
         .collect::<Result<Vec<_>, _>>()?;
@@ -179,13 +216,14 @@ fn actors(
 
 /// What puts whole trajectories together, if that is wanted.
 fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, CollectError> {
-    let wanted = chosen.trajs_per_batch;
-    if !chosen.track_traj_ids && (wanted.is_some() || chosen.split_trajs) {
+    let config = &chosen.config;
+    let wanted = config.trajs_per_batch;
+    if !config.track_traj_ids && (wanted.is_some() || config.split_trajs) {
         return Err(CollectError::Workers(
             "trajectories are told apart by their ids: trajs_per_batch and split_trajs need track_traj_ids(true)".to_owned(),
         ));
     }
-    match chosen.trajs_per_write {
+    match config.trajs_per_write {
         Some(0) => {
             return Err(CollectError::OutOfRange {
                 name: "trajs_per_write",
@@ -201,19 +239,19 @@ fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, Colle
         _ => {}
     }
     wanted
-        .map(|trajectories| TrajectoryBatcher::new(trajectories, chosen.traj_format))
+        .map(|trajectories| TrajectoryBatcher::new(trajectories, config.traj_format))
         .transpose()
 }
 
-fn check_plan(chosen: &CollectorBuilder, workers: usize) -> Result<(), CollectError> {
-    if let Delivery::FirstCome { workers_per_batch } = chosen.plan.delivery
+fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectError> {
+    if let Delivery::FirstCome { workers_per_batch } = config.delivery
         && !(1..=workers).contains(&workers_per_batch)
     {
         return Err(CollectError::Workers(format!(
             "workers_per_batch={workers_per_batch} must be within 1 to {workers}, the number of workers"
         )));
     }
-    let Some(threshold) = chosen.preemptive_threshold else {
+    let Some(threshold) = config.preemptive_threshold else {
         return Ok(());
     };
     if !(0.0..=1.0).contains(&threshold) {
@@ -223,7 +261,7 @@ fn check_plan(chosen: &CollectorBuilder, workers: usize) -> Result<(), CollectEr
             got: threshold,
         });
     }
-    if chosen.plan.delivery != Delivery::Synchronous {
+    if config.delivery != Delivery::Synchronous {
         return Err(CollectError::Workers(
             "preemptive_threshold makes no sense where batches do not wait for all workers"
                 .to_owned(),
@@ -259,19 +297,19 @@ fn unbuilt(
     }
 }
 
-fn ring_spec(chosen: &CollectorBuilder, workers: usize) -> RingSpec {
-    let plan = chosen.plan;
+fn ring_spec(config: &CollectorConfig, workers: usize) -> RingSpec {
+    let plan = config.plan();
     let ahead = plan.ahead(workers);
     RingSpec {
         order: plan.order(),
         workers,
         ahead,
-        max_slabs: if chosen.return_same_td {
+        max_slabs: if config.return_same_td {
             1
         } else {
-            chosen.max_slabs.max(ahead + 2)
+            config.max_slabs.max(ahead + 2)
         },
-        cut_after: chosen
+        cut_after: config
             .preemptive_threshold
             .filter(|threshold| *threshold < 1.0)
             .map(|threshold| (workers as f64 * threshold) as usize),
@@ -280,7 +318,7 @@ fn ring_spec(chosen: &CollectorBuilder, workers: usize) -> RingSpec {
 
 /// How worker `id` starts over after a loss.
 fn worker_maker(id: usize, env: EnvMaker, chosen: &CollectorBuilder) -> Maker {
-    let options = EnvOptions::of(chosen);
+    let options = EnvOptions::of(&chosen.config);
     let policy = Arc::clone(&chosen.policy);
     Maker {
         env: Box::new(move || options.make(id, &env)),

@@ -27,7 +27,7 @@ pub enum CollectError {
     },
     /// Batches of this size do not add up to the total.
     #[error(
-        "total_frames={total} is not a multiple of frames_per_batch={per_batch}: use {}, or allow a short last batch with partial_last_batch(true)",
+        "total_frames={total} is not a multiple of frames_per_batch={per_batch}: use {}, or allow a short last batch with allow_partial_batch(true)",
         either(*below, *above)
     )]
     IndivisibleTotal {

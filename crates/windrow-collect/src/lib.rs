@@ -14,15 +14,17 @@ mod sync;
 mod trajectories;
 mod worker;
 
-pub use config::builder::CollectorBuilder;
-pub use config::collectors::{
+pub use build::collectors::{
     AsyncCollector, MultiAsyncCollector, MultiCollector, MultiSyncCollector,
 };
-pub use config::plan::{CatResults, Delivery, OnLoss, Placement};
+pub use config::builder::CollectorBuilder;
+pub use config::hooks::Hooks;
+pub use config::options::CollectorConfig;
+pub use config::plan::{CatResults, Delivery, FramesPerBatch, OnLoss, Placement};
 pub use deliver::collector::{Collector, Paused};
 pub use deliver::handle::Handle;
 pub use deliver::sink_writer::SinkWriter;
-pub use deliver::stage::{Hooks, LastStage};
+pub use deliver::stage::LastStage;
 pub use error::{CollectError, WorkerError, WorkerFault};
 pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
 pub use probe::{Phase, PhaseProfile, ProfileConfig, ProfileSummary, WorkerProfile};

@@ -13,6 +13,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(crate) use column::rearranged;
 pub(crate) use frames::rebuilt;
 pub(crate) use runs::{IDS, MASK, Marks, Rows, done_of, mask_of, one_each};
+use serde::{Deserialize, Serialize};
 use tensordict::{DType, Tensor, TensorDict, TensorError};
 
 use crate::CollectError;
@@ -23,7 +24,8 @@ use runs::Run;
 const SLACK: usize = 4;
 
 /// How whole trajectories lie in a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TrajFormat {
     /// One row each, `[trajectories, longest]`: zeros after the end, and `("collector", "mask")`, `bool`, which is true
     /// before it. The second dimension is named `"time"`.

@@ -168,7 +168,7 @@ fn shares_are_cut_once_enough_workers_are_ready_and_the_total_stays_exact() {
             .preemptive_threshold(threshold)
             .frames_per_batch(60)
             .total_frames(total)
-            .partial_last_batch(true)
+            .allow_partial_batch(true)
             .seed(0)
             .build()
             .unwrap();
@@ -461,7 +461,7 @@ fn workers_may_differ_in_policy_and_share() {
         let mut collector = MultiSyncCollector::builder(LedgerEnv::from_seed)
             .placement(placement)
             .num_workers(3)
-            .frames_per_worker([3, 1, 5])
+            .frames_per_batch([3, 1, 5])
             .policy_factory(|worker| {
                 let mut policy = Stamp::default();
                 windrow_policy::Policy::load(&mut policy, &weights(worker as f32)).unwrap();

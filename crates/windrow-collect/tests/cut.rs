@@ -134,7 +134,7 @@ fn the_short_batch_is_the_last_one_also_where_others_are_slower() {
             .delivery(Delivery::FirstCome { workers_per_batch })
             .frames_per_batch(10)
             .total_frames(45)
-            .partial_last_batch(true)
+            .allow_partial_batch(true)
             .build()
             .unwrap();
         let frames: Vec<usize> = collector

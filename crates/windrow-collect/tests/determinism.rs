@@ -107,7 +107,7 @@ fn warm_up_and_a_short_last_batch_do_not_depend_on_workers() {
             .policy(network(1))
             .init_random_frames(100)
             .total_frames((ENVS * (3 * STEPS + 5)) as u64)
-            .partial_last_batch(true)
+            .allow_partial_batch(true)
             .build()
             .unwrap();
         take(&mut collector, 10)

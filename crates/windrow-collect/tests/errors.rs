@@ -28,7 +28,7 @@ fn frame_counts_must_fit() {
     );
     assert_eq!(
         refused(cartpole().frames_per_batch(300).total_frames(1000)),
-        "total_frames=1000 is not a multiple of frames_per_batch=300: use 900 or 1200, or allow a short last batch with partial_last_batch(true)"
+        "total_frames=1000 is not a multiple of frames_per_batch=300: use 900 or 1200, or allow a short last batch with allow_partial_batch(true)"
     );
     assert_eq!(
         refused(cartpole().num_envs(8).frames_per_batch(100)),
@@ -37,7 +37,7 @@ fn frame_counts_must_fit() {
     let partial = cartpole()
         .num_envs(8)
         .frames_per_batch(16)
-        .partial_last_batch(true);
+        .allow_partial_batch(true);
     assert_eq!(
         refused(partial.total_frames(20)),
         "total_frames=20 cannot be split over 8 environments that step together: use 16 or 24"

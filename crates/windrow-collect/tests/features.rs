@@ -139,7 +139,7 @@ fn totals_are_exact_and_the_last_batch_may_be_short() {
         .num_envs(2)
         .frames_per_batch(10)
         .total_frames(24)
-        .partial_last_batch(true)
+        .allow_partial_batch(true)
         .build()
         .unwrap();
     assert_eq!(collector.len(), Some(3));

@@ -51,7 +51,7 @@ fn builders() -> Vec<CollectorBuilder> {
     for how in all {
         builders.push(sync(how));
         builders.push(sync(how).num_envs(2).track_policy_version(true));
-        builders.push(sync(how).frames_per_worker([24, 24, 12]).num_envs(2));
+        builders.push(sync(how).frames_per_batch([24, 24, 12]).num_envs(2));
     }
     builders
 }

@@ -1,5 +1,8 @@
+use serde::{Deserialize, Serialize};
+
 /// Whether a policy samples its action or takes its best guess.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ExplorationType {
     /// Sample from the policy's distribution.

@@ -19,7 +19,9 @@ use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
-use windrow::{CollectError, Collector, Handle, ProfileConfig, WorkerProfile, WorkerStats};
+use windrow::{
+    CollectError, Collector, Handle, Placement, ProfileConfig, WorkerProfile, WorkerStats,
+};
 
 use crate::{batch, env, error, gil, turn};
 use options::Options;
@@ -81,8 +83,9 @@ impl CollectorCore {
     #[new]
     fn new(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options: Options<'_> = options.extract()?;
-        let threads = options.threads();
-        let terms = options.terms();
+        let config = options.config()?;
+        let threads = config.placement == Placement::Threads;
+        let terms = options::terms(&config);
         let device = options.device();
         let keeper = Keeper::default();
         let stage = PyStage {
@@ -94,7 +97,7 @@ impl CollectorCore {
             warned: false,
         };
         let owner = Arc::clone(&stage.owner);
-        let builder = options.builder(&terms, &stage.target, &keeper)?;
+        let builder = options.builder(config, &terms, &stage.target, &keeper)?;
         let mut raised = Ok(());
         let given_up = || {
             raised = gil::attach(|py| py.check_signals());

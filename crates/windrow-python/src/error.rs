@@ -151,7 +151,6 @@ fn worker_error(py: Python<'_>, lost: &Lost, message: &str, raised: Option<PyErr
 /// The engine names its builder's methods; Python has arguments.
 fn in_python(message: &str) -> String {
     message
-        .replace("partial_last_batch(true)", "allow_partial_batch=True")
+        .replace("allow_partial_batch(true)", "allow_partial_batch=True")
         .replace("track_traj_ids(true)", "track_traj_ids=True")
-        .replace("frames_per_worker", "frames_per_batch")
 }

@@ -9,6 +9,7 @@ mod error;
 mod evaluator;
 mod gil;
 mod keep;
+mod plain;
 mod policy;
 mod process;
 mod replay;

@@ -112,23 +112,27 @@ class BaseCollector(TorchRLMethods, Control):
         seed = self._workers.own_seed() if arguments.seed is None else arguments.seed
         # Where torch alone acts, its generator is left as it is: what modules draw follows it.
         draws = not isinstance(choice.core, list) or bool(arguments.init_random_frames)
-        return {
+        config = {
             **arguments.for_engine(),
             **self._workers.for_engine(),
-            "sync": self._sync,
-            "threads": self._placement == "threads",
-            "policy": choice.core,
-            "frames_per_batch": None if isinstance(batch, list) else batch,
-            "frames_per_worker": batch if isinstance(batch, list) else None,
+            "placement": self._placement,
+            "delivery": "synchronous" if self._sync else 1,
+            "frames_per_batch": batch,
             "init_random_frames": random_frames,
             "exploration_type": self._exploration,
             "seed": seed,
             "noise_seed": _drawn_by_torch() if draws and seed is None else None,
             "cat_results": _checks.concatenation(arguments.cat_results, sync=self._sync),
-            "replay_buffer": core if isinstance(core, ReplayBufferCore) else None,
-            "takes_writes": buffer is not None and not self._fills_buffer,
             # Padding is not kept.
             "traj_format": arguments.traj_format or ("padded" if buffer is None else "cat"),
+        }
+        return {
+            "config": config,
+            "envs": config.pop("envs"),
+            "env_kwargs": config.pop("env_kwargs"),
+            "policy": choice.core,
+            "replay_buffer": core if isinstance(core, ReplayBufferCore) else None,
+            "takes_writes": buffer is not None and not self._fills_buffer,
             "device": self._devices.named,
         }
 

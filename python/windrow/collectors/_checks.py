@@ -122,9 +122,9 @@ def concatenation(cat_results: Any, *, sync: bool) -> str:
         ValueError: it is unknown, or each batch is one worker's.
     """
     if cat_results is None:
-        return "0"
+        return "flat"
     if cat_results != "stack" and (isinstance(cat_results, bool) or cat_results not in (0, -1)):
         raise ValueError(f'cat_results must be "stack", 0 or -1, got {cat_results!r}')
     if not sync:
         raise ValueError("cat_results makes no sense where each batch is one worker's")
-    return str(cat_results)
+    return {0: "flat", -1: "time"}.get(cat_results, cat_results)

@@ -11,11 +11,12 @@ use windrow_env::{EnvError, EnvSpec, StepCounter, VecEnv};
 use super::{not_positive, too_many};
 use crate::CollectError;
 use crate::config::builder::{CollectorBuilder, EnvMaker};
+use crate::config::options::CollectorConfig;
 use crate::error::{WorkerError, WorkerFault};
 
 /// One factory for each worker.
 pub(super) fn env_makers(chosen: &CollectorBuilder) -> Result<Vec<EnvMaker>, CollectError> {
-    let workers = match (chosen.num_workers, chosen.envs.len()) {
+    let workers = match (chosen.config.num_workers, chosen.envs.len()) {
         (Some(0), _) | (_, 0) => return Err(not_positive("num_workers", 0)),
         (Some(workers), 1) => workers,
         (Some(workers), envs) if workers != envs => {
@@ -42,13 +43,13 @@ const GLANCE: Duration = Duration::from_millis(50);
 /// The environments of all workers, made at the same time: some take long.
 pub(super) fn make_all(
     makers: &[EnvMaker],
-    chosen: &CollectorBuilder,
+    config: &CollectorConfig,
     given_up: impl FnMut() -> bool,
 ) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
-    if chosen.num_envs == Some(0) {
+    if config.num_envs == Some(0) {
         return Err(not_positive("num_envs", 0));
     }
-    let options = EnvOptions::of(chosen);
+    let options = EnvOptions::of(config);
     let envs = match makers {
         [maker] => vec![guarded(0, || options.make(0, maker))?],
         _ => make_in_threads(makers, options, given_up)?,
@@ -133,10 +134,10 @@ pub(super) struct EnvOptions {
 }
 
 impl EnvOptions {
-    pub(super) fn of(chosen: &CollectorBuilder) -> Self {
+    pub(super) fn of(config: &CollectorConfig) -> Self {
         Self {
-            num_envs: chosen.num_envs.unwrap_or(1),
-            max_frames_per_traj: chosen.max_frames_per_traj,
+            num_envs: config.num_envs.unwrap_or(1),
+            max_frames_per_traj: config.max_frames_per_traj,
         }
     }
 

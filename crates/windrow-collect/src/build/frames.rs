@@ -2,34 +2,35 @@
 
 use super::not_positive;
 use crate::CollectError;
-use crate::config::builder::{CollectorBuilder, Frames};
-use crate::config::plan::{Delivery, Plan};
+use crate::config::options::CollectorConfig;
+use crate::config::plan::{Delivery, FramesPerBatch, Plan};
 use crate::shared::schedule::{Schedule, even_shares};
 
 /// Checks the frame counts against each other, and shares a batch out.
 pub(super) fn schedule(
-    chosen: &CollectorBuilder,
+    config: &CollectorConfig,
     workers: usize,
     num_envs: usize,
 ) -> Result<Schedule, CollectError> {
-    let steps = shares(chosen, chosen.plan, workers, num_envs)?;
-    let slabs_per_batch = chosen.plan.slabs_per_batch();
+    let plan = config.plan();
+    let steps = shares(config, plan, workers, num_envs)?;
+    let slabs_per_batch = plan.slabs_per_batch();
     let per_slab = steps
         .iter()
         .fold(0, |sum: usize, steps| sum.saturating_add(*steps))
         .saturating_mul(num_envs);
     let per_batch = per_slab.saturating_mul(slabs_per_batch);
-    let mut total_frames = chosen.total_frames;
-    if chosen.trajs_per_batch.is_some() {
+    let mut total_frames = config.total_frames;
+    if config.trajs_per_batch.is_some() {
         // Frames are not what is delivered, so nobody minds the few that a whole step of all environments would exceed.
         total_frames = total_frames.map(|total| total - total % num_envs as u64);
     } else if let Some(total) = total_frames {
-        let asked = match chosen.frames_per_batch {
-            Frames::Batch(frames) => frames,
+        let asked = match config.frames_per_batch {
+            Some(FramesPerBatch::Total(frames)) => frames,
             _ => per_batch,
         };
         let batch = asked as u64;
-        if !total.is_multiple_of(batch) && !chosen.partial_last_batch {
+        if !total.is_multiple_of(batch) && !config.allow_partial_batch {
             return Err(CollectError::IndivisibleTotal {
                 total,
                 per_batch: asked,
@@ -46,7 +47,7 @@ pub(super) fn schedule(
         frames_per_slab: per_slab as u64,
         slabs_per_batch: slabs_per_batch as u64,
         total_frames,
-        init_random_frames: chosen.init_random_frames,
+        init_random_frames: config.init_random_frames,
         start: 0,
         first_seq: 0,
         counting: true,
@@ -55,56 +56,75 @@ pub(super) fn schedule(
 
 /// Steps of each part of a batch.
 fn shares(
-    chosen: &CollectorBuilder,
+    config: &CollectorConfig,
+    plan: Plan,
+    workers: usize,
+    num_envs: usize,
+) -> Result<Vec<usize>, CollectError> {
+    match &config.frames_per_batch {
+        Some(FramesPerBatch::Total(frames)) => {
+            even(*frames, config.round_up, plan, workers, num_envs)
+        }
+        Some(FramesPerBatch::Each(frames)) => uneven(frames, plan, workers, num_envs),
+        None => Err(CollectError::NotPositive {
+            name: "frames_per_batch",
+            got: "nothing".to_owned(),
+        }),
+    }
+}
+
+/// Shares of `frames` frames for all workers of a batch.
+fn even(
+    frames: usize,
+    round_up: bool,
     plan: Plan,
     workers: usize,
     num_envs: usize,
 ) -> Result<Vec<usize>, CollectError> {
     let parts = plan.parts(workers);
-    match &chosen.frames_per_batch {
-        Frames::Missing => Err(CollectError::NotPositive {
-            name: "frames_per_batch",
-            got: "nothing".to_owned(),
-        }),
-        Frames::Batch(0) => Err(not_positive("frames_per_batch", 0)),
-        Frames::Batch(frames) => {
-            let together = num_envs * plan.slabs_per_batch();
-            if !chosen.round_up {
-                lockstep("frames_per_batch", *frames as u64, together)?;
-            }
-            let steps = frames.div_ceil(together);
-            if steps < parts {
-                return Err(CollectError::Workers(format!(
-                    "frames_per_batch={frames} leaves workers without a frame: {parts} workers of {num_envs} environments need {} or more",
-                    parts * num_envs
-                )));
-            }
-            Ok(even_shares(steps, parts))
-        }
-        Frames::Workers(frames) => {
-            if frames.len() != workers {
-                return Err(CollectError::Workers(format!(
-                    "frames_per_worker has {} entries for {workers} workers",
-                    frames.len()
-                )));
-            }
-            if plan.delivery != Delivery::Synchronous && frames.iter().any(|f| *f != frames[0]) {
-                return Err(CollectError::Workers(format!(
-                    "where batches do not wait for all workers, any of them may fill any part: expected equal entries in frames_per_worker, got {frames:?}"
-                )));
-            }
-            for &frames in frames {
-                if frames == 0 {
-                    return Err(not_positive("frames_per_worker", 0));
-                }
-                lockstep("frames_per_worker", frames as u64, num_envs)?;
-            }
-            Ok(frames[..parts]
-                .iter()
-                .map(|frames| frames / num_envs)
-                .collect())
-        }
+    if frames == 0 {
+        return Err(not_positive("frames_per_batch", 0));
     }
+    let together = num_envs * plan.slabs_per_batch();
+    if !round_up {
+        lockstep("frames_per_batch", frames as u64, together)?;
+    }
+    let steps = frames.div_ceil(together);
+    if steps < parts {
+        return Err(CollectError::Workers(format!(
+            "frames_per_batch={frames} leaves workers without a frame: {parts} workers of {num_envs} environments need {} or more",
+            parts * num_envs
+        )));
+    }
+    Ok(even_shares(steps, parts))
+}
+
+/// Shares of `frames[n]` frames for worker `n`.
+fn uneven(
+    frames: &[usize],
+    plan: Plan,
+    workers: usize,
+    num_envs: usize,
+) -> Result<Vec<usize>, CollectError> {
+    if frames.len() != workers {
+        return Err(CollectError::Workers(format!(
+            "frames_per_batch has {} entries for {workers} workers",
+            frames.len()
+        )));
+    }
+    if plan.delivery != Delivery::Synchronous && frames.iter().any(|f| *f != frames[0]) {
+        return Err(CollectError::Workers(format!(
+            "where batches do not wait for all workers, any of them may fill any part: expected equal entries in frames_per_batch, got {frames:?}"
+        )));
+    }
+    for &frames in frames {
+        if frames == 0 {
+            return Err(not_positive("frames_per_batch", 0));
+        }
+        lockstep("frames_per_batch", frames as u64, num_envs)?;
+    }
+    let shares = frames[..plan.parts(workers)].iter();
+    Ok(shares.map(|frames| frames / num_envs).collect())
 }
 
 /// Environments that step together deliver the same number of frames each.

@@ -1,9 +1,14 @@
-//! What kind of collector is to be built: where workers run, and how their parts make batches.
+//! The choices among a few: where workers run, how their shares make batches, what happens when one fails.
 
+use std::fmt;
+
+use serde::de::{Error, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use windrow_slab::Order;
 
 /// Where workers run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Placement {
     /// In the thread that asks for a batch, one after the other: for one worker, and to look at any other collector
@@ -13,7 +18,7 @@ pub enum Placement {
     Threads,
 }
 
-/// How the parts of workers make batches.
+/// How the parts of workers make batches. Written down as `"synchronous"`, or as the number of workers in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Delivery {
@@ -28,8 +33,37 @@ pub enum Delivery {
     },
 }
 
+/// Frames of a batch. Written down as a number or a list of numbers, which also become one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum FramesPerBatch {
+    /// So many over all workers.
+    Total(usize),
+    /// So many of each worker.
+    Each(Vec<usize>),
+}
+
+impl From<usize> for FramesPerBatch {
+    fn from(frames: usize) -> Self {
+        Self::Total(frames)
+    }
+}
+
+impl From<Vec<usize>> for FramesPerBatch {
+    fn from(frames: Vec<usize>) -> Self {
+        Self::Each(frames)
+    }
+}
+
+impl<const WORKERS: usize> From<[usize; WORKERS]> for FramesPerBatch {
+    fn from(frames: [usize; WORKERS]) -> Self {
+        Self::Each(frames.to_vec())
+    }
+}
+
 /// How the shares of several workers are put together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CatResults {
     /// One after the other along the first dimension: `[frames]`, or `[workers · envs, time]`.
@@ -43,7 +77,7 @@ pub enum CatResults {
     Stack,
 }
 
-/// What happens when an environment fails.
+/// What happens when an environment fails. Written down as `"raise"`, `"continue"`, or as the number of restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnLoss {
@@ -60,29 +94,21 @@ pub enum OnLoss {
     Continue,
 }
 
-/// Two answers that make a collector.
+/// Where workers run, and how their parts make batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) placement: Placement,
     pub(crate) delivery: Delivery,
 }
 
-impl Plan {
-    pub(crate) const COLLECTOR: Self = Self {
-        placement: Placement::Inline,
-        delivery: Delivery::Synchronous,
+impl Delivery {
+    /// Each batch is one worker's.
+    pub(crate) const FIRST_COME: Self = Self::FirstCome {
+        workers_per_batch: 1,
     };
-    pub(crate) const MULTI_SYNC: Self = Self {
-        placement: Placement::Threads,
-        delivery: Delivery::Synchronous,
-    };
-    pub(crate) const MULTI_ASYNC: Self = Self {
-        placement: Placement::Threads,
-        delivery: Delivery::FirstCome {
-            workers_per_batch: 1,
-        },
-    };
+}
 
+impl Plan {
     /// Parts of a slab. Where the first come make a batch, each has a slab to itself: nobody's frames wait for those of a
     /// slower one.
     pub(crate) fn parts(self, workers: usize) -> usize {
@@ -113,5 +139,103 @@ impl Plan {
             (Placement::Inline, _) | (_, Delivery::Synchronous) => 0,
             (_, Delivery::FirstCome { .. }) => workers,
         }
+    }
+}
+
+impl Serialize for Delivery {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match *self {
+            Self::Synchronous => serializer.serialize_str("synchronous"),
+            Self::FirstCome { workers_per_batch } => workers_per_batch.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Delivery {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NameOrNumber {
+            expected: "\"synchronous\" or a number of workers in a batch",
+            names: &[("synchronous", Self::Synchronous)],
+            number: |workers_per_batch| Self::FirstCome { workers_per_batch },
+        })
+    }
+}
+
+impl Serialize for OnLoss {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match *self {
+            Self::Raise => serializer.serialize_str("raise"),
+            Self::Continue => serializer.serialize_str("continue"),
+            Self::Restart { budget } => budget.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for OnLoss {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NameOrNumber {
+            expected: "\"raise\", \"continue\" or a number of restarts",
+            names: &[("raise", Self::Raise), ("continue", Self::Continue)],
+            number: |budget| Self::Restart { budget },
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for FramesPerBatch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberOrList)
+    }
+}
+
+/// Reads [`FramesPerBatch`].
+struct NumberOrList;
+
+impl<'de> Visitor<'de> for NumberOrList {
+    type Value = FramesPerBatch;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number, or a list of one for each worker")
+    }
+
+    fn visit_u64<E: Error>(self, frames: u64) -> Result<FramesPerBatch, E> {
+        usize::try_from(frames)
+            .map(FramesPerBatch::Total)
+            .map_err(|_| E::invalid_value(Unexpected::Unsigned(frames), &self))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<FramesPerBatch, A::Error> {
+        let mut each = Vec::new();
+        while let Some(frames) = list.next_element()? {
+            each.push(frames);
+        }
+        Ok(FramesPerBatch::Each(each))
+    }
+}
+
+/// Reads a choice that is written as one of a few names, or as a number.
+struct NameOrNumber<T: 'static> {
+    expected: &'static str,
+    names: &'static [(&'static str, T)],
+    number: fn(usize) -> T,
+}
+
+impl<T: Copy> Visitor<'_> for NameOrNumber<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<T, E> {
+        let choice = self.names.iter().find(|choice| choice.0 == name);
+        choice
+            .map(|choice| choice.1)
+            .ok_or_else(|| E::invalid_value(Unexpected::Str(name), &self))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+        usize::try_from(number)
+            .map(self.number)
+            .map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
     }
 }

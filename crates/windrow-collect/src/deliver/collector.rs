@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_env::EnvFactory;
 use windrow_slab::SlabError;
 
-use crate::config::plan::Plan;
+use crate::CollectError;
+use crate::config::hooks::Hooks;
 use crate::deliver::background::Background;
 use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
-use crate::deliver::stage::{Hooks, LastStage};
+use crate::deliver::stage::LastStage;
 use crate::shared::stats::{Stats, WorkerStats};
 use crate::sync::Ordering;
-use crate::{CollectError, CollectorBuilder};
 
 pub use control::Paused;
 
@@ -44,7 +43,7 @@ pub use control::Paused;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// With a [replay buffer](CollectorBuilder::replay_buffer), each batch is written there before it is handed back, and can
+/// With a [replay buffer](crate::CollectorBuilder::replay_buffer), each batch is written there before it is handed back, and can
 /// be ignored; or [`start`](Self::start) has that done in the background.
 ///
 /// `S` is the [last stage](LastStage) of a batch: in Rust, the closures that the builder was given.
@@ -69,15 +68,6 @@ enum Life {
     ShutDown,
     /// Failed or shut down, and the consumer was told.
     Over,
-}
-
-impl Collector {
-    /// A collector over the environments that `env` makes: a function such as `CartPole::v1`, or an id such as
-    /// `"CartPole-v1"`.
-    #[must_use]
-    pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
-        CollectorBuilder::new(Arc::new(env), Plan::COLLECTOR)
-    }
 }
 
 impl<S: LastStage> Collector<S> {
@@ -164,7 +154,7 @@ impl<S: LastStage> Collector<S> {
 
     /// Collects and writes in the background, until `total_frames` are collected or there is a
     /// [shutdown](Self::shutdown): the same batches that the iterator would have given are written to the
-    /// [replay buffer](CollectorBuilder::replay_buffer), in a thread of its own.
+    /// [replay buffer](crate::CollectorBuilder::replay_buffer), in a thread of its own.
     ///
     /// Meanwhile weights can be updated, environments seeded and reset, statistics read and collection
     /// [paused](Self::pause); batches cannot be asked for. What goes wrong in the background is the error of the next call that

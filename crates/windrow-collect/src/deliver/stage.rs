@@ -3,6 +3,7 @@
 use tensordict::TensorDict;
 
 use crate::CollectError;
+use crate::config::hooks::Hooks;
 use crate::deliver::assemble::unpadded;
 use crate::deliver::sink_writer::SinkWriter;
 
@@ -67,34 +68,6 @@ pub trait LastStage: Send + 'static {
     fn leave(&mut self) {}
 }
 
-/// Something done to every batch before it is delivered.
-pub(crate) type Postproc = Box<
-    dyn FnMut(TensorDict) -> Result<TensorDict, Box<dyn std::error::Error + Send + Sync>> + Send,
->;
-
-/// Something that looks at every batch as it is delivered.
-pub(crate) type BatchHook = Box<dyn FnMut(&TensorDict) + Send>;
-
-/// The closures that a [builder](crate::CollectorBuilder) was given.
-#[derive(Default)]
-pub struct Hooks {
-    pub(crate) postproc: Vec<Postproc>,
-    pub(crate) pre_collect_hook: Option<Box<dyn FnMut() + Send>>,
-    pub(crate) post_collect_hook: Option<BatchHook>,
-}
-
-impl Hooks {
-    fn process(&mut self, mut batch: TensorDict, number: u64) -> Result<TensorDict, CollectError> {
-        for postproc in &mut self.postproc {
-            batch = postproc(batch).map_err(|source| CollectError::Postproc {
-                batch: number,
-                source,
-            })?;
-        }
-        Ok(batch)
-    }
-}
-
 impl LastStage for Hooks {
     type Out = TensorDict;
 
@@ -133,15 +106,5 @@ impl LastStage for Hooks {
             1 => written.swap_remove(0),
             _ => TensorDict::cat(&written, 0)?,
         })
-    }
-}
-
-impl std::fmt::Debug for Hooks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hooks")
-            .field("postproc", &self.postproc.len())
-            .field("pre_collect_hook", &self.pre_collect_hook.is_some())
-            .field("post_collect_hook", &self.post_collect_hook.is_some())
-            .finish()
     }
 }

@@ -6,10 +6,8 @@ use windrow_policy::{Policy, WeightUpdater, Weights};
 
 use super::Shared;
 use crate::CollectError;
+use crate::config::builder::WeightSource;
 use crate::sync::{Mutex, lock};
-
-/// Where weights come from when none are given.
-pub(crate) type WeightSource = Box<dyn FnMut() -> Weights + Send>;
 
 /// Checks weights against the policy and publishes them to the workers, from any thread.
 pub(crate) struct WeightPublisher {

@@ -1,17 +1,14 @@
 //! What workers report to the consumer.
 
-use std::error::Error;
 use std::time::Duration;
 
 use super::desk::Progress;
 use super::orders::Resume;
 use super::stats::WorkerStats;
+use crate::config::builder::IsInterruption;
 use crate::config::plan::OnLoss;
 use crate::error::WorkerError;
 use crate::sync::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
-
-/// Tells an interruption from a fault.
-pub(crate) type IsInterruption = fn(&(dyn Error + 'static)) -> bool;
 
 /// What happens to a worker with a fault.
 #[derive(Debug, Clone, Copy)]

@@ -177,7 +177,7 @@ impl Cell {
     pub(crate) fn finite(self) -> Collector {
         self.builder()
             .total_frames(self.total_frames() as u64)
-            .partial_last_batch(true)
+            .allow_partial_batch(true)
             .build()
             .unwrap()
     }

@@ -66,7 +66,7 @@ impl Cell {
     fn writing(self, sink: &Arc<Recorder>) -> windrow_collect::Collector {
         self.builder()
             .total_frames(self.total_frames() as u64)
-            .partial_last_batch(true)
+            .allow_partial_batch(true)
             .replay_buffer(Arc::clone(sink))
             .build()
             .unwrap()

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use windrow_policy::Weights;
 
 use super::Collector;
+use crate::config::hooks::Hooks;
 use crate::deliver::SLICE;
 use crate::deliver::handle::Handle;
-use crate::deliver::stage::{Hooks, LastStage};
+use crate::deliver::stage::LastStage;
 use crate::shared::orders::Restart;
 use crate::sync::Ordering;
 use crate::{CollectError, WorkerError};

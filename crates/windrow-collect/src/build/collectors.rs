@@ -1,11 +1,13 @@
-//! The familiar names: each is a choice of where workers run and how their parts make batches.
+//! The familiar names: each is a choice of where workers run and how their shares make batches.
 
 use std::sync::Arc;
 
 use windrow_env::EnvFactory;
 
-use crate::CollectorBuilder;
-use crate::config::plan::{Delivery, Placement, Plan};
+use crate::config::builder::CollectorBuilder;
+use crate::config::options::CollectorConfig;
+use crate::config::plan::{Delivery, Placement};
+use crate::deliver::collector::Collector;
 
 /// One worker in a thread of its own, which collects the next batch while the present one is being used.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +40,7 @@ impl AsyncCollector {
     /// ```
     #[must_use]
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
-        CollectorBuilder::new(Arc::new(env), Plan::MULTI_ASYNC)
+        builder_of(env, Placement::Threads, Delivery::FIRST_COME)
     }
 }
 
@@ -60,7 +62,7 @@ impl MultiSyncCollector {
     /// ```
     #[must_use]
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
-        CollectorBuilder::new(Arc::new(env), Plan::MULTI_SYNC)
+        builder_of(env, Placement::Threads, Delivery::Synchronous)
     }
 }
 
@@ -69,7 +71,7 @@ impl MultiAsyncCollector {
     /// collects for one batch.
     #[must_use]
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
-        CollectorBuilder::new(Arc::new(env), Plan::MULTI_ASYNC)
+        builder_of(env, Placement::Threads, Delivery::FIRST_COME)
     }
 }
 
@@ -81,17 +83,30 @@ impl MultiCollector {
         let delivery = if sync {
             Delivery::Synchronous
         } else {
-            Delivery::FirstCome {
-                workers_per_batch: 1,
-            }
+            Delivery::FIRST_COME
         };
-        let placement = Placement::Threads;
-        CollectorBuilder::new(
-            Arc::new(env),
-            Plan {
-                placement,
-                delivery,
-            },
-        )
+        builder_of(env, Placement::Threads, delivery)
     }
+}
+
+impl Collector {
+    /// A collector over the environments that `env` makes: a function such as `CartPole::v1`, or an id such as
+    /// `"CartPole-v1"`.
+    #[must_use]
+    pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
+        builder_of(env, Placement::Inline, Delivery::Synchronous)
+    }
+}
+
+fn builder_of(
+    env: impl EnvFactory + Send + Sync + 'static,
+    placement: Placement,
+    delivery: Delivery,
+) -> CollectorBuilder {
+    let config = CollectorConfig {
+        placement,
+        delivery,
+        ..CollectorConfig::default()
+    };
+    CollectorBuilder::new(Arc::new(env), config)
 }

@@ -1,0 +1,227 @@
+//! The plain options of a collector: each is declared once, for the configuration and for the builder.
+
+use serde::{Deserialize, Serialize};
+use windrow_policy::ExplorationType;
+
+use crate::config::builder::CollectorBuilder;
+use crate::config::plan::{CatResults, Delivery, FramesPerBatch, OnLoss, Placement, Plan};
+use crate::trajectories::TrajFormat;
+
+/// Declares options: a field of [`CollectorConfig`] with its default, and the setter of [`CollectorBuilder`] of the same
+/// name. `name: Type = default` has a default; `name?: Type` is an `Option` that is `None` unless it is set, and
+/// `name => Type` one that is set by anything that converts into a `Type`.
+macro_rules! options {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident $(?: $optional:ty)? $(=> $into:ty)? $(: $type:ty = $default:expr)?,
+    )*) => {
+        /// What a collector does, as far as it can be written down: all options of a [`CollectorBuilder`] but environments,
+        /// policies and functions.
+        ///
+        /// ```
+        /// use windrow_collect::{Collector, CollectorConfig};
+        ///
+        /// let config: CollectorConfig = serde_json::from_str(r#"{"frames_per_batch": 100, "total_frames": 300}"#)?;
+        /// let mut collector = Collector::builder("CartPole-v1").config(config).build()?;
+        /// assert_eq!(collector.by_ref().count(), 3);
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        #[non_exhaustive]
+        pub struct CollectorConfig {
+            $(
+                $(#[$doc])*
+                pub $name: $(Option<$optional>)? $(Option<$into>)? $($type)?,
+            )*
+        }
+
+        impl Default for CollectorConfig {
+            fn default() -> Self {
+                Self {
+                    $($name: options!(@default $($default)?),)*
+                }
+            }
+        }
+
+        impl CollectorBuilder {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $name(mut self, $name: $($optional)? $(impl Into<$into>)? $($type)?) -> Self {
+                    self.config.$name = options!(@value $name $(as $optional)? $(into $into)?);
+                    self
+                }
+            )*
+        }
+    };
+    (@default) => { None };
+    (@default $default:expr) => { $default };
+    (@value $name:ident) => { $name };
+    (@value $name:ident as $optional:ty) => { Some($name) };
+    (@value $name:ident into $into:ty) => { Some($name.into()) };
+}
+
+options! {
+    /// Where workers run, instead of where the collector's name says. Inline, no collector runs ahead.
+    placement: Placement = Placement::Inline,
+
+    /// How parts make batches, instead of how the collector's name says.
+    delivery: Delivery = Delivery::Synchronous,
+
+    /// Workers: each has environments and a policy of its own. 1 unless told.
+    num_workers?: usize,
+
+    /// Environments of each worker, which step together: batches then have a dimension for them. Without it, an
+    /// environment that is one world gives batches without one, and one that is several keeps its own number.
+    num_envs?: usize,
+
+    /// Frames in one delivered batch: a number over all environments, shared out evenly, or a list with the frames of each
+    /// worker. Where a batch is one worker's, all entries are equal. Required.
+    frames_per_batch => FramesPerBatch,
+
+    /// Frames to be delivered in all; without it the collector is endless. A multiple of `frames_per_batch`, unless a
+    /// [short last batch](Self::allow_partial_batch) is allowed.
+    total_frames?: u64,
+
+    /// Allows the last batch to be shorter than the others, so that exactly `total_frames` are delivered.
+    allow_partial_batch: bool = false,
+
+    /// Rounds `frames_per_batch` up to what environments that step together can deliver, instead of refusing it. Exactly
+    /// `total_frames` are still delivered, a multiple of what was asked for: the last batch is as much shorter as the others
+    /// are longer.
+    round_up: bool = false,
+
+    /// Truncates episodes after this many steps. Adds the column `"step_count"`.
+    max_frames_per_traj?: usize,
+
+    /// Frames for which the policy is ignored and actions are random, rounded up to whole batches.
+    init_random_frames: u64 = 0,
+
+    /// Whether actions are sampled (the default) or the policy's best guess.
+    exploration_type: ExplorationType = ExplorationType::Random,
+
+    /// Seed of everything random: environment `i` is reset with `seed + i`, actions are keyed by seed, environment and
+    /// frame. Without it, one is drawn and told by [`Stats::seed`](crate::Stats::seed); environments that
+    /// [keep their own](windrow_env::EnvSpec::keeps_seed) are then not seeded.
+    seed?: u64,
+
+    /// What actions are keyed by where no [`seed`](Self::seed) is given and environments keep their own. Without it, such a key
+    /// is drawn.
+    noise_seed?: u64,
+
+    /// Begins every batch with new episodes. Where [whole trajectories](Self::trajs_per_batch) are put together, those that this
+    /// cuts end there: their last frame is marked as by [`set_truncated`](Self::set_truncated).
+    reset_at_each_iter: bool = false,
+
+    /// Marks the last step of every batch as truncated (`done`, not `terminated`). The episode itself goes on.
+    set_truncated: bool = false,
+
+    /// Whether frames carry `("collector", "traj_ids")`; they do by default.
+    track_traj_ids: bool = true,
+
+    /// Whether frames carry `"policy_version"`, the version of the weights that acted, at the root and, in the same memory, under
+    /// `"next"`; they do not by default.
+    track_policy_version: bool = false,
+
+    /// Delivers every batch in the same memory. The one before must be dropped by then, otherwise
+    /// [`SlabError::Exhausted`](windrow_slab::SlabError::Exhausted) is returned: a batch never changes while it is held.
+    return_same_td: bool = false,
+
+    /// Slabs that may be allocated when batches are kept alive (64 unless told). One more batch kept is an error.
+    max_slabs: usize = 64,
+
+    /// How the shares of several workers are put together.
+    cat_results: CatResults = CatResults::Flat,
+
+    /// Cuts the shares of slow workers short at their next step, once this fraction of the workers is ready: from 0, where
+    /// each worker makes one step at least, to 1, where nobody is cut. Synchronous collectors only. Frames that were not
+    /// collected do not count.
+    preemptive_threshold?: f64,
+
+    /// What happens when an environment fails.
+    on_loss: OnLoss = OnLoss::Raise,
+
+    /// Delivers whole trajectories, so many in a batch, put together from as many batches of `frames_per_batch` frames as it
+    /// takes. `total_frames` then counts the frames collected and need not divide; those of trajectories that were not
+    /// delivered in the end, or that a reset, a seed, a loaded state or the loss of a worker has left without an end, are
+    /// dropped and counted in [`Stats::dropped_frames`](crate::Stats::dropped_frames).
+    ///
+    /// An episode that never ends is never delivered, and its frames are kept meanwhile: see
+    /// [`max_frames_per_traj`](Self::max_frames_per_traj).
+    trajs_per_batch?: usize,
+
+    /// How whole trajectories lie in a batch: padded with a mask, unless told. A [replay buffer](CollectorBuilder::replay_buffer) is given
+    /// none of the padding.
+    traj_format: TrajFormat = TrajFormat::Padded,
+
+    /// Whole trajectories of one write to a [replay buffer](CollectorBuilder::replay_buffer), at most: readers see each write at once.
+    /// Needs [`trajs_per_batch`](Self::trajs_per_batch).
+    trajs_per_write?: usize,
+
+    /// Delivers each batch with a row for every piece of a trajectory in it, padded; see
+    /// [`split_trajectories`](crate::postproc::split_trajectories). Pieces of one trajectory in two batches stay apart.
+    split_trajs: bool = false,
+
+    /// Fetches weights from the [source](CollectorBuilder::weight_source) before each batch is asked for.
+    update_at_each_batch: bool = false,
+}
+
+impl CollectorConfig {
+    pub(crate) fn plan(&self) -> Plan {
+        Plan {
+            placement: self.placement,
+            delivery: self.delivery,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_that_was_written_down_is_read_as_it_was() {
+        let config = CollectorConfig {
+            placement: Placement::Threads,
+            delivery: Delivery::FirstCome {
+                workers_per_batch: 2,
+            },
+            frames_per_batch: Some(FramesPerBatch::Each(vec![3, 1])),
+            preemptive_threshold: Some(0.5),
+            on_loss: OnLoss::Restart { budget: 3 },
+            ..CollectorConfig::default()
+        };
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(
+            serde_json::from_str::<CollectorConfig>(&text).unwrap(),
+            config
+        );
+    }
+
+    #[test]
+    fn what_is_not_written_down_has_its_default() {
+        let config: CollectorConfig = serde_json::from_str(r#"{"on_loss": "continue"}"#).unwrap();
+        let expected = CollectorConfig {
+            on_loss: OnLoss::Continue,
+            ..CollectorConfig::default()
+        };
+        assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn an_unknown_option_and_an_unknown_choice_are_refused_with_the_known_ones() {
+        let error = |text: &str| {
+            serde_json::from_str::<CollectorConfig>(text)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(error(r#"{"frames": 3}"#).contains("`frames_per_batch`"));
+        assert!(error(r#"{"traj_format": "flat"}"#).contains("`padded` or `cat`"));
+        let on_loss = error(r#"{"on_loss": "stop"}"#);
+        assert!(
+            on_loss.contains(r#"expected "raise", "continue" or a number of restarts"#),
+            "{on_loss}"
+        );
+    }
+}

@@ -1,0 +1,269 @@
+//! Python dicts of plain values (`str`, `int`, `float`, `bool`, `list`) as configurations of the engine.
+
+use std::fmt::{self, Display};
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyString, PyTuple};
+use serde::de::value::{SeqDeserializer, StringDeserializer};
+use serde::de::{
+    DeserializeSeed, Deserializer, Error, Expected, IntoDeserializer, MapAccess, Unexpected,
+    Visitor,
+};
+use serde::{Deserialize, forward_to_deserialize_any};
+
+/// The configuration that `given` describes. `None` stands for an argument that is not given.
+///
+/// # Errors
+/// `TypeError` and `ValueError`, naming the argument, what was expected and what came.
+pub(crate) fn read<'de, T: Deserialize<'de>>(given: &Bound<'_, PyDict>) -> PyResult<T> {
+    let arguments = given.iter().filter(|(_, value)| !value.is_none());
+    let arguments = Arguments {
+        left: arguments.collect::<Vec<_>>().into_iter(),
+        value: None,
+    };
+    T::deserialize(arguments).map_err(PyErr::from)
+}
+
+/// The arguments that are given.
+struct Arguments<'py> {
+    left: std::vec::IntoIter<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    /// Name and value of the argument that is being read.
+    value: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+}
+
+impl<'de> Deserializer<'de> for Arguments<'_> {
+    type Error = Refused;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        visitor.visit_map(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+impl<'de> MapAccess<'de> for Arguments<'_> {
+    type Error = Refused;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Refused> {
+        self.value = self.left.next();
+        let Some((name, _)) = &self.value else {
+            return Ok(None);
+        };
+        seed.deserialize(Plain(name.clone())).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Refused> {
+        let Some((name, value)) = self.value.take() else {
+            return Err(Refused::custom("a value without a name"));
+        };
+        seed.deserialize(Plain(value.clone()))
+            .map_err(|refused| refused.of(&name, &value))
+    }
+}
+
+/// A plain value.
+struct Plain<'py>(Bound<'py, PyAny>);
+
+impl<'de> Deserializer<'de> for Plain<'_> {
+    type Error = Refused;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        let value = &self.0;
+        if value.is_none() {
+            return visitor.visit_none();
+        }
+        if value.is_instance_of::<PyBool>() {
+            return self.deserialize_bool(visitor);
+        }
+        if value.is_instance_of::<PyFloat>() {
+            return self.deserialize_f64(visitor);
+        }
+        if let Ok(text) = value.cast::<PyString>() {
+            return visitor.visit_string(text.to_string());
+        }
+        if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
+            let items = value
+                .try_iter()
+                .and_then(Iterator::collect::<PyResult<Vec<_>>>);
+            let items = items.map_err(Refused::custom)?;
+            return visitor.visit_seq(SeqDeserializer::new(items.into_iter().map(Plain)));
+        }
+        // Whole numbers of numpy and torch too.
+        let index = value
+            .py()
+            .import("operator")
+            .and_then(|operator| operator.call_method1("index", (value,)));
+        let Ok(index) = index else {
+            return Err(Refused::invalid_type(
+                Unexpected::Other("an object"),
+                &visitor,
+            ));
+        };
+        match (index.extract::<u64>(), index.extract::<i64>()) {
+            (Ok(number), _) => visitor.visit_u64(number),
+            (_, Ok(number)) => visitor.visit_i64(number),
+            _ => Err(Refused::invalid_value(
+                Unexpected::Other("a large number"),
+                &visitor,
+            )),
+        }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        match self.0.extract() {
+            Ok(flag) => visitor.visit_bool(flag),
+            Err(_) => Err(Refused::invalid_type(
+                Unexpected::Other("an object"),
+                &visitor,
+            )),
+        }
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        match self.0.extract() {
+            Ok(number) => visitor.visit_f64(number),
+            Err(_) => Err(Refused::invalid_type(
+                Unexpected::Other("an object"),
+                &visitor,
+            )),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        match self.0.is_none() {
+            true => visitor.visit_none(),
+            false => visitor.visit_some(self),
+        }
+    }
+
+    /// A choice among names.
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Refused> {
+        match self.0.cast::<PyString>() {
+            Ok(name) => visitor.visit_enum(StringDeserializer::new(name.to_string())),
+            Err(_) => Err(Refused::invalid_type(
+                Unexpected::Other("an object"),
+                &"a name",
+            )),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i64 u8 u16 u32 u64 f32 char str string bytes byte_buf unit unit_struct newtype_struct seq tuple
+        tuple_struct map struct identifier ignored_any
+    }
+}
+
+impl<'de> IntoDeserializer<'de, Refused> for Plain<'_> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+/// Why a value does not go into a configuration.
+#[derive(Debug)]
+struct Refused {
+    is_type: bool,
+    /// What was expected in its place, or the whole message.
+    expected: String,
+    /// Whether the message names the argument already.
+    named: bool,
+}
+
+impl Refused {
+    fn new(is_type: bool, expected: String) -> Self {
+        Self {
+            is_type,
+            expected,
+            named: false,
+        }
+    }
+
+    /// This, about the argument `name` with the value `value`.
+    fn of(self, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Self {
+        Self {
+            expected: format!("{name} must be {}, got {value:?}", self.expected),
+            named: true,
+            ..self
+        }
+    }
+}
+
+impl Error for Refused {
+    fn custom<T: Display>(message: T) -> Self {
+        Self::new(false, message.to_string())
+    }
+
+    fn invalid_type(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::new(true, in_python(&expected.to_string()).to_owned())
+    }
+
+    fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let expected = expected.to_string();
+        Self::new(
+            false,
+            match in_python(&expected) {
+                WHOLE_NUMBER => format!("{WHOLE_NUMBER} from 0 to {}", u64::MAX),
+                other => other.to_owned(),
+            },
+        )
+    }
+
+    fn unknown_variant(_: &str, names: &'static [&'static str]) -> Self {
+        let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+        Self::new(false, names.join(" or "))
+    }
+
+    fn unknown_field(name: &str, _: &'static [&'static str]) -> Self {
+        Self {
+            named: true,
+            ..Self::new(true, format!("unexpected argument {name}"))
+        }
+    }
+}
+
+const WHOLE_NUMBER: &str = "a whole number";
+
+/// Rust's name of a type in Python's words.
+fn in_python(expected: &str) -> &str {
+    match expected {
+        "usize" | "u64" => WHOLE_NUMBER,
+        "f64" => "a number",
+        "a boolean" => "True or False",
+        "a sequence" => "a list",
+        other => other,
+    }
+}
+
+impl Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.named {
+            true => f.write_str(&self.expected),
+            false => write!(f, "expected {}", self.expected),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl From<Refused> for PyErr {
+    fn from(refused: Refused) -> Self {
+        match refused.is_type {
+            true => PyTypeError::new_err(refused.to_string()),
+            false => PyValueError::new_err(refused.to_string()),
+        }
+    }
+}
