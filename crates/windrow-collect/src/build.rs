@@ -26,7 +26,7 @@ use crate::shared::stats::Tally;
 use crate::shared::{LocalDesk, Shared};
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::trajectories::TrajectoryBatcher;
-use crate::worker::actor::{Actor, describe};
+use crate::worker::actor::{Actor, describe, describe_all};
 use crate::worker::cursor::{Cursor, CursorOptions, TrajIds};
 use crate::worker::{Maker, Worker};
 use envs::{EnvOptions, common, env_makers, guarded, make_all};
@@ -206,10 +206,11 @@ fn actors(
         .collect::<Result<Vec<_>, _>>()?;
     let columns = actors[0].columns().to_vec();
     if let Some(other) = actors.iter().position(|actor| actor.columns() != columns) {
-        return Err(CollectError::Workers(format!(
-            "policies of one collector write the same columns: expected {columns:?} as worker 0, got {:?} from worker {other}",
-            actors[other].columns()
-        )));
+        return Err(CollectError::UnequalPolicies {
+            worker: other,
+            expected: describe_all(&columns),
+            got: describe_all(actors[other].columns()),
+        });
     }
     Ok((actors, columns))
 }
@@ -218,25 +219,24 @@ fn actors(
 fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, CollectError> {
     let config = &chosen.config;
     let wanted = config.trajs_per_batch;
-    if !config.track_traj_ids && (wanted.is_some() || config.split_trajs) {
-        return Err(CollectError::Workers(
-            "trajectories are told apart by their ids: trajs_per_batch and split_trajs need track_traj_ids(true)".to_owned(),
-        ));
+    let needs = |name, needs| Err(CollectError::Needs { name, needs });
+    if !config.track_traj_ids && wanted.is_some() {
+        return needs("trajs_per_batch", "track_traj_ids");
     }
-    match config.trajs_per_write {
-        Some(0) => {
-            return Err(CollectError::OutOfRange {
-                name: "trajs_per_write",
-                expected: "1 to usize::MAX",
-                got: 0.0,
-            });
+    if !config.track_traj_ids && config.split_trajs {
+        return needs("split_trajs", "track_traj_ids");
+    }
+    if let Some(trajectories) = config.trajs_per_write {
+        let name = "trajs_per_write";
+        if trajectories == 0 {
+            return Err(CollectError::NotPositive { name });
         }
-        Some(_) if wanted.is_none() || chosen.sink.is_none() => {
-            return Err(CollectError::Workers(
-                "trajs_per_write says how whole trajectories are written: it needs trajs_per_batch and a replay_buffer".to_owned(),
-            ));
+        if wanted.is_none() {
+            return needs(name, "trajs_per_batch");
         }
-        _ => {}
+        if chosen.sink.is_none() {
+            return needs(name, "a replay_buffer");
+        }
     }
     wanted
         .map(|trajectories| TrajectoryBatcher::new(trajectories, config.traj_format))
@@ -247,9 +247,11 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectErr
     if let Delivery::FirstCome { workers_per_batch } = config.delivery
         && !(1..=workers).contains(&workers_per_batch)
     {
-        return Err(CollectError::Workers(format!(
-            "workers_per_batch={workers_per_batch} must be within 1 to {workers}, the number of workers"
-        )));
+        return Err(CollectError::Count {
+            name: "workers_per_batch",
+            most: workers,
+            got: workers_per_batch,
+        });
     }
     let Some(threshold) = config.preemptive_threshold else {
         return Ok(());
@@ -262,10 +264,10 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectErr
         });
     }
     if config.delivery != Delivery::Synchronous {
-        return Err(CollectError::Workers(
-            "preemptive_threshold makes no sense where batches do not wait for all workers"
-                .to_owned(),
-        ));
+        return Err(CollectError::Needs {
+            name: "preemptive_threshold",
+            needs: "batches that wait for all workers",
+        });
     }
     Ok(())
 }
@@ -323,21 +325,6 @@ fn worker_maker(id: usize, env: EnvMaker, chosen: &CollectorBuilder) -> Maker {
     Maker {
         env: Box::new(move || options.make(id, &env)),
         policy: Box::new(move || policy(id)),
-    }
-}
-
-fn not_positive(name: &'static str, got: u64) -> CollectError {
-    CollectError::NotPositive {
-        name,
-        got: got.to_string(),
-    }
-}
-
-fn too_many(name: &'static str, expected: &'static str, got: usize) -> CollectError {
-    CollectError::OutOfRange {
-        name,
-        expected,
-        got: got as f64,
     }
 }
 

@@ -1,19 +1,42 @@
+mod kind;
+mod worker;
+
+use std::path::PathBuf;
+
 use tensordict::TensorError;
-use windrow_env::{EnvError, VecEnvError};
+use windrow_env::EnvError;
 use windrow_policy::PolicyError;
 use windrow_slab::{SinkError, SlabError};
+
+pub use kind::ErrorKind;
+pub(crate) use worker::{Place, said};
+pub use worker::{WorkerError, WorkerFault};
 
 /// What can go wrong in building and running a collector.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectError {
-    /// A number that must be positive is zero, or was not given.
-    #[error("{name} must be a positive number, got {got}")]
+    /// A required argument was not given.
+    #[error("{name} is missing")]
+    Missing {
+        /// The argument.
+        name: &'static str,
+    },
+    /// A number that must be positive is zero.
+    #[error("{name} must be a positive number, got 0")]
     NotPositive {
         /// The argument.
         name: &'static str,
-        /// What came.
-        got: String,
+    },
+    /// A count is zero or too large.
+    #[error("{name} must be within 1 to {most}, got {got}")]
+    Count {
+        /// The argument.
+        name: &'static str,
+        /// The largest legal count.
+        most: usize,
+        /// The count that was given.
+        got: usize,
     },
     /// A number lies outside its range.
     #[error("{name} must be within {expected}, got {got}")]
@@ -22,12 +45,116 @@ pub enum CollectError {
         name: &'static str,
         /// The range.
         expected: &'static str,
-        /// What came.
+        /// The number that was given.
         got: f64,
+    },
+    /// An argument makes no sense without another one.
+    #[error("{name} needs {needs}")]
+    Needs {
+        /// The argument.
+        name: &'static str,
+        /// The other one.
+        needs: &'static str,
+    },
+    /// A list does not have one entry for each worker.
+    #[error("{name} has {got} entries for {workers} workers")]
+    Entries {
+        /// The argument.
+        name: &'static str,
+        /// Workers.
+        workers: usize,
+        /// Entries that were given.
+        got: usize,
+    },
+    /// There is neither one environment factory for all workers nor one for each.
+    #[error(
+        "num_workers={workers}, but there are {factories} environment factories: give one for each worker, or one for all"
+    )]
+    EnvFactories {
+        /// Workers.
+        workers: usize,
+        /// Factories that were given.
+        factories: usize,
+    },
+    /// A batch has fewer steps than workers.
+    #[error(
+        "frames_per_batch={frames} leaves workers without a frame: {workers} workers of {num_envs} environments need {} or more",
+        workers * num_envs
+    )]
+    TooFewFrames {
+        /// Frames asked for in a batch.
+        frames: usize,
+        /// Workers that share it.
+        workers: usize,
+        /// Environments of each worker.
+        num_envs: usize,
+    },
+    /// Any worker may fill any part, and so all parts have as many frames.
+    #[error(
+        "frames_per_batch must have equal entries where batches do not wait for all workers, got {frames:?}"
+    )]
+    UnequalFrames {
+        /// Frames asked for of each worker.
+        frames: Vec<usize>,
+    },
+    /// Workers have different numbers of environments.
+    #[error(
+        "all workers must have as many environments: worker 0 has {expected}, worker {worker} has {got}"
+    )]
+    UnequalEnvs {
+        /// Number of the worker.
+        worker: usize,
+        /// Environments of worker 0.
+        expected: usize,
+        /// Its environments.
+        got: usize,
+    },
+    /// The policies of two workers write different columns.
+    #[error(
+        "the policies of all workers must write the same columns: worker 0 writes {expected}, worker {worker} {got}"
+    )]
+    UnequalPolicies {
+        /// Number of the worker.
+        worker: usize,
+        /// Columns of worker 0.
+        expected: String,
+        /// Its columns.
+        got: String,
+    },
+    /// A policy that replaces a lost one writes other columns.
+    #[error("a policy that was made anew writes other columns: expected {expected}, got {got}")]
+    OtherColumns {
+        /// Columns of the lost policy.
+        expected: String,
+        /// Columns of the new one.
+        got: String,
+    },
+    /// A worker was named that the collector does not have.
+    #[error("there is no worker {worker}: the collector has {workers}")]
+    NoSuchWorker {
+        /// The number that was given.
+        worker: usize,
+        /// Workers of the collector.
+        workers: usize,
+    },
+    /// Weights are to be fetched, and the collector was built without a source of weights.
+    #[error("no weights were given, and the collector was built without a weight_source")]
+    NoWeightSource,
+    /// A batch outside the count was asked for, and workers collect ahead.
+    #[error("rollout needs a collector whose workers do not run ahead")]
+    RunsAhead,
+    /// The shape of a batch depends on the lengths of trajectories.
+    #[error("a batch of whole trajectories has no shape before they are collected")]
+    NoShape,
+    /// An evaluator has no policy, or several.
+    #[error("an evaluator needs one policy or one policy_factory, got {got} of them")]
+    Policies {
+        /// Policies and factories that were given.
+        got: usize,
     },
     /// Batches of this size do not add up to the total.
     #[error(
-        "total_frames={total} is not a multiple of frames_per_batch={per_batch}: use {}, or allow a short last batch with allow_partial_batch(true)",
+        "total_frames={total} is not a multiple of frames_per_batch={per_batch}: use {}, or set allow_partial_batch for a short last batch",
         either(*below, *above)
     )]
     IndivisibleTotal {
@@ -101,9 +228,6 @@ pub enum CollectError {
         /// How much it takes.
         source: SlabError,
     },
-    /// Workers, and what was chosen for them, do not go together.
-    #[error("{0}")]
-    Workers(String),
     /// A profile was asked for when workers had begun already.
     #[error(
         "a profile records workers from their start: enable_profile must be called before the first batch is asked for"
@@ -118,6 +242,20 @@ pub enum CollectError {
         num_rollouts: usize,
         /// Those of them that are not recorded.
         warmup_rollouts: usize,
+    },
+    /// A profile was asked for of no worker.
+    #[error("a profile needs a worker: expected at least one in workers, got none")]
+    ProfileWorkers,
+    /// Several workers would write their profiles to one file.
+    #[error(
+        "{workers} workers cannot write their profiles to one file: expected {{worker_idx}} in save_path, got {}",
+        path.display()
+    )]
+    ProfilePath {
+        /// Profiled workers.
+        workers: usize,
+        /// The path that was given.
+        path: PathBuf,
     },
     /// A profile would be too large.
     #[error(
@@ -135,7 +273,7 @@ pub enum CollectError {
         /// Number of the worker.
         worker: usize,
         /// Where it was to go.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// What the file system said.
         source: std::io::Error,
     },
@@ -241,147 +379,15 @@ pub enum CollectError {
     ShutDown,
 }
 
-/// A worker failed: which one, where it stood, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("worker {worker}{}: {fault}", at(*place))]
-pub struct WorkerError {
-    worker: usize,
-    place: Option<Place>,
-    #[source]
-    fault: Box<WorkerFault>,
-}
-
-/// Where an environment stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) env: usize,
-    pub(crate) episode: u64,
-    pub(crate) step: u64,
-}
-
-impl WorkerError {
-    pub(crate) fn new(worker: usize, place: Option<Place>, fault: WorkerFault) -> Self {
-        Self {
-            worker,
-            place,
-            fault: Box::new(fault),
-        }
-    }
-
-    /// Number of the worker.
-    #[must_use]
-    pub fn worker(&self) -> usize {
-        self.worker
-    }
-
-    /// Number of the environment over all workers, if one of them failed.
-    #[must_use]
-    pub fn env(&self) -> Option<usize> {
-        self.place.map(|place| place.env)
-    }
-
-    /// Episode of that environment, counted from 0.
-    #[must_use]
-    pub fn episode(&self) -> Option<u64> {
-        self.place.map(|place| place.episode)
-    }
-
-    /// Step within the episode, counted from 0.
-    #[must_use]
-    pub fn step(&self) -> Option<u64> {
-        self.place.map(|place| place.step)
-    }
-
-    /// What happened.
-    #[must_use]
-    pub fn fault(&self) -> &WorkerFault {
-        &self.fault
-    }
-}
-
-fn at(place: Option<Place>) -> String {
-    place.map_or_else(String::new, |Place { env, episode, step }| {
-        format!(", environment {env}, episode {episode}, step {step}")
-    })
-}
-
-/// What can fail in a worker.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WorkerFault {
-    /// An environment.
-    #[error("{}", .0.source)]
-    Env(#[source] VecEnvError),
-    /// The policy.
-    #[error("policy: {0}")]
-    Policy(#[source] PolicyError),
-    /// The memory that it fills.
-    #[error("{0}")]
-    Slab(#[source] SlabError),
-    /// The thread that it should run in.
-    #[error("failed to start its thread: {0}")]
-    Start(#[source] std::io::Error),
-    /// Environment or policy panicked.
-    #[error("panicked: {0}")]
-    Panic(String),
-    /// Environments or policy could not be made anew after a loss.
-    #[error("failed to start over: {0}")]
-    Remake(#[source] Box<CollectError>),
-}
-
-impl WorkerFault {
-    /// The environment that failed, among the worker's own.
-    pub(crate) fn env(&self) -> Option<usize> {
-        match self {
-            Self::Env(error) => Some(error.env),
-            Self::Policy(_) | Self::Slab(_) | Self::Start(_) | Self::Panic(_) | Self::Remake(_) => {
-                None
-            }
-        }
-    }
-
-    /// The fault behind a panic.
-    pub(crate) fn panic(payload: &(dyn std::any::Any + Send)) -> Self {
-        Self::Panic(said(payload))
-    }
-}
-
-/// What a panic said.
-pub(crate) fn said(payload: &(dyn std::any::Any + Send)) -> String {
-    payload
-        .downcast_ref::<String>()
-        .cloned()
-        .or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string))
-        .unwrap_or_else(|| "with something that is no text".to_owned())
-}
-
-fn list(errors: &[WorkerError]) -> String {
-    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    texts.join("; ")
-}
-
-impl From<SlabError> for WorkerFault {
-    fn from(error: SlabError) -> Self {
-        Self::Slab(error)
-    }
-}
-
-impl From<VecEnvError> for WorkerFault {
-    fn from(error: VecEnvError) -> Self {
-        Self::Env(error)
-    }
-}
-
-impl From<PolicyError> for WorkerFault {
-    fn from(error: PolicyError) -> Self {
-        Self::Policy(error)
-    }
-}
-
 /// Two numbers to choose from, which may be the same.
 fn either(below: u64, above: u64) -> String {
     match below == above {
         true => below.to_string(),
         false => format!("{below} or {above}"),
     }
+}
+
+fn list(errors: &[WorkerError]) -> String {
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    texts.join("; ")
 }

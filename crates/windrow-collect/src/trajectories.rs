@@ -144,13 +144,11 @@ impl TrajectoryBatcher {
     /// A batcher without frames, for batches of exactly `trajs_per_batch` trajectories in `format`.
     ///
     /// # Errors
-    /// [`CollectError::OutOfRange`] when `trajs_per_batch` is 0.
+    /// [`CollectError::NotPositive`] when `trajs_per_batch` is 0.
     pub fn new(trajs_per_batch: usize, format: TrajFormat) -> Result<Self, CollectError> {
         if trajs_per_batch == 0 {
-            return Err(CollectError::OutOfRange {
+            return Err(CollectError::NotPositive {
                 name: "trajs_per_batch",
-                expected: "1 to usize::MAX",
-                got: 0.0,
             });
         }
         Ok(Self {

@@ -198,7 +198,7 @@ fn what_makes_no_sense_is_refused() {
     );
     assert_eq!(
         refused(ProfileConfig::new().workers([0, 2])).to_string(),
-        "there is no worker 2 to be profiled: the collector has 2"
+        "there is no worker 2: the collector has 2"
     );
     assert_eq!(
         refused(ProfileConfig::new().workers([])).to_string(),

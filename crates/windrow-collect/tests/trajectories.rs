@@ -358,7 +358,7 @@ fn batches_without_a_frame_are_taken() {
 #[test]
 fn no_trajectory_at_all_is_refused() {
     let error = TrajectoryBatcher::new(0, TrajFormat::default()).unwrap_err();
-    let message = "trajs_per_batch must be within 1 to usize::MAX, got 0";
+    let message = "trajs_per_batch must be a positive number, got 0";
     assert_eq!(error.to_string(), message);
 }
 

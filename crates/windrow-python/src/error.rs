@@ -6,9 +6,9 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use windrow::replay::ReplayError;
-use windrow::slab::{SinkError, SlabError, StoreError};
+use windrow::slab::{SinkError, StoreError};
 use windrow::tensordict::TensorError;
-use windrow::{CollectError, WorkerError as Lost};
+use windrow::{CollectError, ErrorKind, WorkerError as Lost};
 
 use crate::gil::attach;
 use crate::keep::Raised;
@@ -47,19 +47,9 @@ pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
     if is_for_want_of_memory(error) {
         return PyMemoryError::new_err(message);
     }
-    match error {
-        CollectError::NotPositive { .. }
-        | CollectError::OutOfRange { .. }
-        | CollectError::IndivisibleTotal { .. }
-        | CollectError::IndivisibleBatch { .. }
-        | CollectError::Env { .. }
-        | CollectError::Policy(_)
-        | CollectError::PolicyColumns { .. }
-        | CollectError::PolicyWrites { .. }
-        | CollectError::Workers(_)
-        | CollectError::ProfileRollouts { .. }
-        | CollectError::State(_) => PyValueError::new_err(in_python(&message)),
-        CollectError::ProfileFile { .. } => PyOSError::new_err(message),
+    match error.kind() {
+        ErrorKind::Argument => PyValueError::new_err(message),
+        ErrorKind::File => PyOSError::new_err(message),
         _ => PyRuntimeError::new_err(message),
     }
 }
@@ -74,12 +64,8 @@ pub(crate) fn is_for_want_of_memory(error: &(dyn Error + 'static)) -> bool {
     };
     if let Some(error) = error.downcast_ref::<CollectError>() {
         return match error {
-            CollectError::BatchMemory { .. } | CollectError::Slab(SlabError::NoMemory { .. }) => {
-                true
-            }
-            CollectError::Tensor(error) => of_tensor(error),
             CollectError::Sink(SinkError::Failed(error)) => is_for_want_of_memory(&**error),
-            _ => false,
+            error => error.kind() == ErrorKind::Memory,
         };
     }
     match error.downcast_ref::<ReplayError>() {
@@ -146,11 +132,4 @@ fn worker_error(py: Python<'_>, lost: &Lost, message: &str, raised: Option<PyErr
     }
     error.set_cause(py, raised);
     error
-}
-
-/// The engine names its builder's methods; Python has arguments.
-fn in_python(message: &str) -> String {
-    message
-        .replace("allow_partial_batch(true)", "allow_partial_batch=True")
-        .replace("track_traj_ids(true)", "track_traj_ids=True")
 }

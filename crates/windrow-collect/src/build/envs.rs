@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use windrow_env::{EnvError, EnvSpec, StepCounter, VecEnv};
 
-use super::{not_positive, too_many};
 use crate::CollectError;
 use crate::config::builder::{CollectorBuilder, EnvMaker};
 use crate::config::options::CollectorConfig;
@@ -17,17 +16,26 @@ use crate::error::{WorkerError, WorkerFault};
 /// One factory for each worker.
 pub(super) fn env_makers(chosen: &CollectorBuilder) -> Result<Vec<EnvMaker>, CollectError> {
     let workers = match (chosen.config.num_workers, chosen.envs.len()) {
-        (Some(0), _) | (_, 0) => return Err(not_positive("num_workers", 0)),
+        (Some(0), _) | (_, 0) => {
+            return Err(CollectError::NotPositive {
+                name: "num_workers",
+            });
+        }
         (Some(workers), 1) => workers,
         (Some(workers), envs) if workers != envs => {
-            return Err(CollectError::Workers(format!(
-                "num_workers={workers}, but there are {envs} environment factories: give one for each worker, or one for all"
-            )));
+            return Err(CollectError::EnvFactories {
+                workers,
+                factories: envs,
+            });
         }
         (_, envs) => envs,
     };
     if workers > MOST_WORKERS {
-        return Err(too_many("num_workers", "1 to 65536", workers));
+        return Err(CollectError::Count {
+            name: "num_workers",
+            most: MOST_WORKERS,
+            got: workers,
+        });
     }
     Ok((0..workers)
         .map(|worker| Arc::clone(&chosen.envs[worker.min(chosen.envs.len() - 1)]))
@@ -47,7 +55,7 @@ pub(super) fn make_all(
     given_up: impl FnMut() -> bool,
 ) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
     if config.num_envs == Some(0) {
-        return Err(not_positive("num_envs", 0));
+        return Err(CollectError::NotPositive { name: "num_envs" });
     }
     let options = EnvOptions::of(config);
     let envs = match makers {
@@ -64,18 +72,20 @@ pub(super) fn common(envs: &[Box<dyn VecEnv>]) -> Result<(EnvSpec, usize), Colle
         let joined = env.spec().check().and_then(|()| spec.join(env.spec()));
         joined.map_err(|source| CollectError::Env { worker, source })?;
         if env.num_envs() != num_envs {
-            return Err(CollectError::Workers(format!(
-                "workers have as many environments as each other: expected {num_envs} as worker 0, got {} from worker {worker}",
-                env.num_envs()
-            )));
+            return Err(CollectError::UnequalEnvs {
+                worker,
+                expected: num_envs,
+                got: env.num_envs(),
+            });
         }
     }
     if u32::try_from(num_envs.saturating_mul(envs.len())).is_err() {
-        return Err(too_many(
-            "num_envs",
-            "as many as can be told by 32 bits over all workers",
-            num_envs,
-        ));
+        return Err(CollectError::Count {
+            name: "num_envs",
+            // Each is told by 32 bits.
+            most: u32::MAX as usize / envs.len(),
+            got: num_envs,
+        });
     }
     Ok((spec, num_envs))
 }
@@ -147,7 +157,9 @@ impl EnvOptions {
         maker: &EnvMaker,
     ) -> Result<Box<dyn VecEnv>, CollectError> {
         if self.max_frames_per_traj == Some(0) {
-            return Err(not_positive("max_frames_per_traj", 0));
+            return Err(CollectError::NotPositive {
+                name: "max_frames_per_traj",
+            });
         }
         self.try_make(maker)
             .map_err(|source| CollectError::Env { worker, source })

@@ -1,10 +1,12 @@
 //! How many frames each worker has in a batch.
 
-use super::not_positive;
 use crate::CollectError;
 use crate::config::options::CollectorConfig;
 use crate::config::plan::{Delivery, FramesPerBatch, Plan};
 use crate::shared::schedule::{Schedule, even_shares};
+
+/// The argument that most of this is about.
+const NAME: &str = "frames_per_batch";
 
 /// Checks the frame counts against each other, and shares a batch out.
 pub(super) fn schedule(
@@ -66,10 +68,7 @@ fn shares(
             even(*frames, config.round_up, plan, workers, num_envs)
         }
         Some(FramesPerBatch::Each(frames)) => uneven(frames, plan, workers, num_envs),
-        None => Err(CollectError::NotPositive {
-            name: "frames_per_batch",
-            got: "nothing".to_owned(),
-        }),
+        None => Err(CollectError::Missing { name: NAME }),
     }
 }
 
@@ -83,18 +82,19 @@ fn even(
 ) -> Result<Vec<usize>, CollectError> {
     let parts = plan.parts(workers);
     if frames == 0 {
-        return Err(not_positive("frames_per_batch", 0));
+        return Err(CollectError::NotPositive { name: NAME });
     }
     let together = num_envs * plan.slabs_per_batch();
     if !round_up {
-        lockstep("frames_per_batch", frames as u64, together)?;
+        lockstep(NAME, frames as u64, together)?;
     }
     let steps = frames.div_ceil(together);
     if steps < parts {
-        return Err(CollectError::Workers(format!(
-            "frames_per_batch={frames} leaves workers without a frame: {parts} workers of {num_envs} environments need {} or more",
-            parts * num_envs
-        )));
+        return Err(CollectError::TooFewFrames {
+            frames,
+            workers: parts,
+            num_envs,
+        });
     }
     Ok(even_shares(steps, parts))
 }
@@ -107,21 +107,22 @@ fn uneven(
     num_envs: usize,
 ) -> Result<Vec<usize>, CollectError> {
     if frames.len() != workers {
-        return Err(CollectError::Workers(format!(
-            "frames_per_batch has {} entries for {workers} workers",
-            frames.len()
-        )));
+        return Err(CollectError::Entries {
+            name: NAME,
+            workers,
+            got: frames.len(),
+        });
     }
     if plan.delivery != Delivery::Synchronous && frames.iter().any(|f| *f != frames[0]) {
-        return Err(CollectError::Workers(format!(
-            "where batches do not wait for all workers, any of them may fill any part: expected equal entries in frames_per_batch, got {frames:?}"
-        )));
+        return Err(CollectError::UnequalFrames {
+            frames: frames.to_vec(),
+        });
     }
     for &frames in frames {
         if frames == 0 {
-            return Err(not_positive("frames_per_batch", 0));
+            return Err(CollectError::NotPositive { name: NAME });
         }
-        lockstep("frames_per_batch", frames as u64, num_envs)?;
+        lockstep(NAME, frames as u64, num_envs)?;
     }
     let shares = frames[..plan.parts(workers)].iter();
     Ok(shares.map(|frames| frames / num_envs).collect())

@@ -97,15 +97,13 @@ impl<S: LastStage> Collector<S> {
     /// afterwards.
     ///
     /// # Errors
-    /// As for the iterator; [`CollectError::ShutDown`] after a shutdown or an error; [`CollectError::Workers`] where workers
+    /// As for the iterator; [`CollectError::ShutDown`] after a shutdown or an error; [`CollectError::RunsAhead`] where workers
     /// run ahead, since the batches that they are at count.
     pub fn rollout(&mut self) -> Result<TensorDict, CollectError> {
         self.check_running()?;
         self.core.shared.profile.check()?;
         if self.core.plan.ahead(self.core.workers()) > 0 {
-            return Err(CollectError::Workers(
-                "a collector whose workers run ahead has no batch outside the count".to_owned(),
-            ));
+            return Err(CollectError::RunsAhead);
         }
         self.driver()?.rollout()
     }
@@ -114,16 +112,14 @@ impl<S: LastStage> Collector<S> {
     /// post-processing whose result depends on what is in a batch, such as `split_trajs`, sees zeros.
     ///
     /// # Errors
-    /// [`CollectError::Workers`] where whole trajectories are delivered, whose lengths nobody knows before;
+    /// [`CollectError::NoShape`] where whole trajectories are delivered, whose lengths nobody knows before;
     /// [`CollectError::Postproc`] when the post-processing fails; [`CollectError::Started`] while the collector runs in the
     /// background; [`CollectError::ShutDown`] after a shutdown or an error.
     pub fn fake_batch(&mut self) -> Result<S::Out, CollectError> {
         self.check_running()?;
         let driver = self.driver()?;
         if driver.has_batcher() {
-            return Err(CollectError::Workers(
-                "a batch of whole trajectories has no shape before they are collected".to_owned(),
-            ));
+            return Err(CollectError::NoShape);
         }
         driver.fake_batch()
     }

@@ -36,7 +36,8 @@ impl<S: LastStage> Collector<S> {
     ///
     /// # Errors
     /// [`CollectError::ProfileTooLate`] after the first batch was asked for; [`CollectError::ProfileRollouts`] when nothing
-    /// would be recorded; [`CollectError::Workers`] when there is no such worker, or several would write to one file;
+    /// would be recorded; [`CollectError::NoSuchWorker`] when there is no such worker; [`CollectError::ProfileWorkers`] when none is named;
+    /// [`CollectError::ProfilePath`] when several would write to one file;
     /// [`CollectError::ProfileMemory`] when so many spans do not fit.
     pub fn enable_profile(&mut self, config: &ProfileConfig) -> Result<(), CollectError> {
         self.check_running()?;

@@ -238,7 +238,7 @@ impl EvaluatorBuilder {
     /// [later](Self::lazily).
     ///
     /// # Errors
-    /// [`CollectError::OutOfRange`] when a number is 0; [`CollectError::Workers`] when there is not exactly one policy;
+    /// [`CollectError::NotPositive`] when a number is 0; [`CollectError::Policies`] when there is not exactly one policy;
     /// otherwise what kept thread, environments or policy from being made, a panic included.
     pub fn build(mut self) -> Result<Evaluator, CollectError> {
         positive("num_trajectories", Some(self.num_trajectories))?;
@@ -246,9 +246,7 @@ impl EvaluatorBuilder {
         positive("num_envs", self.num_envs)?;
         let choices = self.policies.len();
         let Some(policy) = self.policies.pop().filter(|_| choices == 1) else {
-            return Err(CollectError::Workers(format!(
-                "an evaluator needs one policy or one policy_factory, got {choices} of them"
-            )));
+            return Err(CollectError::Policies { got: choices });
         };
         let shared = Arc::new(Shared::new());
         let runner = Runner::new(
@@ -300,11 +298,7 @@ impl std::fmt::Debug for EvaluatorBuilder {
 
 fn positive(name: &'static str, number: Option<usize>) -> Result<(), CollectError> {
     if number == Some(0) {
-        return Err(CollectError::OutOfRange {
-            name,
-            expected: "1 to usize::MAX",
-            got: 0.0,
-        });
+        return Err(CollectError::NotPositive { name });
     }
     Ok(())
 }

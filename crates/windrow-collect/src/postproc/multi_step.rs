@@ -56,19 +56,17 @@ impl MultiStep {
     /// With discount `gamma`, above 0 and at most 1, over `n_steps` steps, at least 1.
     ///
     /// # Errors
-    /// [`CollectError::OutOfRange`] when one of them is outside.
+    /// [`CollectError::OutOfRange`] and [`CollectError::NotPositive`] when one of them is outside.
     pub fn new(gamma: f32, n_steps: usize) -> Result<Self, CollectError> {
-        let out_of_range = |name, expected, got| CollectError::OutOfRange {
-            name,
-            expected,
-            got,
-        };
         if !(gamma > 0.0 && gamma <= 1.0) {
-            let got = f64::from(gamma);
-            return Err(out_of_range("gamma", "0 (excluded) to 1", got));
+            return Err(CollectError::OutOfRange {
+                name: "gamma",
+                expected: "0 (excluded) to 1",
+                got: f64::from(gamma),
+            });
         }
         if n_steps == 0 {
-            return Err(out_of_range("n_steps", "1 to usize::MAX", 0.0));
+            return Err(CollectError::NotPositive { name: "n_steps" });
         }
         Ok(Self { gamma, n_steps })
     }
@@ -436,9 +434,6 @@ mod tests {
             "gamma must be within 0 (excluded) to 1, got 1.5"
         );
         assert!(MultiStep::new(f32::NAN, 1).is_err());
-        assert_eq!(
-            message(0.9, 0),
-            "n_steps must be within 1 to usize::MAX, got 0"
-        );
+        assert_eq!(message(0.9, 0), "n_steps must be a positive number, got 0");
     }
 }

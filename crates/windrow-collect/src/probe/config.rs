@@ -105,22 +105,17 @@ impl ProfileConfig {
             });
         }
         let unknown = self.workers.iter().flatten().find(|&&idx| idx >= workers);
-        if let Some(unknown) = unknown {
-            return Err(CollectError::Workers(format!(
-                "there is no worker {unknown} to be profiled: the collector has {workers}"
-            )));
+        if let Some(&worker) = unknown {
+            return Err(CollectError::NoSuchWorker { worker, workers });
         }
         let chosen: Vec<usize> = (0..workers).filter(|&idx| self.profiles(idx)).collect();
         match chosen[..] {
-            [] => Err(CollectError::Workers(
-                "a profile needs a worker: expected at least one in workers, got none".to_owned(),
-            )),
+            [] => Err(CollectError::ProfileWorkers),
             [first, second, ..] if self.path_of(first) == self.path_of(second) => {
-                Err(CollectError::Workers(format!(
-                    "{} workers cannot write their profiles to one file: expected {PLACEHOLDER} in save_path, got {}",
-                    chosen.len(),
-                    self.save_path.display()
-                )))
+                Err(CollectError::ProfilePath {
+                    workers: chosen.len(),
+                    path: self.save_path.clone(),
+                })
             }
             _ => Ok(chosen),
         }

@@ -52,11 +52,9 @@ impl WeightPublisher {
     pub(crate) fn publish_to(&self, worker: usize, weights: &Weights) -> Result<i64, CollectError> {
         self.check(weights)?;
         let published = self.shared.weights.publish_to(worker, weights);
-        published.ok_or_else(|| {
-            CollectError::Workers(format!(
-                "there is no worker {worker}: the collector has {}",
-                self.shared.workers()
-            ))
+        published.ok_or_else(|| CollectError::NoSuchWorker {
+            worker,
+            workers: self.shared.workers(),
         })
     }
 
@@ -64,10 +62,7 @@ impl WeightPublisher {
     pub(crate) fn publish_from_source(&self) -> Result<i64, CollectError> {
         let weights = lock(&self.source).as_mut().map(|source| source());
         let Some(weights) = weights else {
-            return Err(CollectError::Workers(
-                "no weights were given, and the collector was built without a weight_source"
-                    .to_owned(),
-            ));
+            return Err(CollectError::NoWeightSource);
         };
         self.publish(&weights)
     }

@@ -97,7 +97,7 @@ impl Actor {
     /// Another policy of the same kind in place of this one, with the weights that it was made with.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`CollectError::Workers`] when it writes other columns.
+    /// As [`new`](Self::new); [`CollectError::OtherColumns`] when it writes other columns.
     pub(crate) fn replace(
         &mut self,
         mut policy: Box<dyn Policy>,
@@ -105,10 +105,10 @@ impl Actor {
     ) -> Result<(), CollectError> {
         let columns = policy.bind(env)?.columns;
         if columns != self.columns {
-            return Err(CollectError::Workers(format!(
-                "a policy that was made anew writes other columns: expected {:?}, got {columns:?}",
-                self.columns
-            )));
+            return Err(CollectError::OtherColumns {
+                expected: describe_all(&self.columns),
+                got: describe_all(&columns),
+            });
         }
         self.policy = policy;
         self.forgotten = true;
@@ -184,6 +184,13 @@ fn replaced(
         .collect()
 }
 
+/// Names, element types and shapes of `leaves`.
+pub(crate) fn describe_all(leaves: &[LeafSpec]) -> String {
+    let leaves: Vec<String> = leaves.iter().map(|leaf| describe(Some(leaf))).collect();
+    leaves.join(", ")
+}
+
+/// Name, element type and shape of `leaf`.
 pub(crate) fn describe(leaf: Option<&LeafSpec>) -> String {
     match leaf {
         Some(leaf) => format!("{} {} {:?}", leaf.key, leaf.dtype, leaf.shape.as_slice()),

@@ -142,7 +142,7 @@ fn refused(builder: EvaluatorBuilder) -> String {
 fn what_cannot_be_built_is_refused() {
     assert_eq!(
         refused(ledger().num_trajectories(0)),
-        "num_trajectories must be within 1 to usize::MAX, got 0"
+        "num_trajectories must be a positive number, got 0"
     );
     assert!(refused(ledger().max_steps(0)).starts_with("max_steps must be"));
     assert!(refused(ledger().num_envs(0)).starts_with("num_envs must be"));

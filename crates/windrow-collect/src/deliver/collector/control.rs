@@ -28,7 +28,7 @@ impl<S: LastStage> Collector<S> {
     /// As [`update_policy_weights`](Self::update_policy_weights), for worker `worker` alone.
     ///
     /// # Errors
-    /// As there, and [`CollectError::Workers`] when there is no such worker.
+    /// As there, and [`CollectError::NoSuchWorker`] when there is no such worker.
     pub fn update_worker_weights(
         &mut self,
         worker: usize,
@@ -42,7 +42,7 @@ impl<S: LastStage> Collector<S> {
     /// [source](crate::CollectorBuilder::weight_source) that the collector was built with.
     ///
     /// # Errors
-    /// As there, and [`CollectError::Workers`] without a source.
+    /// As there, and [`CollectError::NoWeightSource`] without a source.
     pub fn update_policy_weights_from_source(&mut self) -> Result<i64, CollectError> {
         self.check_running()?;
         self.core.publisher.publish_from_source()

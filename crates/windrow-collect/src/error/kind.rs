@@ -1,0 +1,85 @@
+//! The kinds of errors, for callers that treat all of one kind alike.
+
+use tensordict::TensorError;
+use windrow_slab::SlabError;
+
+use super::CollectError;
+
+/// What an error is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An argument, or arguments that do not go together.
+    Argument,
+    /// There is not enough memory.
+    Memory,
+    /// A file.
+    File,
+    /// The state of the collector, or code that it runs.
+    Failure,
+}
+
+impl CollectError {
+    /// What the error is about.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Missing { .. }
+            | Self::NotPositive { .. }
+            | Self::Count { .. }
+            | Self::OutOfRange { .. }
+            | Self::Needs { .. }
+            | Self::Entries { .. }
+            | Self::EnvFactories { .. }
+            | Self::TooFewFrames { .. }
+            | Self::UnequalFrames { .. }
+            | Self::UnequalEnvs { .. }
+            | Self::UnequalPolicies { .. }
+            | Self::OtherColumns { .. }
+            | Self::NoSuchWorker { .. }
+            | Self::NoWeightSource
+            | Self::RunsAhead
+            | Self::NoShape
+            | Self::Policies { .. }
+            | Self::IndivisibleTotal { .. }
+            | Self::IndivisibleBatch { .. }
+            | Self::Env { .. }
+            | Self::Policy(_)
+            | Self::PolicyColumns { .. }
+            | Self::PolicyWrites { .. }
+            | Self::ProfileRollouts { .. }
+            | Self::ProfileWorkers
+            | Self::ProfilePath { .. }
+            | Self::State(_) => ErrorKind::Argument,
+            Self::BatchMemory { .. }
+            | Self::Slab(SlabError::NoMemory { .. })
+            | Self::Tensor(TensorError::NoMemory { .. } | TensorError::TooLarge { .. }) => {
+                ErrorKind::Memory
+            }
+            Self::ProfileFile { .. } => ErrorKind::File,
+            Self::Slab(_)
+            | Self::ProfileTooLate
+            | Self::ProfileMemory { .. }
+            | Self::Stuck { .. }
+            | Self::Worker(_)
+            | Self::Interrupted(_)
+            | Self::SeveralWorkers(_)
+            | Self::Busy { .. }
+            | Self::NoReplayBuffer
+            | Self::Started
+            | Self::BuildGivenUp
+            | Self::PauseGivenUp
+            | Self::BatchGivenUp
+            | Self::WaitsForItself
+            | Self::Start(_)
+            | Self::Sink(_)
+            | Self::SinkWaits { .. }
+            | Self::Panic(_)
+            | Self::Tensor(_)
+            | Self::Postproc { .. }
+            | Self::Stage(_)
+            | Self::Metrics { .. }
+            | Self::ShutDown => ErrorKind::Failure,
+        }
+    }
+}
