@@ -3,6 +3,8 @@
 pub(crate) mod actor;
 pub(crate) mod cursor;
 mod rollout;
+#[cfg(test)]
+mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,0 +1,221 @@
+//! A worker knows its collector through its desk only: here is a desk without a collector.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use windrow_env::make_vec;
+use windrow_policy::{ExplorationType, PolicyError, Published, policy_fn};
+use windrow_slab::{Layout, Order, Part, RecordSpec, Ring, RingSpec, Shares};
+
+use super::actor::Actor;
+use super::cursor::{Cursor, CursorOptions, TrajIds};
+use super::{Maker, Worker};
+use crate::error::WorkerError;
+use crate::probe::Recorder;
+use crate::shared::desk::{Desk, Job, Progress, Verdict};
+use crate::shared::orders::{Orders, Restart, Resume};
+use crate::shared::reentrancy::CollectorId;
+use crate::shared::schedule::Share;
+
+const STEPS: usize = 5;
+
+/// What a desk was asked and told.
+#[derive(Debug, PartialEq)]
+enum Entry {
+    Weights { held: Option<i64> },
+    Delivered(Progress),
+    GaveBack,
+    Lost(String),
+}
+
+#[derive(Clone)]
+struct ScriptedDesk {
+    ring: Arc<Ring>,
+    orders: Arc<Mutex<Vec<Orders>>>,
+    verdict: fn(WorkerError) -> Verdict,
+    log: Arc<Mutex<Vec<Entry>>>,
+}
+
+impl ScriptedDesk {
+    fn note(&self, entry: Entry) {
+        self.log.lock().unwrap().push(entry);
+    }
+}
+
+impl Desk for ScriptedDesk {
+    fn worker(&self) -> usize {
+        0
+    }
+
+    fn collector(&self) -> CollectorId {
+        CollectorId::next()
+    }
+
+    fn claim(&mut self) -> Option<Job> {
+        let orders = self.orders.lock().unwrap().pop()?;
+        self.ring.request().unwrap();
+        let share = Share {
+            steps: STEPS,
+            random: false,
+        };
+        let part = self.ring.try_claim(0).unwrap()?;
+        Some(Job {
+            part,
+            share,
+            orders,
+        })
+    }
+
+    fn newer_weights(&self, held: Option<i64>) -> Option<Published> {
+        self.note(Entry::Weights { held });
+        None
+    }
+
+    fn recorder(&mut self) -> Option<Box<Recorder>> {
+        None
+    }
+
+    fn take_recorder(&mut self, _: Box<Recorder>, _: bool) {}
+
+    fn deliver(&mut self, part: Part, progress: Progress) {
+        part.commit();
+        // The consumer takes the slab, so that the next one may be filled.
+        assert!(self.ring.try_next().is_some());
+        self.note(Entry::Delivered(progress));
+    }
+
+    fn give_back(&mut self, _: Part, _: Progress) {
+        self.note(Entry::GaveBack);
+    }
+
+    fn lose(&mut self, error: WorkerError) -> Verdict {
+        self.note(Entry::Lost(error.fault().to_string()));
+        (self.verdict)(error)
+    }
+
+    fn fail(&mut self, error: WorkerError) {
+        self.note(Entry::Lost(error.to_string()));
+    }
+}
+
+/// A worker of two CartPoles whose policy returns what `act` returns, and how often it was made anew.
+fn worker(
+    orders: Vec<Orders>,
+    act: fn() -> Result<(), PolicyError>,
+    verdict: fn(WorkerError) -> Verdict,
+) -> (Worker<ScriptedDesk>, Arc<AtomicUsize>) {
+    let env = make_vec("CartPole-v1", 2).unwrap();
+    let spec = env.spec().clone();
+    let columns = spec.action_leaves();
+    let policy = move || policy_fn(columns.clone(), move |_, _| act());
+    let record = RecordSpec {
+        observation: spec.observation_leaves(),
+        policy: spec.action_leaves(),
+        next_only: spec.rewards.clone(),
+        groups: spec.groups.clone(),
+        traj_ids: true,
+        policy_version: false,
+    };
+    let shares = Shares {
+        steps: vec![STEPS],
+        envs: 2,
+        batched: true,
+    };
+    let ring = RingSpec {
+        order: Order::ByWorker,
+        workers: 1,
+        ahead: 0,
+        max_slabs: 2,
+        cut_after: None,
+    };
+    let ids = TrajIds {
+        base: 0,
+        total_envs: 2,
+    };
+    let seeded = Restart::Seeded {
+        seed: 0,
+        same: false,
+    };
+    let made = Arc::new(AtomicUsize::new(0));
+    let remade = Arc::clone(&made);
+    let worker = Worker {
+        cursor: Cursor::new(&spec, 0..2, ids, 0, seeded, CursorOptions::default()).unwrap(),
+        actor: Actor::new(Box::new(policy()), &spec, ExplorationType::Random).unwrap(),
+        desk: ScriptedDesk {
+            ring: Ring::new(Layout::new(&record, shares).unwrap(), ring).unwrap(),
+            orders: Arc::new(Mutex::new(orders)),
+            verdict,
+            log: Arc::default(),
+        },
+        env,
+        maker: Maker {
+            env: Box::new(move || {
+                remade.fetch_add(1, Ordering::Relaxed);
+                Ok(make_vec("CartPole-v1", 2).unwrap())
+            }),
+            policy: Box::new(move || Box::new(policy())),
+        },
+    };
+    (worker, made)
+}
+
+fn failing() -> Result<(), PolicyError> {
+    Err(PolicyError::failed("no idea"))
+}
+
+#[test]
+fn a_worker_follows_the_orders_of_its_desk_and_reports_its_progress() {
+    let resumed = Orders {
+        restart: None,
+        resume: Some(Resume {
+            frame: 100,
+            traj_id: 40,
+            seed: 7,
+        }),
+    };
+    let (worker, _) = worker(
+        vec![resumed, Orders::default()],
+        || Ok(()),
+        |_| Verdict::Stop,
+    );
+    let log = Arc::clone(&worker.desk.log);
+    worker.run();
+    let delivered = |next_frame, next_traj_id| {
+        Entry::Delivered(Progress {
+            version: 0,
+            next_frame,
+            next_traj_id,
+        })
+    };
+    let expected = [
+        Entry::Weights { held: Some(0) },
+        delivered(5, 2),
+        // A resumed worker takes weights of whatever version.
+        Entry::Weights { held: None },
+        delivered(105, 42),
+    ];
+    assert_eq!(*log.lock().unwrap(), expected);
+}
+
+#[test]
+fn a_worker_reports_a_fault_once_its_part_is_given_back_and_is_replaced_if_its_desk_says_so() {
+    let (mut worker, made) = worker(vec![Orders::default()], failing, |_| Verdict::Replace);
+    let job = worker.desk.claim().unwrap();
+    worker.fill(job).unwrap();
+    let expected = [
+        Entry::Weights { held: Some(0) },
+        Entry::GaveBack,
+        Entry::Lost("policy: no idea".to_owned()),
+    ];
+    assert_eq!(*worker.desk.log.lock().unwrap(), expected);
+    assert_eq!(made.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn an_interrupted_worker_returns_the_interruption_and_keeps_its_environments() {
+    let (mut worker, made) = worker(vec![Orders::default()], failing, Verdict::Interrupted);
+    let job = worker.desk.claim().unwrap();
+    let interruption = worker.fill(job).unwrap_err();
+    assert_eq!(interruption.fault().to_string(), "policy: no idea");
+    assert_eq!(made.load(Ordering::Relaxed), 0);
+}
