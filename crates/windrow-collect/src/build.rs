@@ -7,7 +7,7 @@ mod frames;
 use std::sync::Arc;
 
 use windrow_env::{EnvSpec, VecEnv};
-use windrow_slab::{Layout, LeafSpec, RecordSpec, Ring, RingSpec, Shares, SlabError};
+use windrow_slab::{Layout, LeafSpec, RecordSpec, Ring, RingSpec, Shares, Sink, SlabError};
 
 use crate::CollectError;
 use crate::config::builder::{CollectorBuilder, EnvMaker};
@@ -127,27 +127,13 @@ fn build<S: LastStage>(
             })
         })
         .collect::<Result<Vec<_>, CollectError>>()?;
-    let core = Arc::new(Core {
-        publisher: WeightPublisher::new(
-            Arc::clone(&shared),
-            reference,
-            chosen.updater,
-            chosen.weight_source,
-        ),
-        ring,
-        shared,
-        plan,
-        cat_results: config.cat_results,
-        preempting: config.preemptive_threshold.is_some(),
-        num_envs,
-        writer: chosen.sink.map(|sink| Arc::new(SinkWriter::new(sink))),
-        tally: Mutex::new(Tally::default()),
-        forget: AtomicBool::new(false),
-        seed: AtomicU64::new(seed),
-        over: AtomicBool::new(false),
-        failed: AtomicBool::new(false),
-        running: AtomicBool::new(false),
-    });
+    let publisher = WeightPublisher::new(
+        Arc::clone(&shared),
+        reference,
+        chosen.updater,
+        chosen.weight_source,
+    );
+    let core = core(config, shared, publisher, chosen.sink, num_envs, seed);
     let shape = Shape {
         batcher: batcher.map(|batcher| batcher.of_envs(ids.total_envs)),
         trajs_per_write: config.trajs_per_write,
@@ -155,7 +141,38 @@ fn build<S: LastStage>(
         update_at_each_batch: config.update_at_each_batch,
     };
     let crew = Crew::new(plan.placement, crew);
-    Ok(Collector::new(Driver::new(crew, core, shape, stage)))
+    Ok(Collector::new(Driver::new(
+        crew,
+        Arc::new(core),
+        shape,
+        stage,
+    )))
+}
+
+fn core(
+    config: &CollectorConfig,
+    shared: Arc<Shared>,
+    publisher: WeightPublisher,
+    sink: Option<Box<dyn Sink>>,
+    num_envs: usize,
+    seed: u64,
+) -> Core {
+    Core {
+        ring: Arc::clone(&shared.ring),
+        shared,
+        publisher,
+        plan: config.plan(),
+        cat_results: config.cat_results,
+        preempting: config.preemptive_threshold.is_some(),
+        num_envs,
+        writer: sink.map(|sink| Arc::new(SinkWriter::new(sink))),
+        tally: Mutex::new(Tally::default()),
+        forget: AtomicBool::new(false),
+        seed: AtomicU64::new(seed),
+        over: AtomicBool::new(false),
+        failed: AtomicBool::new(false),
+        running: AtomicBool::new(false),
+    }
 }
 
 /// The columns of a frame, where policies write `columns`.

@@ -9,8 +9,3 @@ pub(crate) mod handle;
 mod profiling;
 pub(crate) mod sink_writer;
 pub(crate) mod stage;
-
-use std::time::Duration;
-
-/// How often a wait that can be given up asks whether it is.
-pub(crate) const SLICE: Duration = Duration::from_millis(100);

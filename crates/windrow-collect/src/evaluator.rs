@@ -2,6 +2,7 @@
 
 mod board;
 mod builder;
+mod choices;
 mod report;
 mod run;
 
@@ -15,7 +16,8 @@ use windrow_policy::Weights;
 
 use crate::CollectError;
 use board::{Reply, Shared};
-pub use builder::{BusyPolicy, EvaluatorBuilder};
+pub use builder::EvaluatorBuilder;
+pub use choices::BusyPolicy;
 pub use report::Evaluation;
 
 /// Runs whole episodes in environments of its own, with a policy of its own, in a thread of its own.

@@ -25,3 +25,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
+
+/// How often a wait that can be given up asks whether it is.
+pub(crate) const SLICE: std::time::Duration = std::time::Duration::from_millis(100);

@@ -12,6 +12,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 pub(crate) use column::rearranged;
 pub(crate) use frames::rebuilt;
+pub(crate) use gather::Move;
 pub(crate) use runs::{IDS, MASK, Marks, Rows, done_of, mask_of, one_each};
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, Tensor, TensorDict, TensorError};
@@ -101,14 +102,6 @@ struct Trajectory {
 struct Piece {
     start: usize,
     len: usize,
-}
-
-/// Frames to be copied: `len` of them, from place `from` to place `to`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Move {
-    pub(crate) from: usize,
-    pub(crate) to: usize,
-    pub(crate) len: usize,
 }
 
 impl Trajectory {

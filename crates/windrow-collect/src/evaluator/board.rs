@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use windrow_policy::Weights;
 
-use super::{BusyPolicy, Evaluation};
+use super::choices::BusyPolicy;
+use super::report::Evaluation;
 use crate::{CollectError, Handle};
 
 pub(super) type Outcome = Result<Evaluation, CollectError>;

@@ -4,58 +4,14 @@ use std::thread;
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_env::EnvFactory;
 use windrow_policy::{ExplorationType, Policy};
 
+use super::Evaluator;
 use super::board::Shared;
+use super::choices::{BusyPolicy, EnvMaker, Metrics, OnResult, PolicyChoice};
+use super::report::Evaluation;
 use super::run::{Recipe, Runner, Wanted};
-use super::{Evaluation, Evaluator};
 use crate::{CollectError, CollectorBuilder, WorkerError, WorkerFault};
-
-/// Makes the environments of an evaluator.
-pub(super) type EnvMaker = Arc<dyn EnvFactory + Send + Sync>;
-
-/// Gives a collector the policy that is to be evaluated. Done again whenever a collector is made anew.
-pub(super) type PolicyChoice = Box<dyn Fn(CollectorBuilder) -> CollectorBuilder + Send>;
-
-/// What metrics give.
-type Numbers = Result<Vec<(String, f64)>, Box<dyn std::error::Error + Send + Sync>>;
-
-/// Computes numbers from trajectories.
-pub(super) type Metrics = Box<dyn FnMut(&TensorDict) -> Numbers + Send>;
-
-/// Is told of every result.
-pub(super) type OnResult = Box<dyn FnMut(&Evaluation) + Send>;
-
-/// What [`Evaluator::trigger_eval`] does while an evaluation is running or queued.
-///
-/// ```
-/// use windrow_collect::{BusyPolicy, Evaluator};
-/// use windrow_policy::RandomPolicy;
-///
-/// let evaluator = Evaluator::builder("CartPole-v1")
-///     .policy(RandomPolicy::new())
-///     .busy_policy(BusyPolicy::Queue)
-///     .build()?;
-/// for step in 0..3 {
-///     assert!(evaluator.trigger_eval(None, Some(step))?);
-/// }
-/// for step in 0..3 {
-///     assert_eq!(evaluator.wait(None).unwrap()?.step, step);
-/// }
-/// # Ok::<(), windrow_collect::CollectError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum BusyPolicy {
-    /// The request is dropped, and the call says so.
-    #[default]
-    Skip,
-    /// The call fails.
-    Error,
-    /// The request waits for its turn. Each that waits holds a copy of its weights.
-    Queue,
-}
 
 /// Chooses what an [`Evaluator`] does. Everything is checked by [`build`](Self::build).
 ///

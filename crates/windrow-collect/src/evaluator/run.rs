@@ -9,10 +9,9 @@ use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_env::{EnvError, StepCounter, VecEnv};
 use windrow_policy::ExplorationType;
 
-use super::Evaluation;
 use super::board::{Job, Presence, Shared, Snapshot};
-use super::builder::{EnvMaker, Metrics, OnResult, PolicyChoice};
-use super::report::{About, DONE, Episodes, KEYS, MASK};
+use super::choices::{EnvMaker, Metrics, OnResult, PolicyChoice};
+use super::report::{About, DONE, Episodes, Evaluation, KEYS, MASK};
 use crate::build::entropy;
 use crate::{CollectError, Collector, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault};
 

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 use windrow_slab::{Lease, Ring};
 
 use crate::CollectError;
-use crate::deliver::SLICE;
 use crate::error::{WorkerError, WorkerFault};
 use crate::shared::LocalDesk;
 use crate::shared::desk::Desk;
+use crate::sync::SLICE;
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::sync::{Builder, JoinHandle};
 use crate::worker::Worker;

@@ -4,9 +4,8 @@ use std::fmt::Debug;
 
 use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
 
-use super::Move;
 use super::block::Block;
-use super::gather::{as_it_lies, gather};
+use super::gather::{Move, as_it_lies, gather};
 
 /// The frames of one leaf, one after another.
 pub(super) trait Column: Debug + Send + Sync {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tensordict::{DType, Entry, NestedKey, Tensor, TensorDict, TensorError};
 
-use super::Move;
 use super::block::Block;
 use super::column::{Column, column};
+use super::gather::Move;
 use super::runs::{DONE, IDS, MASK};
 
 /// Copied frames, each with its place in the order in which they came.

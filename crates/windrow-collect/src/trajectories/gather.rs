@@ -5,6 +5,14 @@
 
 use tensordict::{Element, Tensor, TensorError};
 
+/// Frames to be copied: `len` of them, from place `from` to place `to`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) len: usize,
+}
+
 /// Environments whose steps are written side by side, so that a cache line that was read is used whole.
 const BLOCK: usize = 8;
 

@@ -7,11 +7,11 @@ use windrow_policy::Weights;
 
 use super::Collector;
 use crate::config::hooks::Hooks;
-use crate::deliver::SLICE;
 use crate::deliver::handle::Handle;
 use crate::deliver::stage::LastStage;
 use crate::shared::orders::Restart;
 use crate::sync::Ordering;
+use crate::sync::SLICE;
 use crate::{CollectError, WorkerError};
 
 impl<S: LastStage> Collector<S> {

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::{Collector, Life};
-use crate::deliver::SLICE;
 use crate::deliver::background::Background;
 use crate::deliver::stage::LastStage;
+use crate::sync::SLICE;
 use crate::{CollectError, WorkerError};
 
 impl<S: LastStage> Collector<S> {
