@@ -1,4 +1,4 @@
-"""What is installed with an extra only."""
+"""Packages that come with an extra."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import importlib
 
 
 def torch(what: str) -> None:
-    """Whether torch and tensordict are there, which ``what`` needs.
+    """Checks that torch and tensordict, which ``what`` needs, are installed.
 
     Raises:
-        ImportError: naming the extra that brings them.
+        ImportError: one is not; the message names the extra that brings it.
     """
     for name in ("torch", "tensordict"):
         try:

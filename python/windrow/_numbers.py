@@ -1,4 +1,4 @@
-"""Numbers as arguments, of Python, numpy or torch."""
+"""Checks of numbers of Python, numpy or torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def whole(name: str, value: Any, least: int) -> int:
-    """A whole number that is ``least`` or more.
+    """``value`` as a whole number that is ``least`` or more.
 
     Raises:
-        TypeError: it is no whole number.
+        TypeError: it is not a whole number.
         ValueError: it is less.
     """
     try:
@@ -31,15 +31,15 @@ def at_least(least: int) -> Callable[[str, Any], int]:
 
 
 def whole_or_none(name: str, value: Any, least: int) -> int | None:
-    """As :func:`whole`, where there may be nothing."""
+    """As :func:`whole`; None stays None."""
     return None if value is None else whole(name, value, least)
 
 
 def real(name: str, value: Any) -> float:
-    """Any number.
+    """``value`` as a float.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not a number.
     """
     try:
         if isinstance(value, str):

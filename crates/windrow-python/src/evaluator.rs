@@ -1,4 +1,7 @@
-//! Evaluations beside a training, as `windrow.collectors.Evaluator` asks for them.
+//! Evaluations during training: the engine of `windrow.collectors.Evaluator`.
+//!
+//! Whole episodes run in a thread of the evaluator, which attaches to the interpreter where an environment, a policy or a
+//! function of the user's needs it. So every wait here first lets the interpreter go, and looks for signals meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +26,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<EvaluatorCore>()
 }
 
-/// What `windrow.collectors.Evaluator` has made of its arguments.
+/// The options that `windrow.collectors.Evaluator` passes, by the names of its arguments, and what it made of others.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Options<'py> {
@@ -38,7 +41,7 @@ struct Options<'py> {
     metrics_fn: Option<Bound<'py, PyAny>>,
     on_result: Option<Bound<'py, PyAny>>,
     shutdown_timeout: f64,
-    /// Whether environment and policy are made with the first evaluation.
+    /// Whether the first evaluation makes environment and policy, not the constructor.
     lazy: bool,
 }
 
@@ -46,13 +49,13 @@ struct Options<'py> {
 #[pyclass(module = "windrow._windrow", frozen)]
 struct EvaluatorCore {
     own: Own<Arc<Evaluator>>,
-    /// Whether whoever waited last was interrupted, as by Ctrl-C.
+    /// Whether the last wait was interrupted, as by Ctrl-C: the end of the evaluator is then not held up.
     interrupted: AtomicBool,
-    /// Knows what the engine holds of Python's.
+    /// Knows the Python objects that the engine holds.
     keeper: Keeper,
 }
 
-/// What the engine answers when it is asked for a result.
+/// A result or the error of an evaluation; `None` before there is one.
 type Answer = Option<Result<Evaluation, CollectError>>;
 
 #[pymethods]
@@ -92,6 +95,7 @@ impl EvaluatorCore {
         }
         let built = gil::wait_for_thread(py, "windrow-build", move || builder.build());
         if built.is_err() {
+            // A build that was interrupted may go on in its thread, and outlive this object.
             keeper.abandon();
         }
         let evaluator = built?.map_err(|error| error::to_py(py, &error))?;
@@ -118,7 +122,7 @@ impl EvaluatorCore {
         report(py, self.noted(result)?)
     }
 
-    /// Asks for an evaluation; whether it will take place.
+    /// Asks for an evaluation without waiting; returns whether it will take place.
     fn trigger(
         &self,
         py: Python<'_>,
@@ -132,8 +136,8 @@ impl EvaluatorCore {
             .map_err(|error| error::to_py(py, &error))
     }
 
-    /// The oldest result that was not read yet, waited for so many seconds, or as long as it takes; `None` at once where
-    /// there is none to come.
+    /// Waits for the oldest unread result, for so many seconds or as long as it takes; `None` at once if no evaluation is
+    /// pending.
     fn wait<'py>(
         &self,
         py: Python<'py>,
@@ -150,7 +154,7 @@ impl EvaluatorCore {
             let asked = Instant::now();
             let answer = evaluator.poll(now);
             let is_over = left.is_some_and(|left| left <= patience);
-            // No answer before the time is over: there is none to come.
+            // The engine waits as long as it is told to, unless nothing is pending.
             let is_idle = asked.elapsed() < now;
             (answer.is_some() || is_over || is_idle).then_some(answer)
         });
@@ -163,7 +167,8 @@ impl EvaluatorCore {
         Ok(self.here()?.pending())
     }
 
-    /// Ends what is running and forgets what is waiting, within so many seconds; as it was built where nothing is said.
+    /// Ends the running evaluation and drops waiting ones, within so many seconds; without a number, within
+    /// `shutdown_timeout`.
     #[pyo3(signature = (seconds=None))]
     fn shutdown(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let timeout = seconds
@@ -177,8 +182,8 @@ impl EvaluatorCore {
         }
     }
 
-    /// As [`shutdown`](Self::shutdown), where nobody is to be told of errors: those of evaluations that nobody has seen go to
-    /// `sys.unraisablehook`. Whether that was through in time; what is stuck ends when it comes back.
+    /// As [`shutdown`](Self::shutdown), where no error can be raised: errors of unread evaluations go to
+    /// `sys.unraisablehook`. Returns whether the evaluator ended in time; a stuck thread ends when its step returns.
     #[pyo3(signature = (seconds=None))]
     fn end(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<bool> {
         let timeout = seconds
@@ -189,16 +194,16 @@ impl EvaluatorCore {
         Ok(ended)
     }
 
-    /// Whether this is the process that the evaluator was made in: a child of fork has none of its threads.
+    /// Whether the evaluator was made in this process: a child of fork has none of its threads.
     fn belongs_here(&self) -> bool {
         self.own.belongs_here()
     }
 
-    /// What is done before the evaluator is freed: as [`end`](Self::end), whatever signals there are.
+    /// Ends the evaluator before it is freed: as [`end`](Self::end), but signals do not stop it.
     fn finalize(&self, py: Python<'_>) {
-        // The thread may need the lock of the interpreter to come to an end. What is stuck ends when it comes back.
+        // The thread may need the interpreter to end, so this lets it go. A stuck thread ends when its step returns.
         if let Some(evaluator) = self.own.here() {
-            // `KeyboardInterrupt` may be on its way through the function whose end this is.
+            // `KeyboardInterrupt` may be leaving the function that owned this evaluator.
             let _ = py.detach(|| match self.interrupted.load(Ordering::Relaxed) {
                 true => evaluator.shutdown_within(gil::IMPATIENCE),
                 false => evaluator.shutdown(),
@@ -213,22 +218,26 @@ impl EvaluatorCore {
 }
 
 impl EvaluatorCore {
+    /// The evaluator.
+    ///
+    /// # Errors
+    /// `RuntimeError` in a child of fork.
     fn here(&self) -> PyResult<&Arc<Evaluator>> {
         self.own.get("evaluator")
     }
 
-    /// The same, taking note of whether the wait for it was interrupted.
+    /// Notes whether a wait was interrupted, and passes its result on.
     fn noted<T>(&self, waited: PyResult<T>) -> PyResult<T> {
         self.interrupted.store(waited.is_err(), Ordering::Relaxed);
         waited
     }
 
+    /// Shuts the evaluator down; `Ok` in a child of fork, which has nothing to end.
     fn ended(
         &self,
         py: Python<'_>,
         timeout: Option<Duration>,
     ) -> PyResult<Result<(), CollectError>> {
-        // What belongs to another process is not this one's to end.
         let Some(evaluator) = self.own.here().map(Arc::clone) else {
             return Ok(Ok(()));
         };
@@ -238,12 +247,13 @@ impl EvaluatorCore {
         })
     }
 
-    /// Raises the oldest error of an evaluation that nobody has seen.
+    /// Raises the error of the oldest unread evaluation that failed.
     fn surface(&self, py: Python<'_>) -> PyResult<()> {
         let error = self.here()?.take_error();
         error.map_or(Ok(()), |error| Err(error::to_py(py, &error)))
     }
 
+    /// Sends errors of unread evaluations to `sys.unraisablehook`.
     fn show_errors(&self, py: Python<'_>) {
         while let Some(error) = self.own.here().and_then(|it| it.take_error()) {
             error::to_py(py, &error).write_unraisable(py, None);
@@ -254,7 +264,7 @@ impl EvaluatorCore {
 impl Drop for EvaluatorCore {
     fn drop(&mut self) {
         let _ = Python::try_attach(|py| {
-            // An error that is on its way through the function whose end this is.
+            // Python drops objects while an error is being raised: it must survive the calls below.
             let raised = PyErr::take(py);
             self.finalize(py);
             if let Some(raised) = raised {
@@ -264,13 +274,13 @@ impl Drop for EvaluatorCore {
     }
 }
 
-/// So many seconds, as the argument `name` has them.
+/// A duration of so many seconds, which the argument `name` gave.
 ///
 /// # Errors
-/// `ValueError` when that is less than 0, or no number.
+/// `ValueError` when it is negative or not a number.
 fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
     if seconds >= 0.0 {
-        // Infinity among others: a time beyond all clocks is no limit.
+        // Infinity, and other times that do not fit, mean no limit.
         return Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
     }
     Err(PyValueError::new_err(format!(
@@ -278,6 +288,10 @@ fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
     )))
 }
 
+/// The busy policy of this name.
+///
+/// # Errors
+/// `ValueError` naming those there are.
 fn busy_policy(name: &str) -> PyResult<BusyPolicy> {
     Ok(match name {
         "skip" => BusyPolicy::Skip,
@@ -291,7 +305,7 @@ fn busy_policy(name: &str) -> PyResult<BusyPolicy> {
     })
 }
 
-/// Figures of the user's own.
+/// Calls the user's function for more figures, with the frames of all episodes.
 fn measure(
     metrics: &Kept,
     trajectories: &TensorDict,
@@ -310,7 +324,7 @@ fn measure(
     })
 }
 
-/// Shows a result to the user; an error of theirs goes to `sys.unraisablehook`.
+/// Calls the user's function with a result; its error goes to `sys.unraisablehook`, since no caller waits for it.
 fn tell(on_result: &Kept, result: &Evaluation) {
     attach(|py| {
         let told = to_dict(py, result).and_then(|result| on_result.call1(py, (result,)));
@@ -320,6 +334,7 @@ fn tell(on_result: &Kept, result: &Evaluation) {
     });
 }
 
+/// A result as a dictionary, or the error of the evaluation as an exception.
 fn report<'py>(
     py: Python<'py>,
     result: Result<Evaluation, CollectError>,
@@ -330,6 +345,7 @@ fn report<'py>(
     }
 }
 
+/// Figures by name; counts are integers.
 fn to_dict<'py>(py: Python<'py>, result: &Evaluation) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
     for (name, value) in result.to_map() {

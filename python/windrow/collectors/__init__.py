@@ -1,4 +1,4 @@
-"""Collectors: a policy runs in environments, batches of experience come back."""
+"""Collectors run a policy in environments, and deliver batches of experience."""
 
 from windrow.collectors._base import BaseCollector
 from windrow.collectors._classes import (
@@ -20,7 +20,7 @@ from windrow.collectors._updaters import (
 )
 from windrow.modules import RandomPolicy
 
-# What classes of TorchRL are called, or were once.
+# Old and present names of TorchRL.
 DataCollectorBase = BaseCollector
 SyncDataCollector = Collector
 aSyncDataCollector = AsyncCollector

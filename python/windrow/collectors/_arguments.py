@@ -37,6 +37,7 @@ class CollectorArguments(Arguments):
         "frames in each batch, over all workers and environments; a list gives the share of each worker. Rounded up, with a "
         "warning, where environments that step together cannot share it evenly",
         check=_checks.shares,
+        engine=True,
     )
     total_frames: int | float | None = argument(
         "frames in all, a multiple of ``frames_per_batch``. Endless where it is negative or None",

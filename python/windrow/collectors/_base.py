@@ -105,8 +105,8 @@ class BaseCollector(TorchRLMethods, Control):
         self._returns_same, self._same = arguments.return_same_td, None
 
     def _options(self, arguments: CollectorArguments, choice: _policy.Choice) -> dict[str, Any]:
-        """The options of the engine: arguments that it takes as they are, and what is made of others."""
-        buffer, batch = arguments.replay_buffer, arguments.frames_per_batch
+        """The options of the engine: its configuration, in which arguments stand by their names, and objects."""
+        buffer = arguments.replay_buffer
         core = getattr(buffer, "_core", None)
         random_frames = max(0, int(arguments.init_random_frames or 0) - getattr(buffer, "write_count", 0))
         seed = self._workers.own_seed() if arguments.seed is None else arguments.seed
@@ -114,10 +114,9 @@ class BaseCollector(TorchRLMethods, Control):
         draws = not isinstance(choice.core, list) or bool(arguments.init_random_frames)
         config = {
             **arguments.for_engine(),
-            **self._workers.for_engine(),
+            "num_workers": self._workers.repeated,
             "placement": self._placement,
             "delivery": "synchronous" if self._sync else 1,
-            "frames_per_batch": batch,
             "init_random_frames": random_frames,
             "exploration_type": self._exploration,
             "seed": seed,
@@ -128,8 +127,8 @@ class BaseCollector(TorchRLMethods, Control):
         }
         return {
             "config": config,
-            "envs": config.pop("envs"),
-            "env_kwargs": config.pop("env_kwargs"),
+            "envs": self._workers.envs,
+            "env_kwargs": self._workers.env_kwargs,
             "policy": choice.core,
             "replay_buffer": core if isinstance(core, ReplayBufferCore) else None,
             "takes_writes": buffer is not None and not self._fills_buffer,

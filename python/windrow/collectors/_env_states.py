@@ -1,4 +1,4 @@
-"""What transforms of environments have gathered, such as statistics that observations are normalised with."""
+"""States of environments: what their transforms have gathered, such as statistics for normalising observations."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 
 def states_of(envs: list[Any]) -> dict[str, Any]:
-    """A copy of the state of each worker's environments, under ``"worker<i>"``; of one alone, without that. Those without any
-    have an empty one.
+    """A copy of the state of each worker's environments, under ``"worker<i>"`` where there are several workers. Environments
+    without a state have an empty one.
 
     Args:
-        envs: of each worker an environment, or what has made its environments, as ``made_together``.
+        envs: for each worker an environment, or a factory, whose environments are ``made_together``.
     """
     return _numbered([_numbered([_state_of(env) for env in _made(entry)]) for entry in envs])
 
 
 def load(envs: list[Any], states: Mapping[str, Any]) -> None:
-    """Has environments go on from what :func:`states_of` gave. Where there is nothing, nothing is changed.
+    """Gives environments states that :func:`states_of` returned. An empty state changes nothing.
 
     Raises:
-        ValueError: they are those of other environments.
+        ValueError: they are states of other environments.
     """
     for entry, state in _paired(envs, states):
         for env, own in _paired(_made(entry), state):
@@ -58,10 +58,10 @@ def _load(env: Any, state: Mapping[str, Any]) -> None:
     if not hasattr(env, "load_state_dict"):
         raise ValueError(f"env_state_dict of other environments: {env!r} has no state, got {sorted(state)}")
     if not isinstance(env, EnvBase):
-        # Transforms go on with the very tensors that they are given.
+        # Transforms keep the tensors that they are given.
         env.load_state_dict(copy.deepcopy(dict(state)))
     elif not _alike(env.state_dict(), state):
-        # The engine has taken the numbers over when the collector was built.
+        # The engine took the numbers over when the collector was built.
         raise ValueError(
             f"env_state_dict has other numbers than {env!r}: call its load_state_dict with it before the collector is built"
         )

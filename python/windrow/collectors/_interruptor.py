@@ -7,7 +7,7 @@ from windrow._windrow import CollectorCore
 
 
 class Interruptor:
-    """Cuts batches of the collectors that it was given to short, from any thread.
+    """Cuts batches short, from any thread: those of the collectors that were built with it.
 
     A batch that is being collected ends at its next step; those that follow have one step for each environment, until
     :meth:`start_collection`. A batch of one worker, or of workers side by side, keeps its shape: where no frame was recorded,
@@ -19,14 +19,14 @@ class Interruptor:
         self._cores: weakref.WeakSet[CollectorCore] = weakref.WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy cuts nothing short before it is given to a collector.
+        # A copy cuts nothing short until it is given to a collector.
         return {"_stopped": self._stopped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _cores=weakref.WeakSet())
 
     def register(self, core: CollectorCore) -> None:
-        """Takes one more collector in."""
+        """Adds a collector."""
         self._cores.add(core)
         core.cut(self._stopped)
 

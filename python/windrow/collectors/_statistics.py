@@ -13,7 +13,7 @@ from windrow.envs._batched import SerialEnv
 
 
 def frozen(make: Callable[..., Any]) -> Callable[..., Any]:
-    """``make``, with environments that use statistics, and gather none."""
+    """``make``, whose environments then use statistics, but gather none."""
 
     def made(**arguments: Any) -> Any:
         env = make(**arguments)
@@ -24,11 +24,11 @@ def frozen(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def freeze(env: Any) -> list[Callable[[], None]]:
-    """Lets ``env`` use the statistics that it has, or that others gather and it shares, and gather none itself: ``VecNorm``
-    of TorchRL, and wrappers of Gymnasium with ``update_running_mean``.
+    """Keeps ``env`` from gathering statistics; it goes on to use those it has or shares. Knows ``VecNorm`` of TorchRL, and
+    wrappers of Gymnasium with ``update_running_mean``.
 
     Returns:
-        What lets it gather them again.
+        Functions that let it gather again.
     """
     undo: list[Callable[[], None]] = []
     for part in _parts(env):
@@ -50,7 +50,7 @@ def _set_makers(env: SerialEnv, makers: list[Any]) -> None:
 
 
 def _parts(env: Any) -> Iterator[Any]:
-    """``env`` and what it consists of, each once."""
+    """``env`` and its parts, each once."""
     seen: dict[int, Any] = {}
     left = [env]
     while left:
@@ -66,7 +66,7 @@ def _inside(part: Any) -> list[Any]:
         return [make for make in part._makers if not is_function(make)]
     if isinstance(part, EnvBase):
         return [vars(part)[name] for name in ("base_env", "_name", "_env") if name in vars(part)]
-    # Whoever has an object of a library has imported it. Only such objects are asked: others may start a process for it.
+    # An object of a library is there only if the library was imported. Others are not asked: they may start a process for it.
     if "torchrl" in sys.modules:
         from torchrl.envs import Compose, TransformedEnv
         from torchrl.envs.common import _EnvWrapper

@@ -1,4 +1,4 @@
-"""Ways for weights to reach workers: names for one store, from which workers take the newest."""
+"""Weight updaters, by TorchRL's names: each publishes to the one store from which workers take the newest weights."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 class WeightUpdaterBase:
     """What :meth:`BaseCollector.update_policy_weights_` goes through.
 
-    Subclasses override what :meth:`push_weights` calls: ``_get_server_weights`` says where weights come from that are not given,
-    ``_maybe_map_weights`` what becomes of them, ``all_worker_ids`` and ``_skip_update`` whom they are for, and
-    ``_sync_weights_with_worker`` how they get there.
+    Subclasses override what :meth:`push_weights` calls: ``_get_server_weights`` returns weights where none are given,
+    ``_maybe_map_weights`` changes them, ``all_worker_ids`` and ``_skip_update`` choose workers, and
+    ``_sync_weights_with_worker`` publishes to them.
     """
 
     # Made when first used, since not every subclass calls an `__init__` of this class.
@@ -26,11 +26,11 @@ class WeightUpdaterBase:
         return []
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy serves no collector before it is given to one.
+        # A copy serves no collector until it is given to one.
         return {name: value for name, value in self.__dict__.items() if name != "_collectors"}
 
     def register_collector(self, collector: Any) -> None:
-        """Takes in a collector that weights are to reach."""
+        """Adds a collector, which weights are then published to."""
         self._collectors.add(collector)
 
     def register_post_hook(self, hook: Callable[[], None]) -> None:
@@ -39,7 +39,7 @@ class WeightUpdaterBase:
 
     @property
     def collector(self) -> Any:
-        """The collector that weights reach; None before there is one.
+        """The collector that weights are published to; None before one is registered.
 
         Raises:
             ValueError: there are several.
@@ -64,18 +64,18 @@ class WeightUpdaterBase:
     __call__ = push_weights
 
     def all_worker_ids(self) -> Any:
-        """The workers that weights are for; None where they are for all."""
+        """The workers that weights are for; None: all."""
         return None
 
     def _weights_for(self, given: Any) -> Any:
         return self._maybe_map_weights(self._get_server_weights() if given is None else given)
 
     def _get_server_weights(self) -> Any:
-        """Where weights come from that are not given: None means the module that the collector was built with."""
+        """The weights that are pushed where none are given; None: those of the module that the collector was built with."""
         return None
 
     def _maybe_map_weights(self, policy_or_weights: Any) -> Any:
-        """What is pushed instead of what was given."""
+        """The weights to push in place of ``policy_or_weights``."""
         return policy_or_weights
 
     def _skip_update(self, worker_id: Any) -> bool:
@@ -89,10 +89,10 @@ class WeightUpdaterBase:
 
 
 class VanillaWeightUpdater(WeightUpdaterBase):
-    """Copies weights: what collectors do without an updater.
+    """Copies weights, as collectors do without an updater.
 
     Args:
-        weight_getter: where weights come from when none are given.
+        weight_getter: returns weights where none are given.
         policy_weights: the same, as a TensorDict of parameters.
     """
 
@@ -109,8 +109,8 @@ class MultiProcessedWeightUpdater(VanillaWeightUpdater):
     """Copies weights once for all workers.
 
     Args:
-        get_server_weights: where weights come from when none are given.
-        policy_weights: not needed; weights of each device in TorchRL.
+        get_server_weights: returns weights where none are given.
+        policy_weights: no effect; in TorchRL, the weights of each device.
     """
 
     def __init__(self, *, get_server_weights: Callable[[], Any] | None = None, policy_weights: Any = None) -> None:
@@ -118,7 +118,7 @@ class MultiProcessedWeightUpdater(VanillaWeightUpdater):
 
 
 class RemoteModuleWeightUpdater(WeightUpdaterBase):
-    """Pushes weights that are given with each call; there is no module nearby to take them from."""
+    """Pushes the weights given with each call, and has none of its own."""
 
     def _get_server_weights(self) -> Any:
         raise ValueError("a RemoteModuleWeightUpdater needs the weights with each call")
@@ -128,9 +128,9 @@ class RayWeightUpdater(VanillaWeightUpdater):
     """Pushes weights to collectors that are actors of Ray, and waits until they have them.
 
     Args:
-        policy_weights: where weights come from when none are given.
-        remote_collectors: handles of the actors. Without them, the collectors of this process are served.
-        max_interval: not needed: every actor is pushed to.
+        policy_weights: weights to push where none are given.
+        remote_collectors: handles of the actors. Without them, weights go to the collectors of this process.
+        max_interval: no effect: every actor is pushed to.
     """
 
     def __init__(self, policy_weights: Any = None, remote_collectors: Any = None, max_interval: int = 0) -> None:
@@ -138,7 +138,7 @@ class RayWeightUpdater(VanillaWeightUpdater):
         self._actors = list(remote_collectors or [])
 
     def push_weights(self, policy_or_weights: Any = None, worker_ids: Any = None) -> None:
-        """Has the actors with the numbers ``worker_ids``, or all, take weights over, and waits for them."""
+        """Pushes weights to the actors ``worker_ids``, or to all, and waits until they have them."""
         if not self._actors:
             super().push_weights(policy_or_weights, worker_ids)
             return

@@ -56,6 +56,8 @@ class Workers:
         given: environments, ids and functions as the user gave them, one for each worker, or one for all.
         envs: the same, where functions keep what they make.
         count: number of workers.
+        env_kwargs: arguments of functions in ``envs``, for each worker or one for all.
+        repeated: how many workers use the only environment, where it is not a function.
         factories: functions that make a policy, one for each worker; None without ``policy_factory``.
 
     Args:
@@ -77,16 +79,11 @@ class Workers:
             repeated = None
         else:
             self.envs = [Factory(env, together=together) if is_function(env) else env for env in self.given]
-        # How many use the only environment, which is not a function.
-        self._repeated = repeated
-        self._kwargs = _environment_arguments(arguments.create_env_kwargs, self.count, self.envs)
+        self.repeated = repeated
+        self.env_kwargs = _environment_arguments(arguments.create_env_kwargs, self.count, self.envs)
         policies = policy_factories(arguments.policy_factory, self.count)
         # The engine makes one policy more, to learn names and shapes of its weights.
         self.factories = None if policies is None else [Factory(policy, first=True) for policy in policies]
-
-    def for_engine(self) -> dict[str, Any]:
-        """The engine's options."""
-        return {"envs": self.envs, "env_kwargs": self._kwargs, "num_workers": self._repeated}
 
     def env(self, worker: int) -> Any:
         """The environment of ``worker``, as it was given or made."""

@@ -1,4 +1,4 @@
-"""What is done to batches that collectors have delivered."""
+"""Functions for batches that collectors have delivered."""
 
 from windrow.data._postprocs import split_trajectories
 
