@@ -154,7 +154,7 @@ def test_attributes_of_the_first_worker() -> None:
         for ask in (collector.getattr_env, collector.getattr_policy, collector.getattr_rb):
             with pytest.raises(AttributeError, match="flavour"):
                 ask("flavour")
-        with pytest.raises(KeyError, match="there is 'policy' alone"):
+        with pytest.raises(KeyError, match="the only one is 'policy'"):
             collector.get_model("critic")
 
 

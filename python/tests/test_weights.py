@@ -87,7 +87,7 @@ def test_weights_that_make_no_sense_are_explained() -> None:
             source.update_policy_weights_(always(1), weights=always(1))
         with pytest.raises(KeyError, match="no model is called 'critic'"):
             source.update_policy_weights_(always(1), model_id="critic")
-        with pytest.raises(ValueError, match="weights_dict says all"):
+        with pytest.raises(ValueError, match="weights_dict names all weights"):
             source.update_policy_weights_(always(1), weights_dict={"policy": always(1)})
         with pytest.raises(ValueError, match="policy"):
             source.update_policy_weights_(nn.Linear(3, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from windrow._arguments import Check
@@ -128,3 +129,24 @@ def concatenation(cat_results: Any, *, sync: bool) -> str:
     if not sync:
         raise ValueError("cat_results makes no sense where each batch is one worker's")
     return {0: "flat", -1: "time"}.get(cat_results, cat_results)
+
+
+def model(model_id: str) -> None:
+    """Checks the id of a model.
+
+    Raises:
+        KeyError: there is no such model.
+    """
+    if model_id != "policy":
+        raise KeyError(f"no model is called {model_id!r}: the only one is 'policy'")
+
+
+def weights_by_id(weights: Mapping[str, Any]) -> Any:
+    """The weights of the only model, by its id.
+
+    Raises:
+        KeyError: there is no such model, or none is named.
+    """
+    for model_id in weights:
+        model(model_id)
+    return weights["policy"]

@@ -10,7 +10,7 @@ from typing import Any
 from windrow._arguments import outside, takes
 from windrow._numbers import whole
 from windrow._weights import WeightSource
-from windrow.collectors import _env_states
+from windrow.collectors import _checks, _env_states
 from windrow.collectors._interruptor import Interruptor
 from windrow.collectors._life import Life
 from windrow.collectors._profile import ProfileConfig
@@ -41,23 +41,23 @@ class Control(Life):
         weights_dict: Mapping[str, Any] | None = None,
         policy_weights: Any = None,
     ) -> None:
-        """Publishes weights as a new version, which each worker takes up with its next share of a batch.
+        """Publishes weights as a new version, which each worker uses from its next share of a batch on.
 
         Args:
             policy_or_weights: a module, a TensorDict of parameters, a ``state_dict``, or a dictionary from workers to these;
-                the module that the collector was built with where there is nothing.
+                by default the module that the collector was built with.
             weights: the same, by name.
             policy: a module.
-            worker_ids: the only workers that are to take these weights: numbers, or one.
+            worker_ids: publish to these workers only: numbers, or one.
             model_id: ``"policy"``, the only model there is.
             weights_dict: the weights of each model by its id.
-            policy_weights: what ``weights`` was called once.
+            policy_weights: the old name of ``weights``.
 
         Raises:
-            ValueError: weights were given twice, or are another policy's; there is no such worker.
+            ValueError: weights were given twice, or belong to another policy; there is no such worker.
             KeyError: there is no such model.
-            RuntimeError: there are no weights to be published; the module, which windrow has read, was changed in other ways
-                than by its weights.
+            RuntimeError: there are no weights to publish; or more than the weights of the module, which windrow has read, was
+                changed.
         """
         self._surface()
         given = _single_source(policy_or_weights, weights, policy, policy_weights, model_id, weights_dict)
@@ -73,13 +73,13 @@ class Control(Life):
 
     @property
     def policy_version(self) -> int:
-        """Version of the weights that were published last; 0 are those that the policy came with."""
+        """Version of the weights published last; 0 before the first were."""
         self._raise_background()
         return int(self._core.stats()["policy_version"])
 
     @property
     def weight_updater(self) -> Any:
-        """What :meth:`update_policy_weights_` goes through, if it is not the collector itself."""
+        """The updater that :meth:`update_policy_weights_` goes through; None without one."""
         return self._updater
 
     @weight_updater.setter
@@ -100,7 +100,7 @@ class Control(Life):
         episodes. Returns the seed of the last environment.
 
         Raises:
-            TypeError: the seed is no whole number.
+            TypeError: the seed is not a whole number.
             ValueError: it is negative.
             RuntimeError: the collector was shut down.
         """
@@ -113,10 +113,10 @@ class Control(Life):
 
         Args:
             index: a flag for each worker or environment, all of them True.
-            reset_idx: the same, as collectors with several workers call it.
+            reset_idx: the same, by its name in TorchRL's collectors with several workers.
 
         Raises:
-            RuntimeError: only some of them are to be reset, or the collector was shut down.
+            RuntimeError: a flag is False, or the collector was shut down.
         """
         index = reset_idx if index is None else index
         if index is not None and not (isinstance(index, (list, tuple)) and all(index)):
@@ -126,9 +126,9 @@ class Control(Life):
         self._core.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on later: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool``, ``policy_state_dict``
-        and ``env_state_dict``, what transforms of environments have gathered: of the only worker, or under ``"worker<i>"`` of
-        each. Simulators are not saved. A batch that waits until a limiter lets it be written counts."""
+        """What a later run needs to go on: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool``,
+        ``policy_state_dict`` and ``env_state_dict``. The last holds what transforms of environments have gathered, under
+        ``"worker<i>"`` where there are several workers. Simulators are not saved. A batch that waits for a limiter counts."""
         self._raise_background()
         state = self._core.state_dict().to_dict()
         state["env_state_dict"] = _env_states.states_of(self._workers.envs)
@@ -136,10 +136,10 @@ class Control(Life):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **_: Any) -> None:
-        """Goes on from a saved state, with new episodes in every environment. Nothing is changed when that fails.
+        """Goes on from a saved state, with new episodes in every environment. An error changes nothing.
 
         Raises:
-            ValueError: it is the state of another kind of collector, of another policy or of other environments.
+            ValueError: the state belongs to another kind of collector, another policy or other environments.
         """
         self._raise_background()
         state = dict(state_dict)
@@ -158,11 +158,10 @@ class Control(Life):
         """Figures since the start, by name.
 
         Args:
-            workers: ``"aggregate"`` are those of the collector, ``"per_worker"`` those of each worker, as
-                ``"worker_<i>/<name>"``: ``frames`` that it has collected, also those that were not delivered, ``parts`` of
-                batches that they filled, ``restarts`` after it had failed, whether it is ``alive``, how many seconds it has
-                ``waited``, the ``policy_version`` that has acted last, and its ``policy_lag`` behind the newest.
-                ``"both"`` are all of them.
+            workers: ``"aggregate"``: figures of the collector. ``"per_worker"``: of each worker, as ``"worker_<i>/<name>"``:
+                ``frames`` it has collected, delivered or not; ``parts`` of batches it has filled; ``restarts`` after failures;
+                whether it is ``alive``; seconds it has ``waited``; the ``policy_version`` that acted last, and its
+                ``policy_lag`` behind the newest. ``"both"``: all of them.
 
         Raises:
             ValueError: ``workers`` is none of these.
@@ -179,13 +178,13 @@ class Control(Life):
         return figures
 
     def losses(self) -> list[str]:
-        """What happened to workers that were lost without ending the collector, since this was last asked."""
+        """Errors of workers that were lost without ending the collector, since the last call."""
         self._raise_background()
         return self._core.take_losses()
 
     @property
     def policy_backend(self) -> str:
-        """Who evaluates the policy: ``"native"`` in Rust, ``"torch"`` in Python."""
+        """``"native"``: Rust evaluates the policy; ``"torch"``: Python does."""
         return self._core.policy_backend()
 
     @property
@@ -200,26 +199,26 @@ class Control(Life):
 
     @property
     def total_frames(self) -> int | float:
-        """Frames in all; infinite where the collector is endless."""
+        """Frames in all; infinite if the collector is endless."""
         total = self._core.stats()["total_frames"]
         return float("inf") if total is None else int(total)
 
     @property
     def replay_buffer(self) -> Any:
-        """Where batches go, if they are not delivered."""
+        """The buffer that batches are written to; None if they are delivered."""
         return self._replay_buffer
 
     @property
     def interruptor(self) -> Interruptor | None:
-        """What can cut batches short."""
+        """The interruptor that can cut batches short; None without one."""
         return self._interruptor
 
     @property
     def worker_idx(self) -> int:
-        """The number that was given to this collector.
+        """The number given to this collector.
 
         Raises:
-            RuntimeError: none was.
+            RuntimeError: none was given.
         """
         if self._worker_idx is None:
             raise RuntimeError("worker_idx was not given to this collector")
@@ -243,13 +242,13 @@ class Control(Life):
         self._profile = config
 
     def disable_profile(self) -> None:
-        """Ends the recording, and writes what there is."""
+        """Ends the recording, and writes the traces."""
         self._raise_background()
         self._core.disable_profile()
 
     @property
     def profile_config(self) -> ProfileConfig | None:
-        """What :meth:`enable_profile` was called with."""
+        """The arguments of :meth:`enable_profile`; None before it was called."""
         return self._profile
 
     def profile_summary(self) -> dict[int, dict[str, float]]:
@@ -261,18 +260,16 @@ class Control(Life):
 def _single_source(
     positional: Any, weights: Any, policy: Any, policy_weights: Any, model_id: str | None, by_id: Mapping[str, Any] | None
 ) -> Any:
+    """The only one of these that was given; None if none was."""
     given = [source for source in (positional, weights, policy, policy_weights) if source is not None]
     if by_id is not None:
         if given or model_id is not None:
-            raise ValueError("weights_dict says all: leave model_id and other weights out")
-        strange = sorted(set(by_id) - {"policy"})
-        if strange:
-            raise KeyError(f"no model is called {strange[0]!r}: there is 'policy' alone")
-        return by_id["policy"]
+            raise ValueError("weights_dict names all weights: leave model_id and other weights out")
+        return _checks.weights_by_id(by_id)
     if len(given) > 1:
         raise ValueError(f"expected weights from one source, got {len(given)}")
-    if model_id not in (None, "policy"):
-        raise KeyError(f"no model is called {model_id!r}: there is 'policy' alone")
+    if model_id is not None:
+        _checks.model(model_id)
     if policy_weights is not None:
         warnings.warn("policy_weights is called weights now", DeprecationWarning, stacklevel=outside())
     return given[0] if given else None

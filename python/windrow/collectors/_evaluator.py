@@ -11,7 +11,7 @@ from windrow._arguments import Arguments, Check, argument, ignored, outside, tak
 from windrow._exploration import name_of
 from windrow._numbers import at_least
 from windrow._windrow import EvaluatorCore
-from windrow.collectors import _patience
+from windrow.collectors import _checks, _patience
 from windrow.collectors._arguments import Device
 from windrow.collectors._workers import Factory, device_of, is_function, policy_factories
 
@@ -115,13 +115,13 @@ class Evaluator:
     Results are dictionaries: ``eval/reward`` is the mean return of the episodes, beside ``eval/reward_std``,
     ``eval/num_episodes``, ``eval/episode_length``, ``eval/fps``, ``eval/step`` and ``eval/policy_version``.
 
-    An evaluation that fails has its error as its result, whether its environment, its policy or ``metrics_fn`` raised it. One
-    whose result was not read raises it at the next call of :meth:`evaluate`, :meth:`trigger_eval` or :meth:`shutdown`; where
-    there is none before the end of the evaluator, it is shown to ``sys.unraisablehook``. The next evaluation starts over.
+    If the environment, the policy or ``metrics_fn`` raises an error, that error is the result. If nobody reads the result, the
+    next call of :meth:`evaluate`, :meth:`trigger_eval` or :meth:`shutdown` raises it; without such a call, the end of the
+    evaluator passes it to ``sys.unraisablehook``. The next evaluation starts over.
 
-    It uses statistics that its environment shares with those of training, such as TorchRL's ``VecNorm`` or Gymnasium's
-    ``NormalizeObservation`` gather, and does not change them; those of an environment of its own stay what they were made
-    with. A module acts in evaluation mode, as after ``module.eval()``.
+    The evaluator uses statistics that its environment shares with training environments, such as those of TorchRL's ``VecNorm``
+    or Gymnasium's ``NormalizeObservation``, but does not change them; statistics of its own environment stay as they were made.
+    A module acts in evaluation mode, as after ``module.eval()``.
 
     Raises:
         ValueError: an argument makes no sense.
@@ -173,9 +173,8 @@ class Evaluator:
         """Evaluates, and waits for the result.
 
         Args:
-            weights: a module, a TensorDict of parameters or a ``state_dict``; those that the policy has by now where there is
-                nothing.
-            step: what is reported as ``step``; evaluations are counted where there is nothing.
+            weights: a module, a TensorDict of parameters or a ``state_dict``; by default those that the policy has now.
+            step: the ``step`` of the result; by default a count of evaluations.
             weights_dict: ``{"policy": weights}``.
 
         Raises:
@@ -188,7 +187,7 @@ class Evaluator:
     def trigger_eval(
         self, weights: Any = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None
     ) -> bool:
-        """As :meth:`evaluate`, without waiting: whether the evaluation takes place.
+        """As :meth:`evaluate`, without waiting; returns whether the evaluation takes place.
 
         Raises:
             RuntimeError: another one is running, and ``busy_policy`` is ``"error"``.
@@ -196,17 +195,16 @@ class Evaluator:
         return self._core.trigger(self._weights(weights, weights_dict), self._number(step))
 
     def poll(self, timeout: float = 0) -> dict[str, Any] | None:
-        """The oldest result that was not read yet; None if there is none within ``timeout`` seconds, and at once where nothing
-        is pending.
+        """Waits for the oldest unread result, for ``timeout`` seconds; returns None after that, or at once if nothing is pending.
 
         Raises:
-            ValueError: ``timeout`` is less than 0, or no number.
+            ValueError: ``timeout`` is negative or not a number.
             WorkerError: the environment or the policy raised an error in this evaluation.
         """
         return self._core.wait(timeout)
 
     def wait(self, timeout: float | None = None) -> dict[str, Any] | None:
-        """As :meth:`poll`, for as long as it takes. None where nothing is pending."""
+        """As :meth:`poll`, but waits as long as it takes by default."""
         return self._core.wait(timeout)
 
     @property
@@ -242,15 +240,15 @@ class Evaluator:
         self._step = int(state_dict["step"])
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Ends what is running at its next step, and forgets what is waiting.
+        """Ends the running evaluation at its next step, and drops waiting ones.
 
         Args:
-            timeout: seconds that it may take; ``shutdown_timeout`` where nothing is said. While ``KeyboardInterrupt`` is being
-                handled, or leaves a ``with`` statement, that is a fraction of a second: a step that does not come back is left
-                behind with its thread, as a warning or a note of the exception says.
+            timeout: seconds that it may take; ``shutdown_timeout`` by default. While ``KeyboardInterrupt`` is being handled, or
+                leaves a ``with`` statement, that is a fraction of a second: a step that does not return is left behind with its
+                thread, and a warning or a note of the exception says so.
 
         Raises:
-            RuntimeError: that took longer. The thread ends when it comes back.
+            RuntimeError: it took longer. The thread ends when the step returns.
         """
         try:
             if timeout is not None or not _patience.is_interrupted():
@@ -261,7 +259,7 @@ class Evaluator:
             self._thaw()
 
     def _thaw(self) -> None:
-        """Lets an environment that was handed over gather statistics again, as before."""
+        """Lets the user's environment gather statistics again."""
         while self._undo:
             self._undo.pop()()
 
@@ -272,7 +270,7 @@ class Evaluator:
         if error is None:
             self.shutdown()
             return
-        # An error that leaves the context is the one to be seen.
+        # The error that leaves the context is the one to show.
         if not self._core.end(_patience.IMPATIENCE if isinstance(error, KeyboardInterrupt) else None):
             error.add_note(_patience.left_behind(type(self).__name__))
         self._thaw()
@@ -284,8 +282,8 @@ class Evaluator:
         )
 
     def __del__(self) -> None:
-        # Before the garbage collector takes an environment and a policy apart that refer to the evaluator. There is no core
-        # where it could not be built.
+        # Before the garbage collector clears an environment and a policy that refer to the evaluator. Without a core, the
+        # constructor has failed.
         core = getattr(self, "_core", None)
         if core is not None:
             core.finalize()
@@ -306,11 +304,9 @@ class Evaluator:
         return number
 
     def _weights(self, weights: Any, by_id: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        if by_id is not None:
-            strange = sorted(set(by_id) - {"policy"})
-            if strange:
-                raise KeyError(f"no model is called {strange[0]!r}: there is 'policy' alone")
-            weights = by_id.get("policy") if weights is None else weights
+        if by_id:
+            own = _checks.weights_by_id(by_id)
+            weights = own if weights is None else weights
         if weights is None:
             weights = self._source
         return None if weights is None else _weights.widened(_weights.weights_of(weights))
@@ -337,7 +333,7 @@ def _environment(given: Any) -> Any:
 
 
 def _with_env(factory: Any, env: Any) -> Any:
-    """``factory`` as a function without arguments, which gives it the environment that was made before where it wants one."""
+    """``factory`` as a function without arguments, which passes the environment on if ``factory`` requires one."""
     if not callable(factory) or not _wants_argument(factory):
         return factory
 
@@ -358,7 +354,7 @@ def _wants_argument(function: Callable[..., Any]) -> bool:
 
 @atexit.register
 def _end_all() -> None:
-    """Ends what is still alive: threads that need the interpreter must be through before it is."""
+    """Ends living evaluators: their threads need the interpreter, and must end before it does."""
     deadline = time.monotonic() + _patience.at_exit()
     for evaluator in list(_ALIVE):
         evaluator._core.end(max(deadline - time.monotonic(), 0.1))

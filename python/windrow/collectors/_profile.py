@@ -9,15 +9,15 @@ _NO_TORCH = "the phases of windrow's own loop are recorded, not the operations o
 
 
 class ProfileConfig(Arguments):
-    """Which workers are profiled, and for how long.
+    """Which workers are profiled, and for how many batches.
 
     Raises:
         ValueError: nothing would be recorded, or a number is negative.
     """
 
     workers: Sequence[int] = argument("numbers of workers", default=(0,), check=lambda _, workers: list(workers or [0]))
-    num_rollouts: int = argument("batches after which a worker is no longer looked at", default=3, check=at_least(1))
-    warmup_rollouts: int = argument("how many of these are not recorded", default=1, check=at_least(0))
+    num_rollouts: int = argument("profile a worker for so many batches", default=3, check=at_least(1))
+    warmup_rollouts: int = argument("how many of these are not recorded, at the start", default=1, check=at_least(0))
     save_path: str | Path | None = argument(
         "of the trace; ``{worker_idx}`` stands for the number of the worker. Its folder is made", default=None
     )
@@ -37,11 +37,11 @@ class ProfileConfig(Arguments):
             )
 
     def template(self) -> str:
-        """The path before the number of a worker is filled in."""
+        """The path, with ``{worker_idx}`` for the number of a worker."""
         return "./collector_profile_{worker_idx}.json" if self.save_path is None else str(self.save_path)
 
     def get_save_path(self, worker_idx: int) -> str:
-        """Where the trace of worker ``worker_idx`` goes."""
+        """The path of the trace of worker ``worker_idx``."""
         return self.template().replace("{worker_idx}", str(worker_idx))
 
     def should_profile_worker(self, worker_idx: int) -> bool:

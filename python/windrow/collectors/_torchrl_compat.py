@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from windrow._windrow import CollectorCore
+from windrow.collectors import _checks
 from windrow.collectors._workers import Workers
 
 #: A name, or a key in brackets after one.
@@ -72,35 +73,34 @@ class TorchRLMethods:
             KeyError: another one is asked for.
             ValueError: actions are random.
         """
-        if model_id != "policy":
-            raise KeyError(f"no model is called {model_id!r}: there is 'policy' alone")
+        _checks.model(model_id)
         policy = self._policy_of(0)
         if policy is None:
             raise ValueError("the collector acts at random: there is no policy")
         return policy
 
     def get_distant_attr(self, attr: str) -> Any:
-        """What a path such as ``"env.batch_size"`` or ``"policy.layers[0].weight"`` leads to: from the collector itself where
-        it has one worker in the caller's thread, otherwise a list with an entry for each worker, which has ``env``,
-        ``policy``, ``replay_buffer``, ``worker_idx`` and ``stats()``. It can be asked in a pause, too.
+        """Follows a path such as ``"env.batch_size"`` or ``"policy.layers[0].weight"``, also in a pause.
+
+        A collector with one worker in the caller's thread follows it from itself. Others follow it from each worker, which has
+        ``env``, ``policy``, ``replay_buffer``, ``worker_idx`` and ``stats()``, and return a list.
 
         Raises:
             AttributeError: the path leads nowhere.
-            ValueError: it is no path.
+            ValueError: it is not a path.
         """
-        # Also in a pause, when what it leads to stands still.
         self._raise_background()
         if self._direct:
             return _resolve(self, attr)
         return [_resolve(worker, attr) for worker in self._each_worker()]
 
     def cascade_execute(self, attr_path: str, *args: Any, **kwargs: Any) -> Any:
-        """Calls what a path from the collector itself leads to, such as ``"replay_buffer.empty"``; what cannot be called is
-        returned.
+        """Follows a path from the collector, such as ``"replay_buffer.empty"``, and calls what it finds, or returns it if it
+        cannot be called.
 
         Raises:
             AttributeError: the path leads nowhere.
-            ValueError: it is no path, or arguments are given for what cannot be called.
+            ValueError: it is not a path, or arguments are given for what cannot be called.
         """
         found = _resolve(self, attr_path)
         if callable(found):
@@ -115,11 +115,10 @@ class TorchRLMethods:
         list_of_args: Sequence[Sequence[Any]] | None = None,
         list_of_kwargs: Sequence[dict[str, Any]] | None = None,
     ) -> list[Any]:
-        """Calls the method that a path leads to, once for each entry of the lists, and returns what it returns.
+        """Follows a path to a method, calls it once for each entry of the lists, and returns the results.
 
-        Where the collector has one worker in the caller's thread, the path begins at the collector. Otherwise it begins at
-        each worker in turn, which has ``update_policy_weights_(weights)`` and what :meth:`get_distant_attr` names, and there
-        is an entry for each worker.
+        In a collector with one worker in the caller's thread, the path begins at the collector. In others, entry ``i`` is for
+        worker ``i``, which has ``update_policy_weights_(weights)`` and what :meth:`get_distant_attr` names.
 
         Args:
             method_name: such as ``"update_policy_weights_"`` or ``"env.render"``.
@@ -127,7 +126,7 @@ class TorchRLMethods:
             list_of_kwargs: arguments of each call, by name.
 
         Raises:
-            ValueError: the lists are not as long as each other, or as there are workers.
+            ValueError: the lists differ in length, or do not have an entry for each worker.
             AttributeError: the path leads nowhere, or to what cannot be called.
         """
         self._surface()
@@ -146,7 +145,7 @@ class TorchRLMethods:
         return [method(*args, **kwargs) for method, args, kwargs in zip(methods, all_args, all_kwargs, strict=True)]
 
     def receive_weights(self, policy_or_weights: Any = None, *, weights: Any = None, policy: Any = None) -> None:
-        """The same as :meth:`update_policy_weights_`: whoever sends weights and whoever receives them are in one process."""
+        """The same as :meth:`update_policy_weights_`: sender and receiver are in one process."""
         self.update_policy_weights_(policy_or_weights, weights=weights, policy=policy)
 
     def set_post_collect_hook(self, hook: Callable[[Any], object] | None) -> None:
@@ -188,7 +187,7 @@ class _Worker:
 
 
 def _resolve(target: Any, path: str) -> Any:
-    """What ``path`` leads to from ``target``: names with dots between them, and keys in brackets."""
+    """Follows ``path`` from ``target``: names with dots between them, and keys in brackets."""
     if not _PATH.fullmatch(path):
         raise ValueError(f"expected a path such as 'env.transform[0]', got {path!r}")
     for name, key in _STEP.findall(path):
