@@ -118,6 +118,24 @@ def documentation(declaration: Any) -> str:
     return "\n".join(["Args:", *(textwrap.fill(line, 120, initial_indent="    ", subsequent_indent=" " * 8) for line in lines)])
 
 
+def instance_of(kind: type) -> Check:
+    """A check that a value is of a class of windrow.
+
+    Raises:
+        TypeError: it is not.
+    """
+
+    def check(name: str, value: Any) -> Any:
+        if not isinstance(value, kind):
+            module = ".".join(kind.__module__.split(".")[:2])
+            article = "an" if kind.__name__[0] in "AEIOU" else "a"
+            got = f"{type(value).__module__}.{type(value).__name__}"
+            raise TypeError(f"expected {article} {kind.__name__} of {module} as {name}, got {got}")
+        return value
+
+    return check
+
+
 def warn_ignored(name: str, value: Any, holds: Any, why: str) -> None:
     """Warns of an argument without effect, at the caller's line. The value that holds anyway, and None, need no warning."""
     # Of one type, since 0 is no False, and since tensors do not compare.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from windrow._arguments import Arguments, argument, ignored
+from windrow._arguments import Arguments, argument, ignored, instance_of
 from windrow._numbers import at_least
 from windrow.collectors import _checks
 from windrow.collectors._interruptor import Interruptor
@@ -100,17 +100,14 @@ class CollectorArguments(Arguments):
     return_same_td: bool = argument(
         "deliver the same TensorDict every time, with new values: those of the batch before are overwritten", default=False
     )
-    reset_when_done: bool = argument(
-        "True: an ended episode is always followed by a new one", default=True, check=_checks.always_reset
-    )
+    reset_when_done: bool = argument("True: an ended episode is always followed by a new one", default=True)
     set_truncated: bool = argument("mark the last step of each batch as truncated", default=False, engine=True)
     interruptor: Interruptor | None = argument(
-        "an :class:`Interruptor` that can cut batches short", default=None, check=_checks.interruptor
+        "an :class:`Interruptor` that can cut batches short", default=None, check=instance_of(Interruptor)
     )
     replay_buffer: Any = argument(
         "has a method ``extend``, which takes the batches; iteration then yields None for each",
         default=None,
-        check=_checks.extendable,
     )
     trust_policy: bool | None = argument(
         "assume that the policy maps a TensorDict to a TensorDict, whatever its signature", default=False, check=_checks.truth
@@ -174,7 +171,7 @@ class CollectorArguments(Arguments):
         engine=True,
     )
     placement: Literal["inline", "threads"] | None = argument(
-        "where workers run, in place of what the class says", default=None, check=_checks.placement
+        "where workers run, in place of what the class says", default=None
     )
 
     use_buffers: bool | None = ignored("batches are always written in place", default=True)
@@ -189,6 +186,10 @@ class CollectorArguments(Arguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.reset_when_done:
+            raise ValueError("reset_when_done=False: an ended episode is always followed by a new one")
+        if self.replay_buffer is not None and not hasattr(self.replay_buffer, "extend"):
+            raise TypeError(f"expected a replay_buffer with a method extend, got {type(self.replay_buffer).__name__}")
         if self.replay_buffer is not None and self.return_same_td:
             raise TypeError("return_same_td makes no sense with a replay_buffer, which keeps its own copy")
         if self.traj_format is not None and self.trajs_per_batch is None:

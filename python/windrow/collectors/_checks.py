@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from windrow._arguments import Check
-from windrow.collectors._interruptor import Interruptor
 
 
 def frames(name: str, value: Any) -> int | None:
@@ -56,51 +55,6 @@ def truth(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def placement(name: str, value: Any) -> str:
-    """Where workers run.
-
-    Raises:
-        ValueError: it is unknown.
-    """
-    if value not in ("inline", "threads"):
-        raise ValueError(f'{name} must be "inline" or "threads", got {value!r}')
-    return value
-
-
-def always_reset(name: str, value: Any) -> bool:
-    """True.
-
-    Raises:
-        ValueError: anything else is asked for.
-    """
-    if not value:
-        raise ValueError(f"{name}=False: an ended episode is always followed by a new one")
-    return True
-
-
-def extendable(name: str, value: Any) -> Any:
-    """A replay buffer.
-
-    Raises:
-        TypeError: it has no method ``extend``.
-    """
-    if not hasattr(value, "extend"):
-        raise TypeError(f"expected a {name} with a method extend, got {type(value).__name__}")
-    return value
-
-
-def interruptor(name: str, value: Any) -> Interruptor:
-    """An :class:`Interruptor`.
-
-    Raises:
-        TypeError: it is something else.
-    """
-    if not isinstance(value, Interruptor):
-        kind = f"{type(value).__module__}.{type(value).__name__}"
-        raise TypeError(f"expected an Interruptor of windrow.collectors as {name}, got {kind}")
-    return value
-
-
 def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
     """A check of what only collectors with several workers choose.
 
@@ -122,13 +76,12 @@ def concatenation(cat_results: Any, *, sync: bool) -> str:
     Raises:
         ValueError: it is unknown, or each batch is one worker's.
     """
-    if cat_results is None:
-        return "flat"
-    if cat_results != "stack" and (isinstance(cat_results, bool) or cat_results not in (0, -1)):
+    names = {None: "flat", 0: "flat", -1: "time", "stack": "stack"}
+    if isinstance(cat_results, bool) or cat_results not in names:
         raise ValueError(f'cat_results must be "stack", 0 or -1, got {cat_results!r}')
-    if not sync:
+    if not sync and cat_results is not None:
         raise ValueError("cat_results makes no sense where each batch is one worker's")
-    return {0: "flat", -1: "time"}.get(cat_results, cat_results)
+    return names[cat_results]
 
 
 def model(model_id: str) -> None:

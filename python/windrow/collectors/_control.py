@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from windrow._arguments import outside, takes
+from windrow._arguments import instance_of, outside, takes
 from windrow._numbers import whole
 from windrow._weights import WeightSource
 from windrow.collectors import _checks, _env_states
@@ -86,12 +86,9 @@ class Control(Life):
     def weight_updater(self, updater: Any) -> None:
         if callable(updater) and not isinstance(updater, WeightUpdaterBase):
             updater = updater()
-        if updater is not None and not isinstance(updater, WeightUpdaterBase):
-            kind = f"{type(updater).__module__}.{type(updater).__name__}"
-            raise TypeError(f"expected a WeightUpdaterBase of windrow.collectors as weight_updater, got {kind}")
-        self._updater = updater
         if updater is not None:
-            updater.register_collector(self)
+            instance_of(WeightUpdaterBase)("weight_updater", updater).register_collector(self)
+        self._updater = updater
 
     # Seeds and states
 

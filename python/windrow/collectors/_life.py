@@ -11,15 +11,12 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Self
 
+from windrow._arguments import outside, warn_ignored
 from windrow._failure import Failure
-from windrow._passed_over import Fixed, outside, pass_over
 from windrow._windrow import CollectorCore
 from windrow.collectors import _patience
 
 _ALIVE: weakref.WeakSet[Life] = weakref.WeakSet()
-
-#: Arguments of TorchRL's ``shutdown`` that change nothing here.
-_WITHOUT_EFFECT: dict[str, Fixed] = {"close_env": (True, "environments that were made for the collector end with it")}
 
 
 class Life(Iterator[Any]):
@@ -84,7 +81,7 @@ class Life(Iterator[Any]):
         if not self._core.belongs_here():
             # What belongs to another process is not this one's to end.
             return
-        pass_over("shutdown", {"close_env": close_env}, _WITHOUT_EFFECT)
+        warn_ignored("close_env", close_env, True, "environments that were made for the collector end with it")
         if timeout is None and _patience.is_interrupted():
             if not self._leave(_patience.IMPATIENCE):
                 warnings.warn(_patience.left_behind(type(self).__name__), RuntimeWarning, stacklevel=outside())
