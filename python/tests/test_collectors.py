@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from environments import cartpole
 from windrow import collectors
 from windrow.collectors import (
     AsyncCollector,
+    BaseCollector,
     Collector,
     Interruptor,
     MultiAsyncCollector,
@@ -376,3 +378,67 @@ def test_what_has_no_effect_is_told_at_the_line_that_says_it(kind) -> None:
     assert told[0].filename == __file__
     with pytest.raises(TypeError, match=f"{kind.__name__} has no argument frames_per_batches"):
         kind(cartpole, frames_per_batch=20, frames_per_batches=20)
+
+
+@pytest.mark.parametrize("place", ["postproc", "pre_collect_hook", "post_collect_hook"])
+@pytest.mark.parametrize("placement", ["inline", "threads"])
+@pytest.mark.parametrize("ask", [next, BaseCollector.rollout, lambda collector: collector.pause().__enter__()])
+def test_a_hook_that_would_wait_for_itself_is_told(place: str, placement: str, ask) -> None:
+    told: list[str] = []
+
+    def asks(*batch):
+        with pytest.raises(RuntimeError) as caught:
+            ask(collector)
+        told.append(str(caught.value))
+        return batch[0] if batch else None
+
+    collector = Collector(cartpole, frames_per_batch=10, total_frames=20, placement=placement, **{place: asks})
+    assert len(list(collector)) == 2
+    assert len(told) == 2 and all("from within its own hooks" in message for message in told)
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("placement", ["inline", "threads"])
+def test_a_hook_can_end_the_collector(started: bool, placement: str) -> None:
+    frames: list[int] = []
+
+    def ends(batch):
+        frames.append(batch.numel())
+        collector.shutdown()
+        return batch
+
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+    arguments = {"replay_buffer": buffer} if started else {}
+    collector = Collector(cartpole, frames_per_batch=10, placement=placement, postproc=ends, **arguments)
+    if started:
+        collector.start()
+        while collector.is_running():
+            time.sleep(0.001)
+        assert buffer.write_count == 10
+    else:
+        assert [batch.numel() for batch in (next(collector),)] == [10]
+        with pytest.raises(RuntimeError, match="shut down"):
+            next(collector)
+    collector.shutdown()
+    assert frames == [10]
+
+
+def test_a_collector_that_was_started_goes_on_though_nobody_refers_to_it() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(1000))
+    Collector(cartpole, frames_per_batch=10, total_frames=500, replay_buffer=buffer).start()
+    gc.collect()
+    while buffer.stats()["writers"]:
+        time.sleep(0.001)
+    assert buffer.write_count == 500
+
+
+@pytest.mark.parametrize("placement", ["inline", "threads"])
+def test_threads_that_share_a_collector_have_a_batch_each(placement: str) -> None:
+    collector = Collector(cartpole, frames_per_batch=10, total_frames=400, placement=placement)
+    batches: list[TensorDict] = []
+    threads = [threading.Thread(target=lambda: batches.extend(collector)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(batch.numel() for batch in batches) == collector.stats()["frames"] == 400

@@ -1,4 +1,4 @@
-"""Errors of what runs in the background, on their way to whoever asks next."""
+"""Errors of the background, kept for the next call."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from windrow._windrow import CollectorCore, collects
 
 
 class Failure:
-    """What ended a collector in the background before its time: raised once, for the first who asks.
+    """The error that ended a collector in the background. The next call on the collector, or on its replay buffer, raises it.
 
     Args:
-        error: what was raised.
-        core: the collector, whose own threads are not told.
+        error: the error.
+        core: the collector; calls in its own threads do not raise the error.
     """
 
     def __init__(self, error: BaseException, core: CollectorCore) -> None:
@@ -22,12 +22,12 @@ class Failure:
 
     @property
     def is_told(self) -> bool:
-        """Whether somebody has heard of it."""
+        """Whether a call has raised the error."""
         return self._error is None
 
     def tell(self) -> None:
-        """Raises the error, unless somebody has heard of it, or the calling thread collects: that would end the collection
-        that is under way, and whoever waits for the other would not hear of it."""
+        """Raises the error, unless another call has, or the calling thread collects: the error would end its own collection, and
+        the user would not see it."""
         if self._error is None or collects() or self._core.is_within():
             return
         error = self.silence()
@@ -35,11 +35,11 @@ class Failure:
             try:
                 raise error
             finally:
-                # The traceback refers to this call, which is not to refer to it.
+                # The traceback refers to this frame, which must not refer to it.
                 del error
 
     def silence(self) -> BaseException | None:
-        """Takes the error away, so that nobody is told any more."""
+        """Takes the error away, so that no call raises it any more."""
         with self._lock:
             error, self._error = self._error, None
         return error

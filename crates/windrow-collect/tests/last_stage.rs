@@ -241,15 +241,21 @@ fn a_pause_that_is_held_by_name_lasts_until_it_is_released() {
 
 #[test]
 fn what_is_under_way_is_cut_short_and_written_where_a_start_is_finished() {
+    let (begins, begun) = channel();
     let (heard, told) = channel();
-    let builder = Collector::builder(LedgerEnv::from_seed).frames_per_batch(1 << 20);
+    let builder = Collector::builder(LedgerEnv::from_seed).frames_per_batch(1 << 24);
+    let builder = builder.pre_collect_hook(move || begins.send(()).unwrap());
     let builder = builder.post_collect_hook(move |batch| heard.send(batch.numel()).unwrap());
     let mut collector = builder.replay_buffer(Takes).build().unwrap();
     collector.start().unwrap();
+    begun.recv().unwrap();
     assert!(collector.finish_unless(Duration::MAX, || false));
     collector.shutdown().unwrap();
+    let frames = collector.stats().frames;
+    drop(collector);
     let written: usize = told.iter().sum();
-    assert_eq!(collector.stats().frames, written as u64);
+    assert_eq!(frames, written as u64);
+    assert!((1..1 << 24).contains(&written));
 }
 
 /// Takes everything, and keeps nothing.

@@ -1,4 +1,10 @@
-//! A collector of the engine, as the classes of `windrow.collectors` use it.
+//! The engine's collector, as the classes of `windrow.collectors` use it.
+//!
+//! The engine collects, pauses and ends in the same way as for Rust. Only the last stage of each batch is Python's
+//! ([`stage`]): the engine calls methods of the Python collector, in the thread that asks for a batch, so that they see its
+//! state of torch and its warnings, and after `start` in the engine's own thread. One thread at a time uses the engine
+//! ([`seat`]); calls wait for it, and for workers, in slices of a tenth of a second, and handle signals between two slices
+//! ([`asking`]). An interrupted call loses nothing: the next one goes on.
 
 mod asking;
 mod collecting;
@@ -33,7 +39,7 @@ use crate::keep::Keeper;
 use crate::policy::Terms;
 use crate::process::Own;
 
-/// Batches kept at once that few mean to keep.
+/// More batches are rarely kept on purpose.
 const MANY: usize = 64;
 
 /// Adds the class.
@@ -47,15 +53,15 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// The engine's collector, whose last stage is Python's.
 type Engine = Collector<PyStage>;
 
-/// A collector; the interpreter's lock is held only where Python objects are made.
+/// A collector. Holds the interpreter's lock only to make Python objects and to call Python.
 #[pyclass(module = "windrow._windrow", frozen, weakref)]
 struct CollectorCore {
     own: Own<Inner>,
-    /// Knows what the engine holds of Python's.
+    /// Knows the Python objects that the engine holds.
     keeper: Keeper,
 }
 
-/// What there is of a collector in its own process.
+/// The collector in the process that made it.
 struct Inner {
     engine: Seat<Engine>,
     handle: Handle,
@@ -65,15 +71,15 @@ struct Inner {
     terms: Terms,
     /// The tensors that weights come from, and what they were when they were last published.
     source: Mutex<Option<(Named, TensorDict)>>,
-    /// What to say once there are no more batches, where something went wrong.
+    /// The message of calls for more batches, after an error.
     failure: Mutex<Option<String>>,
-    /// Whether a warning was given of batches that are kept.
+    /// The user was warned of many batches that are kept.
     warned: AtomicBool,
-    /// Whether whoever asked last was interrupted, as by Ctrl-C.
+    /// The last call for a batch was interrupted, as by Ctrl-C.
     interrupted: AtomicBool,
-    /// Whether nobody waits for workers any more that are stuck in a step.
+    /// A thread that is stuck was left behind: nothing waits for it any more.
     left: AtomicBool,
-    /// What batches say that they are on.
+    /// The device that batches name.
     device: Option<Py<PyAny>>,
 }
 
@@ -132,15 +138,15 @@ impl CollectorCore {
         })
     }
 
-    /// Names the collector of Python's whose methods are the last stage of each batch; without one, batches are dropped.
+    /// Sets the Python collector whose methods are the last stage of each batch; without one, batches are dropped.
     fn serve(&self, collector: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.here()?.owner.set(collector)
     }
 
-    /// The next batch, or None where it was written; StopIteration after the last.
+    /// The next batch, or None where it was written. Raises `StopIteration` after the last.
     fn next(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let core = self.here()?;
-        // Before there is a batch that would be lost where warnings are errors.
+        // Before a batch is taken, which would be lost where warnings are errors.
         core.warn_of_memory(py)?;
         match core.next(py)? {
             Some(Delivered::Object(batch)) => Ok(batch),
@@ -149,7 +155,7 @@ impl CollectorCore {
         }
     }
 
-    /// Collects and writes in a thread of the engine's.
+    /// Collects and writes in the engine's own thread.
     fn start(&self, py: Python<'_>) -> PyResult<()> {
         let core = self.here()?;
         let owner = &core.owner;
@@ -169,31 +175,31 @@ impl CollectorCore {
         self.own.here().is_some_and(|core| core.handle.is_running())
     }
 
-    /// Whether a write that would have to wait is to be given up.
+    /// Whether the collector is ending, so that a write must not wait any more.
     fn is_ending(&self) -> PyResult<bool> {
         Ok(self.here()?.handle.is_ending())
     }
 
-    /// Raises where a call would wait for itself: from within the collector's own environment or policy.
+    /// Raises an error in the collector's own environment or policy, where a call would wait for itself.
     #[pyo3(name = "check_outside")]
     fn raise_within(&self) -> PyResult<()> {
         let core = self.here()?;
         core.check_outside()
     }
 
-    /// Whether the calling thread is at an environment or the policy of the collector.
+    /// Whether the calling thread runs an environment or the policy of the collector.
     fn is_within(&self) -> bool {
         let core = self.own.here();
         core.is_some_and(|core| core.handle.is_within())
     }
 
-    /// Seconds that the write that is under way has taken so far, if one is.
+    /// Seconds that the present write has taken so far, if there is one.
     fn write_waits(&self) -> PyResult<Option<f64>> {
         let waits = self.here()?.handle.write_waits();
         Ok(waits.map(|waited| waited.as_secs_f64()))
     }
 
-    /// Zeros in the shape of a batch, as the last stage makes them.
+    /// Zeros in the shape of a batch, after the last stage.
     fn fake_batch(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let core = self.here()?;
         match of(py, core.with(py, Collector::fake_batch)?)? {
@@ -202,7 +208,7 @@ impl CollectorCore {
         }
     }
 
-    /// One batch as it is, outside of the count.
+    /// One batch without post-processing, which does not count.
     fn rollout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let core = self.here()?;
         let batch = core.with(py, |engine| {
@@ -262,7 +268,7 @@ impl CollectorCore {
         Ok(())
     }
 
-    /// Who evaluates the policy.
+    /// `"torch"` or `"native"`: what evaluates the policy.
     fn policy_backend(&self) -> PyResult<&'static str> {
         let core = self.here()?;
         Ok(match core.terms.by_torch.load(Ordering::Relaxed) {
@@ -293,7 +299,7 @@ impl CollectorCore {
         Ok(())
     }
 
-    /// What it takes to go on later.
+    /// The state from which a collector goes on.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let core = self.here()?;
         core.check_outside()?;
@@ -309,7 +315,7 @@ impl CollectorCore {
         of(py, loaded)
     }
 
-    /// Lets workers finish the part that they are at and start no other, and waits for a write so many seconds at most.
+    /// Lets workers finish their present part and start no other; waits for a write up to `seconds`.
     fn pause(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let core = self.here()?;
         let patience = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
@@ -433,25 +439,24 @@ impl CollectorCore {
         Ok(losses.iter().map(ToString::to_string).collect())
     }
 
-    /// Ends collection and waits for the workers; for the thread of [`start`](Self::start) so many seconds, or as long as it
-    /// takes.
+    /// Ends collection and waits for the workers, and up to `seconds` for the thread of [`start`](Self::start).
     fn shutdown(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         self.here()?.shutdown(py, seconds)
     }
 
-    /// Ends collection where nobody waits to be told; whether that was through within so many seconds.
+    /// Ends collection without raising errors; whether all threads ended within `seconds`.
     fn leave(&self, py: Python<'_>, seconds: f64) -> bool {
         let patience = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         let core = self.own.here();
         core.is_none_or(|core| core.leave(py, patience))
     }
 
-    /// Whether this is the process that the collector was made in: a child of fork has none of its threads.
+    /// Whether this process made the collector: a child of fork has none of its threads.
     fn belongs_here(&self) -> bool {
         self.own.belongs_here()
     }
 
-    /// What is done before the collector is freed: nobody is told of anything.
+    /// Ends collection before the collector is freed.
     fn finalize(&self, py: Python<'_>) {
         if let Some(core) = self.own.here() {
             core.finalize(py);
@@ -481,7 +486,7 @@ impl Inner {
         batch::named_after(py, batch, self.device.as_ref())
     }
 
-    /// Warns once, where whoever keeps batches may not know that a single tensor keeps all of one.
+    /// Warns once of many batches that are alive: a single tensor keeps a whole batch.
     fn warn_of_memory(&self, py: Python<'_>) -> PyResult<()> {
         if self.handle.slabs() <= MANY || self.warned.swap(true, Ordering::Relaxed) {
             return Ok(());

@@ -17,7 +17,7 @@ use crate::turn;
 /// How long a wait may keep a signal such as Ctrl-C from being seen.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// How long the end of what is freed waits after Ctrl-C for a step that is being taken.
+/// How long the end of collectors and evaluators waits after Ctrl-C for a step that has not returned.
 pub(crate) const IMPATIENCE: Duration = Duration::from_millis(300);
 
 thread_local! {

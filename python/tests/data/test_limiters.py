@@ -240,6 +240,21 @@ def test_ctrl_c_is_heard_by_who_waits_for_samples(make: Any) -> None:
     assert buffer.write_count == 30
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("make", WAYS)
+def test_what_ctrl_c_kept_from_being_written_is_written_later(make: Any) -> None:
+    buffer = buffer_of(even())
+    with make(buffer) as collector:
+        assert [next(collector) for _ in range(3)] == [None] * 3
+        with pytest.raises(KeyboardInterrupt), ctrl_c():
+            next(collector)
+        collected = collector.stats()["frames"]
+        assert (collected, buffer.write_count) == (40, 30)
+        buffer.sample()
+        assert next(collector) is None
+        assert collector.stats()["frames"] == buffer.write_count == 40
+
+
 def test_a_state_keeps_what_was_counted() -> None:
     buffer, other = buffer_of(even(), sample_timeout=0.05), buffer_of(even(), sample_timeout=0.05)
     buffer.extend(frames(30))

@@ -1,4 +1,4 @@
-"""What is done to every batch before it is delivered."""
+"""Changes of a batch before it is delivered."""
 
 from __future__ import annotations
 

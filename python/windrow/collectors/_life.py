@@ -1,4 +1,4 @@
-"""How collectors begin, pause and end."""
+"""Collection in the background, pauses, and the end of collectors. The engine does the work."""
 
 from __future__ import annotations
 
@@ -20,34 +20,35 @@ _ALIVE: weakref.WeakSet[Life] = weakref.WeakSet()
 
 
 class Life(Iterator[Any]):
-    """Collection in the background, pauses, and the end: what the engine does, and where that is told."""
+    """Starts, pauses and ends collection, and raises errors of the background."""
 
     _core: CollectorCore
     _replay_buffer: Any
-    #: What ended the thread of :meth:`start` before its time.
+    #: The error that ended the thread of :meth:`start`.
     _failure: Failure | None = None
     _paused: bool = False
     _ended: bool = False
 
     def _begin(self) -> None:
-        """Lets the engine call the collector's functions, and takes note that it is to be ended before the interpreter is."""
+        """Lets the engine call the collector's methods, and the end of the interpreter end the collector."""
         self._core.serve(self)
         _ALIVE.add(self)
 
     def start(self) -> None:
         """Collects into the replay buffer in a thread, up to ``total_frames``.
 
-        Collection does not wait for samples: without a limiter that makes it wait, it collects as fast as it can and may overwrite
-        frames, or reach its end, before a learner has seen much of them. ``ReplayBuffer(limiter=...)`` with
-        :class:`~windrow.data.RateLimiter` ties writes to samples. A warning tells once when a whole buffer was overwritten and
-        nothing sampled.
+        Collection does not wait for samples: without a limiter it collects as fast as it can, and may overwrite frames, or reach its
+        end, before a learner has seen many of them. ``ReplayBuffer(limiter=...)`` with :class:`~windrow.data.RateLimiter` ties
+        writes to samples. The collector warns once when a whole buffer was overwritten and nothing sampled.
 
-        An error ends the thread. The next call on the collector, or on a replay buffer of windrow, raises it, once; a sample
-        that waits for frames raises it at once. What was written before stays in the buffer, which can be used on. An error
-        that nobody has heard of is raised by :meth:`shutdown`.
+        Meanwhile you can update weights, seed and reset environments, read statistics and :meth:`pause`, but not ask for batches.
+
+        An error ends the thread. The next call on the collector, or on a replay buffer of windrow, raises the error, once; a
+        sample that waits for frames raises it at once. Frames that were written before stay in the buffer, which you can go on
+        using. :meth:`shutdown` raises an error that no other call has raised.
 
         Raises:
-            RuntimeError: there is no replay buffer, or the collector runs already or was shut down.
+            RuntimeError: there is no replay buffer, or the collector was started before or was shut down.
         """
         self._check_not_ended()
         self._raise_background()
@@ -56,30 +57,35 @@ class Life(Iterator[Any]):
         self._core.start()
 
     def is_running(self) -> bool:
-        """Whether a thread collects into the replay buffer. What has ended it is raised by the next call, not by this one."""
+        """Whether a thread collects into the replay buffer. The next call raises an error that has ended it; this one does not."""
         return self._core.is_running()
 
     def async_shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
-        """Ends what :meth:`start` began, and the collector."""
+        """As :meth:`shutdown`, under the name that goes with :meth:`start`."""
         self.shutdown(timeout, close_env, raise_on_error)
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
-        """Ends collection and waits for the workers. Batches that are held stay valid. After :meth:`start`, the batch that is
-        under way is cut short at its next step, and written.
+        """Ends collection and waits for the workers. Batches stay valid. After :meth:`start`, the present batch is cut short at its
+        next step, and written.
 
-        While ``KeyboardInterrupt`` is being handled, or leaves a ``with`` statement, it waits for a fraction of a second only: a
-        step that does not come back is left behind with its thread, as a warning or a note of the exception says.
+        While ``KeyboardInterrupt`` is being handled, or leaves a ``with`` statement, the shutdown waits for a fraction of a second
+        only. It leaves a step that does not return behind with its thread, as a warning or a note of the exception says.
 
-        Environments that were made for the collector are closed. An object that was handed over is not: it can be used again.
+        The shutdown closes environments that were made for the collector, but no environment object that was given to it, which
+        can be used again. Called by a function of the collector, such as ``post_collect_hook``, it does not wait, and the present
+        batch is the last one.
 
         Args:
-            timeout: seconds to wait for the thread of :meth:`start`; as long as it takes where it is None.
+            timeout: seconds to wait for the thread of :meth:`start`; None waits as long as it takes.
             close_env: environments are closed, or given back, also where this is False; a warning says so.
-            raise_on_error: whether an error in the background is raised now, if it was not before; otherwise nobody is told of
-                it any more, by the replay buffer neither.
+            raise_on_error: raise an error of the background that no call has raised; otherwise no call raises it any more, on the
+                replay buffer neither.
+
+        Raises:
+            TimeoutError: the thread of :meth:`start` did not end in time.
         """
         if not self._core.belongs_here():
-            # What belongs to another process is not this one's to end.
+            # Only the process that made a collector ends it.
             return
         warn_ignored("close_env", close_env, True, "environments that were made for the collector end with it")
         if timeout is None and _patience.is_interrupted():
@@ -100,15 +106,15 @@ class Life(Iterator[Any]):
                 self._failure.silence()
 
     def _leave(self, seconds: float) -> bool:
-        """Ends collection where nobody waits to be told: whether that was through within ``seconds``. Errors that nobody has
-        seen are shown as those of threads are."""
+        """Ends collection without raising errors: whether all threads ended within ``seconds``. Shows an error that no call has
+        raised, as threads do."""
         if not self._core.belongs_here():
             return True
         self._ended = True
         ended = self._core.leave(seconds)
         error = None if self._failure is None else self._failure.silence()
         if error is not None:
-            # Only its name is shown.
+            # The message shows its name only.
             thread = threading.Thread(name="windrow-collector")
             told = (type(error), error, error.__traceback__, thread)
             threading.excepthook(threading.ExceptHookArgs(told))
@@ -116,19 +122,21 @@ class Life(Iterator[Any]):
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[Self]:
-        """Workers finish what they are at and start nothing in this context, where no batch can be asked for. After
-        :meth:`start`, the batch that is under way is written before, and nothing is written in this context.
+        """In this context, workers start nothing, after they have finished their present share, and batches cannot be asked for.
+        After :meth:`start`, the present batch is written before the context begins, and nothing is written in it.
 
         Raises:
-            RuntimeError: it is paused already; the replay buffer has kept a write waiting for long; a hook of the collector
-                asks, which would wait for itself.
+            RuntimeError: the collector is paused already; the replay buffer keeps a write waiting for long; a function that the
+                collector calls asks for the pause, which would wait for that function.
         """
         self._surface()
-        self._core.pause(_patience.PATIENCE)
+        try:
+            self._core.pause(_patience.PATIENCE)
+        finally:
+            # The thread of `start` may have failed with its last batch.
+            self._raise_background()
         self._paused = True
         try:
-            # It may have failed at what it was at.
-            self._raise_background()
             yield self
         finally:
             self._paused = False
@@ -147,7 +155,7 @@ class Life(Iterator[Any]):
         except Exception as own:
             if error is None:
                 raise
-            # An error that leaves the context is the one to be seen.
+            # The error that leaves the context stays the one that is raised.
             if own is not error:
                 error.add_note(f"{type(self).__name__} had an error of its own: {type(own).__name__}: {own}")
 
@@ -158,8 +166,8 @@ class Life(Iterator[Any]):
         )
 
     def __del__(self) -> None:
-        # Before the garbage collector takes environments and policies apart that refer to the collector. There is no core
-        # where it could not be built.
+        # Before the garbage collector takes environments and policies apart that refer to the collector. A collector that could
+        # not be built has no core.
         core = getattr(self, "_core", None)
         if core is not None:
             core.finalize()
@@ -169,18 +177,18 @@ class Life(Iterator[Any]):
             raise RuntimeError("this was shut down; build a new one to go on")
 
     def _surface(self) -> None:
-        """Raises what cannot be asked in a pause, and what went wrong in the background."""
+        """Raises an error during a pause, and an error of the background."""
         if self._paused:
-            raise RuntimeError("the collector is paused: nothing can be asked of it before the pause is over")
+            raise RuntimeError("the collector is paused: ask again after the pause")
         self._raise_background()
 
     def _raise_background(self) -> None:
-        """Raises what went wrong in the background, if nobody was told yet."""
+        """Raises an error of the background that no call has raised."""
         if self._failure is not None:
             self._failure.tell()
 
     def _fail(self, error: BaseException) -> None:
-        """Takes note of what has ended the thread of :meth:`start`, for whoever asks the collector or its buffer next."""
+        """Keeps the error that has ended the thread of :meth:`start` for the next call on the collector or its buffer."""
         self._failure = Failure(error, self._core)
         failures = getattr(self._replay_buffer, "_failures", None)
         if failures is not None:
@@ -189,7 +197,7 @@ class Life(Iterator[Any]):
 
 @atexit.register
 def _end_all() -> None:
-    """Ends what is still alive: threads that need the interpreter must be through before it is."""
+    """Ends all collectors: threads that need the interpreter must end before it does."""
     deadline = time.monotonic() + _patience.at_exit()
     for collector in list(_ALIVE):
         collector._leave(max(deadline - time.monotonic(), 0.0))

@@ -1,4 +1,4 @@
-"""How long the end of collectors and evaluators waits for a step that is being taken."""
+"""How long the end of collectors and evaluators waits for a step that has not returned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from windrow._windrow import IMPATIENCE, PATIENCE
 
 
 def is_interrupted() -> bool:
-    """Whether whoever calls is handling ``KeyboardInterrupt``: in an ``except`` or ``finally`` that it has reached."""
+    """Whether the caller is handling ``KeyboardInterrupt``, in an ``except`` or ``finally``."""
     return isinstance(sys.exc_info()[1], KeyboardInterrupt)
 
 
@@ -19,8 +19,8 @@ def at_exit() -> float:
 
 
 def left_behind(name: str) -> str:
-    """What to say of a ``name`` that did not end in time."""
+    """The message about a collector or evaluator, called ``name``, that did not end in time."""
     return (
-        f"{name} was left with a step of its environment, or a call of its policy, that has not come back: the thread that waits "
-        "for it ends when it does"
+        f"{name} was left with a step of its environment, or a call of its policy, that has not returned: its thread ends when "
+        "it does"
     )

@@ -10,14 +10,14 @@ use crate::trajectories::{IDS, MASK, TrajectoryBatcher, rebuilt};
 #[derive(Debug)]
 pub(crate) struct Filled {
     pub(crate) lease: Lease,
-    /// Steps that its longest part was to have.
+    /// Steps that its longest part was asked for.
     pub(crate) steps: usize,
 }
 
 /// Gives the frames of a slab to `batcher`.
 ///
-/// `side_by_side`: each part is another worker's, so that the order in which trajectories end is the same however
-/// environments are spread over workers. Otherwise parts can be one worker's, one after the other.
+/// `side_by_side`: each part belongs to another worker. Then the order in which trajectories end does not depend on how
+/// environments are spread over workers. Otherwise one worker may have filled the parts one after the other.
 pub(crate) fn push_parts(
     batcher: &mut TrajectoryBatcher,
     slab: &Filled,
@@ -34,7 +34,7 @@ pub(crate) fn push_parts(
 /// The frames of `batch` that are no padding: itself where it has no `("collector", "mask")`, otherwise `[frames]`.
 ///
 /// # Errors
-/// [`TensorError`] when the mask is no mask of the batch.
+/// [`TensorError`] when the mask does not fit the batch.
 pub fn unpadded(batch: TensorDict) -> Result<TensorDict, TensorError> {
     if !batch.contains_key(MASK) {
         return Ok(batch);
@@ -44,12 +44,12 @@ pub fn unpadded(batch: TensorDict) -> Result<TensorDict, TensorError> {
     Ok(frames)
 }
 
-/// Puts the slabs of a batch, and their parts, together; a view of their memory wherever one can express it.
+/// Puts the slabs of a batch, and their parts, together: as a view of their memory wherever a view can express the shape.
 ///
-/// A batch of one part, and one of parts side by side, has the shape that it was to have also where they were cut short:
-/// what was not collected is padding.
+/// A batch of one part, or of parts side by side, keeps its shape where parts were cut short: padding takes the place of
+/// frames that were not collected.
 ///
-/// `preempting`: whether parts may be cut short at any step, so that the mask is there also when none was.
+/// `preempting`: parts may be cut short at any step, so every batch has a mask.
 pub(crate) fn assemble(
     slabs: &[Filled],
     how: CatResults,
@@ -67,7 +67,7 @@ pub(crate) fn assemble(
     put_together(&parts, steps, how, preempting)
 }
 
-/// As [`assemble`], of parts that lie anywhere, the longest of which was to have `steps` steps; not none.
+/// As [`assemble`], of one or more parts that lie anywhere; the longest was asked for `steps` steps.
 pub(crate) fn put_together(
     parts: &[TensorDict],
     steps: usize,
@@ -112,11 +112,10 @@ fn assemble_slab(
     }
 }
 
-/// One after the other, along time or along their environments; `parts` are not none.
+/// Concatenates one or more parts along time or along their environments.
 fn cat(parts: &[TensorDict], how: CatResults) -> Result<TensorDict, TensorError> {
     let time = parts[0].ndim() - 1;
-    // Rows of different length have no common rectangle along their environments: those of cut parts are padded, as in a
-    // stack.
+    // Rows of different lengths make no rectangle: rows of cut parts are padded, as in a stack.
     if how == CatResults::Time || time == 0 {
         TensorDict::cat(parts, time)
     } else if is_uneven(parts) {

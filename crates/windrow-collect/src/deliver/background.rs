@@ -1,4 +1,4 @@
-//! A collector that was started: its driver in a thread of its own.
+//! A started collector: its driver runs in a thread of its own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -12,14 +12,14 @@ use crate::deliver::stage::LastStage;
 use crate::error::said;
 use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, Ordering};
 
-/// The thread, and what is known of it.
+/// The thread of a started collector.
 #[derive(Debug)]
 pub(crate) struct Background<S: LastStage> {
     thread: Option<JoinHandle<Driver<S>>>,
     gate: Arc<Gate>,
 }
 
-/// Where the thread may be held up between two batches.
+/// Holds the thread between two batches while there is a pause.
 #[derive(Debug)]
 struct Gate {
     state: Mutex<State>,
@@ -30,16 +30,16 @@ struct Gate {
 struct State {
     place: Place,
     thread: Option<ThreadId>,
-    /// Whether the thread is to wait before the next batch.
+    /// The thread waits before the next batch.
     closed: bool,
-    /// Whether the thread is to end before the next batch.
+    /// The thread ends before the next batch.
     ending: bool,
-    /// Why it ended, until somebody was told.
+    /// The error that ended it, until a call delivers it.
     failure: Option<CollectError>,
     failed: bool,
 }
 
-/// Where the thread is.
+/// What the thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Collecting,
@@ -48,10 +48,10 @@ enum Place {
 }
 
 impl<S: LastStage> Background<S> {
-    /// Lets `driver`, whose writer is attached, collect and write until there is nothing left.
+    /// Lets `driver`, whose writer is attached, collect and write until no frames are left.
     ///
     /// # Errors
-    /// The operating system's, when there is no thread to be had.
+    /// [`CollectError::Start`] when the operating system refuses a thread.
     pub(crate) fn start(driver: Driver<S>) -> Result<Self, CollectError> {
         let gate = Arc::new(Gate {
             state: Mutex::new(State {
@@ -88,12 +88,12 @@ impl<S: LastStage> Background<S> {
         self.gate.lock().place != Place::Ended
     }
 
-    /// Whether the calling thread is this one: it cannot wait for itself.
+    /// Whether the calling thread is this thread, which cannot wait for itself.
     pub(crate) fn is_here(&self) -> bool {
         self.gate.lock().thread == Some(thread::current().id())
     }
 
-    /// What the thread failed with, once; after that, that there will be no more.
+    /// Returns the error that ended the thread, once; [`CollectError::ShutDown`] after that.
     pub(crate) fn check(&self) -> Result<(), CollectError> {
         let mut state = self.gate.lock();
         match state.failure.take() {
@@ -103,13 +103,13 @@ impl<S: LastStage> Background<S> {
         }
     }
 
-    /// What the thread failed with, unless somebody was told.
+    /// The error that ended the thread, unless a call has delivered it.
     pub(crate) fn take_failure(&self) -> Option<CollectError> {
         self.gate.lock().failure.take()
     }
 
-    /// Keeps the thread from the batch after the one that it is at, and waits up to `timeout` until it stands between two:
-    /// whether it does.
+    /// Keeps the thread from starting another batch, and waits up to `timeout` until it has finished the present one: whether
+    /// it has.
     pub(crate) fn hold_within(&self, timeout: Duration) -> bool {
         self.gate.lock().closed = true;
         self.gate
@@ -121,12 +121,12 @@ impl<S: LastStage> Background<S> {
         self.gate.change(|state| state.closed = false);
     }
 
-    /// Has the thread end after the batch that it is at.
+    /// Lets the thread end after the present batch.
     pub(crate) fn end(&self) {
         self.gate.change(|state| state.ending = true);
     }
 
-    /// Waits up to `timeout` until the thread has ended: whether it has. It never does while itself asks.
+    /// Waits up to `timeout` until the thread has ended: whether it has. The thread itself does not wait.
     pub(crate) fn ends_within(&self, timeout: Duration) -> bool {
         let timeout = match self.is_here() {
             true => Duration::ZERO,
@@ -141,13 +141,13 @@ impl<S: LastStage> Background<S> {
         if self.is_running() {
             return None;
         }
-        // Nothing of it panics but the drop of what is broken.
+        // Only dropping something broken can panic there.
         self.thread.take()?.join().ok()
     }
 }
 
 impl Gate {
-    /// Waits while the gate is closed; whether there is to be another batch.
+    /// Waits while the gate is closed; whether the thread collects another batch.
     fn pass(&self) -> bool {
         let mut state = self.lock();
         while state.closed && !state.ending {
@@ -162,7 +162,7 @@ impl Gate {
         !state.ending
     }
 
-    /// Waits up to `timeout` until something is so: whether it is.
+    /// Waits up to `timeout` until `is_so`: whether it is.
     fn wait_until(&self, timeout: Duration, is_so: impl Fn(&State) -> bool) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
@@ -182,12 +182,12 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code of users runs under the lock.
+        // User code never runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Tells that the thread has ended, however it does.
+/// Notes the end of the thread, also after a panic.
 struct End<'a>(&'a Gate, Arc<Core>);
 
 impl Drop for End<'_> {
@@ -200,7 +200,7 @@ impl Drop for End<'_> {
 fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
     let _end = End(gate, Arc::clone(&driver.core));
     gate.lock().thread = Some(thread::current().id());
-    // The last stage and the sink are the user's.
+    // The last stage and the sink call user code, which may panic.
     let ended = catch_unwind(AssertUnwindSafe(|| drive(&mut driver, gate)))
         .unwrap_or_else(|panic| Err(CollectError::Panic(said(panic.as_ref()))));
     let failure = ended
@@ -215,10 +215,10 @@ fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
             state.failed = true;
             state.failure = failure;
         });
-        // Who sees it asks why, so the reason is there before.
+        // A caller that sees the flag asks for the error, which is there by now.
         driver.core.fail();
     }
-    // Only now, so that a sample that waits for frames finds out why there are none.
+    // Only now: a sample that waits for frames wakes up and finds the error.
     if let Some(writer) = &driver.core.writer {
         writer.detach(told);
     }

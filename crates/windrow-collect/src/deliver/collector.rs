@@ -1,4 +1,4 @@
-//! Collectors, as the consumer sees them.
+//! Collectors as the consumer sees them.
 
 mod control;
 mod ending;
@@ -24,8 +24,8 @@ pub use control::Paused;
 /// Runs a policy in environments and hands back batches of experience.
 ///
 /// An iterator of [`TensorDict`]s of shape `[time]`, or `[env, time]` for several environments; their tensors lie in
-/// the collector's own memory, which is used again once the last of them is dropped. Frames that are to be kept for
-/// long are copied out with [`TensorDict::detach`].
+/// the collector's own memory, which it reuses once the last of them is dropped. Copy frames that you keep for long with
+/// [`TensorDict::detach`].
 ///
 /// ```
 /// use windrow_collect::Collector;
@@ -43,41 +43,41 @@ pub use control::Paused;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// With a [replay buffer](crate::CollectorBuilder::replay_buffer), each batch is written there before it is handed back, and can
-/// be ignored; or [`start`](Self::start) has that done in the background.
+/// With a [replay buffer](crate::CollectorBuilder::replay_buffer), the collector writes each batch there before it returns it;
+/// [`start`](Self::start) does the same in the background.
 ///
-/// `S` is the [last stage](LastStage) of a batch: in Rust, the closures that the builder was given.
+/// `S` is the [last stage](LastStage) of each batch: in Rust, the closures that the builder was given.
 pub struct Collector<S: LastStage = Hooks> {
     pub(crate) core: Arc<Core>,
     /// `None` while it runs in the background.
     driver: Option<Driver<S>>,
-    /// From the start on, also when it has ended.
+    /// From the start on, also after its end.
     background: Option<Background<S>>,
     /// Batches from first to last, if that is known.
     len: Option<usize>,
     life: Life,
-    /// Whether a shutdown has waited for threads already.
+    /// A shutdown has waited for threads already.
     waited: bool,
 }
 
-/// Whether there is more to come.
+/// Whether the collector can deliver more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Running,
-    /// Shut down; the next call says so, once.
+    /// Shut down; the next call returns that error, once.
     ShutDown,
-    /// Failed or shut down, and the consumer was told.
+    /// Failed or shut down, and the error was delivered.
     Over,
 }
 
 impl<S: LastStage> Collector<S> {
-    /// How long shutdowns wait for threads that are busy, and pauses for a write that waits.
+    /// How long a shutdown waits for busy threads, and a pause for a write that waits.
     pub const PATIENCE: Duration = Duration::from_secs(5);
 
     pub(crate) fn new(driver: Driver<S>) -> Self {
         let core = Arc::clone(&driver.core);
         let schedule = core.shared.schedule();
-        // What is delivered depends on the lengths of trajectories; what is written, on what is collected.
+        // Batches of whole trajectories depend on their lengths; writes depend on the frames collected.
         let known = !driver.has_batcher() || core.writer.is_some();
         let total = schedule.total_frames.filter(|_| known);
         let len = total.map(|total| total.div_ceil(schedule.frames_per_batch()) as usize);
@@ -92,13 +92,12 @@ impl<S: LastStage> Collector<S> {
         }
     }
 
-    /// Collects one whole batch and returns it as it is: without post-processing, not written to a replay buffer, not counted
-    /// towards `total_frames` or in [`stats`](Self::stats). Episodes go on from where they were, and go on from there
-    /// afterwards.
+    /// Collects one whole batch and returns it without post-processing. The batch is not written to a replay buffer, and does
+    /// not count towards `total_frames` or in [`stats`](Self::stats). Episodes go on before and after it.
     ///
     /// # Errors
     /// As for the iterator; [`CollectError::ShutDown`] after a shutdown or an error; [`CollectError::RunsAhead`] where workers
-    /// run ahead, since the batches that they are at count.
+    /// run ahead, since the batches that they have begun count.
     pub fn rollout(&mut self) -> Result<TensorDict, CollectError> {
         self.check_running()?;
         self.core.shared.profile.check()?;
@@ -112,7 +111,7 @@ impl<S: LastStage> Collector<S> {
     /// post-processing whose result depends on what is in a batch, such as `split_trajs`, sees zeros.
     ///
     /// # Errors
-    /// [`CollectError::NoShape`] where whole trajectories are delivered, whose lengths nobody knows before;
+    /// [`CollectError::NoShape`] where whole trajectories are delivered, whose lengths are not known before;
     /// [`CollectError::Postproc`] when the post-processing fails; [`CollectError::Started`] while the collector runs in the
     /// background; [`CollectError::ShutDown`] after a shutdown or an error.
     pub fn fake_batch(&mut self) -> Result<S::Out, CollectError> {
@@ -130,35 +129,34 @@ impl<S: LastStage> Collector<S> {
         self.len
     }
 
-    /// Whether there is no batch at all to be delivered.
+    /// Whether the collector delivers no batch at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.core.shared.schedule().total_frames == Some(0)
     }
 
-    /// What was done so far.
+    /// Figures since the start.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.core.stats()
     }
 
-    /// What each worker has done so far, in the order of their numbers.
+    /// Figures of each worker since the start, in the order of their numbers.
     #[must_use]
     pub fn worker_stats(&self) -> Vec<WorkerStats> {
         self.core.worker_stats()
     }
 
-    /// Collects and writes in the background, until `total_frames` are collected or there is a
-    /// [shutdown](Self::shutdown): the same batches that the iterator would have given are written to the
-    /// [replay buffer](crate::CollectorBuilder::replay_buffer), in a thread of its own.
+    /// Collects in a thread of its own, and writes the batches that the iterator would have returned to the
+    /// [replay buffer](crate::CollectorBuilder::replay_buffer), until `total_frames` are collected or a [shutdown](Self::shutdown).
     ///
-    /// Meanwhile weights can be updated, environments seeded and reset, statistics read and collection
-    /// [paused](Self::pause); batches cannot be asked for. What goes wrong in the background is the error of the next call that
-    /// returns one, and readers and writers of the buffer are told too. A loop that asks for nothing but [`stats`](Self::stats)
-    /// sees [`failed`](Stats::failed) there, or calls [`check`](Self::check).
+    /// Meanwhile you can update weights, seed and reset environments, read statistics and [pause](Self::pause) collection, but
+    /// not ask for batches. The next call that returns an error returns one of the background; readers and writers of the
+    /// buffer get it too. A loop that reads only [`stats`](Self::stats) sees [`failed`](Stats::failed) there, or calls
+    /// [`check`](Self::check).
     ///
-    /// Collection waits for nobody who samples, unless the buffer makes writes wait, as a replay buffer with a limiter of samples
-    /// per insert does. Without one it may overwrite frames, or come to its end, before a learner has seen much of them.
+    /// Collection does not wait for samples, unless the buffer makes writes wait, as one that limits inserts per sample does.
+    /// Otherwise it may overwrite frames, or reach its end, before a learner has seen many of them.
     ///
     /// ```
     /// # use std::sync::{Arc, Condvar, Mutex};
@@ -197,7 +195,7 @@ impl<S: LastStage> Collector<S> {
     ///
     /// # Errors
     /// [`CollectError::NoReplayBuffer`] without one; [`CollectError::Started`] when the collector was started before;
-    /// [`CollectError::Start`] when there is no thread to be had; [`CollectError::ShutDown`] after a shutdown or an error.
+    /// [`CollectError::Start`] when the operating system refuses a thread; [`CollectError::ShutDown`] after a shutdown or an error.
     pub fn start(&mut self) -> Result<(), CollectError> {
         self.check_running()?;
         if self.background.is_some() {
@@ -206,7 +204,7 @@ impl<S: LastStage> Collector<S> {
         let Some(writer) = &self.core.writer else {
             return Err(CollectError::NoReplayBuffer);
         };
-        // Before the thread runs, so that who reads from now on waits for it.
+        // Before the thread runs: readers wait for its frames from now on.
         writer.attach()?;
         let Some(driver) = self.driver.take() else {
             return Err(CollectError::ShutDown);
@@ -215,17 +213,17 @@ impl<S: LastStage> Collector<S> {
         Ok(())
     }
 
-    /// Returns what the background failed with, once; costs next to nothing, and waits for nothing. For loops that only look at
+    /// Returns an error of the background, once. Costs next to nothing and does not wait; for loops that only read
     /// [`stats`](Self::stats), which returns no error.
     ///
     /// # Errors
-    /// What went wrong in the background, unless a call has told already; [`CollectError::ShutDown`] after that, and after a
+    /// The error of the background, unless a call has delivered it; [`CollectError::ShutDown`] after that, and after a
     /// shutdown.
     pub fn check(&self) -> Result<(), CollectError> {
         self.check_running()
     }
 
-    /// Whether the collector was [started](Self::start) and has not come to its end yet.
+    /// Whether the collector was [started](Self::start) and has not ended yet.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.background.as_ref().is_some_and(Background::is_running)
@@ -236,10 +234,10 @@ impl<S: LastStage> Collector<S> {
         self.core.over.store(true, Ordering::Relaxed);
     }
 
-    /// Where batches come from.
+    /// The driver, which returns here when the background has ended.
     ///
     /// # Errors
-    /// [`CollectError::Started`] while that is the background.
+    /// [`CollectError::Started`] while the background has it.
     fn driver(&mut self) -> Result<&mut Driver<S>, CollectError> {
         if let Some(background) = &mut self.background {
             if background.is_running() {
@@ -260,8 +258,8 @@ impl<S: LastStage> Collector<S> {
         }
     }
 
-    /// As [`next`](Iterator::next), but gives the wait for workers in threads up once `given_up` says so, which is asked ten
-    /// times a second: the item is then [`CollectError::BatchGivenUp`], and the next call goes on with what there is.
+    /// As [`next`](Iterator::next), but stops waiting for workers in threads once `given_up`, called ten times a second, returns
+    /// true. The item is then [`CollectError::BatchGivenUp`], and the next call goes on where this one stopped.
     pub fn next_unless(
         &mut self,
         mut given_up: impl FnMut() -> bool,
@@ -312,8 +310,8 @@ impl<S: LastStage> Collector<S> {
         written
     }
 
-    /// Batches that are kept alive can be dropped, and a stage may try again after an interruption; a failed worker or
-    /// post-processing cannot be taken back.
+    /// Whether the collector goes on after `error`: a user can drop batches, and a last stage can try again after an
+    /// interruption, but a failed worker or post-processing is final.
     fn can_go_on(&self, error: &CollectError) -> bool {
         match error {
             CollectError::Slab(SlabError::Exhausted { .. } | SlabError::NoMemory { .. })
@@ -329,10 +327,10 @@ impl<S: LastStage> Collector<S> {
 impl<S: LastStage> Iterator for Collector<S> {
     type Item = Result<S::Out, CollectError>;
 
-    /// The next batch; `None` after the last one, and after an error was delivered that is not an interruption.
+    /// The next batch; `None` after the last one, and after an error other than an interruption.
     ///
-    /// With a replay buffer it was written there: without padding, and where whole trajectories are written, those that were
-    /// completed by the frames collected in this call, one after the other; `[0]` when none was.
+    /// With a replay buffer, the batch was written there without padding. Where whole trajectories are written, the batch holds
+    /// those that the frames of this call have completed, one after the other: `[0]` for none.
     fn next(&mut self) -> Option<Self::Item> {
         self.next_unless(|| false)
     }

@@ -1,4 +1,4 @@
-//! Asks the workers for batches, in the consumer's thread or in one of its own.
+//! Asks the workers for batches, in the consumer's thread or in the collector's own.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::trajectories::TrajectoryBatcher;
 pub(crate) struct Shape {
     /// Puts whole trajectories together, where these are delivered.
     pub(crate) batcher: Option<TrajectoryBatcher>,
-    /// Trajectories of one write, where they are written; all that are complete, unless told.
+    /// Trajectories of one write to a replay buffer; all that are complete, unless given.
     pub(crate) trajs_per_write: Option<usize>,
     pub(crate) split_trajs: bool,
     pub(crate) update_at_each_batch: bool,
@@ -35,11 +35,11 @@ pub(crate) struct Driver<S: LastStage> {
     shape: Shape,
     /// Slabs of the next batch that were taken already.
     gathered: Vec<Filled>,
-    /// The slab that was started last, if it was ready before others.
+    /// The slab that was started last, where it was ready before others.
     last: Option<Filled>,
-    /// Whether a slab was asked for, and the wait for it was given up.
+    /// A slab was asked for, and the wait for it given up.
     asked: bool,
-    /// Batches that have yet to pass the last stage: one, or all that one request gave to be written.
+    /// Batches of one request that have yet to pass the last stage: one, or all that are to be written.
     due: VecDeque<TensorDict>,
     /// Those of the same request that have passed it.
     passed: Vec<S::Out>,
@@ -65,10 +65,10 @@ impl<S: LastStage> Driver<S> {
         self.shape.batcher.is_some()
     }
 
-    /// The next batch, or what was written of the frames that were collected; `None` when no frames are left.
+    /// The next batch, or the frames of it that were written; `None` when no frames are left.
     ///
     /// # Errors
-    /// [`CollectError::BatchGivenUp`] once `given_up` says so; the next call goes on with what there is. So it does after an
+    /// [`CollectError::BatchGivenUp`] once `given_up` returns true. The next call goes on where this one stopped, also after an
     /// interruption of a stage that [tries again](LastStage::TRIES_AGAIN).
     pub(crate) fn next(
         &mut self,
@@ -80,7 +80,7 @@ impl<S: LastStage> Driver<S> {
         }
     }
 
-    /// Collects and writes; whether there was anything left to collect.
+    /// Collects and writes one batch; whether frames were left.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -102,7 +102,7 @@ impl<S: LastStage> Driver<S> {
         self.stage.join(std::mem::take(&mut self.passed))
     }
 
-    /// Lets all that one request gives pass the last stage; whether there was anything left to collect.
+    /// Lets all batches of one request pass the last stage; whether frames were left.
     fn advance(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<bool, CollectError> {
         if self.due.is_empty() && !self.fetch(given_up)? {
             return Ok(false);
@@ -133,7 +133,7 @@ impl<S: LastStage> Driver<S> {
         }
     }
 
-    /// `batch` with a row for each piece of a trajectory, where that is wanted.
+    /// `batch`, with a row for each piece of a trajectory where `split_trajs` says so.
     fn split(&self, batch: TensorDict) -> Result<TensorDict, TensorError> {
         match self.shape.split_trajs {
             true => split_trajectories(&batch),
@@ -141,8 +141,8 @@ impl<S: LastStage> Driver<S> {
         }
     }
 
-    /// Makes the next batch due, or what the frames that are collected next give to be written: one batch, or the trajectories
-    /// that they complete, if any, in groups. Whether there were frames left.
+    /// Collects the next batch, and makes it due: itself, or the trajectories that its frames complete, in groups. Whether
+    /// frames were left.
     fn fetch(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<bool, CollectError> {
         let writes = self.core.writer.is_some();
         loop {
@@ -159,7 +159,7 @@ impl<S: LastStage> Driver<S> {
             if !self.has_batcher() {
                 let batch = self.assemble(&slabs)?;
                 drop(slabs);
-                // Before the last stage, which may drop the mask; episodes side by side are padded only by being split.
+                // Before the last stage, which may drop the mask. Splitting adds padding of its own.
                 self.due.push_back(match writes && !self.shape.split_trajs {
                     true => unpadded(batch)?,
                     false => batch,
@@ -194,7 +194,7 @@ impl<S: LastStage> Driver<S> {
         Ok(self.assemble(&slabs?)?)
     }
 
-    /// Collects the batch that a wait was given up for: workers are at it.
+    /// Collects the batch for which a wait was given up: workers have begun it.
     pub(crate) fn settle(&mut self) -> Result<(), CollectError> {
         if self.asked && self.due.is_empty() {
             self.fetch(&mut || false)?;
@@ -217,18 +217,19 @@ impl<S: LastStage> Driver<S> {
         self.stage.preview(batch, number)
     }
 
-    /// Forgets trajectories that are begun, whose rest is left out when it comes.
+    /// Drops unfinished trajectories; the rest of each is left out when it comes.
     pub(crate) fn drop_trajectories(&mut self) {
         let batcher = self.shape.batcher.as_mut();
         let dropped = batcher.map_or(0, |batcher| batcher.sever() as u64);
         self.core.tally().dropped += dropped;
     }
 
-    /// Forgets all that was collected and not delivered.
+    /// Drops all frames that were collected and not delivered.
     pub(crate) fn clear(&mut self) {
         self.gathered.clear();
         self.last = None;
         self.due.clear();
+        self.passed.clear();
         self.drop_frames();
     }
 

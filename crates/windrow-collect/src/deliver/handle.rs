@@ -9,8 +9,8 @@ use crate::shared::reentrancy::ReentrancyGuard;
 use crate::sync::Ordering;
 use crate::{CollectError, Stats, WorkerError, WorkerStats};
 
-/// Stops a collector, or its present batch, and sees to its weights, seeds and figures, from any thread: also while the collector waits for a
-/// batch, or for room in a replay buffer.
+/// Ends a collector or cuts its present batch short, and sets weights and seeds and reads figures, from any thread: also while
+/// the collector waits for a batch, or for room in a replay buffer.
 #[derive(Clone)]
 pub struct Handle {
     core: Arc<Core>,
@@ -21,8 +21,8 @@ impl Handle {
         Self { core }
     }
 
-    /// Ends collection: whoever waits for a batch is told that the collector was shut down. One that writes to a replay buffer
-    /// writes no more, also if it waits there.
+    /// Ends collection: a call that waits for a batch returns [`CollectError::ShutDown`]. Nothing more is written to a replay
+    /// buffer, also where a write waits there.
     pub fn shutdown(&self) {
         self.core.ring.stop();
         if let Some(writer) = &self.core.writer {
@@ -30,15 +30,14 @@ impl Handle {
         }
     }
 
-    /// Cuts every part short at its next step, until [`start_collection`](Self::start_collection): batches come early, with
-    /// what there is. A batch of one worker, and one of workers side by side, keeps its shape: zeros stand for what was not
-    /// collected, with trajectory id -1, and `("collector", "mask")` is false there. One of several workers' frames one after
-    /// the other has those that there are.
+    /// Cuts every part short at its next step, until [`start_collection`](Self::start_collection): batches come early. A batch of
+    /// one worker, or of workers side by side, keeps its shape: zeros pad it, with trajectory id -1 and false in
+    /// `("collector", "mask")`. A batch that concatenates the frames of several workers is shorter.
     pub fn stop_collection(&self) {
         self.core.ring.cut_all(true);
     }
 
-    /// Parts are filled whole again.
+    /// Fills parts whole again.
     pub fn start_collection(&self) {
         self.core.ring.cut_all(false);
     }
@@ -71,13 +70,13 @@ impl Handle {
         self.core.publisher.newest()
     }
 
-    /// Whether the collector was [started](crate::Collector::start) and has not come to its end yet.
+    /// Whether the collector was [started](crate::Collector::start) and has not ended yet.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.core.running.load(Ordering::Relaxed)
     }
 
-    /// Whether a write to the replay buffer that would have to wait is to be given up, since the collector ends.
+    /// Whether the collector is ending, so that a write must not wait for the replay buffer any more.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.core
@@ -86,7 +85,7 @@ impl Handle {
             .is_some_and(|writer| writer.is_ending())
     }
 
-    /// How long the write to the replay buffer that is under way has taken so far, if one is.
+    /// How long the present write to the replay buffer has taken so far, if there is one.
     #[must_use]
     pub fn write_waits(&self) -> Option<std::time::Duration> {
         self.core.writer.as_ref().and_then(|writer| writer.waited())
@@ -98,33 +97,31 @@ impl Handle {
         self.core.ring.slabs()
     }
 
-    /// What was done so far.
+    /// Figures since the start.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.core.stats()
     }
 
-    /// What each worker has done so far.
+    /// Figures of each worker since the start.
     #[must_use]
     pub fn worker_stats(&self) -> Vec<WorkerStats> {
         self.core.worker_stats()
     }
 
-    /// As [`Collector::set_seed`](crate::Collector::set_seed); whole trajectories that are begun are forgotten when frames are
-    /// collected next.
+    /// As [`Collector::set_seed`](crate::Collector::set_seed). Unfinished trajectories are dropped with the next batch.
     pub fn set_seed(&self, seed: u64, static_seed: bool) -> u64 {
         self.core.forget.store(true, Ordering::Relaxed);
         self.core.set_seed(seed, static_seed)
     }
 
-    /// As [`Collector::reset`](crate::Collector::reset); whole trajectories that are begun are forgotten when frames are
-    /// collected next.
+    /// As [`Collector::reset`](crate::Collector::reset). Unfinished trajectories are dropped with the next batch.
     pub fn reset(&self) {
         self.core.forget.store(true, Ordering::Relaxed);
         self.core.restart(Restart::Unseeded);
     }
 
-    /// As [`Collector::state_dict`](crate::Collector::state_dict). A batch that waits to be written counts.
+    /// As [`Collector::state_dict`](crate::Collector::state_dict). Counts a batch that waits to be written.
     ///
     /// # Errors
     /// As there.
@@ -132,8 +129,8 @@ impl Handle {
         self.core.state_dict()
     }
 
-    /// Whether the calling thread is at an environment or a policy of the collector: one that waits for the collector from
-    /// there waits for itself.
+    /// Whether the calling thread runs an environment or a policy of the collector: it must not wait for the collector, which
+    /// waits for it.
     #[must_use]
     pub fn is_within(&self) -> bool {
         ReentrancyGuard::is_within(self.core.shared.collector)

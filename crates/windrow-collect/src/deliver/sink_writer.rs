@@ -1,4 +1,4 @@
-//! Where a collector writes, and as which writer.
+//! The sink that a collector writes to, and the writer that it is there.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use windrow_slab::{Sink, SinkError, WriterId};
 use crate::CollectError;
 use crate::sync::{Mutex, MutexGuard};
 
-/// A sink, to which the collector is attached while it collects for it.
+/// Writes a collector's batches to its sink, to which the collector is attached while it collects.
 #[derive(Debug)]
 pub struct SinkWriter {
     sink: Box<dyn Sink>,
@@ -19,13 +19,13 @@ pub struct SinkWriter {
 #[derive(Debug, Default)]
 struct State {
     writer: Option<WriterId>,
-    /// As which writer the collector was first attached, since it numbers its trajectories as it does.
+    /// The writer that the collector was at first: the sink tells its trajectories from those of others by it.
     first: Option<WriterId>,
-    /// When the write that is under way began.
+    /// When the present write began.
     began: Option<Instant>,
-    /// Whether writes are to wait for nothing any more.
+    /// Writes must not wait any more.
     hurried: bool,
-    /// Shut for good: attaching again is refused.
+    /// Shut for good: the collector cannot attach again.
     shut: bool,
 }
 
@@ -74,12 +74,12 @@ impl SinkWriter {
         Ok(())
     }
 
-    /// From the next attachment on, ids of trajectories stand for others than before.
+    /// Numbers trajectories anew from the next attachment on: their ids stand for others than before.
     pub(crate) fn renumber(&self) {
         self.lock().first = None;
     }
 
-    /// As [`attach`](Self::attach), for as long as what is returned is held.
+    /// As [`attach`](Self::attach), until the returned value is dropped.
     pub(crate) fn attached(&self) -> Result<Attached<'_>, CollectError> {
         self.attach()?;
         Ok(Attached(self))
@@ -88,10 +88,10 @@ impl SinkWriter {
     /// Writes one batch.
     ///
     /// # Errors
-    /// [`CollectError::ShutDown`] after a shutdown, also when the sink was waiting; [`CollectError::Sink`] when the sink did
-    /// not take the batch.
+    /// [`CollectError::ShutDown`] after a shutdown, also where the write was waiting; [`CollectError::Sink`] when the sink
+    /// refused the batch.
     pub fn extend(&self, batch: &TensorDict) -> Result<(), CollectError> {
-        // Not locked meanwhile: the sink may wait until it is detached from.
+        // Not locked meanwhile: the write may wait until the collector is detached.
         let written = match self.id() {
             Some(writer) => self.sink.extend(writer, batch),
             None => Err(SinkError::Detached),
@@ -102,32 +102,32 @@ impl SinkWriter {
         })
     }
 
-    /// As which writer the collector is attached.
+    /// The writer that the collector is now, while it is attached.
     #[must_use]
     pub fn id(&self) -> Option<WriterId> {
         self.lock().writer
     }
 
-    /// As which writer the collector was attached first: its trajectories go on in what this one has written.
+    /// The writer that the collector was at first: its trajectories go on in the frames of that writer.
     #[must_use]
     pub fn first(&self) -> Option<WriterId> {
         self.lock().first
     }
 
-    /// Whether the collector ends: a write that would have to wait is to be given up.
+    /// Whether the collector is ending: a write must not wait any more.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         let state = self.lock();
         state.hurried || state.shut
     }
 
-    /// Whether the collector was shut down: nothing is to be written any more.
+    /// Whether the collector was shut down: it writes no more.
     #[must_use]
     pub fn is_shut(&self) -> bool {
         self.lock().shut
     }
 
-    /// What `write` returns, a write from its beginning to its end.
+    /// Runs `write`, and measures how long it takes.
     pub(crate) fn timed<R>(&self, write: impl FnOnce() -> R) -> R {
         self.lock().began = Some(Instant::now());
         let written = write();
@@ -135,17 +135,17 @@ impl SinkWriter {
         written
     }
 
-    /// How long the write that is under way has taken so far.
+    /// How long the present write has taken so far.
     pub(crate) fn waited(&self) -> Option<Duration> {
         self.lock().began.map(|began| began.elapsed())
     }
 
-    /// Lets writes wait for nothing any more.
+    /// Keeps writes from waiting from now on.
     pub(crate) fn hurry(&self) {
         self.lock().hurried = true;
     }
 
-    /// Writes no more; `error`: because the collector failed.
+    /// Stops writing; `error` is the failure of the collector, if there was one.
     pub(crate) fn detach(&self, error: Option<String>) {
         let writer = self.lock().writer.take();
         if let Some(writer) = writer {
@@ -155,14 +155,14 @@ impl SinkWriter {
         }
     }
 
-    /// Writes no more, ever.
+    /// Stops writing for good.
     pub(crate) fn shut(&self) {
         self.lock().shut = true;
         self.detach(None);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code of the sink's runs under the lock.
+        // The sink's code never runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The last stage of a batch's way, where the user's functions see it.
+//! The last stage of a batch, where functions of the user see it.
 
 use tensordict::TensorDict;
 
@@ -7,59 +7,59 @@ use crate::config::hooks::Hooks;
 use crate::deliver::assemble::unpadded;
 use crate::deliver::sink_writer::SinkWriter;
 
-/// Makes a collected batch what the user gets, or writes it.
+/// Turns a collected batch into the object that the user gets, or writes it.
 ///
-/// A collector has one life, whatever it delivers: it collects, pauses and ends in the same way. This is where front doors
-/// differ: [`Hooks`] calls closures and delivers a [`TensorDict`]; another language makes an object of its own.
+/// Collectors collect, pause and end in the same way, whatever they deliver. Only this stage differs between front doors:
+/// [`Hooks`] calls closures and delivers a [`TensorDict`]; a binding to another language delivers an object of that language.
 ///
 /// All methods run in the thread that asks for batches, or, after [`Collector::start`](crate::Collector::start), in the
-/// collector's own.
+/// collector's own thread.
 pub trait LastStage: Send + 'static {
-    /// What [`Collector::next`](crate::Collector) returns.
+    /// The object that the collector delivers.
     type Out: Send;
 
-    /// Whether a batch is kept while it is [finished](Self::finish) and [written](Self::write), so that both can be tried
-    /// again after an [interruption](crate::CollectorBuilder::interruptions).
+    /// Whether the collector keeps a batch until it is [finished](Self::finish) and [written](Self::write), and tries again
+    /// with the next call after an [interruption](crate::CollectorBuilder::interruptions).
     const TRIES_AGAIN: bool = false;
 
     /// Runs before the frames of a batch are collected.
     ///
     /// # Errors
-    /// Whatever went wrong; nothing is collected then.
+    /// Any; nothing is collected then.
     fn prepare(&mut self) -> Result<(), CollectError> {
         Ok(())
     }
 
-    /// Runs after them, also when collecting has failed: ends what [`prepare`](Self::prepare) began.
+    /// Runs after the frames of a batch were collected, or collecting has failed: ends what [`prepare`](Self::prepare) began.
     fn collected(&mut self) {}
 
-    /// Makes batch number `number` what is delivered or written.
+    /// Turns batch number `number` into the object that is delivered or written.
     ///
     /// # Errors
-    /// Whatever went wrong.
+    /// Any. An error ends the collector, unless it is a [`CollectError::Stage`] that holds an interruption.
     fn finish(&mut self, batch: TensorDict, number: u64) -> Result<Self::Out, CollectError>;
 
-    /// As [`finish`](Self::finish), of zeros in the shape of a batch that is not delivered.
+    /// As [`finish`](Self::finish), for zeros in the shape of a batch.
     ///
     /// # Errors
     /// As there.
     fn preview(&mut self, zeros: TensorDict, number: u64) -> Result<Self::Out, CollectError>;
 
-    /// Writes what [`finish`](Self::finish) has made, and returns what was written. Called by collectors with a
-    /// [replay buffer](crate::CollectorBuilder::replay_buffer) only.
+    /// Writes the result of [`finish`](Self::finish) and returns what was written. Only collectors with a
+    /// [replay buffer](crate::CollectorBuilder::replay_buffer) call it.
     ///
     /// # Errors
-    /// Whatever went wrong.
+    /// As [`finish`](Self::finish).
     fn write(&mut self, batch: Self::Out, writer: &SinkWriter) -> Result<Self::Out, CollectError>;
 
-    /// Makes one of all that the frames of one batch gave to be written: none, one or several.
+    /// Joins all that was written of the frames of one batch: nothing, one object or several.
     ///
     /// # Errors
-    /// Whatever went wrong.
+    /// Any.
     fn join(&mut self, written: Vec<Self::Out>) -> Result<Self::Out, CollectError>;
 
-    /// Takes over an error that has ended the collector's own thread, or returns it: then the next call on the collector
-    /// delivers it, and readers of the replay buffer are told.
+    /// Takes an error over that has ended the collector's own thread, or returns it. Then the next call on the collector
+    /// delivers it, and so does the replay buffer.
     fn fail(&mut self, failure: CollectError) -> Option<CollectError> {
         Some(failure)
     }

@@ -1,4 +1,4 @@
-//! How a collector is asked, by a thread that it must neither keep from signals nor lock up.
+//! Calls of Python threads on the engine, which may wait but must see signals and never deadlock.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -14,7 +14,10 @@ use super::{Engine, Inner, of};
 use crate::{gil, turn};
 
 impl Inner {
-    /// The next batch; `None` after the last, and an error where there is none because something went wrong before.
+    /// The next batch; `None` after the last.
+    ///
+    /// # Errors
+    /// The error of the engine or of a function of the user's; after one, that the collector has ended.
     pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<Delivered>> {
         let answer = self.asked(py);
         let interrupted = |raised: &PyErr| !raised.is_instance_of::<PyException>(py);
@@ -43,7 +46,7 @@ impl Inner {
         answer.map(|batch| of(py, batch)).transpose()
     }
 
-    /// Refuses to wait for the collector in a thread that it waits for.
+    /// Raises an error in a worker, which must not wait for the collector: the collector waits for it.
     pub(super) fn check_outside(&self) -> PyResult<()> {
         match self.handle.is_within() {
             true => Err(PyRuntimeError::new_err(
@@ -53,15 +56,15 @@ impl Inner {
         }
     }
 
-    /// What went wrong with the last batch that was asked for, where it did.
+    /// The message of calls for more batches, after an error.
     pub(super) fn failure(&self) -> MutexGuard<'_, Option<String>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `f` of the engine, without the interpreter's lock, once no other thread uses it.
+    /// Calls `f` with the engine, without the interpreter's lock, once no other thread uses it.
     ///
     /// # Errors
-    /// In a function that the collector calls; whatever a signal handler raises meanwhile.
+    /// Where the collector itself calls the function that asks; any error that a signal handler raises meanwhile.
     pub(super) fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -87,8 +90,7 @@ impl Inner {
         gil::wait(py, &mut attempt)
     }
 
-    /// As [`with`](Self::with), where `f` asks a function now and then whether it is given up: as soon as a signal handler has
-    /// raised something.
+    /// As [`with`](Self::with), and passes `f` a function that returns true once a signal handler has raised an error.
     pub(super) fn interruptible<R: Send>(
         &self,
         py: Python<'_>,
@@ -104,7 +106,8 @@ impl Inner {
         raised.map(|()| done)
     }
 
-    /// As [`with`](Self::with), where nobody waits to be told: `None` where others use the engine for longer than `patience`.
+    /// As [`with`](Self::with), without signals and errors: `None` where another thread uses the engine for longer than
+    /// `patience`.
     pub(super) fn with_within<R: Send>(
         &self,
         py: Python<'_>,

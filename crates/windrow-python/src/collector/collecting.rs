@@ -1,4 +1,4 @@
-//! Which threads collect.
+//! The threads that collect, at any moment.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// This thread collects until this is dropped.
+/// Marks the calling thread as one that collects, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Collecting(());
 
@@ -25,13 +25,13 @@ impl Drop for Collecting {
     }
 }
 
-/// Lets this thread collect until it ends.
+/// Marks the calling thread as one that collects, for good.
 pub(super) fn from_now_on() {
     std::mem::forget(Collecting::begin());
 }
 
-/// Whether the calling thread collects: another collector's failure is not for it. It would end the collection that is under
-/// way, and whoever waits for the other would not hear of it.
+/// Whether the calling thread collects. The failure of another collector is not raised there: it would end the present
+/// collection, and the user would not see it.
 #[pyfunction]
 pub(super) fn collects() -> bool {
     DEPTH.get() > 0

@@ -1,4 +1,4 @@
-//! How a collector ends, and where that is told.
+//! The end of a collector, and its errors.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
@@ -12,11 +12,15 @@ use super::{Engine, Inner, of};
 use crate::{error, gil, turn};
 
 impl Inner {
-    /// Ends collection and waits for the workers; for the thread of `start` so many seconds, or as long as it takes.
+    /// Ends collection and waits for the workers, and up to `seconds` for the thread of `start`.
+    ///
+    /// # Errors
+    /// `TimeoutError` when that thread does not end in time; errors of workers that no call has raised; any error that a
+    /// signal handler raises meanwhile.
     pub(super) fn shutdown(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         self.check_outside()?;
         if self.is_called_here() {
-            // The batch that is under way is the last; its thread cannot wait for itself.
+            // The present batch is the last one; this thread cannot wait for itself.
             return self.end_without_waiting(py);
         }
         if self.handle.is_running() {
@@ -32,7 +36,7 @@ impl Inner {
                 )));
             }
         }
-        // Whoever waits for a batch is told at once.
+        // Ends the wait of another thread for a batch.
         self.handle.shutdown();
         let ended = self.interruptible(py, |engine, given_up| {
             engine.shutdown_unless(Engine::PATIENCE, given_up)
@@ -40,7 +44,7 @@ impl Inner {
         self.ended(py, ended)
     }
 
-    /// Whether a function asks that the collector calls for one of its batches.
+    /// Whether the calling thread runs a function that the collector calls, such as a hook.
     fn is_called_here(&self) -> bool {
         self.engine.is_taken_here() || self.owner.is_running_here()
     }
@@ -54,8 +58,8 @@ impl Inner {
         Ok(())
     }
 
-    /// What a shutdown has told. What interrupted another worker was told already, or else is an error like others: nobody is
-    /// interrupted by it any more.
+    /// The result of a shutdown. An interruption of a worker was raised by an earlier call, or is an ordinary error: it does not
+    /// interrupt this call.
     fn ended(&self, py: Python<'_>, ended: Result<(), CollectError>) -> PyResult<()> {
         match ended {
             Err(error) if error::tells_of_interruption(&error) => match *self.failure() {
@@ -66,15 +70,15 @@ impl Inner {
         }
     }
 
-    /// Ends collection where nobody waits to be told: whether that was through within `patience`. What is stuck in a step ends
-    /// when the step comes back. Errors of workers are shown to `sys.unraisablehook` where nobody was told of any.
+    /// Ends collection without raising errors: whether all threads ended within `patience`. A thread that is stuck in a step
+    /// ends when the step returns. `sys.unraisablehook` shows errors of workers, unless a call has raised one.
     pub(super) fn leave(&self, py: Python<'_>, patience: Duration) -> bool {
         let begin = Instant::now();
         if !self.handle.is_running() {
             self.handle.shutdown();
         }
         if self.handle.is_within() || self.is_called_here() {
-            // A thread of the collector's own cannot wait for itself; the garbage collector may have come by there.
+            // A thread of the collector cannot wait for itself; the garbage collector may have run there.
             self.handle.shutdown();
             self.left.store(true, Ordering::Relaxed);
             return false;
@@ -83,7 +87,7 @@ impl Inner {
         let ended = self.with_within(py, patience, |engine| {
             engine.finish_unless(patience.saturating_sub(begin.elapsed()), || false);
             handle.shutdown();
-            // Where others have used the time up, what comes back at once is still given that.
+            // Even when the time is used up, threads that end at once have the chance to.
             let left = patience.saturating_sub(begin.elapsed());
             engine.shutdown_unless(left.max(gil::SLICE), || false)
         });
@@ -94,7 +98,7 @@ impl Inner {
                 return false;
             }
             Some(Err(error)) => {
-                // Whoever was told of one worker knows.
+                // An earlier call has raised the error of one worker.
                 let is_told = self.failure().is_some();
                 if !is_told && !error::tells_of_interruption(error) {
                     error::to_py(py, error).write_unraisable(py, None);
@@ -105,12 +109,12 @@ impl Inner {
         true
     }
 
-    /// Ends collection of a collector that is freed.
+    /// Ends a collector that is freed.
     pub(super) fn finalize(&self, py: Python<'_>) {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         let patience = match (is_set(&self.left), is_set(&self.interrupted)) {
             (true, _) => Duration::ZERO,
-            // `KeyboardInterrupt` may be on its way through the function whose end this is.
+            // `KeyboardInterrupt` may be leaving the function that frees the collector.
             (false, true) => gil::IMPATIENCE,
             (false, false) => Engine::PATIENCE,
         };
@@ -127,12 +131,12 @@ impl Drop for Inner {
             };
             if self.handle.is_within() || self.is_called_here() {
                 let end = move || drop(engine);
-                // Without a thread, this one waits for itself for a while.
+                // Without a new thread, this one waits for itself, up to the engine's patience.
                 let _ = Builder::new()
                     .name("windrow-shutdown".to_owned())
                     .spawn(end);
             } else {
-                // The last threads of the engine may need the interpreter's lock to end.
+                // Threads of the engine may need the interpreter's lock to end.
                 py.detach(|| turn::lending(|| drop(engine)));
             }
         });

@@ -1,8 +1,11 @@
+//! A value that threads use in turn.
+
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-/// Holds a value that one thread uses at a time, for as long as it takes; others wait for it in pieces.
+/// Holds a value that one thread at a time uses, for any time. Unlike a mutex, it lets other threads wait with a timeout, and
+/// knows which thread uses the value.
 #[derive(Debug)]
 pub(super) struct Seat<T> {
     state: Mutex<State<T>>,
@@ -15,7 +18,7 @@ struct State<T> {
     taken_by: Option<ThreadId>,
 }
 
-/// Gives the value back when it is dropped, also by a panic.
+/// Puts the value back when dropped, also by a panic.
 struct Taken<'a, T> {
     seat: &'a Seat<T>,
     value: Option<Box<T>>,
@@ -32,7 +35,7 @@ impl<T> Seat<T> {
         }
     }
 
-    /// What `f` makes of the value, once no other thread uses it; `Err` gives `f` back where that is not within `timeout`.
+    /// Calls `f` with the value, once no other thread uses it; returns `f` as `Err` where that takes longer than `timeout`.
     pub(super) fn with_within<R, F: FnOnce(&mut T) -> R>(
         &self,
         timeout: Duration,
@@ -59,18 +62,18 @@ impl<T> Seat<T> {
         }
     }
 
-    /// The value for good, unless a thread uses it.
+    /// Takes the value out, unless a thread uses it.
     pub(super) fn take(&self) -> Option<Box<T>> {
         self.lock().value.take()
     }
 
-    /// Whether the calling thread uses the value already: it would wait for itself.
+    /// Whether the calling thread uses the value already, and would wait for itself.
     pub(super) fn is_taken_here(&self) -> bool {
         self.lock().taken_by == Some(thread::current().id())
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // Locked for moments only.
+        // User code never runs under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The last stage of a batch's way in Python: methods of the collector, which call functions of the user's.
+//! The last stage of each batch in Python: methods of the collector, which call functions of the user.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,18 +19,18 @@ use super::collecting;
 use crate::keep::Keeper;
 use crate::{batch, error, gil};
 
-/// Where a collector's batches go, if they are not delivered.
+/// The replay buffer that a collector writes to, if any.
 #[derive(Debug, Clone)]
 pub(super) enum Target {
     Nowhere,
-    /// A replay buffer of windrow's that takes them as they are; writes of a thread that iterates wait so long.
+    /// The engine writes batches as they are. A thread that iterates waits so long for the limiter.
     Buffer(ReplayBuffer, Duration),
-    /// Python writes them: to a replay buffer of windrow's, or to any other.
+    /// Python writes batches: to a replay buffer of windrow, or to any other object.
     Python(Option<ReplayBuffer>),
 }
 
 impl Target {
-    /// What attaches the collector, where it writes.
+    /// The sink that the engine attaches the collector to.
     pub(super) fn sink(&self) -> Option<Attachment> {
         match self {
             Self::Nowhere => None,
@@ -48,7 +48,8 @@ impl Target {
     }
 }
 
-/// Attaches a collector to a replay buffer of windrow's; others know nothing of collectors. [`PyStage`] writes.
+/// Attaches a collector to a replay buffer of windrow, whose samples then wait for its frames; other buffers know nothing of
+/// collectors. [`PyStage`] writes.
 #[derive(Debug)]
 pub(super) struct Attachment(Option<ReplayBuffer>);
 
@@ -69,31 +70,31 @@ impl Sink for Attachment {
     }
 
     fn detach(&self, writer: WriterId, _: Option<SinkError>) {
-        // Python tells of errors itself, with the exception and once: who iterates, or who asks next after `start`.
+        // Python raises errors itself, as exceptions and once: from iteration, or from the next call after `start`.
         if let Some(buffer) = &self.0 {
             buffer.detach(writer, None);
         }
     }
 }
 
-/// The collector of Python's that a stage belongs to.
+/// The Python collector that a stage belongs to.
 #[derive(Debug, Default)]
 pub(super) struct Owner {
-    /// The collector owns the engine, so that the engine must not keep it alive.
+    /// Weak: the collector owns the engine, which must not keep it alive.
     weak: Mutex<Option<Py<PyWeakref>>>,
     running: Mutex<Running>,
 }
 
-/// What belongs to the thread of `start`.
+/// The state of the thread of `start`.
 #[derive(Debug, Default)]
 struct Running {
-    /// The collector, which lives until its thread ends, also where nobody else refers to it.
+    /// Strong: the collector lives until its thread ends, also without other references.
     collector: Option<Py<PyAny>>,
     thread: Option<ThreadId>,
 }
 
 impl Owner {
-    /// Says whose stage it is, or that it is nobody's.
+    /// Sets the collector, or None.
     pub(super) fn set(&self, collector: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let weak = collector.map(PyWeakrefReference::new).transpose()?;
         let weak = weak.map(|weak| weak.cast_into::<PyWeakref>().map(Bound::unbind));
@@ -124,7 +125,7 @@ impl Owner {
         collector.ok_or_else(|| PyRuntimeError::new_err("the collector is gone"))
     }
 
-    /// Whether there is no collector whose functions are to be called.
+    /// Whether the stage has no collector to call.
     fn is_nobody(&self) -> bool {
         self.weak().is_none()
     }
@@ -138,12 +139,12 @@ impl Owner {
     }
 }
 
-/// What became of a batch.
+/// A batch after the last stage.
 #[derive(Debug)]
 pub(super) enum Delivered {
-    /// Frames that the engine writes.
+    /// For the engine to write.
     Frames(TensorDict),
-    /// What Python has made of them.
+    /// For the user, or for Python to write.
     Object(Py<PyAny>),
     Written,
 }
@@ -155,14 +156,14 @@ pub(super) struct PyStage {
     /// What batches say that they are on.
     pub(super) device: Option<Py<PyAny>>,
     pub(super) keeper: Keeper,
-    /// A context that frames are being collected in.
+    /// The context in which frames are collected now.
     pub(super) context: Option<Py<PyAny>>,
-    /// Whether a warning was given of frames that nobody has sampled.
+    /// The user was warned that the collector overwrites frames without any sample.
     pub(super) warned: bool,
 }
 
 impl PyStage {
-    /// What the collector's method `name` returns.
+    /// Calls the collector's method `name`.
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -179,7 +180,7 @@ impl PyStage {
         })
     }
 
-    /// What `f` returns, or what it raises as an error of the engine.
+    /// Calls `f` with the interpreter's lock; an exception becomes an error of the engine.
     fn in_python<R>(
         &self,
         f: impl for<'py> FnOnce(Python<'py>) -> PyResult<R>,
@@ -189,8 +190,8 @@ impl PyStage {
         })
     }
 
-    /// Writes as writer `id` as soon as the limiter lets it. The thread of `start` waits as long as it takes, others no longer
-    /// than samples do.
+    /// Writes as soon as the limiter allows it. The thread of `start` waits for any time, until the collector ends; a thread that
+    /// iterates waits up to `timeout`.
     fn write_frames(
         &self,
         frames: &TensorDict,
@@ -227,7 +228,7 @@ impl PyStage {
         }
     }
 
-    /// Warns, once, where all of a buffer was overwritten and nothing sampled meanwhile.
+    /// Warns once when a whole buffer was overwritten and nothing sampled meanwhile.
     fn warn_of_haste(&mut self) -> Result<(), CollectError> {
         let Some(buffer) = self.target.buffer().filter(|_| !self.warned) else {
             return Ok(());
@@ -297,7 +298,7 @@ impl LastStage for PyStage {
         self.in_python(|py| {
             let batch = batch::named_after(py, &batch, self.device.as_ref())?;
             let finished = self.call(py, intern!(py, "_finish"), (batch,))?;
-            // Whoever is interrupted now would not get it.
+            // An interruption from now on would lose the batch; one before keeps it for the next call.
             py.check_signals()?;
             Ok(Delivered::Object(finished.unbind()))
         })
@@ -326,7 +327,7 @@ impl LastStage for PyStage {
                         is_patient && raised.get_type(py).is(py.get_type::<PyRuntimeError>())
                     };
                     match written {
-                        // The write was to wait, and the thread is to end.
+                        // The write would have had to wait, and the collector is ending.
                         Err(raised) if writer.is_ending() && given_up(&raised) => Ok(false),
                         written => written.map(|_| true),
                     }
@@ -347,7 +348,7 @@ impl LastStage for PyStage {
     }
 
     fn fail(&mut self, failure: CollectError) -> Option<CollectError> {
-        // There is nobody left to be told where the interpreter has ended.
+        // An interpreter that has ended takes no error any more.
         Python::try_attach(|py| {
             let error = error::to_py(py, &failure).into_value(py);
             if let Err(raised) = self.call(py, intern!(py, "_fail"), (error,)) {
@@ -363,7 +364,7 @@ impl LastStage for PyStage {
     }
 }
 
-/// The error of a write that the limiter did not let in, which has waited for so long in all.
+/// The error of a write that the limiter has refused, with the time that it has waited in all.
 fn waited_in_vain(error: &SinkError, waited: Duration) -> Option<ReplayError> {
     let SinkError::Failed(error) = error else {
         return None;
@@ -378,7 +379,7 @@ fn waited_in_vain(error: &SinkError, waited: Duration) -> Option<ReplayError> {
     }
 }
 
-/// An error that says that a function of the user's has `raised` StopIteration, which would pass for the end of the batches.
+/// The error in place of a `StopIteration` that a function of the user has raised: it would look like the end of the batches.
 fn not_the_end(collector: &Bound<'_, PyAny>, raised: PyErr) -> PyErr {
     let py = collector.py();
     let name = collector.get_type().name();

@@ -1,4 +1,4 @@
-//! What can be done to a collector between two batches, or while it runs in the background.
+//! Weights, seeds and pauses, between two batches or while a collector runs in the background.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,7 +70,7 @@ impl<S: LastStage> Collector<S> {
         self.core.restart(Restart::Unseeded);
     }
 
-    /// Trajectories that are begun will not be ended.
+    /// Drops unfinished trajectories.
     fn forget(&mut self) {
         match &mut self.driver {
             Some(driver) => driver.drop_trajectories(),
@@ -78,26 +78,25 @@ impl<S: LastStage> Collector<S> {
         }
     }
 
-    /// What happened to workers that were lost and replaced, or are gone, since this was last asked; see
+    /// The errors of workers that were replaced or retired since the last call; see
     /// [`CollectorBuilder::on_loss`](crate::CollectorBuilder::on_loss).
     #[must_use]
     pub fn take_losses(&self) -> Vec<WorkerError> {
         self.core.shared.reports.take_losses()
     }
 
-    /// Lets workers finish the part that they are at and start no other, until what is returned is dropped. Nothing that was
-    /// collected is lost. Where the collector was [started](Self::start), the batch that it is at is finished and written
-    /// before, and nothing is written while the pause lasts.
+    /// Lets workers finish their present part and start no other, until the returned value is dropped. No frame is lost. A
+    /// [started](Self::start) collector finishes and writes its present batch before, and writes nothing during the pause.
     ///
     /// # Errors
-    /// What went wrong in the background; [`CollectError::SinkWaits`] when the replay buffer keeps a write waiting for longer
-    /// than five seconds.
+    /// An error of the background; [`CollectError::SinkWaits`] when the replay buffer keeps a write waiting for longer than five
+    /// seconds.
     pub fn pause(&mut self) -> Result<Paused<'_, S>, CollectError> {
         self.pause_unless(|| false)
     }
 
-    /// As [`pause`](Self::pause), but gives up once `given_up` says so, which is asked ten times a second while a worker is
-    /// still at something.
+    /// As [`pause`](Self::pause), but gives up once `given_up`, called ten times a second while a worker is still busy, returns
+    /// true.
     ///
     /// # Errors
     /// As there; [`CollectError::PauseGivenUp`] then, and workers go on.
@@ -109,8 +108,8 @@ impl<S: LastStage> Collector<S> {
         Ok(Paused { collector: self })
     }
 
-    /// Begins a pause that lasts until [`release`](Self::release), for callers that cannot hold what [`pause`](Self::pause)
-    /// returns. A write that waits in the replay buffer is waited for up to `patience`.
+    /// Begins a pause that lasts until [`release`](Self::release), for callers that cannot hold a [`Paused`]. Waits up to
+    /// `patience` for a write that waits in the replay buffer.
     ///
     /// # Errors
     /// As [`pause_unless`](Self::pause_unless); [`CollectError::WaitsForItself`] in the collector's own thread.
@@ -149,7 +148,7 @@ impl<S: LastStage> Collector<S> {
         let asked = Instant::now();
         loop {
             let slice = SLICE.min(patience);
-            // Its batch needs workers that are not held yet.
+            // Its batch needs workers, which are therefore held later.
             let between = background.is_none_or(|background| background.hold_within(slice));
             if between && self.core.ring.hold_within(slice) {
                 break;
@@ -166,25 +165,25 @@ impl<S: LastStage> Collector<S> {
                 return Err(CollectError::PauseGivenUp);
             }
         }
-        // It may have failed at what it was at.
+        // It may have failed with its last batch.
         background.map_or(Ok(()), |background| background.check())
     }
 
-    /// A way to stop collection, and to update weights, from another thread.
+    /// Ends collection and updates weights from other threads.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle::new(Arc::clone(&self.core))
     }
 }
 
-/// Workers of the collector start no part while this is held, and nothing is written.
+/// While this is held, workers start no part and nothing is written.
 #[derive(Debug)]
 pub struct Paused<'a, S: LastStage = Hooks> {
     collector: &'a mut Collector<S>,
 }
 
 impl<S: LastStage> Paused<'_, S> {
-    /// The collector, to be looked at. Asking it for a batch would wait for workers that are paused.
+    /// The collector, to read from; its workers are paused.
     #[must_use]
     pub fn collector(&self) -> &Collector<S> {
         self.collector

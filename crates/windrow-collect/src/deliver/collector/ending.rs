@@ -1,4 +1,4 @@
-//! How a collector ends.
+//! The end of a collector.
 
 use std::time::{Duration, Instant};
 
@@ -17,20 +17,19 @@ impl<S: LastStage> Collector<S> {
         self.shutdown()
     }
 
-    /// Ends collection, in the background too, waits for the workers, five seconds at most, and drops their environments and
-    /// policies. Batches that are held stay valid; the next call says that the collector was shut down. Shutting down again
-    /// does nothing.
+    /// Ends collection, also in the background, waits up to five seconds for the workers, and drops their environments and
+    /// policies. Batches stay valid; the next call returns [`CollectError::ShutDown`]. Another shutdown does nothing.
     ///
     /// # Errors
-    /// [`CollectError::Stuck`] when some threads did not come back from their environment, policy or hook in time. What the
-    /// background or workers failed with, unless that was delivered before: [`CollectError::Worker`] for one,
+    /// [`CollectError::Stuck`] when some threads did not return from their environment, policy or hook in time. Errors of the
+    /// background or of workers that no call has delivered: [`CollectError::Worker`] for one,
     /// [`CollectError::SeveralWorkers`] for several.
     pub fn shutdown(&mut self) -> Result<(), CollectError> {
         self.shutdown_unless(Self::PATIENCE, || false)
     }
 
-    /// As [`shutdown`](Self::shutdown), waiting for threads up to `timeout`, or until `given_up` says so, which is asked ten
-    /// times a second.
+    /// As [`shutdown`](Self::shutdown), but waits for threads up to `timeout`, or until `given_up`, called ten times a second,
+    /// returns true.
     ///
     /// # Errors
     /// As there.
@@ -68,9 +67,9 @@ impl<S: LastStage> Collector<S> {
         self.core.shared.profile.check()
     }
 
-    /// Ends what [`start`](Self::start) began: cuts the batch that is under way short at its next step, and lets it be written
-    /// unless that has to wait. Waits up to `timeout`, or until `given_up` says so, which is asked ten times a second: whether
-    /// the thread has ended. A [shutdown](Self::shutdown) can follow.
+    /// Ends what [`start`](Self::start) began: cuts the present batch short at its next step, and writes it unless the write
+    /// would have to wait. Waits up to `timeout`, or until `given_up`, called ten times a second, returns true: whether the
+    /// thread has ended. Call [`shutdown`](Self::shutdown) afterwards.
     pub fn finish_unless(&mut self, timeout: Duration, mut given_up: impl FnMut() -> bool) -> bool {
         let Some(background) = &self.background else {
             return true;
@@ -94,7 +93,7 @@ impl<S: LastStage> Collector<S> {
         }
     }
 
-    /// Waits up to `timeout` until no thread runs any more; how many still do then.
+    /// Waits up to `timeout` until no thread runs any more; how many still do.
     fn join(&mut self, timeout: Duration) -> usize {
         let deadline = Instant::now() + timeout;
         if let Some(background) = &mut self.background {
@@ -112,7 +111,7 @@ impl<S: LastStage> Collector<S> {
             .map_or(0, |driver| driver.crew.join(left))
     }
 
-    /// What went wrong and was not delivered yet, all of it.
+    /// All errors that no call has delivered.
     fn failures(&mut self) -> Result<(), CollectError> {
         let background = self.background.as_ref().and_then(Background::take_failure);
         let mut workers: Vec<WorkerError> = match background {
@@ -140,7 +139,7 @@ impl<S: LastStage> Drop for Collector<S> {
             true => Duration::ZERO,
             false => Self::PATIENCE,
         };
-        // There is nobody left to tell.
+        // Nothing can take an error any more.
         let _ = self.shutdown_unless(patience, || false);
     }
 }

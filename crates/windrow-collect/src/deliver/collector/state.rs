@@ -12,16 +12,16 @@ use crate::shared::orders::Resume;
 use crate::sync::Ordering;
 
 impl<S: LastStage> Collector<S> {
-    /// What it takes to go on later: `frames`, `iter`, `seed`, `next_frame`, `policy_version`, `("traj_pool", "traj_id")` and
-    /// `policy_state_dict`. Of a [started](Self::start) collector it is to be taken during a [pause](Self::pause), so that what
-    /// is counted is also written.
+    /// The state from which another collector goes on: `frames`, `iter`, `seed`, `next_frame`, `policy_version`,
+    /// `("traj_pool", "traj_id")` and `policy_state_dict`. [Pause](Self::pause) a [started](Self::start) collector before, so
+    /// that all frames that are counted are also written.
     ///
     /// Simulators are not saved: after [`load_state_dict`](Self::load_state_dict) every environment begins a new
     /// episode, with seeds and trajectory ids that were not used before. Batches that workers have collected ahead are not
     /// counted and will be collected again.
     ///
     /// # Errors
-    /// What went wrong in the background; otherwise none that a well-made policy can cause.
+    /// An error of the background; a well-made policy causes no other.
     pub fn state_dict(&self) -> Result<TensorDict, CollectError> {
         if let Some(background) = &self.background {
             background.check()?;
@@ -43,7 +43,7 @@ impl<S: LastStage> Collector<S> {
         let seed = state.get("seed")?.item::<i64>()? as u64;
         let next_frame = count(state, "next_frame")?;
         let version = count(state, "policy_version")? as i64;
-        // Environments are told by their ids, so that the first of them all has a multiple of their number.
+        // Ids tell environments apart: the first id is a multiple of their number.
         let envs = self.core.stats().num_envs as u64;
         let traj_id = count(state, ("traj_pool", "traj_id"))?;
         let traj_id = traj_id.next_multiple_of(envs) as i64;
@@ -52,11 +52,11 @@ impl<S: LastStage> Collector<S> {
         core.publisher.check(weights)?;
         self.driver()?.settle()?;
         core.ring.pause();
-        // What was collected ahead belongs to the state before.
+        // Frames that were collected ahead belong to the state before.
         while core.ring.try_next().is_some() {}
         self.driver()?.clear();
         if let Some(writer) = &core.writer {
-            // An earlier state brings ids back that were used since.
+            // An earlier state uses ids again.
             writer.renumber();
         }
         core.shared.weights.restore(version, weights);
@@ -97,7 +97,7 @@ impl Core {
     }
 }
 
-/// Nothing is counted so far in the life of a collector, and much can still be added.
+/// No collector counts so far, and sums of counts stay in range.
 const MOST: u64 = 1 << 62;
 
 fn count(state: &TensorDict, key: impl Into<NestedKey>) -> Result<u64, CollectError> {
