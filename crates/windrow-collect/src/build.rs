@@ -1,4 +1,4 @@
-//! From what was chosen to a collector: everything that can be wrong is found here.
+//! From the choices to a collector. Finds everything that can be wrong with them.
 
 pub(crate) mod collectors;
 mod envs;
@@ -41,8 +41,8 @@ impl CollectorBuilder {
         self.build_unless(|| false)
     }
 
-    /// As [`build`](Self::build), but gives up once `given_up` says so, which is asked now and then while environments of
-    /// several workers are being made. Each of these is dropped once it is there.
+    /// As [`build`](Self::build), but gives up once `given_up` returns true; it is called from time to time while the
+    /// environments of several workers are made. Environments that are finished later are dropped.
     ///
     /// # Errors
     /// As there; [`CollectError::BuildGivenUp`] then.
@@ -54,8 +54,7 @@ impl CollectorBuilder {
         build(self, hooks, given_up)
     }
 
-    /// As [`build_unless`](Self::build_unless), with a last stage of the caller's, in place of the hooks and the
-    /// post-processing that the builder was given.
+    /// As [`build_unless`](Self::build_unless), with the caller's own last stage in place of hooks and post-processing.
     ///
     /// # Errors
     /// As there.
@@ -107,7 +106,7 @@ fn build<S: LastStage>(
         total_envs: workers * num_envs,
     };
     let cursor = CursorOptions {
-        // Whole trajectories end where episodes are cut: otherwise one that is longer than a batch would never come.
+        // Whole trajectories end where episodes are cut; otherwise one longer than a batch would never be delivered.
         set_truncated: config.set_truncated || (config.reset_at_each_iter && batcher.is_some()),
         reset_at_each_iter: config.reset_at_each_iter,
     };
@@ -187,7 +186,7 @@ fn record(config: &CollectorConfig, spec: &EnvSpec, columns: Vec<LeafSpec>) -> R
     }
 }
 
-/// What noise is keyed by, and how environments begin their first episodes.
+/// The key of noise, and how environments begin their first episodes.
 fn beginning(config: &CollectorConfig, spec: &EnvSpec) -> (u64, Restart) {
     if spec.keeps_seed && config.seed.is_none() {
         return (config.noise_seed.unwrap_or_else(entropy), Restart::Unseeded);
@@ -196,7 +195,7 @@ fn beginning(config: &CollectorConfig, spec: &EnvSpec) -> (u64, Restart) {
     (seed, Restart::Seeded { seed, same: false })
 }
 
-/// The environments of all workers, told what policies write.
+/// The environments of all workers, bound to the columns that policies write.
 fn bound(
     mut envs: Vec<Box<dyn VecEnv>>,
     columns: &[LeafSpec],
@@ -232,7 +231,7 @@ fn actors(
     Ok((actors, columns))
 }
 
-/// What puts whole trajectories together, if that is wanted.
+/// The batcher of whole trajectories, if they are wanted.
 fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, CollectError> {
     let config = &chosen.config;
     let wanted = config.trajs_per_batch;
@@ -289,7 +288,7 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectErr
     Ok(())
 }
 
-/// Why there is no ring for batches of so many frames.
+/// The error of a ring that could not be made.
 fn unbuilt(
     error: SlabError,
     spec: &EnvSpec,

@@ -12,7 +12,7 @@ pub use kind::ErrorKind;
 pub(crate) use worker::{Place, said};
 pub use worker::{WorkerError, WorkerFault};
 
-/// What can go wrong in building and running a collector.
+/// An error of building or running a collector or an evaluator.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectError {
@@ -189,7 +189,7 @@ pub enum CollectError {
     Env {
         /// Number of the worker.
         worker: usize,
-        /// What the factory reported.
+        /// The error of the factory.
         source: EnvError,
     },
     /// The policy does not fit the environment, or refused new weights.
@@ -205,7 +205,7 @@ pub enum CollectError {
         /// What the policy declares in its place.
         got: String,
     },
-    /// The policy writes what frames have from elsewhere, or an observation of another type or shape.
+    /// The policy writes an entry that frames have already, or an observation of another type or shape.
     #[error(
         "the policy writes {got}, where frames of {env} have {expected}: let it write that under another name"
     )]
@@ -228,17 +228,17 @@ pub enum CollectError {
         /// How much it takes.
         source: SlabError,
     },
-    /// A profile was asked for when workers had begun already.
+    /// A profile was asked for after workers had begun.
     #[error(
         "a profile records workers from their start: enable_profile must be called before the first batch is asked for"
     )]
     ProfileTooLate,
-    /// Nothing would be left to be recorded.
+    /// The profile would record nothing.
     #[error(
         "num_rollouts={num_rollouts} must be greater than warmup_rollouts={warmup_rollouts}, or nothing is recorded"
     )]
     ProfileRollouts {
-        /// Rollouts that a worker is to be looked at for.
+        /// Rollouts for which a worker is profiled.
         num_rollouts: usize,
         /// Those of them that are not recorded.
         warmup_rollouts: usize,
@@ -272,18 +272,18 @@ pub enum CollectError {
     ProfileFile {
         /// Number of the worker.
         worker: usize,
-        /// Where it was to go.
+        /// The path of the file.
         path: PathBuf,
-        /// What the file system said.
+        /// The error of the file system.
         source: std::io::Error,
     },
-    /// Some threads were still busy when the time for a shutdown was over; they end when they come back from the environment,
-    /// policy, hook or sink that they are at.
+    /// Some threads were still busy when the time for a shutdown was over. They end when they return from the environment,
+    /// policy, hook or sink that they run.
     #[error("{stuck} of {threads} threads were still busy {seconds:.1} s after the shutdown")]
     Stuck {
         /// Threads that did not end: those of workers, and the one that `start` began.
         stuck: usize,
-        /// Threads that there were.
+        /// Threads in all.
         threads: usize,
         /// Seconds that were waited.
         seconds: f64,
@@ -291,8 +291,8 @@ pub enum CollectError {
     /// A worker failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
-    /// The call was interrupted, which is no fault of environments or policy: see
-    /// [`CollectorBuilder::interruptions`](crate::CollectorBuilder::interruptions). The next one goes on.
+    /// The call was [interrupted](crate::CollectorBuilder::interruptions), which does not count as a fault of environments or
+    /// policy. The next call goes on.
     #[error(transparent)]
     Interrupted(WorkerError),
     /// Several workers failed.
@@ -309,29 +309,29 @@ pub enum CollectError {
         /// Evaluations that wait for it.
         queued: usize,
     },
-    /// A collector is to be started, and has no replay buffer.
-    #[error("start needs something that the collector writes to: give its builder a replay_buffer")]
+    /// A collector without a replay buffer cannot be started.
+    #[error("start needs a replay_buffer that the collector writes to")]
     NoReplayBuffer,
     /// The collector was started, and runs by itself.
     #[error(
         "the collector was started and writes to its replay buffer by itself: batches cannot be asked for, nor states loaded, and it cannot be started again"
     )]
     Started,
-    /// Whoever asked for a collector gave it up before its environments were made.
-    #[error("the collector was given up before its environments were made")]
+    /// The build was cancelled before all environments were made.
+    #[error("the build was cancelled before all environments were made")]
     BuildGivenUp,
-    /// Whoever asked for a pause gave it up before workers had finished what they were at.
-    #[error("the pause was given up before workers had finished what they were at")]
+    /// The pause was cancelled before all workers had stopped.
+    #[error("the pause was cancelled before all workers had stopped")]
     PauseGivenUp,
-    /// Whoever asked for a batch gave the wait for it up. The next call goes on with it.
-    #[error("the wait for a batch was given up")]
+    /// The wait for a batch was cancelled. The next call waits on for the same batch.
+    #[error("the wait for a batch was cancelled")]
     BatchGivenUp,
     /// A hook of the collector's own thread has asked for something that waits for this thread.
     #[error(
         "the collector cannot be asked for this from within its own thread: it would wait for itself"
     )]
     WaitsForItself,
-    /// The thread of a started collector could not be had.
+    /// The thread of a started collector could not be created.
     #[error("failed to start the thread of the collector: {0}")]
     Start(#[source] std::io::Error),
     /// The replay buffer did not take a batch.
@@ -356,7 +356,7 @@ pub enum CollectError {
     Postproc {
         /// Number of the batch since the start.
         batch: u64,
-        /// What it reported.
+        /// Its error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A function that the last stage has called failed, or was interrupted: see
@@ -368,10 +368,10 @@ pub enum CollectError {
     Metrics {
         /// The step of training that the evaluation was asked for.
         step: u64,
-        /// What they reported.
+        /// Their error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A saved state does not belong to such a collector.
+    /// A saved state does not fit the collector.
     #[error("failed to load the state: {0}")]
     State(String),
     /// The collector or evaluator was shut down.

@@ -1,4 +1,4 @@
-//! The rollout loop and the collectors around it.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod build;

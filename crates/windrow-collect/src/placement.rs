@@ -35,7 +35,7 @@ impl Crew {
     ///
     /// # Errors
     /// [`CollectError::Slab`] as [`Ring::next`]; [`CollectError::Interrupted`] where workers run in this thread, and
-    /// [`CollectError::BatchGivenUp`] where they do not and `given_up` says so, which is asked now and then.
+    /// [`CollectError::BatchGivenUp`] where they do not and `given_up`, which is called from time to time, returns true.
     pub(crate) fn next(
         &mut self,
         ring: &Arc<Ring>,
@@ -47,8 +47,7 @@ impl Crew {
         }
     }
 
-    /// Waits until no worker runs any more, `timeout` at most, and drops them; how many still did then. The ring has been
-    /// stopped.
+    /// Waits at most `timeout` until all workers have ended, and drops them; returns how many still run. Stop the ring before.
     pub(crate) fn join(&mut self, timeout: Duration) -> usize {
         match self {
             Self::Inline(inline) => {

@@ -45,10 +45,10 @@ pub(super) fn env_makers(chosen: &CollectorBuilder) -> Result<Vec<EnvMaker>, Col
 /// No machine runs more threads than this.
 const MOST_WORKERS: usize = 1 << 16;
 
-/// How often whoever waits for environments is asked whether to wait on.
+/// How often a caller who waits for environments may give up.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// The environments of all workers, made at the same time: some take long.
+/// The environments of all workers, made concurrently, since some take long.
 pub(super) fn make_all(
     makers: &[EnvMaker],
     config: &CollectorConfig,
@@ -65,7 +65,7 @@ pub(super) fn make_all(
     Ok(envs)
 }
 
-/// What holds of the environments of all workers.
+/// The spec and the number of environments that all workers have in common.
 pub(super) fn common(envs: &[Box<dyn VecEnv>]) -> Result<(EnvSpec, usize), CollectError> {
     let (mut spec, num_envs) = (envs[0].spec().clone(), envs[0].num_envs());
     for (worker, env) in envs.iter().enumerate() {
@@ -82,7 +82,7 @@ pub(super) fn common(envs: &[Box<dyn VecEnv>]) -> Result<(EnvSpec, usize), Colle
     if u32::try_from(num_envs.saturating_mul(envs.len())).is_err() {
         return Err(CollectError::Count {
             name: "num_envs",
-            // Each is told by 32 bits.
+            // Environments are numbered with 32 bits.
             most: u32::MAX as usize / envs.len(),
             got: num_envs,
         });
@@ -103,7 +103,7 @@ fn make_in_threads(
         let (maker, done) = (Arc::clone(maker), done.clone());
         let make = move || {
             let made = guarded(worker, || options.make(worker, &maker));
-            // Nobody listens any more where all was given up.
+            // The receiver is gone where the caller gave up.
             let _ = done.send((worker, made));
         };
         let thread = Builder::new().name(format!("windrow-maker-{worker}"));
@@ -117,13 +117,13 @@ fn make_in_threads(
         }
     }
     for thread in threads {
-        // It has nothing left to say: panics of users' code became results.
+        // Panics of users' code were sent as results.
         let _ = thread.join();
     }
     made.into_iter().flatten().collect()
 }
 
-/// What `make` makes for worker `worker`; a panic is an error like any other.
+/// The result of `make` for worker `worker`; a panic becomes an error.
 pub(super) fn guarded<T>(
     worker: usize,
     make: impl FnOnce() -> Result<T, CollectError>,
@@ -136,7 +136,7 @@ fn panicked(worker: usize, panic: &(dyn std::any::Any + Send)) -> CollectError {
     WorkerError::new(worker, None, WorkerFault::panic(panic)).into()
 }
 
-/// What is done to each worker's environments.
+/// Options of each worker's environments.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EnvOptions {
     num_envs: usize,

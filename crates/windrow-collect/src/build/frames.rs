@@ -5,7 +5,7 @@ use crate::config::options::CollectorConfig;
 use crate::config::plan::{Delivery, FramesPerBatch, Plan};
 use crate::shared::schedule::{Schedule, even_shares};
 
-/// The argument that most of this is about.
+/// The argument that is checked here.
 const NAME: &str = "frames_per_batch";
 
 /// Checks the frame counts against each other, and shares a batch out.
@@ -24,7 +24,7 @@ pub(super) fn schedule(
     let per_batch = per_slab.saturating_mul(slabs_per_batch);
     let mut total_frames = config.total_frames;
     if config.trajs_per_batch.is_some() {
-        // Frames are not what is delivered, so nobody minds the few that a whole step of all environments would exceed.
+        // Trajectories are delivered, not frames: the rest of a whole step of all environments is left out.
         total_frames = total_frames.map(|total| total - total % num_envs as u64);
     } else if let Some(total) = total_frames {
         let asked = match config.frames_per_batch {

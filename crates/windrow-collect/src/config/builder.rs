@@ -1,4 +1,4 @@
-//! The objects that a collector is made of: environments, policies, functions.
+//! The builder of a collector, and the objects that it holds beside the plain options: environments, policies, functions.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use windrow_slab::Sink;
 use crate::config::hooks::Hooks;
 use crate::config::options::CollectorConfig;
 
-/// Chooses what a [`Collector`](crate::Collector) does. Everything is checked by [`build`](Self::build).
+/// Options of a [`Collector`](crate::Collector); [`build`](Self::build) checks them all.
 pub struct CollectorBuilder {
     pub(crate) config: CollectorConfig,
     /// One for all workers, or one for each.
@@ -33,7 +33,7 @@ pub(crate) type PolicyMaker = Arc<dyn Fn(usize) -> Box<dyn Policy> + Send + Sync
 /// Tells an interruption from a fault.
 pub(crate) type IsInterruption = fn(&(dyn Error + 'static)) -> bool;
 
-/// Where weights come from when none are given.
+/// Gives new weights.
 pub(crate) type WeightSource = Box<dyn FnMut() -> Weights + Send>;
 
 impl CollectorBuilder {
@@ -57,7 +57,7 @@ impl CollectorBuilder {
         self
     }
 
-    /// One environment factory for each worker, in place of the one that all would use.
+    /// One environment factory for each worker, in place of one for all.
     #[must_use]
     pub fn worker_envs<F>(mut self, envs: impl IntoIterator<Item = F>) -> Self
     where
@@ -70,10 +70,10 @@ impl CollectorBuilder {
         self
     }
 
-    /// Who acts; without a policy, actions are drawn uniformly from the action space. Each worker has a clone.
+    /// The policy; each worker gets a clone. Without one, actions are drawn uniformly from the action space.
     #[must_use]
     pub fn policy(mut self, policy: impl Policy + Clone + 'static) -> Self {
-        // Cloned by whichever thread a worker runs in, one at a time, so that policies need not be `Sync`.
+        // Threads clone it one at a time, so that policies need not be `Sync`.
         let policy = Mutex::new(policy);
         self.policy = Arc::new(move |_| {
             Box::new(
@@ -86,7 +86,7 @@ impl CollectorBuilder {
         self
     }
 
-    /// Makes the policy of worker `n`, for policies that differ from worker to worker or cannot be cloned. All of them write
+    /// Makes the policy of worker `n`, for policies that differ from worker to worker or cannot be cloned. All must write
     /// the same columns.
     #[must_use]
     pub fn policy_factory<P>(mut self, make: impl Fn(usize) -> P + Send + Sync + 'static) -> Self
@@ -97,32 +97,34 @@ impl CollectorBuilder {
         self
     }
 
-    /// Writes every batch to `buffer` before it is delivered: a replay buffer, or anything else that is a [`Sink`]. With
-    /// [`Collector::start`](crate::Collector::start), nobody needs to ask for batches.
+    /// Writes every batch to `buffer` before it is delivered: a replay buffer or any other [`Sink`].
+    /// [`Collector::start`](crate::Collector::start) does so in the background.
     ///
-    /// Frames that are padding are not written: a batch with `("collector", "mask")` is written as `[frames]`. With
-    /// [`trajs_per_batch`](Self::trajs_per_batch), of whatever number, only whole trajectories are written, one after the other
-    /// as `[frames]`: all that the frames of one batch complete in one write, or in groups of
+    /// Padding is not written: a batch with `("collector", "mask")` is written as `[frames]`. With
+    /// [`trajs_per_batch`](Self::trajs_per_batch), whatever its number, only whole trajectories are written, one after the
+    /// other as `[frames]`: in one write all those that the frames of one batch complete, or in groups of
     /// [`trajs_per_write`](Self::trajs_per_write).
     ///
-    /// The collector is attached to `buffer` while it is asked for a batch, or from its start to its end: who reads from the
-    /// buffer can wait for its frames then.
+    /// The collector is attached to `buffer` during each call for a batch, or from its start to its end; readers of the buffer
+    /// can then wait for its frames.
     #[must_use]
     pub fn replay_buffer(mut self, buffer: impl Sink + 'static) -> Self {
         self.sink = Some(Box::new(buffer));
         self
     }
 
-    /// Which errors of environments and policies are no fault of theirs but end the call that waits for a batch, such as the
-    /// answer to a signal. They are delivered whatever [`on_loss`](Self::on_loss) says. Where workers run in the thread that
-    /// asks, as [`CollectError::Interrupted`](crate::CollectError::Interrupted): the next call collects the part anew that was under way, with new episodes.
+    /// Tells which errors of environments and policies are interruptions, such as the answer to a signal. An interruption ends
+    /// the call that waits for a batch, whatever [`on_loss`](Self::on_loss) says. If workers run in the calling thread, it is
+    /// returned as [`CollectError::Interrupted`](crate::CollectError::Interrupted), and the next call collects the
+    /// interrupted part anew, with new episodes.
     #[must_use]
     pub fn interruptions(mut self, is_one: IsInterruption) -> Self {
         self.is_interruption = is_one;
         self
     }
 
-    /// Where new weights come from when none are given: [`Collector::update_policy_weights_from_source`](crate::Collector::update_policy_weights_from_source), and
+    /// The source of weights for
+    /// [`Collector::update_policy_weights_from_source`](crate::Collector::update_policy_weights_from_source) and
     /// [`update_at_each_batch`](Self::update_at_each_batch).
     #[must_use]
     pub fn weight_source(mut self, source: impl FnMut() -> Weights + Send + 'static) -> Self {
@@ -151,7 +153,7 @@ impl CollectorBuilder {
         self
     }
 
-    /// What is done to every batch before it is delivered. Several are applied in the order given.
+    /// Changes each batch before it is delivered. Several are applied in the order given.
     #[must_use]
     pub fn postproc<E>(
         mut self,

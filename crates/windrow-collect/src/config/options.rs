@@ -63,55 +63,54 @@ macro_rules! options {
 }
 
 options! {
-    /// Where workers run, instead of where the collector's name says. Inline, no collector runs ahead.
+    /// Where workers run, in place of what the collector's name says. Workers that run inline never run ahead.
     placement: Placement = Placement::Inline,
 
-    /// How parts make batches, instead of how the collector's name says.
+    /// How parts make batches, in place of what the collector's name says.
     delivery: Delivery = Delivery::Synchronous,
 
-    /// Workers: each has environments and a policy of its own. 1 unless told.
+    /// Workers; each has environments and a policy of its own. 1 by default.
     num_workers?: usize,
 
-    /// Environments of each worker, which step together: batches then have a dimension for them. Without it, an
-    /// environment that is one world gives batches without one, and one that is several keeps its own number.
+    /// Environments of each worker, which step together; batches then have a dimension for them. Without it, a single
+    /// environment gives batches without that dimension, and a batched one keeps its own number.
     num_envs?: usize,
 
     /// Frames in one delivered batch: a number over all environments, shared out evenly, or a list with the frames of each
     /// worker. Where a batch is one worker's, all entries are equal. Required.
     frames_per_batch => FramesPerBatch,
 
-    /// Frames to be delivered in all; without it the collector is endless. A multiple of `frames_per_batch`, unless a
+    /// Frames to deliver in all; without it the collector is endless. A multiple of `frames_per_batch`, unless a
     /// [short last batch](Self::allow_partial_batch) is allowed.
     total_frames?: u64,
 
     /// Allows the last batch to be shorter than the others, so that exactly `total_frames` are delivered.
     allow_partial_batch: bool = false,
 
-    /// Rounds `frames_per_batch` up to what environments that step together can deliver, instead of refusing it. Exactly
-    /// `total_frames` are still delivered, a multiple of what was asked for: the last batch is as much shorter as the others
-    /// are longer.
+    /// Rounds `frames_per_batch` up to a multiple of the environments that step together, instead of refusing it. The
+    /// collector still delivers exactly `total_frames`, a multiple of the `frames_per_batch` that was given: the last batch
+    /// is shorter by as much as the others are longer.
     round_up: bool = false,
 
     /// Truncates episodes after this many steps. Adds the column `"step_count"`.
     max_frames_per_traj?: usize,
 
-    /// Frames for which the policy is ignored and actions are random, rounded up to whole batches.
+    /// Frames at the start with random actions, rounded up to whole batches.
     init_random_frames: u64 = 0,
 
     /// Whether actions are sampled (the default) or the policy's best guess.
     exploration_type: ExplorationType = ExplorationType::Random,
 
     /// Seed of everything random: environment `i` is reset with `seed + i`, actions are keyed by seed, environment and
-    /// frame. Without it, one is drawn and told by [`Stats::seed`](crate::Stats::seed); environments that
-    /// [keep their own](windrow_env::EnvSpec::keeps_seed) are then not seeded.
+    /// frame. Without it, the collector draws one, see [`Stats::seed`](crate::Stats::seed), and does not seed environments
+    /// that [keep their own](windrow_env::EnvSpec::keeps_seed).
     seed?: u64,
 
-    /// What actions are keyed by where no [`seed`](Self::seed) is given and environments keep their own. Without it, such a key
-    /// is drawn.
+    /// Key of the noise of actions where no [`seed`](Self::seed) is given and environments keep their own. Drawn by default.
     noise_seed?: u64,
 
-    /// Begins every batch with new episodes. Where [whole trajectories](Self::trajs_per_batch) are put together, those that this
-    /// cuts end there: their last frame is marked as by [`set_truncated`](Self::set_truncated).
+    /// Begins every batch with new episodes. [Whole trajectories](Self::trajs_per_batch) that this cuts end there: their last
+    /// frame is marked as by [`set_truncated`](Self::set_truncated).
     reset_at_each_iter: bool = false,
 
     /// Marks the last step of every batch as truncated (`done`, not `terminated`). The episode itself goes on.
@@ -124,39 +123,39 @@ options! {
     /// `"next"`; they do not by default.
     track_policy_version: bool = false,
 
-    /// Delivers every batch in the same memory. The one before must be dropped by then, otherwise
-    /// [`SlabError::Exhausted`](windrow_slab::SlabError::Exhausted) is returned: a batch never changes while it is held.
+    /// Delivers every batch in the same memory. Drop each batch before asking for the next, which otherwise fails with
+    /// [`SlabError::Exhausted`](windrow_slab::SlabError::Exhausted): a batch never changes while it is held.
     return_same_td: bool = false,
 
-    /// Slabs that may be allocated when batches are kept alive (64 unless told). One more batch kept is an error.
+    /// Most slabs that the collector allocates when batches are kept, 64 by default. Keeping one more batch is an error.
     max_slabs: usize = 64,
 
     /// How the shares of several workers are put together.
     cat_results: CatResults = CatResults::Flat,
 
     /// Cuts the shares of slow workers short at their next step, once this fraction of the workers is ready: from 0, where
-    /// each worker makes one step at least, to 1, where nobody is cut. Synchronous collectors only. Frames that were not
-    /// collected do not count.
+    /// each worker makes at least one step, to 1, which cuts no share. Needs a synchronous collector. Missing frames are not
+    /// counted.
     preemptive_threshold?: f64,
 
     /// What happens when an environment fails.
     on_loss: OnLoss = OnLoss::Raise,
 
-    /// Delivers whole trajectories, so many in a batch, put together from as many batches of `frames_per_batch` frames as it
-    /// takes. `total_frames` then counts the frames collected and need not divide; those of trajectories that were not
-    /// delivered in the end, or that a reset, a seed, a loaded state or the loss of a worker has left without an end, are
+    /// Delivers whole trajectories, this many in a batch, put together from as many batches of `frames_per_batch` frames as
+    /// needed. `total_frames` then counts collected frames and need not be a multiple. Frames of trajectories that a reset, a
+    /// seed, a loaded state or the loss of a worker has left without an end, or that were not delivered in the end, are
     /// dropped and counted in [`Stats::dropped_frames`](crate::Stats::dropped_frames).
     ///
-    /// An episode that never ends is never delivered, and its frames are kept meanwhile: see
+    /// An episode that never ends is never delivered, and its frames stay in memory: see
     /// [`max_frames_per_traj`](Self::max_frames_per_traj).
     trajs_per_batch?: usize,
 
-    /// How whole trajectories lie in a batch: padded with a mask, unless told. A [replay buffer](CollectorBuilder::replay_buffer) is given
-    /// none of the padding.
+    /// How whole trajectories lie in a batch; by default padded, with a mask. A
+    /// [replay buffer](CollectorBuilder::replay_buffer) gets no padding.
     traj_format: TrajFormat = TrajFormat::Padded,
 
-    /// Whole trajectories of one write to a [replay buffer](CollectorBuilder::replay_buffer), at most: readers see each write at once.
-    /// Needs [`trajs_per_batch`](Self::trajs_per_batch).
+    /// Most trajectories in one write to a [replay buffer](CollectorBuilder::replay_buffer), whose readers see each write at
+    /// once. Needs [`trajs_per_batch`](Self::trajs_per_batch).
     trajs_per_write?: usize,
 
     /// Delivers each batch with a row for every piece of a trajectory in it, padded; see

@@ -1,4 +1,4 @@
-//! The choices among a few: where workers run, how their shares make batches, what happens when one fails.
+//! Choices among a few: where workers run, how their shares make batches, what happens when one fails.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use windrow_slab::Order;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Placement {
-    /// In the thread that asks for a batch, one after the other: for one worker, and to look at any other collector
-    /// without threads. Nothing is collected before it is asked for.
+    /// In the thread that asks for a batch, one after the other: for one worker, or to debug several without threads.
+    /// Workers collect nothing in advance.
     Inline,
     /// Each in a thread of its own.
     Threads,
@@ -22,11 +22,10 @@ pub enum Placement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Delivery {
-    /// Each batch holds a share of every worker, in the order of workers, all of it collected after it was asked for: the
-    /// same data for any number of workers, all acted by the newest weights.
+    /// Each batch holds a share of every worker, in the order of workers, all collected after the call: the same data
+    /// for any number of workers, all with the newest weights.
     Synchronous,
-    /// Each batch holds the parts of the first so many workers that are ready. Workers go on meanwhile, each up to a part
-    /// ahead.
+    /// Each batch holds the parts of the first workers that are ready. The others go on meanwhile, each up to a part ahead.
     FirstCome {
         /// Workers in a batch; 1 for batches of one worker each.
         workers_per_batch: usize,
@@ -37,9 +36,9 @@ pub enum Delivery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum FramesPerBatch {
-    /// So many over all workers.
+    /// This many over all workers.
     Total(usize),
-    /// So many of each worker.
+    /// This many of each worker.
     Each(Vec<usize>),
 }
 
@@ -109,8 +108,8 @@ impl Delivery {
 }
 
 impl Plan {
-    /// Parts of a slab. Where the first come make a batch, each has a slab to itself: nobody's frames wait for those of a
-    /// slower one.
+    /// Parts of a slab. Where the first workers that are ready make a batch, each part has its own slab, so that no frames wait
+    /// for a slower worker.
     pub(crate) fn parts(self, workers: usize) -> usize {
         match self.delivery {
             Delivery::Synchronous => workers,

@@ -5,22 +5,22 @@ use windrow_slab::SlabError;
 
 use super::CollectError;
 
-/// What an error is about.
+/// The cause of an error, roughly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An argument, or arguments that do not go together.
+    /// An argument is wrong, or arguments do not go together.
     Argument,
-    /// There is not enough memory.
+    /// Memory ran out.
     Memory,
-    /// A file.
+    /// A file could not be written.
     File,
-    /// The state of the collector, or code that it runs.
+    /// The collector is in another state, or code that it runs failed.
     Failure,
 }
 
 impl CollectError {
-    /// What the error is about.
+    /// Its cause, roughly.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -70,7 +70,7 @@ fn at(place: Option<Place>) -> String {
     })
 }
 
-/// What can fail in a worker.
+/// What failed in a worker.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerFault {
@@ -111,7 +111,7 @@ impl WorkerFault {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn said(payload: &(dyn std::any::Any + Send)) -> String {
     payload
         .downcast_ref::<String>()

@@ -17,7 +17,7 @@ use crate::worker::Worker;
 pub(crate) struct Threads {
     waiting: Vec<Worker<LocalDesk>>,
     running: Vec<JoinHandle<()>>,
-    /// A word from each thread that has ended.
+    /// Receives a message from each thread that ends.
     ended: Option<Receiver<()>>,
     /// Threads that are known to have ended.
     gone: usize,
@@ -60,12 +60,12 @@ impl Threads {
             let end = end.clone();
             let run = move || {
                 worker.contained(Worker::run);
-                // Whoever shuts down may be gone already.
+                // The receiver may be gone.
                 let _ = end.send(());
             };
             match Builder::new().name(name).spawn(run) {
                 Ok(thread) => self.running.push(thread),
-                // Without one of its workers a collector would wait for ever.
+                // The collector would wait for ever for a worker without a thread.
                 Err(error) => {
                     desk.fail(WorkerError::new(
                         desk.worker(),
@@ -77,7 +77,7 @@ impl Threads {
         }
     }
 
-    /// Waits until every thread has ended, `timeout` at most: how many have not.
+    /// Waits at most `timeout` until every thread has ended; returns how many have not.
     pub(crate) fn join(&mut self, timeout: Duration) -> usize {
         for worker in self.waiting.drain(..) {
             worker.contained(drop);
@@ -96,7 +96,7 @@ impl Threads {
         }
         self.gone = 0;
         for thread in self.running.drain(..) {
-            // Panics of users' code were caught; the thread had nothing else to say.
+            // The worker has reported panics of users' code.
             let _ = thread.join();
         }
         0

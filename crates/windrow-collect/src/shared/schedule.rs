@@ -1,3 +1,5 @@
+//! Who collects how much.
+
 /// How many frames each slab holds, how they are shared out, and which slabs are random.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
@@ -5,7 +7,7 @@ pub(crate) struct Schedule {
     pub(crate) envs: usize,
     /// Steps of each part of a full slab.
     pub(crate) steps: Vec<usize>,
-    /// Parts that are still filled: where every worker has its own, a retired one's is not.
+    /// Parts that are still filled; false for the own part of a retired worker.
     pub(crate) alive: Vec<bool>,
     /// Frames of a slab.
     pub(crate) frames_per_slab: u64,
@@ -20,11 +22,11 @@ pub(crate) struct Schedule {
     pub(crate) counting: bool,
 }
 
-/// What a worker is to do for one part.
+/// A worker's share of one slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) steps: usize,
-    /// Ignore the policy: it belongs to the random warm-up.
+    /// Whether it belongs to the random warm-up, which ignores the policy.
     pub(crate) random: bool,
 }
 
@@ -68,14 +70,14 @@ impl Schedule {
         (self.start, self.first_seq) = (frames, seq);
     }
 
-    /// The part of worker `worker`, where every worker has its own, is filled no more.
+    /// Leaves the part of worker `worker` empty from now on, if every worker has its own.
     pub(crate) fn retire(&mut self, worker: usize) {
         if let Some(alive) = self.alive.get_mut(worker) {
             *alive = false;
         }
     }
 
-    /// What part `part` has of `steps` steps that are shared out as those of a full slab are.
+    /// The share of part `part` in `steps` steps, which are shared out in the proportions of a full slab.
     fn part_of(&self, steps: usize, part: usize) -> usize {
         let room = |parts: usize| -> usize {
             let parts = self.steps[..parts].iter().zip(&self.alive);

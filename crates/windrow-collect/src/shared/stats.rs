@@ -9,7 +9,7 @@ use windrow_slab::Commit;
 pub struct Stats {
     /// Frames delivered; where whole trajectories are, or a replay buffer is filled, frames collected.
     pub frames: u64,
-    /// Batches delivered; where a replay buffer is filled with whole trajectories, how often they were looked for.
+    /// Batches delivered; where a replay buffer is filled with whole trajectories, batches collected.
     pub batches: u64,
     /// Frames that were collected and belong to no trajectory that was or will be delivered.
     pub dropped_frames: u64,
@@ -17,8 +17,8 @@ pub struct Stats {
     pub total_frames: Option<u64>,
     /// Whether all frames were delivered.
     pub completed: bool,
-    /// Whether an error has ended the collector, also in the background: [`Collector::check`](crate::Collector::check) tells
-    /// which, unless a call has told already.
+    /// Whether an error has ended the collector, also in the background. [`Collector::check`](crate::Collector::check)
+    /// returns it, unless a call has returned it before.
     pub failed: bool,
     /// Frames asked for in a batch.
     pub requested_frames_per_batch: usize,
@@ -26,7 +26,7 @@ pub struct Stats {
     pub workers: usize,
     /// Workers that still collect.
     pub workers_alive: usize,
-    /// How often a worker that had failed started over.
+    /// How often a failed worker was replaced.
     pub restarts: u64,
     /// Environments over all workers.
     pub num_envs: usize,
@@ -34,7 +34,7 @@ pub struct Stats {
     pub frames_per_second: f64,
     /// Frames delivered a second over the last ten seconds.
     pub recent_frames_per_second: f64,
-    /// How long workers in threads have waited until they could go on, over all of them.
+    /// How long workers in threads have waited for a part, over all of them.
     pub workers_waited: Duration,
     /// Version of the weights: how often they were updated.
     pub policy_version: i64,
@@ -42,7 +42,7 @@ pub struct Stats {
     pub policy_lag: PolicyLag,
     /// Seed that environments and policy noise derive from.
     pub seed: u64,
-    /// Slabs allocated so far: as many as batches were held at once, and those that workers are at.
+    /// Slabs allocated so far: one for each batch that was held at once, and those that workers fill.
     pub slabs: usize,
     /// Memory of all slabs in bytes.
     pub slab_bytes: usize,
@@ -58,11 +58,11 @@ pub struct WorkerStats {
     pub frames: u64,
     /// Parts of batches that it has filled with them.
     pub parts: u64,
-    /// How often it started over after it had failed.
+    /// How often it was replaced after a fault.
     pub restarts: u64,
     /// Whether it still collects: false where it was lost and the others go on without it.
     pub alive: bool,
-    /// How long it has waited until it could go on, in a thread of its own.
+    /// How long it has waited for a part, if it runs in a thread.
     pub waited: Duration,
     /// Version of the weights that have acted in its last part; 0 before the first.
     pub policy_version: i64,

@@ -7,7 +7,7 @@ use windrow_slab::{Key, LeafSpec, Step};
 
 use crate::CollectError;
 
-/// A policy and what it takes to use it: random warm-up, and the version of its weights.
+/// A policy with its random warm-up and the version of its weights.
 pub(crate) struct Actor {
     policy: Box<dyn Policy>,
     random: RandomPolicy,
@@ -15,11 +15,11 @@ pub(crate) struct Actor {
     /// Leaves that are the action; the policy's columns after them are extra ones.
     action_leaves: usize,
     columns: Vec<LeafSpec>,
-    /// The observation that each extra column stands in place of.
+    /// The observation that each extra column replaces.
     replaced: Vec<Option<usize>>,
     exploration: ExplorationType,
     version: i64,
-    /// Whether the version is to be taken from the store even if it is no other.
+    /// Whether the next weights are taken even if they have the same version.
     forgotten: bool,
 }
 
@@ -74,12 +74,12 @@ impl Actor {
         self.version
     }
 
-    /// Takes the weights from the store at the next [`refresh`](Self::refresh), whatever their version.
+    /// Takes the newest weights at the next [`refresh`](Self::refresh), whatever their version.
     pub(crate) fn forget_version(&mut self) {
         self.forgotten = true;
     }
 
-    /// Takes over the weights that `newer` gives for the version held at present; `None` asks for the newest ones, whatever
+    /// Loads the weights that `newer` returns, which gets the version that is held; `None` asks for the newest weights whatever
     /// their version.
     pub(crate) fn refresh(
         &mut self,
@@ -152,8 +152,8 @@ impl std::fmt::Debug for Actor {
     }
 }
 
-/// The observation that each column behind the first `actions` stands in place of. A state stands for none, nor does a
-/// reward, which no root has.
+/// The observation that each column behind the first `actions` replaces. A state replaces none, nor does a reward, which no
+/// root has.
 fn replaced(
     columns: &[LeafSpec],
     actions: usize,

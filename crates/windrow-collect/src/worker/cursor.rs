@@ -13,7 +13,7 @@ use crate::shared::orders::{Restart, Resume};
 pub(crate) struct Cursor {
     /// Observations that the next part starts from.
     carry: RowBlock,
-    /// Who the environments are, and how many frames each has delivered since it was seeded.
+    /// Numbers of the environments, and the frames that each has delivered since it was seeded.
     envs: EnvRows,
     /// Episodes that each environment has begun before the present one.
     episode: Vec<u64>,
@@ -30,7 +30,7 @@ pub(crate) struct Cursor {
     options: CursorOptions,
 }
 
-/// What the user chose.
+/// The user's choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CursorOptions {
     /// Begin every part with new episodes.
@@ -41,7 +41,7 @@ pub(crate) struct CursorOptions {
 
 /// Numbers trajectories: episode `e` of environment `i` of `total` is `base + e * total + i`.
 ///
-/// Unique over the life of a collector without a shared counter, so ids do not depend on who was faster.
+/// Unique over the life of a collector without a shared counter, so ids do not depend on which worker was faster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TrajIds {
     pub(crate) base: i64,
@@ -55,8 +55,7 @@ impl TrajIds {
 }
 
 impl Cursor {
-    /// A cursor for the environments with the numbers `envs` among all, which begin their `first_episodes` so; `seed` keys the
-    /// noise.
+    /// A cursor for environments number `envs` among all. They begin as `first_episodes` says; `seed` keys the noise.
     pub(crate) fn new(
         spec: &EnvSpec,
         envs: Range<u32>,
@@ -81,7 +80,7 @@ impl Cursor {
         })
     }
 
-    /// Begins all episodes anew at the next part. Where they are to be already, a seed is not forgotten.
+    /// Begins all episodes anew at the next part. A seed that was ordered before is kept.
     pub(crate) fn restart(&mut self, how: Restart) {
         if how != Restart::Unseeded || self.restart.is_none() {
             self.restart = Some(how);
@@ -98,7 +97,7 @@ impl Cursor {
         self.restart = Some(Restart::Resumed);
     }
 
-    /// The environments are new ones: begins episodes that there were not before.
+    /// Begins new episodes after the environments were replaced.
     pub(crate) fn start_over(&mut self) {
         self.number_next_episodes();
         // Frames that were lost are not collected again: noise and seeds go on behind them.
@@ -108,7 +107,7 @@ impl Cursor {
         self.restart = Some(Restart::Resumed);
     }
 
-    /// The smallest frame that no environment has been at yet.
+    /// The smallest frame that no environment has reached yet.
     pub(crate) fn next_frame(&self) -> u64 {
         self.envs.frames().iter().max().copied().unwrap_or(0)
     }
@@ -130,7 +129,7 @@ impl Cursor {
             .restart
             .or_else(|| self.options.reset_at_each_iter.then_some(Restart::Unseeded));
         if let Some(how) = asked {
-            // An episode without a single frame keeps its number: there is nothing that could share it.
+            // An episode without a single frame keeps its number, which no other frame carries.
             if !fresh {
                 self.number_next_episodes();
             }
@@ -181,7 +180,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Marks the last step of a part, if that is wanted. The episodes go on all the same.
+    /// Marks the last step of a part as truncated, if that is wanted. The episodes go on.
     pub(crate) fn end(&self, rows: &mut PartRows<'_>) -> Result<(), WorkerFault> {
         if !self.options.set_truncated {
             return Ok(());
@@ -328,8 +327,8 @@ fn group_flags(spec: &EnvSpec) -> Vec<Key<bool>> {
     flags.map(|(place, _)| Key::new(place)).collect()
 }
 
-/// At most 64 flags as the bits of a word. Which of many environments ends is anybody's guess, also the branch
-/// predictor's: going from bit to bit, it guesses once a step instead of once an environment.
+/// At most 64 flags as the bits of a word. No branch predictor can tell which of many environments
+/// ends: going from bit to bit costs one wrong guess a step instead of one an environment.
 fn to_bits(flags: &[bool]) -> u64 {
     let mut bits = 0;
     let (bytes, rest) = flags.as_chunks::<8>();

@@ -8,11 +8,11 @@ use crate::probe::{Phase, Probe};
 use crate::worker::actor::Actor;
 use crate::worker::cursor::Cursor;
 
-/// Fills `part`: the policy acts, the environments step, ended episodes start anew. Ends early, yet after one step at
-/// least, where the part is to be cut short. `probe` is told where the phases end.
+/// Fills `part`: the policy acts, the environments step, ended episodes start anew. A part that is cut short ends early,
+/// after at least one step. `probe` marks the ends of phases.
 ///
 /// # Errors
-/// What went wrong; [`Cursor::locate`] tells where. The part is then to be dropped, not committed.
+/// The fault; [`Cursor::locate`] tells where. The caller then drops the part.
 pub(crate) fn rollout<P: Probe>(
     env: &mut dyn VecEnv,
     actor: &mut Actor,

@@ -1,0 +1,56 @@
+"""What the engine says of options that it cannot take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from windrow._windrow import CollectorCore
+
+OBJECTS = {
+    "envs": ["CartPole-v1"],
+    "env_kwargs": [None],
+    "policy": None,
+    "replay_buffer": None,
+    "takes_writes": False,
+    "device": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "expected"),
+    [
+        ("num_workers", "two", TypeError, "a whole number"),
+        ("num_workers", True, TypeError, "a whole number"),
+        ("num_workers", 2.5, TypeError, "a whole number"),
+        ("num_workers", -1, ValueError, "a whole number from 0 to 18446744073709551615"),
+        ("num_workers", 1 << 70, ValueError, "a whole number from 0 to 18446744073709551615"),
+        ("frames_per_batch", "many", TypeError, "a whole number, or a list of one for each worker"),
+        ("set_truncated", "yes", TypeError, "True or False"),
+        ("preemptive_threshold", "half", TypeError, "a number"),
+        ("traj_format", "flat", ValueError, '"padded" or "cat"'),
+        ("traj_format", 3, TypeError, "a name"),
+        ("on_loss", "stop", ValueError, '"raise", "continue" or a number of restarts'),
+        ("on_loss", [], TypeError, '"raise", "continue" or a number of restarts'),
+    ],
+)
+def test_an_option_is_refused_by_its_name_with_what_was_expected(
+    name: str, value: Any, kind: type[Exception], expected: str
+) -> None:
+    with pytest.raises(kind) as refused:
+        CollectorCore({"config": {name: value}, **OBJECTS})
+    assert str(refused.value) == f"{name} must be {expected}, got {value!r}"
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(TypeError, match="^unexpected argument frames$"):
+        CollectorCore({"config": {"frames": 3}, **OBJECTS})
+
+
+def test_numbers_of_numpy_are_numbers_and_none_is_not_given() -> None:
+    options = {"frames_per_batch": np.int64(10), "preemptive_threshold": np.float32(0.5), "total_frames": None}
+    core = CollectorCore({"config": options, **OBJECTS})
+    assert core.stats()["requested_frames_per_batch"] == 10
+    assert core.len() is None
