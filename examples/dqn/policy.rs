@@ -2,9 +2,8 @@
 
 use windrow::{
     ExplorationType, Head, Key, NetworkPolicy, Policy, PolicyError, Spec, Tensor, Weights,
-    env::EnvSpec,
     nn::Sequential,
-    policy::{PolicyIn, PolicySpec},
+    policy::{Binding, PolicyIn, PolicySpec},
     slab::RowsMut,
 };
 
@@ -49,16 +48,16 @@ impl EpsilonGreedy {
 }
 
 impl Policy for EpsilonGreedy {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-        let Spec::Discrete { n } = env.action else {
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        let Spec::Discrete { n } = binding.spec.action else {
             let got = format!(
                 "epsilon-greedy needs discrete actions, got {:?}",
-                env.action
+                binding.spec.action
             );
             return Err(PolicyError::failed(got));
         };
         self.actions = n;
-        self.greedy.bind(env)
+        self.greedy.bind(binding)
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {

@@ -7,12 +7,15 @@ mod frames;
 use std::sync::Arc;
 
 use windrow_env::{EnvSpec, VecEnv};
-use windrow_slab::{Layout, LeafSpec, RecordSpec, Ring, RingSpec, Shares, Sink, SlabError};
+use windrow_policy::PolicySpec;
+use windrow_slab::{
+    Layout, LeafSpec, RecordSpec, Ring, RingSpec, RowBlock, Shares, Sink, SlabError,
+};
 
 use crate::CollectError;
 use crate::config::builder::{CollectorBuilder, EnvMaker};
 use crate::config::options::CollectorConfig;
-use crate::config::plan::Delivery;
+use crate::config::plan::{Delivery, Placement};
 use crate::deliver::collector::Collector;
 use crate::deliver::core::Core;
 use crate::deliver::driver::{Driver, Shape};
@@ -26,7 +29,7 @@ use crate::shared::stats::Tally;
 use crate::shared::{LocalDesk, Shared};
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::trajectories::TrajectoryBatcher;
-use crate::worker::actor::{Actor, describe, describe_all};
+use crate::worker::actor::{Actor, PolicySeat, describe, describe_all};
 use crate::worker::cursor::{Cursor, CursorOptions, TrajIds};
 use crate::worker::{Maker, Worker};
 use envs::{EnvOptions, common, env_makers, guarded, make_all};
@@ -78,19 +81,25 @@ fn build<S: LastStage>(
     let workers = makers.len();
     check_plan(config, workers)?;
     let batcher = batcher(&chosen)?;
-    let envs = make_all(&makers, config, given_up)?;
+    let mut envs = make_all(&makers, config, given_up)?;
     let (spec, num_envs) = common(&envs)?;
     let schedule = schedule(config, workers, num_envs)?;
     let (seed, first_episodes) = beginning(config, &spec);
 
-    let (actors, columns) = actors(&chosen, workers, &spec)?;
-    let envs = bound(envs, &columns)?;
-    let reference = guarded(0, || Ok((chosen.policy)(0)))?;
-    let record = record(config, &spec, columns);
+    let batched = num_envs > 1 || config.num_envs.is_some();
+    let (actors, policy) = actors(&chosen, &mut envs, &spec, batched)?;
+    let envs = bound(envs, &policy.columns)?;
+    let reference = guarded(0, || {
+        let mut reference = (chosen.policy)(0);
+        reference.become_reference(&policy);
+        Ok(reference)
+    })?;
+    let backend = policy.backend;
+    let record = record(config, &spec, policy.columns);
     let shares = Shares {
         steps: schedule.steps.clone(),
         envs: num_envs,
-        batched: num_envs > 1 || config.num_envs.is_some(),
+        batched,
     };
     let ring = Layout::new(&record, shares)
         .and_then(|layout| Ring::new(layout, ring_spec(config, workers)))
@@ -115,20 +124,25 @@ fn build<S: LastStage>(
         .zip(actors)
         .zip(makers)
         .enumerate()
-        .map(|(id, ((env, actor), maker))| {
+        .map(|(id, ((env, (actor, first)), maker))| {
             let envs = (id * num_envs) as u32..((id + 1) * num_envs) as u32;
+            let mut cursor = Cursor::new(&spec, envs, ids, seed, first_episodes, cursor)?;
+            if let Some(first) = first {
+                cursor.prime(first);
+            }
             Ok(Worker {
                 desk: LocalDesk::new(id, Arc::clone(&shared)),
-                cursor: Cursor::new(&spec, envs, ids, seed, first_episodes, cursor)?,
+                cursor,
                 env,
                 actor,
-                maker: worker_maker(id, maker, &chosen),
+                maker: worker_maker(id, maker, &chosen, batched),
             })
         })
         .collect::<Result<Vec<_>, CollectError>>()?;
     let publisher = WeightPublisher::new(
         Arc::clone(&shared),
         reference,
+        backend,
         chosen.updater,
         chosen.weight_source,
     );
@@ -207,28 +221,39 @@ fn bound(
     Ok(envs)
 }
 
-/// The policies of all workers, bound, and the columns that each of them writes.
+/// An actor, and the first observations of its environments where episodes were begun for it.
+type Bound = (Actor, Option<RowBlock>);
+
+/// The policies of all workers, bound to the environments of each, and what all of them say about themselves.
 fn actors(
     chosen: &CollectorBuilder,
-    workers: usize,
+    envs: &mut [Box<dyn VecEnv>],
     spec: &EnvSpec,
-) -> Result<(Vec<Actor>, Vec<LeafSpec>), CollectError> {
-    let actors = (0..workers)
-        .map(|id| {
-            guarded(id, || {
-                Actor::new((chosen.policy)(id), spec, chosen.config.exploration_type)
+    batched: bool,
+) -> Result<(Vec<Bound>, PolicySpec), CollectError> {
+    let bind = |(worker, env): (usize, &mut Box<dyn VecEnv>)| {
+        guarded(worker, || {
+            let policy = (chosen.policy)(worker);
+            let seat = seat(chosen, worker, batched);
+            seat.take(policy, env.as_mut(), spec, |policy, binding| {
+                Actor::new(policy, binding, chosen.config.exploration_type)
             })
         })
-        .collect::<Result<Vec<_>, _>>()?;
-    let columns = actors[0].columns().to_vec();
-    if let Some(other) = actors.iter().position(|actor| actor.columns() != columns) {
-        return Err(CollectError::UnequalPolicies {
-            worker: other,
-            expected: describe_all(&columns),
-            got: describe_all(actors[other].columns()),
-        });
+    };
+    let actors = envs.iter_mut().enumerate().map(bind);
+    let actors = actors.collect::<Result<Vec<_>, CollectError>>()?;
+    let policy = actors[0].0.spec().clone();
+    for (worker, (actor, _)) in actors.iter().enumerate() {
+        let (expected, got) = (&policy.columns, &actor.spec().columns);
+        if got != expected {
+            return Err(CollectError::UnequalPolicies {
+                worker,
+                expected: describe_all(expected),
+                got: describe_all(got),
+            });
+        }
     }
-    Ok((actors, columns))
+    Ok((actors, policy))
 }
 
 /// The batcher of whole trajectories, if they are wanted.
@@ -335,12 +360,23 @@ fn ring_spec(config: &CollectorConfig, workers: usize) -> RingSpec {
 }
 
 /// How worker `id` starts over after a loss.
-fn worker_maker(id: usize, env: EnvMaker, chosen: &CollectorBuilder) -> Maker {
+fn worker_maker(id: usize, env: EnvMaker, chosen: &CollectorBuilder, batched: bool) -> Maker {
     let options = EnvOptions::of(&chosen.config);
     let policy = Arc::clone(&chosen.policy);
     Maker {
         env: Box::new(move || options.make(id, &env)),
         policy: Box::new(move || policy(id)),
+        seat: seat(chosen, id, batched),
+    }
+}
+
+/// Where the policy of worker `worker` acts.
+fn seat(chosen: &CollectorBuilder, worker: usize, batched: bool) -> PolicySeat {
+    PolicySeat {
+        worker,
+        batched,
+        in_caller: chosen.config.placement == Placement::Inline,
+        is_interruption: chosen.is_interruption,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::probe::{NoProbe, Phase, Probe, Recorder};
 use crate::shared::desk::{Desk, Job, Progress, Verdict};
 use crate::shared::orders::Orders;
 use crate::shared::reentrancy::ReentrancyGuard;
-use actor::Actor;
+use actor::{Actor, PolicySeat};
 use cursor::Cursor;
 use rollout::rollout;
 
@@ -34,6 +34,7 @@ pub(crate) struct Worker<D> {
 pub(crate) struct Maker {
     pub(crate) env: Box<dyn Fn() -> Result<Box<dyn VecEnv>, CollectError> + Send>,
     pub(crate) policy: Box<dyn Fn() -> Box<dyn Policy> + Send>,
+    pub(crate) seat: PolicySeat,
 }
 
 impl<D: Desk> Worker<D> {
@@ -162,8 +163,12 @@ impl<D: Desk> Worker<D> {
     fn remake(&mut self) -> Result<(), WorkerFault> {
         let made = catch_unwind(AssertUnwindSafe(|| {
             let (worker, mut env) = (self.desk.worker(), (self.maker.env)()?);
-            self.actor.replace((self.maker.policy)(), env.spec())?;
-            env.bind(self.actor.columns())
+            let (spec, policy) = (env.spec().clone(), (self.maker.policy)());
+            let seat = self.maker.seat;
+            seat.take(policy, env.as_mut(), &spec, |policy, binding| {
+                self.actor.replace(policy, binding)
+            })?;
+            env.bind(&self.actor.spec().columns)
                 .map_err(|source| CollectError::Env { worker, source })?;
             Ok(env)
         }));

@@ -6,8 +6,8 @@ use windrow_collect::{CollectError, Collector};
 use windrow_env::testing::{CountingEnv, LedgerEnv};
 use windrow_env::{CartPole, Serial};
 use windrow_policy::{
-    ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, PolicySpec, Weights,
-    nn::Sequential, policy_fn,
+    Binding, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, PolicySpec,
+    Weights, nn::Sequential, policy_fn,
 };
 use windrow_slab::{Key, LeafSpec, RowsMut};
 
@@ -525,10 +525,10 @@ fn vectors_of_environments_are_taken_as_they_are() {
 struct Firsts(Vec<bool>);
 
 impl Policy for Firsts {
-    fn bind(&mut self, env: &windrow_env::EnvSpec) -> Result<PolicySpec, PolicyError> {
-        let mut columns = env.action_leaves();
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        let mut columns = binding.spec.action_leaves();
         columns.push(LeafSpec::new("first", DType::Bool, []));
-        Ok(PolicySpec { columns })
+        Ok(PolicySpec::new(columns))
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {

@@ -3,8 +3,8 @@
 
 use tensordict::{DType, NestedKey, TensorDict};
 use windrow_collect::{CollectError, Collector};
-use windrow_env::{EnvSpec, Pendulum};
-use windrow_policy::{Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use windrow_env::Pendulum;
+use windrow_policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 use windrow_slab::{Key, LeafSpec, RowsMut};
 
 /// Does nothing, and writes the observation ten times as large under `key`.
@@ -17,10 +17,10 @@ impl Tenfold {
 }
 
 impl Policy for Tenfold {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-        let mut columns = env.action_leaves();
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        let mut columns = binding.spec.action_leaves();
         columns.push(self.0.clone());
-        Ok(PolicySpec { columns })
+        Ok(PolicySpec::new(columns))
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {

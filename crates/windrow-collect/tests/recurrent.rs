@@ -3,8 +3,8 @@
 
 use tensordict::{DType, NestedKey, TensorDict};
 use windrow_collect::{CollectorBuilder, MultiAsyncCollector, MultiSyncCollector, Placement};
-use windrow_env::{CartPole, EnvSpec};
-use windrow_policy::{Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use windrow_env::CartPole;
+use windrow_policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 use windrow_slab::{Key, LeafSpec, RowsMut};
 
 /// Pushes left and right by turns, and counts the steps of each environment's episode.
@@ -26,12 +26,12 @@ impl Turns {
 }
 
 impl Policy for Turns {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-        let mut columns = env.action_leaves();
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        let mut columns = binding.spec.action_leaves();
         for key in [NestedKey::from(self.key), ("next", self.key).into()] {
             columns.push(LeafSpec::new(key, DType::I64, [1]));
         }
-        Ok(PolicySpec { columns })
+        Ok(PolicySpec::new(columns))
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {

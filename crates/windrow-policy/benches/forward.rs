@@ -9,7 +9,7 @@ use tensordict::DType;
 use windrow_env::{EnvSpec, Spec};
 use windrow_policy::nn::{Layer, Sequential};
 use windrow_policy::{
-    EnvRows, ExplorationType, Head, NetworkPolicy, Noise, Policy, PolicyIn, RandomPolicy,
+    Binding, EnvRows, ExplorationType, Head, NetworkPolicy, Noise, Policy, PolicyIn, RandomPolicy,
 };
 use windrow_slab::RowBlock;
 
@@ -107,7 +107,7 @@ fn measure_policy(name: &str, make: impl Fn() -> Box<dyn Policy>, net: &Sequenti
     );
     for rows in [1, 8, 64] {
         let (mut policy, mut net) = (make(), net.clone());
-        let spec = policy.bind(&env)?;
+        let spec = policy.bind(&Binding::new(&env, rows))?;
         let obs = RowBlock::new(&env.observation_leaves(), rows)?;
         let mut actions = RowBlock::new(&spec.columns, rows)?;
         let mut envs = EnvRows::new(1, (0..rows as u32).collect());

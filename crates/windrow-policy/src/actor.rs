@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use tensordict::{DType, NestedKey};
-use windrow_env::EnvSpec;
 use windrow_slab::{Key, LeafSpec, RowsMut};
 
 use crate::categorical::{Categorical, Choose, largest};
@@ -13,7 +12,8 @@ use crate::nn::{Sequential, put};
 use crate::observe::Observe;
 use crate::weights::{Reader, read_file};
 use crate::{
-    ExplorationType, Head, Policy, PolicyError, PolicyIn, PolicySpec, Scale, Weights, WeightsError,
+    Binding, ExplorationType, Head, Policy, PolicyError, PolicyIn, PolicySpec, Scale, Weights,
+    WeightsError,
 };
 
 /// A [`Sequential`] network whose outputs a [`Head`] turns into actions.
@@ -25,12 +25,12 @@ use crate::{
 /// ```
 /// use tensordict::DType;
 /// use windrow_env::{EnvSpec, Spec};
-/// use windrow_policy::{Head, NetworkPolicy, Policy, nn::Sequential};
+/// use windrow_policy::{Binding, Head, NetworkPolicy, Policy, nn::Sequential};
 ///
 /// let env = EnvSpec::new("CartPole-v1", Spec::unbounded(DType::F32, [4]), Spec::discrete(2));
 /// let net = Sequential::new().linear(4, 64).tanh().linear(64, 2);
 /// let mut policy = NetworkPolicy::new(net, Head::Categorical).return_log_prob(true);
-/// let columns = policy.bind(&env)?.columns;
+/// let columns = policy.bind(&Binding::new(&env, 1))?.columns;
 /// assert_eq!(columns[1].key.last(), "action_log_prob");
 /// # Ok::<(), windrow_policy::PolicyError>(())
 /// ```
@@ -195,7 +195,8 @@ impl NetworkPolicy {
 }
 
 impl Policy for NetworkPolicy {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        let env = binding.spec;
         self.net.prepare()?;
         let name = self.name();
         let fit = fit::Fit { policy: &name, env };
@@ -230,7 +231,7 @@ impl Policy for NetworkPolicy {
             width,
             real: RealRows::default(),
         });
-        Ok(PolicySpec { columns })
+        Ok(PolicySpec::new(columns))
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {

@@ -5,8 +5,8 @@ use windrow_slab::{Key, RowBlock};
 use crate::nn::Sequential;
 use crate::noise::tests::{chi_square, chi_square_limit};
 use crate::{
-    EnvRows, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, Scale, Weights,
-    policy_fn,
+    Binding, EnvRows, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, Scale,
+    Weights, policy_fn,
 };
 
 use ExplorationType::{Deterministic, Mean, Mode, Random};
@@ -45,7 +45,7 @@ struct Stage {
 
 impl Stage {
     fn new(mut policy: impl Policy + 'static, env: &EnvSpec, rows: usize) -> Self {
-        let spec = policy.bind(env).unwrap();
+        let spec = policy.bind(&Binding::new(env, rows)).unwrap();
         Self {
             policy: Box::new(policy),
             obs: RowBlock::new(&env.observation_leaves(), rows).unwrap(),
@@ -331,7 +331,11 @@ fn observation_leaves_are_read_by_name_and_side_by_side() {
     let mut net = Sequential::new().linear_without_bias(3, 3);
     net.load(&weights).unwrap();
     let policy = NetworkPolicy::new(net, Head::Deterministic);
-    let unnamed = policy.clone().bind(&env).unwrap_err().to_string();
+    let unnamed = policy
+        .clone()
+        .bind(&Binding::new(&env, 1))
+        .unwrap_err()
+        .to_string();
     assert!(
         unnamed.ends_with(r#"expected "observation", got "position", "image", "velocity""#),
         "{unnamed}"
@@ -339,7 +343,7 @@ fn observation_leaves_are_read_by_name_and_side_by_side() {
     let image = policy
         .clone()
         .in_key("image")
-        .bind(&env)
+        .bind(&Binding::new(&env, 1))
         .unwrap_err()
         .to_string();
     assert!(
@@ -363,7 +367,7 @@ fn observation_leaves_are_read_by_name_and_side_by_side() {
 fn what_does_not_fit_is_refused_by_bind() {
     let refused = |net: Sequential, head: Head, action: Spec| {
         NetworkPolicy::new(net, head)
-            .bind(&env(4, action))
+            .bind(&Binding::new(&env(4, action), 1))
             .unwrap_err()
             .to_string()
     };
@@ -418,7 +422,7 @@ fn what_does_not_fit_is_refused_by_bind() {
     assert!(error.contains("layer 1 (Linear)"), "{error}");
     let mut policy = NetworkPolicy::new(net(2), Head::Deterministic).return_log_prob(true);
     let error = policy
-        .bind(&env(4, Spec::discrete(2)))
+        .bind(&Binding::new(&env(4, Spec::discrete(2)), 1))
         .unwrap_err()
         .to_string();
     assert!(error.contains("extra columns"), "{error}");
@@ -532,7 +536,7 @@ fn a_function_is_a_policy() {
     let wrong = |columns: &[LeafSpec]| {
         let mut policy = policy_fn(columns.iter().cloned(), |_, _| Ok(()));
         policy
-            .bind(&env(1, Spec::discrete(2)))
+            .bind(&Binding::new(&env(1, Spec::discrete(2)), 1))
             .unwrap_err()
             .to_string()
     };

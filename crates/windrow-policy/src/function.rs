@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use windrow_env::EnvSpec;
 use windrow_slab::{LeafSpec, RowsMut};
 
 use crate::weights::expect_none;
-use crate::{Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use crate::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 
 /// A policy that is a function of what it sees; made by [`policy_fn`].
 #[derive(Clone)]
@@ -51,11 +50,9 @@ impl<F> Policy for FnPolicy<F>
 where
     F: FnMut(&PolicyIn<'_>, RowsMut<'_>) -> Result<(), PolicyError> + Send,
 {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-        let spec = PolicySpec {
-            columns: self.columns.clone(),
-        };
-        spec.check_actions("function as policy", env)?;
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        let spec = PolicySpec::new(self.columns.clone());
+        spec.check_actions("function as policy", binding.spec)?;
         Ok(spec)
     }
 

@@ -8,13 +8,13 @@
 //! ```
 //! use tensordict::DType;
 //! use windrow_env::{EnvSpec, Spec};
-//! use windrow_policy::{EnvRows, ExplorationType, Head, NetworkPolicy, Policy, PolicyIn, nn::Sequential};
+//! use windrow_policy::{Binding, EnvRows, ExplorationType, Head, NetworkPolicy, Policy, PolicyIn, nn::Sequential};
 //! use windrow_slab::{Key, RowBlock};
 //!
 //! let env = EnvSpec::new("CartPole-v1", Spec::unbounded(DType::F32, [4]), Spec::discrete(2));
 //! let net = Sequential::new().linear(4, 64).tanh().linear(64, 64).tanh().linear(64, 2);
 //! let mut policy = NetworkPolicy::new(net, Head::Categorical);
-//! let spec = policy.bind(&env)?;
+//! let spec = policy.bind(&Binding::new(&env, 3))?;
 //!
 //! // Three environments, by hand; a collector does this.
 //! let obs = RowBlock::new(&env.observation_leaves(), 3)?;
@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod actor;
+mod binding;
 mod categorical;
 mod env_rows;
 mod error;
@@ -49,13 +50,14 @@ mod sync;
 mod weights;
 
 pub use actor::NetworkPolicy;
+pub use binding::Binding;
 pub use env_rows::EnvRows;
 pub use error::PolicyError;
 pub use exploration::ExplorationType;
 pub use function::{FnPolicy, policy_fn};
 pub use heads::{Head, Scale, ScaleMapping};
 pub use noise::Noise;
-pub use policy::{Policy, PolicyIn, PolicySpec, Weights};
+pub use policy::{Backend, Policy, PolicyIn, PolicySpec, Weights};
 pub use random::RandomPolicy;
 pub use store::{Published, VanillaWeightUpdater, WeightStore, WeightUpdater};
 pub use weights::{Misfit, WeightsError};

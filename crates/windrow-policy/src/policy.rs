@@ -1,8 +1,7 @@
 use tensordict::TensorDict;
-use windrow_env::EnvSpec;
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
-use crate::{EnvRows, ExplorationType, PolicyError};
+use crate::{Binding, EnvRows, ExplorationType, PolicyError};
 
 /// Parameters by name, as PyTorch's `state_dict` names them (`"0.weight"`, `"0.bias"`, …).
 pub type Weights = TensorDict;
@@ -17,8 +16,7 @@ pub type Weights = TensorDict;
 ///
 /// ```
 /// use tensordict::DType;
-/// use windrow_env::EnvSpec;
-/// use windrow_policy::{Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+/// use windrow_policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 /// use windrow_slab::{Key, LeafSpec, RowsMut};
 ///
 /// /// Pushes left and right by turns.
@@ -28,11 +26,11 @@ pub type Weights = TensorDict;
 /// }
 ///
 /// impl Policy for Turns {
-///     fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-///         let mut columns = env.action_leaves();
+///     fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+///         let mut columns = binding.spec.action_leaves();
 ///         columns.push(LeafSpec::new("steps", DType::I64, []));
 ///         columns.push(LeafSpec::new(("next", "steps"), DType::I64, []));
-///         Ok(PolicySpec { columns })
+///         Ok(PolicySpec::new(columns))
 ///     }
 ///
 ///     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
@@ -55,14 +53,26 @@ pub type Weights = TensorDict;
 /// }
 /// ```
 pub trait Policy: Send {
-    /// Looks at the environment that the policy is to act in, and says which columns it will write: first the
-    /// action leaves, exactly as [`EnvSpec::action_leaves`] gives them, then any extra ones of its own.
+    /// Prepares the policy for the environments of one worker, and returns the columns that it will write: first the action
+    /// leaves, exactly as [`EnvSpec::action_leaves`](windrow_env::EnvSpec::action_leaves) gives them, then any of its own.
     ///
-    /// Called once, before the first [`act`](Policy::act).
+    /// Called once, before the first [`act`](Policy::act). `binding` holds everything that the policy learns before it acts.
     ///
     /// # Errors
     /// [`PolicyError`] when the policy does not fit the environment: what was expected and what came.
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError>;
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError>;
+
+    /// Whether [`Binding::first_rows`] is to hold observations: a collector then begins an episode in each environment before
+    /// it binds the policy. Asked once, before [`bind`](Policy::bind).
+    fn needs_first_rows(&self) -> bool {
+        false
+    }
+
+    /// Prepares a policy that is never bound and never acts, but [checks](Policy::check) weights and has some
+    /// [of its own](Policy::weights). A policy of the same kind was bound and returned `bound`.
+    fn become_reference(&mut self, bound: &PolicySpec) {
+        let _ = bound;
+    }
 
     /// Writes an action (and the extra columns) for every row of `input`.
     ///
@@ -92,13 +102,76 @@ pub trait Policy: Send {
     }
 }
 
-/// Columns that a policy writes for each environment and step.
+/// A boxed policy is a policy, so that code which is generic over policies takes any.
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        (**self).bind(binding)
+    }
+
+    fn needs_first_rows(&self) -> bool {
+        (**self).needs_first_rows()
+    }
+
+    fn become_reference(&mut self, bound: &PolicySpec) {
+        (**self).become_reference(bound);
+    }
+
+    #[inline]
+    fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {
+        (**self).act(input, out)
+    }
+
+    fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
+        (**self).load(weights)
+    }
+
+    fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
+        (**self).check(weights)
+    }
+
+    fn weights(&self) -> Weights {
+        (**self).weights()
+    }
+}
+
+/// What a bound policy says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PolicySpec {
-    /// Action leaves, then extra columns. One with the name, type and shape of an observation is delivered in its place, at the
+    /// Columns that the policy writes for each environment and step: action leaves, then extra columns. One with the name, type and shape of an observation is delivered in its place, at the
     /// root, while what follows stays the environment's; unless the policy writes it under `"next"` too: it is state then,
     /// which the environment gives the first value of, and is delivered as the policy writes it.
     pub columns: Vec<LeafSpec>,
+    /// Who evaluates the policy.
+    pub backend: Backend,
+}
+
+impl PolicySpec {
+    /// A policy that writes `columns` and is evaluated natively.
+    #[must_use]
+    pub fn new(columns: Vec<LeafSpec>) -> Self {
+        Self {
+            columns,
+            backend: Backend::Native,
+        }
+    }
+
+    /// The same policy, evaluated by `backend`.
+    #[must_use]
+    pub fn backend(mut self, backend: Backend) -> Self {
+        self.backend = backend;
+        self
+    }
+}
+
+/// Who evaluates a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Backend {
+    /// Code of Rust.
+    Native,
+    /// A learning framework, such as PyTorch, which the policy calls.
+    Framework,
 }
 
 /// What a policy sees of one step.

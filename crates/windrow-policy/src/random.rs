@@ -6,7 +6,7 @@ use windrow_env::{EnvSpec, Spec};
 use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::weights::expect_none;
-use crate::{Noise, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use crate::{Binding, Noise, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 
 /// Rows from which on vector instructions are worth the choice between their variants.
 const MANY_ROWS: usize = 16;
@@ -25,12 +25,12 @@ const MANY_ROWS: usize = 16;
 ///
 /// ```
 /// use windrow_env::{EnvSpec, Spec};
-/// use windrow_policy::{Policy, RandomPolicy};
+/// use windrow_policy::{Binding, Policy, RandomPolicy};
 /// # use tensordict::DType;
 ///
 /// let env = EnvSpec::new("Coin", Spec::unbounded(DType::F32, [1]), Spec::discrete(2));
 /// let mut policy = RandomPolicy::new();
-/// assert_eq!(policy.bind(&env).unwrap().columns, env.action_leaves());
+/// assert_eq!(policy.bind(&Binding::new(&env, 1)).unwrap().columns, env.action_leaves());
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct RandomPolicy {
@@ -47,7 +47,8 @@ impl RandomPolicy {
 }
 
 impl Policy for RandomPolicy {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        let env = binding.spec;
         env.check().map_err(PolicyError::failed)?;
         let leaves = env.action.leaves("action");
         let samplers: Result<_, _> = leaves
@@ -62,9 +63,7 @@ impl Policy for RandomPolicy {
             })
             .collect();
         self.leaves = Some(samplers?);
-        Ok(PolicySpec {
-            columns: env.action_leaves(),
-        })
+        Ok(PolicySpec::new(env.action_leaves()))
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {

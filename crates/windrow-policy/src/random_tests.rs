@@ -3,7 +3,9 @@ use windrow_env::{EnvSpec, Spec};
 use windrow_slab::{Key, RowBlock};
 
 use crate::noise::tests::{chi_square, chi_square_limit};
-use crate::{EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, RandomPolicy, Weights};
+use crate::{
+    Binding, EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, RandomPolicy, Weights,
+};
 
 fn env(action: Spec) -> EnvSpec {
     EnvSpec::new("Test", Spec::unbounded(DType::F32, [1]), action)
@@ -13,7 +15,7 @@ fn env(action: Spec) -> EnvSpec {
 fn sample<T: Element>(action: Spec, leaf: usize, rows: usize, steps: u64) -> Vec<T> {
     let env = env(action);
     let mut policy = RandomPolicy::new();
-    let spec = policy.bind(&env).unwrap();
+    let spec = policy.bind(&Binding::new(&env, 1)).unwrap();
     assert_eq!(spec.columns, env.action_leaves());
     let obs = RowBlock::new(&env.observation_leaves(), rows).unwrap();
     let mut out = RowBlock::new(&spec.columns, rows).unwrap();
@@ -170,7 +172,10 @@ fn leaves_of_a_composite_are_independent() {
 #[test]
 fn misuse_is_an_error() {
     let env = env(Spec::discrete(0));
-    let error = RandomPolicy::new().bind(&env).unwrap_err().to_string();
+    let error = RandomPolicy::new()
+        .bind(&Binding::new(&env, 1))
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("Test") && error.contains("action leaf \"action\""),
         "{error}"
@@ -206,7 +211,7 @@ fn misuse_is_an_error() {
 fn inputs_of_different_lengths_are_an_error() {
     let mut policy = RandomPolicy::new();
     let env = env(Spec::discrete(2));
-    let spec = policy.bind(&env).unwrap();
+    let spec = policy.bind(&Binding::new(&env, 1)).unwrap();
     let obs = RowBlock::new(&env.observation_leaves(), 2).unwrap();
     let mut out = RowBlock::new(&spec.columns, 2).unwrap();
     let input = PolicyIn {
@@ -247,7 +252,7 @@ fn masked_choices_are_uniform_over_the_legal_ones() {
         let mut env = EnvSpec::new("Masked", observation, action);
         env.masks.push(("action".into(), "mask".into()));
         let mut policy = RandomPolicy::new();
-        let spec = policy.bind(&env).unwrap();
+        let spec = policy.bind(&Binding::new(&env, 1)).unwrap();
         let mut obs = RowBlock::new(&env.observation_leaves(), 2).unwrap();
         let masks = [true, false, true, false, true, false, true].repeat(2);
         let mask = Key::<bool>::new(0);
@@ -298,7 +303,10 @@ fn a_mask_has_an_element_for_each_choice() {
     let observation = Spec::composite([("mask", Spec::unbounded(DType::Bool, [3]))]);
     let mut env = EnvSpec::new("Masked", observation, Spec::discrete(4));
     env.masks.push(("action".into(), "mask".into()));
-    let error = RandomPolicy::new().bind(&env).unwrap_err().to_string();
+    let error = RandomPolicy::new()
+        .bind(&Binding::new(&env, 1))
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("uint8 [4]") && error.contains("bool [3]"),
         "{error}"

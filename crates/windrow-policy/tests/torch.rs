@@ -10,7 +10,9 @@ use serde_json::Value;
 use tensordict::{DType, TensorDict};
 use windrow_env::{EnvSpec, Spec};
 use windrow_policy::nn::{Activation, Sequential};
-use windrow_policy::{EnvRows, ExplorationType, Head, NetworkPolicy, Policy, PolicyIn, Scale};
+use windrow_policy::{
+    Binding, EnvRows, ExplorationType, Head, NetworkPolicy, Policy, PolicyIn, Scale,
+};
 use windrow_slab::{Key, RowBlock};
 
 /// Of every number, relative to `1 + |expected|`: against `float64`, and against PyTorch in `float32`, whose own
@@ -165,7 +167,7 @@ impl Case {
             .return_log_prob(true)
             .return_params(true);
         policy.load(self.weights.as_ref().ok_or("no weights")?)?;
-        let spec = policy.bind(&env)?;
+        let spec = policy.bind(&Binding::new(&env, shape[0]))?;
         let mut obs = RowBlock::new(&env.observation_leaves(), shape[0])?;
         let input = self.f32("input")?;
         obs.rows_mut()

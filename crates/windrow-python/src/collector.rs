@@ -25,6 +25,7 @@ use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
+use windrow::policy::Backend;
 use windrow::{
     CollectError, Collector, Handle, Placement, ProfileConfig, WorkerProfile, WorkerStats,
 };
@@ -36,7 +37,7 @@ use stage::{Delivered, Owner, PyStage};
 
 use crate::batch::Named;
 use crate::keep::Keeper;
-use crate::policy::Terms;
+use crate::policy::PolicyEnvs;
 use crate::process::Own;
 
 /// More batches are rarely kept on purpose.
@@ -68,7 +69,6 @@ struct Inner {
     owner: Arc<Owner>,
     /// Batches from first to last, if that is known.
     len: Option<usize>,
-    terms: Terms,
     /// The tensors that weights come from, and what they were when they were last published.
     source: Mutex<Option<(Named, TensorDict)>>,
     /// The message of calls for more batches, after an error.
@@ -91,7 +91,6 @@ impl CollectorCore {
         let options: Options<'_> = options.extract()?;
         let config = options.config()?;
         let threads = config.placement == Placement::Threads;
-        let terms = options::terms(&config);
         let device = options.device();
         let keeper = Keeper::default();
         let stage = PyStage {
@@ -103,7 +102,7 @@ impl CollectorCore {
             warned: false,
         };
         let owner = Arc::clone(&stage.owner);
-        let builder = options.builder(config, &terms, &stage.target, &keeper)?;
+        let (builder, envs) = options.builder(config, &stage.target, &keeper)?;
         let mut raised = Ok(());
         let given_up = || {
             raised = gil::attach(|py| py.check_signals());
@@ -116,7 +115,7 @@ impl CollectorCore {
         }
         raised?;
         let engine = of(py, built)?;
-        if threads && terms.rows.by_python() {
+        if threads && envs.iter().any(PolicyEnvs::are_python) {
             env::warn_of_turns(py)?;
         }
         let inner = Inner {
@@ -124,7 +123,6 @@ impl CollectorCore {
             len: engine.len(),
             engine: Seat::new(engine),
             owner,
-            terms,
             source: Mutex::default(),
             failure: Mutex::default(),
             warned: AtomicBool::new(false),
@@ -271,9 +269,9 @@ impl CollectorCore {
     /// `"torch"` or `"native"`: what evaluates the policy.
     fn policy_backend(&self) -> PyResult<&'static str> {
         let core = self.here()?;
-        Ok(match core.terms.by_torch.load(Ordering::Relaxed) {
-            true => "torch",
-            false => "native",
+        Ok(match core.handle.policy_backend() {
+            Backend::Native => "native",
+            _ => "torch",
         })
     }
 

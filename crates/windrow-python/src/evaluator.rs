@@ -14,10 +14,10 @@ use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
 use windrow::{BusyPolicy, CollectError, Evaluation, Evaluator};
 
-use crate::collector::options::{Noted, exploration_type};
+use crate::collector::options::exploration_type;
 use crate::gil::attach;
 use crate::keep::{Keeper, Kept, Raised};
-use crate::policy::{Actor, Terms};
+use crate::policy::{PolicyEnvs, PolicyRecipe};
 use crate::process::Own;
 use crate::{batch, error, gil};
 
@@ -64,12 +64,11 @@ impl EvaluatorCore {
     #[new]
     fn new(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options: Options<'_> = options.extract()?;
-        let terms = Terms::new(false, false);
         let keeper = Keeper::default();
-        let actor = Actor::new(&options.policy, &terms, &keeper)?;
-        let env = Noted::before_policy(&options.env, None, &actor, &terms.rows, &keeper)?;
+        let policy = PolicyRecipe::new(&options.policy, &keeper)?;
+        let env = PolicyEnvs::before_policy(&options.env, &policy, &keeper)?;
         let mut builder = Evaluator::builder(env)
-            .policy_factory(move |worker| actor.policy(worker, &terms))
+            .policy_factory(move |worker| policy.policy(worker))
             .num_trajectories(options.num_trajectories)
             .exploration_type(exploration_type(&options.exploration_type)?)
             .busy_policy(busy_policy(&options.busy_policy)?)

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use tensordict::TensorDict;
-use windrow_policy::Weights;
+use windrow_policy::{Backend, Weights};
 
 use crate::deliver::core::Core;
 use crate::shared::orders::Restart;
@@ -89,6 +89,12 @@ impl Handle {
     #[must_use]
     pub fn write_waits(&self) -> Option<std::time::Duration> {
         self.core.writer.as_ref().and_then(|writer| writer.waited())
+    }
+
+    /// Who evaluates the policy.
+    #[must_use]
+    pub fn policy_backend(&self) -> Backend {
+        self.core.publisher.backend
     }
 
     /// Slabs allocated so far; see [`Stats::slabs`](crate::Stats::slabs).

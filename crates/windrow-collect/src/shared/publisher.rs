@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use windrow_policy::{Policy, WeightUpdater, Weights};
+use windrow_policy::{Backend, Policy, WeightUpdater, Weights};
 
 use super::Shared;
 use crate::CollectError;
@@ -12,6 +12,8 @@ use crate::sync::{Mutex, lock};
 /// Checks weights against the policy and publishes them to the workers, from any thread.
 pub(crate) struct WeightPublisher {
     shared: Arc<Shared>,
+    /// Who evaluates the policy.
+    pub(crate) backend: Backend,
     route: Mutex<Route>,
     source: Mutex<Option<WeightSource>>,
 }
@@ -26,11 +28,13 @@ impl WeightPublisher {
     pub(crate) fn new(
         shared: Arc<Shared>,
         reference: Box<dyn Policy>,
+        backend: Backend,
         updater: Box<dyn WeightUpdater>,
         source: Option<WeightSource>,
     ) -> Self {
         Self {
             shared,
+            backend,
             route: Mutex::new(Route { reference, updater }),
             source: Mutex::new(source),
         }

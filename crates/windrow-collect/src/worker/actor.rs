@@ -1,11 +1,13 @@
 use tensordict::{NestedKey, for_dtype};
-use windrow_env::EnvSpec;
+use windrow_env::{EnvSpec, Reset, VecEnv};
 use windrow_policy::{
-    EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, Published, RandomPolicy,
+    Binding, EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, PolicySpec, Published,
+    RandomPolicy,
 };
-use windrow_slab::{Key, LeafSpec, Step};
+use windrow_slab::{Key, LeafSpec, RowBlock, Step};
 
-use crate::CollectError;
+use crate::config::builder::IsInterruption;
+use crate::error::{CollectError, WorkerError, WorkerFault};
 
 /// A policy with its random warm-up and the version of its weights.
 pub(crate) struct Actor {
@@ -14,7 +16,7 @@ pub(crate) struct Actor {
     warming_up: bool,
     /// Leaves that are the action; the policy's columns after them are extra ones.
     action_leaves: usize,
-    columns: Vec<LeafSpec>,
+    spec: PolicySpec,
     /// The observation that each extra column replaces.
     replaced: Vec<Option<usize>>,
     exploration: ExplorationType,
@@ -24,45 +26,46 @@ pub(crate) struct Actor {
 }
 
 impl Actor {
-    /// Binds `policy` to the environment.
+    /// Binds `policy` to the environments of its worker.
     ///
     /// # Errors
     /// When the policy does not fit, or declares other action columns than the environment has, or writes an observation of
     /// another type or shape.
     pub(crate) fn new(
         mut policy: Box<dyn Policy>,
-        env: &EnvSpec,
+        binding: &Binding<'_>,
         exploration: ExplorationType,
     ) -> Result<Self, CollectError> {
-        let columns = policy.bind(env)?.columns;
+        let env = binding.spec;
+        let spec = policy.bind(binding)?;
         let action = env.action_leaves();
         for (i, expected) in action.iter().enumerate() {
-            if columns.get(i) != Some(expected) {
+            if spec.columns.get(i) != Some(expected) {
                 return Err(CollectError::PolicyColumns {
                     env: env.id.clone(),
                     expected: describe(Some(expected)),
-                    got: describe(columns.get(i)),
+                    got: describe(spec.columns.get(i)),
                 });
             }
         }
         let mut random = RandomPolicy::new();
-        random.bind(env)?;
+        random.bind(binding)?;
         Ok(Self {
             policy,
             random,
             warming_up: false,
             action_leaves: action.len(),
-            replaced: replaced(&columns, action.len(), env)?,
-            columns,
+            replaced: replaced(&spec.columns, action.len(), env)?,
+            spec,
             exploration,
             version: 0,
             forgotten: false,
         })
     }
 
-    /// Columns that the policy writes.
-    pub(crate) fn columns(&self) -> &[LeafSpec] {
-        &self.columns
+    /// What the policy says about itself.
+    pub(crate) fn spec(&self) -> &PolicySpec {
+        &self.spec
     }
 
     /// Whether the following steps ignore the policy.
@@ -101,12 +104,12 @@ impl Actor {
     pub(crate) fn replace(
         &mut self,
         mut policy: Box<dyn Policy>,
-        env: &EnvSpec,
+        binding: &Binding<'_>,
     ) -> Result<(), CollectError> {
-        let columns = policy.bind(env)?.columns;
-        if columns != self.columns {
+        let columns = policy.bind(binding)?.columns;
+        if columns != self.spec.columns {
             return Err(CollectError::OtherColumns {
-                expected: describe_all(&self.columns),
+                expected: describe_all(&self.spec.columns),
                 got: describe_all(&columns),
             });
         }
@@ -127,7 +130,7 @@ impl Actor {
             for (leaf, replaced) in (self.action_leaves..).zip(&self.replaced) {
                 match *replaced {
                     None => step.policy.zero(leaf)?,
-                    Some(index) => for_dtype!(self.columns[leaf].dtype, T => {
+                    Some(index) => for_dtype!(self.spec.columns[leaf].dtype, T => {
                         let observed = step.obs.get::<T>(Key::new(index))?;
                         step.policy.get_mut::<T>(Key::new(leaf))?.copy_from_slice(observed);
                     }),
@@ -142,10 +145,69 @@ impl Actor {
     }
 }
 
+/// Where a policy is to act, before there are environments.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PolicySeat {
+    pub(crate) worker: usize,
+    /// Whether batches have a dimension for the environments.
+    pub(crate) batched: bool,
+    /// Whether the worker runs in the thread that asks for batches.
+    pub(crate) in_caller: bool,
+    pub(crate) is_interruption: IsInterruption,
+}
+
+impl PolicySeat {
+    /// Has `bind` bind `policy` to `env`, whose spec is `spec`. Returns the first observations too, where episodes were begun
+    /// since the policy needs to see them.
+    ///
+    /// # Errors
+    /// As `bind`; an interruption while episodes begin.
+    pub(crate) fn take<T>(
+        self,
+        policy: Box<dyn Policy>,
+        env: &mut dyn VecEnv,
+        spec: &EnvSpec,
+        bind: impl FnOnce(Box<dyn Policy>, &Binding<'_>) -> Result<T, CollectError>,
+    ) -> Result<(T, Option<RowBlock>), CollectError> {
+        let first = match policy.needs_first_rows() {
+            true => first_rows(env, spec, self.is_interruption)
+                .map_err(|fault| WorkerError::new(self.worker, None, fault))?,
+            false => None,
+        };
+        let binding = Binding::new(spec, env.num_envs())
+            .batched(self.batched)
+            .worker(self.worker)
+            .in_caller(self.in_caller)
+            .first_rows(first.as_ref().map(RowBlock::rows));
+        Ok((bind(policy, &binding)?, first))
+    }
+}
+
+/// Begins an episode in each environment. Returns no observations where that fails: it fails again when collection begins, which
+/// tells where.
+fn first_rows(
+    env: &mut dyn VecEnv,
+    spec: &EnvSpec,
+    is_interruption: IsInterruption,
+) -> Result<Option<RowBlock>, WorkerFault> {
+    let mut rows = RowBlock::new(&spec.observation_leaves(), env.num_envs())?;
+    let resets: Vec<_> = (0..env.num_envs())
+        .map(|env| Reset { env, seed: None })
+        .collect();
+    match env
+        .reset(&resets, rows.rows_mut())
+        .map_err(WorkerFault::from)
+    {
+        Ok(()) => Ok(Some(rows)),
+        Err(fault) if is_interruption(&fault) => Err(fault),
+        Err(_) => Ok(None),
+    }
+}
+
 impl std::fmt::Debug for Actor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Actor")
-            .field("columns", &self.columns)
+            .field("spec", &self.spec)
             .field("exploration", &self.exploration)
             .field("version", &self.version)
             .finish_non_exhaustive()

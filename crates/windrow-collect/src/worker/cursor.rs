@@ -21,6 +21,8 @@ pub(crate) struct Cursor {
     began: Vec<u64>,
     traj_ids: Vec<i64>,
     ids: TrajIds,
+    /// Whether `carry` holds the first observations of episodes that were begun before collection was.
+    primed: bool,
     /// How the episodes are to begin when the next part is opened, if all are to begin anew.
     restart: Option<Restart>,
     /// Scratch: environments to be reset.
@@ -73,11 +75,19 @@ impl Cursor {
             episode: vec![0; envs],
             began: vec![0; envs],
             ids,
+            primed: false,
             restart: Some(first_episodes),
             resets: Vec::with_capacity(envs),
             group_flags: group_flags(spec),
             options,
         })
+    }
+
+    /// Takes in the first observations of episodes that were begun so that the policy could see them. Collection goes on with
+    /// these episodes unless its first ones are seeded.
+    pub(crate) fn prime(&mut self, first: RowBlock) {
+        self.carry = first;
+        self.primed = true;
     }
 
     /// Begins all episodes anew at the next part. A seed that was ordered before is kept.
@@ -295,7 +305,10 @@ impl Cursor {
             self.envs.begin(env);
             self.traj_ids[env] = self.ids.id(id, self.episode[env]);
         }
-        env.reset(&self.resets, self.carry.rows_mut())?;
+        let goes_on = std::mem::take(&mut self.primed) && how == Restart::Unseeded;
+        if !goes_on {
+            env.reset(&self.resets, self.carry.rows_mut())?;
+        }
         Ok(())
     }
 }

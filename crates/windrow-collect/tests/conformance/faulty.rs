@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use windrow_env::testing::LedgerEnv;
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
-use windrow_policy::{Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use windrow_policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 use windrow_slab::{Row, RowMut, RowsMut};
 
 use super::frames::MAX_LENGTH;
@@ -201,8 +201,8 @@ impl FaultyPolicy {
 }
 
 impl Policy for FaultyPolicy {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-        self.inner.bind(env)
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        self.inner.bind(binding)
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {

@@ -2,8 +2,7 @@
 #![allow(dead_code, reason = "each test target uses some of it")]
 
 use tensordict::{DType, Tensor, TensorDict};
-use windrow_env::EnvSpec;
-use windrow_policy::{Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use windrow_policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 use windrow_slab::{Key, LeafSpec, RowsMut};
 
 /// Elements of the weights: enough for a torn read to show.
@@ -24,10 +23,10 @@ pub(crate) fn weights(value: f32) -> Weights {
 }
 
 impl Policy for Stamp {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-        let mut columns = env.action_leaves();
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        let mut columns = binding.spec.action_leaves();
         columns.push(LeafSpec::new("weight", DType::F32, []));
-        Ok(PolicySpec { columns })
+        Ok(PolicySpec::new(columns))
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {

@@ -11,9 +11,8 @@ use std::sync::{Arc, Mutex};
 
 use tensordict::{Tensor, TensorDict};
 use windrow_collect::{Evaluator, EvaluatorBuilder};
-use windrow_env::EnvSpec;
 use windrow_env::testing::LedgerEnv;
-use windrow_policy::{Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use windrow_policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 use windrow_slab::{Key, RowsMut};
 
 /// Takes the action that its weights say.
@@ -21,9 +20,8 @@ use windrow_slab::{Key, RowsMut};
 struct Choose(i64);
 
 impl Policy for Choose {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-        let columns = env.action_leaves();
-        Ok(PolicySpec { columns })
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        Ok(PolicySpec::new(binding.spec.action_leaves()))
     }
 
     fn act(&mut self, _: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
@@ -125,8 +123,8 @@ impl Gate {
 }
 
 impl Policy for Gated {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-        self.0.bind(env)
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        self.0.bind(binding)
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {

@@ -2,7 +2,7 @@ use tensordict::{DType, Tensor, TensorDict};
 use windrow_env::{EnvSpec, Spec};
 
 use super::*;
-use crate::{Head, Misfit, NetworkPolicy, Noise, Policy, Scale};
+use crate::{Binding, Head, Misfit, NetworkPolicy, Noise, Policy, Scale};
 
 fn numbers(seed: u64, n: usize) -> Vec<f32> {
     let mut noise = Noise::new(seed, 0, 0);
@@ -418,15 +418,9 @@ fn layers_that_no_memory_holds_are_an_error() {
             error.starts_with("layer 1 (") && error.ends_with(&told),
             "{error}"
         );
-        assert!(
-            NetworkPolicy::new(net, Head::Normal(Scale::log_std()))
-                .bind(&EnvSpec::new(
-                    "x",
-                    Spec::unbounded(DType::F32, [1]),
-                    Spec::discrete(2)
-                ))
-                .is_err()
-        );
+        let env = EnvSpec::new("x", Spec::unbounded(DType::F32, [1]), Spec::discrete(2));
+        let mut policy = NetworkPolicy::new(net, Head::Normal(Scale::log_std()));
+        assert!(policy.bind(&Binding::new(&env, 1)).is_err());
     }
 }
 

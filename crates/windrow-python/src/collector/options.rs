@@ -1,19 +1,15 @@
 //! From the arguments of Python to a builder.
 
-use std::sync::Arc;
-
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::env::{EnvError, EnvFactory, InitTracker, VecEnv};
-use windrow::tensordict::NestedKey;
-use windrow::{Collector, CollectorBuilder, CollectorConfig, ExplorationType, Placement};
+use windrow::{Collector, CollectorBuilder, CollectorConfig, ExplorationType};
 
 use super::stage::Target;
 use crate::keep::Keeper;
-use crate::policy::{Actor, Rows, Terms};
+use crate::policy::{PolicyEnvs, PolicyRecipe};
 use crate::replay::ReplayBufferCore;
-use crate::{env, error, gil, plain};
+use crate::{env, error, plain};
 
 /// What the classes of `windrow.collectors` have made of their arguments: plain options, and the objects beside them.
 #[derive(FromPyObject)]
@@ -67,112 +63,43 @@ impl<'py> Options<'py> {
             .map(|device| device.clone_ref(self.policy.py()))
     }
 
-    /// The builder that does as these options and `config` say; `keeper` knows what it holds of Python's.
+    /// The builder that does as these options and `config` say, and the environments that it will make; `keeper` knows what both
+    /// hold of Python's.
     ///
     /// # Errors
     /// Whatever is wrong with an environment or the policy.
     pub(super) fn builder(
         self,
         config: CollectorConfig,
-        terms: &Terms,
         target: &Target,
         keeper: &Keeper,
-    ) -> PyResult<CollectorBuilder> {
-        let actor = Actor::new(&self.policy, terms, keeper)?;
-        let makers = self.makers(&actor, &terms.rows, keeper)?;
-        let Some(first) = makers.first() else {
+    ) -> PyResult<(CollectorBuilder, Vec<PolicyEnvs>)> {
+        let policy = PolicyRecipe::new(&self.policy, keeper)?;
+        let envs = self.policy_envs(&policy, keeper)?;
+        let Some(first) = envs.first() else {
             return Err(PyValueError::new_err("expected an environment, got none"));
         };
         let mut builder = Collector::builder(first.clone())
             .config(config)
             .interruptions(error::tells_of_interruption);
-        if makers.len() > 1 {
-            builder = builder.worker_envs(makers);
+        if envs.len() > 1 {
+            builder = builder.worker_envs(envs.iter().cloned());
         }
         if let Some(sink) = target.sink() {
             builder = builder.replay_buffer(sink);
         }
-        Ok(actor.act_in(builder, terms.clone()))
+        Ok((
+            builder.policy_factory(move |worker| policy.policy(worker)),
+            envs,
+        ))
     }
 
-    fn makers(&self, actor: &Actor, rows: &Rows, keeper: &Keeper) -> PyResult<Vec<Noted>> {
+    fn policy_envs(&self, policy: &PolicyRecipe, keeper: &Keeper) -> PyResult<Vec<PolicyEnvs>> {
         self.envs
             .iter()
             .zip(self.env_kwargs.iter().cycle())
-            .map(|(env, kwargs)| Noted::new(env, kwargs.as_ref(), actor, rows, keeper))
+            .map(|(env, kwargs)| PolicyEnvs::new(env, kwargs.as_ref(), policy, keeper))
             .collect()
-    }
-}
-
-/// What policies are told of the collector.
-pub(super) fn terms(config: &CollectorConfig) -> Terms {
-    Terms::new(
-        config.num_envs.is_some(),
-        config.placement == Placement::Inline,
-    )
-}
-
-/// Environments for a policy: they observe what it has to know, and what it will see is noted, since it is bound after that.
-#[derive(Clone)]
-pub(crate) struct Noted {
-    maker: Arc<env::Factory>,
-    /// Whether they are to observe `is_init`; nothing where the policy is asked once they are made.
-    init: Option<bool>,
-    actor: Actor,
-    rows: Rows,
-    keeper: Keeper,
-}
-
-impl Noted {
-    pub(crate) fn new(
-        env: &Bound<'_, PyAny>,
-        kwargs: Option<&Bound<'_, PyDict>>,
-        actor: &Actor,
-        rows: &Rows,
-        keeper: &Keeper,
-    ) -> PyResult<Self> {
-        Ok(Self {
-            init: Some(actor.reads_init(env.py())?),
-            ..Self::before_policy(env, kwargs, actor, rows, keeper)?
-        })
-    }
-
-    /// As [`new`](Self::new), where environments are made before the policy is, which may be made for one of them.
-    pub(crate) fn before_policy(
-        env: &Bound<'_, PyAny>,
-        kwargs: Option<&Bound<'_, PyDict>>,
-        actor: &Actor,
-        rows: &Rows,
-        keeper: &Keeper,
-    ) -> PyResult<Self> {
-        Ok(Self {
-            maker: env::maker(env, kwargs, keeper)?,
-            init: None,
-            actor: actor.clone(),
-            rows: rows.clone(),
-            keeper: keeper.clone(),
-        })
-    }
-
-    fn needs_init(&self) -> Result<bool, EnvError> {
-        let ask = |py: Python<'_>| {
-            let asked = self.actor.reads_init(py);
-            asked.map_err(|raised| EnvError::failed(self.keeper.raised(py, raised)))
-        };
-        self.init.map_or_else(|| gil::attach(ask), Ok)
-    }
-}
-
-impl EnvFactory for Noted {
-    fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-        let mut env = self.maker.build(num_envs)?;
-        let is_init = NestedKey::from("is_init");
-        let observed = env.spec().observation_leaves();
-        if observed.iter().all(|leaf| leaf.key != is_init) && self.needs_init()? {
-            env = Box::new(InitTracker::new(env)?);
-        }
-        let called = self.actor.may_be_called();
-        Ok(self.rows.take_note(env, self.maker.is_python(), called))
     }
 }
 

@@ -25,7 +25,6 @@ mod write;
 use crate::keep::Keeper;
 
 pub(crate) use recipe::Factory;
-pub(crate) use rows::copy_rows;
 
 /// Adds what Python sees of environments.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

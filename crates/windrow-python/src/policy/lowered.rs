@@ -1,56 +1,45 @@
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use windrow::Weights;
-use windrow::env::EnvSpec;
-use windrow::policy::{Policy, PolicyError, PolicyIn, PolicySpec};
+use windrow::policy::{Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec};
 use windrow::slab::RowsMut;
 
 use super::network::Network;
 use super::torch::TorchPolicy;
 
-/// A network read out of a module, and the module itself for environments that the network does not fit.
+/// A network that was read out of a module. The module itself acts in environments that the network does not fit.
 pub(super) struct Lowered {
     network: Network,
+    /// The module, which acts if it is here once the policy is bound.
     module: Option<TorchPolicy>,
-    /// Told whether the module acts.
-    by_torch: Arc<AtomicBool>,
 }
 
 impl Lowered {
-    pub(super) fn new(
-        network: Network,
-        module: Option<TorchPolicy>,
-        by_torch: Arc<AtomicBool>,
-    ) -> Self {
-        Self {
-            network,
-            module,
-            by_torch,
-        }
-    }
-
-    /// The module, where it acts.
-    fn module(&self) -> Option<&TorchPolicy> {
-        let by_torch = self.by_torch.load(Ordering::Relaxed);
-        self.module.as_ref().filter(|_| by_torch)
+    pub(super) fn new(network: Network, module: Option<TorchPolicy>) -> Self {
+        Self { network, module }
     }
 }
 
 impl Policy for Lowered {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-        let fits = self.network.check_bounds(env);
-        let bound = fits.and_then(|()| self.network.policy.bind(env));
-        match (&mut self.module, bound) {
-            (_, Ok(spec)) => {
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        let fits = self.network.check_bounds(binding.spec);
+        match (
+            fits.and_then(|()| self.network.policy.bind(binding)),
+            &mut self.module,
+        ) {
+            (Err(_), Some(module)) => module.bind(binding),
+            (bound, _) => {
                 self.module = None;
-                Ok(spec)
+                bound
             }
-            (None, Err(error)) => Err(error),
-            (Some(module), Err(_)) => {
-                self.by_torch.store(true, Ordering::Relaxed);
-                module.bind(env)
-            }
+        }
+    }
+
+    fn needs_first_rows(&self) -> bool {
+        self.module.is_some()
+    }
+
+    fn become_reference(&mut self, bound: &PolicySpec) {
+        if bound.backend == Backend::Native {
+            self.module = None;
         }
     }
 
@@ -69,14 +58,14 @@ impl Policy for Lowered {
     }
 
     fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
-        match self.module() {
+        match &self.module {
             None => self.network.check(weights),
             Some(module) => module.check(weights),
         }
     }
 
     fn weights(&self) -> Weights {
-        match self.module() {
+        match &self.module {
             None => self.network.weights(),
             Some(module) => module.weights(),
         }

@@ -1,27 +1,23 @@
 //! Policies of Python in the engine: modules that torch evaluates, and networks that were read out of them.
 
-mod begun;
-mod boxed;
 mod columns;
+mod envs;
 mod interruptible;
 mod lowered;
 mod network;
 mod torch;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use windrow::CollectorBuilder;
 use windrow::policy::{Policy, RandomPolicy};
 
-pub(crate) use torch::Rows;
+pub(crate) use envs::PolicyEnvs;
 
 use crate::gil;
 use crate::keep::{Keeper, Kept};
-use boxed::Boxed;
 use interruptible::Interruptible;
 use lowered::Lowered;
 use network::{Description, Network};
@@ -32,12 +28,12 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(network::evaluate_network, module)?)
 }
 
-/// Who acts.
+/// How a worker's policy is made.
 #[derive(Clone)]
-pub(crate) enum Actor {
+pub(crate) enum PolicyRecipe {
     /// Actions are drawn from the action space.
     Random,
-    /// A network that windrow evaluates; what is called where it does not fit.
+    /// A network that windrow evaluates, and makers of what Python evaluates where the network does not fit.
     Native(Arc<Mutex<Network>>, Option<Makers>),
     /// A Python object that evaluates a module; see `windrow._torch_policy.TorchPolicy`.
     Torch(Makers),
@@ -74,34 +70,13 @@ impl Makers {
     }
 }
 
-/// What the policies of a collector are told, and tell.
-#[derive(Clone)]
-pub(crate) struct Terms {
-    pub(crate) rows: Rows,
-    /// Whether a module acts, in Python.
-    pub(crate) by_torch: Arc<AtomicBool>,
-    /// Whether they act in the thread that asks for batches, which handles signals.
-    pub(crate) watched: bool,
-}
-
-impl Terms {
-    /// `batched`: rows have a dimension even if there is one.
-    pub(crate) fn new(batched: bool, watched: bool) -> Self {
-        Self {
-            rows: Rows::new(batched),
-            by_torch: Arc::default(),
-            watched,
-        }
-    }
-}
-
-impl Actor {
+impl PolicyRecipe {
     /// What `windrow._policy` has made of the user's policy: `None`, a description of a network, or a list of functions
     /// that make a worker's object. `keeper` knows these functions, and what they make.
     ///
     /// # Errors
     /// When the description makes no sense.
-    pub(crate) fn new(chosen: &Bound<'_, PyAny>, terms: &Terms, keeper: &Keeper) -> PyResult<Self> {
+    pub(crate) fn new(chosen: &Bound<'_, PyAny>, keeper: &Keeper) -> PyResult<Self> {
         if chosen.is_none() {
             return Ok(Self::Random);
         }
@@ -109,7 +84,6 @@ impl Actor {
             if makers.is_empty() {
                 return Err(PyValueError::new_err("expected a policy, got none"));
             }
-            terms.by_torch.store(true, Ordering::Relaxed);
             return Ok(Self::Torch(Makers::new(&makers, keeper)));
         }
         let fallback: Option<Vec<Bound<'_, PyAny>>> = chosen.get_item("fallback")?.extract()?;
@@ -132,43 +106,18 @@ impl Actor {
         }
     }
 
-    /// Whether Python may be called to act.
-    pub(crate) fn may_be_called(&self) -> bool {
-        match self {
-            Self::Torch(_) => true,
-            Self::Native(_, fallback) => fallback.is_some(),
-            Self::Random => false,
-        }
-    }
-
     /// The policy of worker `worker`.
-    pub(crate) fn policy(&self, worker: usize, terms: &Terms) -> Boxed {
-        let torch = |makers: &Makers| TorchPolicy::new(makers.clone(), worker, terms.rows.clone());
+    pub(crate) fn policy(&self, worker: usize) -> Box<dyn Policy> {
+        let torch = |makers: &Makers| TorchPolicy::new(makers.clone(), worker);
         match self {
-            Self::Random => watched(RandomPolicy::new(), terms),
-            Self::Torch(makers) => Boxed(Box::new(torch(makers))),
+            Self::Random => Box::new(Interruptible::new(RandomPolicy::new())),
+            Self::Torch(makers) => Box::new(torch(makers)),
             Self::Native(network, fallback) => {
                 let network = lock(network).clone();
-                let module = fallback.as_ref().map(torch);
-                watched(
-                    Lowered::new(network, module, Arc::clone(&terms.by_torch)),
-                    terms,
-                )
+                let lowered = Lowered::new(network, fallback.as_ref().map(torch));
+                Box::new(Interruptible::new(lowered))
             }
         }
-    }
-
-    /// Lets this policy act.
-    pub(crate) fn act_in(self, builder: CollectorBuilder, terms: Terms) -> CollectorBuilder {
-        builder.policy_factory(move |worker| self.policy(worker, &terms))
-    }
-}
-
-fn watched(policy: impl Policy + 'static, terms: &Terms) -> Boxed {
-    if terms.watched {
-        Boxed(Box::new(Interruptible::new(policy)))
-    } else {
-        Boxed(Box::new(policy))
     }
 }
 

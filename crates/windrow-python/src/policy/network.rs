@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use tensordict::{DType, Tensor, TensorDict, for_dtype};
 use windrow::env::EnvSpec;
 use windrow::nn::{Activation, Sequential};
-use windrow::policy::{EnvRows, Policy, PolicyError, PolicyIn, Scale, ScaleMapping};
+use windrow::policy::{Binding, EnvRows, Policy, PolicyError, PolicyIn, Scale, ScaleMapping};
 use windrow::slab::{Key, RowBlock};
 use windrow::tensordict::NestedKey;
 use windrow::{Head, NetworkPolicy, Spec};
@@ -246,8 +246,9 @@ pub(crate) fn evaluate_network<'py>(
         Spec::composite(observations),
         action_spec(&described, actions)?,
     );
-    let columns = policy.bind(&env).map_err(|error| invalid(&error))?.columns;
     let rows = inputs.first().map_or(1, |input| input.shape()[0]);
+    let bound = policy.bind(&Binding::new(&env, rows));
+    let columns = bound.map_err(|error| invalid(&error))?.columns;
     let mut run = || -> Result<Vec<(String, Tensor)>, PolicyError> {
         let mut obs = RowBlock::new(&env.observation_leaves(), rows)?;
         for (index, input) in inputs.iter().enumerate() {

@@ -1,103 +1,26 @@
 //! A module that torch evaluates, or any other function of Python, as a policy.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use tensordict::{Tensor, TensorError, for_dtype};
-use windrow::env::{EnvSpec, VecEnv};
-use windrow::policy::{EnvRows, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
-use windrow::slab::{Key, LeafSpec, Rows as ObsRows, RowsMut};
+use tensordict::{Tensor, for_dtype};
+use windrow::env::EnvSpec;
+use windrow::policy::{
+    Backend, Binding, EnvRows, Policy, PolicyError, PolicyIn, PolicySpec, Weights,
+};
+use windrow::slab::{Key, LeafSpec, Rows, RowsMut};
 use windrow::tensordict::NestedKey;
 
 use super::Makers;
-use super::begun::Begun;
 use super::columns::Column;
 use crate::batch;
 use crate::gil::{self, attach};
 use crate::keep::{Keeper, Kept};
 
-/// What policies see, known once environments are made.
-#[derive(Clone)]
-pub(crate) struct Rows {
-    /// How many rows at a time.
-    envs: Arc<AtomicUsize>,
-    /// Whether rows have a dimension even if there is one.
-    batched: bool,
-    /// Whether environments are stepped by Python.
-    by_python: Arc<AtomicBool>,
-    /// What environments that are stepped by Python observe first.
-    first: Arc<OnceLock<Vec<Tensor>>>,
-}
-
-impl Rows {
-    pub(super) fn new(batched: bool) -> Self {
-        Self {
-            envs: Arc::default(),
-            batched,
-            by_python: Arc::default(),
-            first: Arc::default(),
-        }
-    }
-
-    /// Whether environments are stepped by Python.
-    pub(crate) fn by_python(&self) -> bool {
-        self.by_python.load(Ordering::Relaxed)
-    }
-
-    /// Takes note of environments that were made. Those that are stepped `by_python` begin where policies are `called`: a
-    /// policy may not do with observations of zeros, such as a mask that allows nothing.
-    pub(crate) fn take_note(
-        &self,
-        env: Box<dyn VecEnv>,
-        by_python: bool,
-        called: bool,
-    ) -> Box<dyn VecEnv> {
-        self.envs.store(env.num_envs(), Ordering::Relaxed);
-        self.by_python.fetch_or(by_python, Ordering::Relaxed);
-        if !by_python || !called || self.first.get().is_some() {
-            return env;
-        }
-        let env = Begun::new(env);
-        if let Some(first) = env.first() {
-            let leaves = env.spec().observation_leaves();
-            let leaves = leaves.iter().enumerate();
-            let first = leaves.map(|(index, leaf)| observations(first, index, leaf, &self.batch()));
-            if let Ok(first) = first.collect() {
-                // Two workers may have come here at once.
-                let _ = self.first.set(first);
-            }
-        }
-        Box::new(env)
-    }
-
-    /// An observation to try a policy with: the first one, or zeros.
-    fn example(&self, index: usize, leaf: &LeafSpec) -> Result<Tensor, TensorError> {
-        let shape = [&self.batch()[..], &leaf.shape].concat();
-        match self.first.get().and_then(|first| first.get(index)) {
-            Some(first) if first.shape() == shape && first.dtype() == leaf.dtype => {
-                Ok(first.detach())
-            }
-            _ => Tensor::zeros(leaf.dtype, shape),
-        }
-    }
-
-    /// The dimension of rows, if there is one.
-    fn batch(&self) -> Vec<usize> {
-        match self.envs.load(Ordering::Relaxed) {
-            0 | 1 if !self.batched => Vec::new(),
-            rows => vec![rows.max(1)],
-        }
-    }
-}
-
 /// Calls an object of `windrow._policy.TorchPolicy`'s protocol.
 pub(super) struct TorchPolicy {
     makers: Makers,
     worker: usize,
-    rows: Rows,
     bound: Option<Known>,
 }
 
@@ -118,11 +41,10 @@ struct Known {
 }
 
 impl TorchPolicy {
-    pub(super) fn new(makers: Makers, worker: usize, rows: Rows) -> Self {
+    pub(super) fn new(makers: Makers, worker: usize) -> Self {
         Self {
             makers,
             worker,
-            rows,
             bound: None,
         }
     }
@@ -140,16 +62,20 @@ impl TorchPolicy {
     }
 
     /// Calls the policy on first observations, to learn what it writes.
-    fn probe(&self, py: Python<'_>, env: &EnvSpec) -> PyResult<Known> {
+    fn probe(&self, py: Python<'_>, binding: &Binding<'_>) -> PyResult<Known> {
         let object = self.makers.get(py, self.worker)?;
-        let batch = self.rows.batch();
+        let env = binding.spec;
+        let batch = match binding.batched {
+            true => vec![binding.num_envs],
+            false => Vec::new(),
+        };
         let observed = env.observation_leaves().into_iter().enumerate();
         let leaves: Vec<_> = observed
             .filter(|(_, leaf)| !env.rewards.contains(&leaf.key))
             .collect();
         let inputs = PyDict::new(py);
         for (index, leaf) in &leaves {
-            let example = self.rows.example(*index, leaf);
+            let example = example(binding.first_rows, *index, leaf, &batch);
             let example = example.map_err(|error| PyTypeError::new_err(error.to_string()))?;
             inputs.set_item(
                 batch::key_to_python(py, &leaf.key)?,
@@ -187,6 +113,22 @@ impl TorchPolicy {
             wants_first,
             next_frames: Vec::new(),
         })
+    }
+}
+
+/// An observation to try a policy with: the first one, since zeros may make no sense, such as a mask that allows nothing; zeros
+/// where no episode could be begun.
+fn example(
+    first: Option<Rows<'_>>,
+    index: usize,
+    leaf: &LeafSpec,
+    batch: &[usize],
+) -> Result<Tensor, PolicyError> {
+    match first {
+        Some(first) => observations(first, index, leaf, batch),
+        None => {
+            Tensor::zeros(leaf.dtype, [batch, &leaf.shape].concat()).map_err(PolicyError::failed)
+        }
     }
 }
 
@@ -287,7 +229,7 @@ fn output(key: &NestedKey, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
 
 /// A copy of the observations of one leaf: what is lent for a step must not be seen for longer, and Python may keep it.
 fn observations(
-    obs: ObsRows<'_>,
+    obs: Rows<'_>,
     index: usize,
     leaf: &LeafSpec,
     batch: &[usize],
@@ -299,14 +241,16 @@ fn observations(
 }
 
 impl Policy for TorchPolicy {
-    fn bind(&mut self, env: &EnvSpec) -> Result<PolicySpec, PolicyError> {
-        let bound = attach(|py| self.told(py, self.probe(py, env)))?;
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        let bound = attach(|py| self.told(py, self.probe(py, binding)))?;
         let columns = bound.columns.iter().map(|column| column.leaf.clone());
-        let spec = PolicySpec {
-            columns: columns.collect(),
-        };
+        let spec = PolicySpec::new(columns.collect()).backend(Backend::Framework);
         self.bound = Some(bound);
         Ok(spec)
+    }
+
+    fn needs_first_rows(&self) -> bool {
+        true
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {

@@ -1,0 +1,82 @@
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use windrow::env::{EnvError, EnvFactory, InitTracker, VecEnv};
+use windrow::tensordict::NestedKey;
+
+use super::PolicyRecipe;
+use crate::keep::Keeper;
+use crate::{env, gil};
+
+/// Environments for a policy: they observe `is_init` where the policy reads it.
+#[derive(Clone)]
+pub(crate) struct PolicyEnvs {
+    factory: Arc<env::Factory>,
+    /// Whether they observe `is_init`; `None` where the policy is asked once they are made.
+    init: Option<bool>,
+    policy: PolicyRecipe,
+    keeper: Keeper,
+}
+
+impl PolicyEnvs {
+    /// Environments that `env` describes, for a policy that is made before them.
+    ///
+    /// # Errors
+    /// `TypeError` for what is no environment; what a function that makes the policy raises.
+    pub(crate) fn new(
+        env: &Bound<'_, PyAny>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        policy: &PolicyRecipe,
+        keeper: &Keeper,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            init: Some(policy.reads_init(env.py())?),
+            factory: env::maker(env, kwargs, keeper)?,
+            policy: policy.clone(),
+            keeper: keeper.clone(),
+        })
+    }
+
+    /// As [`new`](Self::new), for a policy that may be made for one of these environments, and so after them.
+    ///
+    /// # Errors
+    /// `TypeError` for what is no environment.
+    pub(crate) fn before_policy(
+        env: &Bound<'_, PyAny>,
+        policy: &PolicyRecipe,
+        keeper: &Keeper,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            init: None,
+            factory: env::maker(env, None, keeper)?,
+            policy: policy.clone(),
+            keeper: keeper.clone(),
+        })
+    }
+
+    /// Whether environments that were made are stepped by Python.
+    pub(crate) fn are_python(&self) -> bool {
+        self.factory.is_python()
+    }
+
+    fn need_init(&self) -> Result<bool, EnvError> {
+        let ask = |py: Python<'_>| {
+            let asked = self.policy.reads_init(py);
+            asked.map_err(|raised| EnvError::failed(self.keeper.raised(py, raised)))
+        };
+        self.init.map_or_else(|| gil::attach(ask), Ok)
+    }
+}
+
+impl EnvFactory for PolicyEnvs {
+    fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+        let env = self.factory.build(num_envs)?;
+        let is_init = NestedKey::from("is_init");
+        let observed = env.spec().observation_leaves();
+        Ok(match observed.iter().any(|leaf| leaf.key == is_init) {
+            false if self.need_init()? => Box::new(InitTracker::new(env)?),
+            _ => env,
+        })
+    }
+}
