@@ -3,7 +3,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::nn::exp;
-use crate::{PolicyError, PolicyIn};
+use crate::{ChoiceCode, PolicyError, PolicyIn, largest};
 
 /// One or several choices out of logits that lie next to each other.
 #[derive(Debug, Clone)]
@@ -12,8 +12,8 @@ pub(crate) struct Categorical {
     counts: Box<[usize]>,
     /// Logits of a row.
     width: usize,
-    /// Whether a choice is written as a one among zeros instead of as its index.
-    one_hot: bool,
+    /// How choices are written.
+    code: ChoiceCode,
     /// `exp` of the logits less their largest one, `[rows, width]`, then padding.
     weights: Vec<f32>,
     arch: Arch,
@@ -32,11 +32,11 @@ pub(crate) struct Choose<'a, 'b> {
 }
 
 impl Categorical {
-    pub(crate) fn new(counts: Box<[usize]>, one_hot: bool) -> Self {
+    pub(crate) fn new(counts: Box<[usize]>, code: ChoiceCode) -> Self {
         Self {
             width: counts.iter().sum(),
             counts,
-            one_hot,
+            code,
             weights: Vec::new(),
             arch: Arch::new(),
         }
@@ -55,16 +55,11 @@ impl Categorical {
             mut log_probs,
         } = choose;
         self.exponentiate(logits);
-        let elements = if self.one_hot {
-            actions.fill(0);
-            self.width
-        } else {
-            self.counts.len()
-        };
+        actions.fill(0);
         let rows = logits
             .chunks_exact(self.width)
             .zip(self.weights.chunks_exact(self.width))
-            .zip(actions.chunks_exact_mut(elements));
+            .zip(actions.chunks_exact_mut(self.code.elements(&self.counts)));
         for (row, ((logits, weights), actions)) in rows.enumerate() {
             let mut noise = input.envs.noise(row);
             let (mut first, mut log_prob) = (0, 0.0);
@@ -82,11 +77,7 @@ impl Categorical {
                     true => pick(weights, noise.f32() * total),
                     false => largest(&logits[first..first + count]),
                 };
-                if self.one_hot {
-                    actions[first + choice] = 1;
-                } else {
-                    actions[i] = choice as i64;
-                }
+                self.code.write(actions, i, first, choice);
                 if log_probs.is_some() {
                     log_prob += log_softmax(&logits[first..first + count], choice, total);
                 }
@@ -139,17 +130,6 @@ fn max(values: &[f32]) -> f32 {
     values.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// Index of the largest value, the first of equal ones.
-pub(crate) fn largest(values: &[f32]) -> usize {
-    let mut best = 0;
-    for (i, value) in values.iter().enumerate() {
-        if *value > values[best] {
-            best = i;
-        }
-    }
-    best
-}
-
 /// The index where the running sum of `weights` exceeds `threshold`; without a branch on the random number, which
 /// no processor could foresee.
 fn pick(weights: &[f32], threshold: f32) -> usize {
@@ -197,11 +177,5 @@ mod tests {
         assert_eq!(pick(&[0.0, 1.0, 0.0, 2.0, 0.0], 1.0), 3);
         assert_eq!(pick(&[0.0, 1.0, 0.0, 2.0, 0.0], 3.0), 3);
         assert_eq!(pick(&[1.0], 1.0), 0);
-    }
-
-    #[test]
-    fn the_first_of_equal_ones_is_the_largest() {
-        assert_eq!(largest(&[1.0, 3.0, 3.0, 2.0]), 1);
-        assert_eq!(largest(&[f32::NEG_INFINITY, -5.0]), 1);
     }
 }

@@ -52,6 +52,9 @@ pub enum PolicyError {
         /// Frame of that environment.
         frame: u64,
     },
+    /// The mask of an environment allows no action.
+    #[error("no action is legal: the mask of an environment is all false")]
+    NoLegalAction,
     /// A network whose layers cannot follow each other.
     #[error("layer {layer} ({kind}): {what}: expected {expected}, got {got}")]
     Layer {

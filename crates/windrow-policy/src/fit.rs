@@ -4,7 +4,7 @@ use tensordict::DType;
 use windrow_env::{EnvSpec, Spec};
 
 use crate::gaussian::{Bounds, Gaussian};
-use crate::{Head, PolicyError, PolicySpec, Scale};
+use crate::{ChoiceCode, Head, PolicyError, PolicySpec, Scale};
 
 /// Both sides, for messages.
 #[derive(Debug, Clone, Copy)]
@@ -16,8 +16,11 @@ pub(crate) struct Fit<'a> {
 /// An action that a head can write.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// So many choices each, written as indices or one-hot.
-    Choices { counts: Box<[usize]>, one_hot: bool },
+    /// Choices of so many options each.
+    Choices {
+        counts: Box<[usize]>,
+        code: ChoiceCode,
+    },
     /// The network's outputs themselves.
     Copy(DType),
     /// Samples of normal distributions.
@@ -68,17 +71,17 @@ impl Fit<'_> {
                 let counts =
                     choices(spec).ok_or_else(|| self.kind(head, "discrete choices", spec))?;
                 self.equal("outputs", Some(width), counts.iter().sum())?;
-                let one_hot = matches!(spec, Spec::OneHot { .. });
-                Ok(Action::Choices { counts, one_hot })
+                let code = ChoiceCode::of(spec);
+                Ok(Action::Choices { counts, code })
             }
             Head::Deterministic => {
-                let one_hot = matches!(spec, Spec::OneHot { .. });
                 if let (Spec::Discrete { .. } | Spec::OneHot { .. }, Some([n])) =
                     (spec, spec.choices())
                 {
                     self.equal("outputs", Some(width), *n)?;
                     let counts = [*n].into();
-                    return Ok(Action::Choices { counts, one_hot });
+                    let code = ChoiceCode::of(spec);
+                    return Ok(Action::Choices { counts, code });
                 }
                 let real = self.real(head, spec)?;
                 self.equal("outputs", Some(width), spec.shape().iter().product())?;

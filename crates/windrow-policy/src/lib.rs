@@ -30,9 +30,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod actor;
 mod binding;
 mod categorical;
+mod choices;
 mod env_rows;
 mod error;
 mod exploration;
@@ -40,6 +40,7 @@ mod fit;
 mod function;
 mod gaussian;
 mod heads;
+mod network_policy;
 pub mod nn;
 mod noise;
 mod observe;
@@ -49,13 +50,14 @@ mod store;
 mod sync;
 mod weights;
 
-pub use actor::NetworkPolicy;
 pub use binding::Binding;
+pub use choices::{ChoiceCode, largest};
 pub use env_rows::EnvRows;
 pub use error::PolicyError;
 pub use exploration::ExplorationType;
 pub use function::{FnPolicy, policy_fn};
 pub use heads::{Head, Scale, ScaleMapping};
+pub use network_policy::NetworkPolicy;
 pub use noise::Noise;
 pub use policy::{Backend, Policy, PolicyIn, PolicySpec, Weights};
 pub use random::RandomPolicy;

@@ -6,7 +6,7 @@ use windrow_env::{EnvSpec, Spec};
 use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::weights::expect_none;
-use crate::{Binding, Noise, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use crate::{Binding, ChoiceCode, Noise, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 
 /// Rows from which on vector instructions are worth the choice between their variants.
 const MANY_ROWS: usize = 16;
@@ -123,11 +123,11 @@ enum Sampler {
     /// A choice for each element.
     Choices(Box<[u64]>),
     /// A choice for each vector, as a one among zeros.
-    OneHot(Box<[u64]>),
-    /// As [`Choices`](Self::Choices) or [`OneHot`](Self::OneHot), of those that an observation says are legal.
+    OneHot(Box<[usize]>),
+    /// As [`Choices`](Self::Choices) or [`OneHot`](Self::OneHot), of those options that an observation says are legal.
     Legal {
-        choices: Box<[u64]>,
-        one_hot: bool,
+        options: Box<[usize]>,
+        code: ChoiceCode,
         mask: usize,
         dtype: DType,
     },
@@ -145,9 +145,11 @@ impl Sampler {
             Spec::MultiDiscrete { nvec } => {
                 Self::Choices(nvec.iter().map(|&n| non_zero(n)).collect::<Option<_>>()?)
             }
-            Spec::OneHot { nvec } => {
-                Self::OneHot(nvec.iter().map(|&n| non_zero(n)).collect::<Option<_>>()?)
-            }
+            Spec::OneHot { nvec } => Self::OneHot(
+                nvec.iter()
+                    .all(|&n| n > 0)
+                    .then(|| nvec.as_slice().into())?,
+            ),
             Spec::Binary { shape } => {
                 Self::Bits(std::iter::repeat_n((), shape.iter().product()).collect())
             }
@@ -170,13 +172,13 @@ impl Sampler {
 impl Sampler {
     /// The same with only those choices that the observation `mask` says are legal.
     fn masked(self, env: &EnvSpec, mask: &NestedKey) -> Result<Self, PolicyError> {
-        let (choices, one_hot) = match self {
-            Self::Choice(n) => (Box::from([n]), false),
-            Self::Choices(n) => (n, false),
-            Self::OneHot(n) => (n, true),
+        let (options, code): (Box<[usize]>, _) = match self {
+            Self::Choice(n) => (Box::from([n as usize]), ChoiceCode::Index),
+            Self::Choices(n) => (n.iter().map(|&n| n as usize).collect(), ChoiceCode::Index),
+            Self::OneHot(n) => (n, ChoiceCode::OneHot),
             other => return Ok(other),
         };
-        let width = choices.iter().sum::<u64>() as usize;
+        let width = options.iter().sum::<usize>();
         let leaves = env.observation_leaves();
         let found = leaves
             .iter()
@@ -194,8 +196,8 @@ impl Sampler {
             });
         };
         Ok(Self::Legal {
-            choices,
-            one_hot,
+            options,
+            code,
             dtype: leaves[mask].dtype,
             mask,
         })
@@ -218,15 +220,15 @@ impl Sampler {
             Self::Choices(n) => fill(n, rows, leaf, out, |&n, noise| noise.below(n).cast_signed()),
             Self::OneHot(n) => one_hot(n, rows, leaf, out.get_mut(Key::new(leaf))?),
             Self::Legal {
-                choices,
-                one_hot,
+                options,
+                code,
                 mask,
                 dtype,
             } => {
                 let mask = flags(obs, *mask, *dtype)?;
                 legal(
-                    choices,
-                    *one_hot,
+                    options,
+                    *code,
                     rows,
                     leaf,
                     &mask,
@@ -365,18 +367,26 @@ impl WithSimd for FillChoices<'_> {
 }
 
 /// The choices that would be drawn as indices, as ones among zeros.
-fn one_hot(n: &[u64], rows: &[Noise], leaf: usize, out: &mut [i64]) -> Result<(), PolicyError> {
+fn one_hot(
+    options: &[usize],
+    rows: &[Noise],
+    leaf: usize,
+    out: &mut [i64],
+) -> Result<(), PolicyError> {
+    let code = ChoiceCode::OneHot;
     out.fill(0);
-    let width = n.iter().sum::<u64>() as usize;
-    for (row, noise) in out.chunks_exact_mut(width.max(1)).zip(rows) {
-        if let [n] = *n {
-            row[choice(n, noise, leaf) as usize] = 1;
+    for (row, noise) in out
+        .chunks_exact_mut(code.elements(options).max(1))
+        .zip(rows)
+    {
+        if let [n] = *options {
+            code.write(row, 0, 0, choice(n as u64, noise, leaf) as usize);
             continue;
         }
         let (mut noise, mut first) = (noise.branch(leaf), 0);
-        for &n in n {
-            row[first + noise.below(n) as usize] = 1;
-            first += n as usize;
+        for (number, &n) in options.iter().enumerate() {
+            code.write(row, number, first, noise.below(n as u64) as usize);
+            first += n;
         }
     }
     Ok(())
@@ -399,36 +409,30 @@ fn flags(obs: Rows<'_>, leaf: usize, dtype: DType) -> Result<Vec<bool>, PolicyEr
     })
 }
 
-/// Choices among those that `mask` says are legal, as indices or as ones among zeros.
+/// Choices among those options that `mask` says are legal.
 fn legal(
-    n: &[u64],
-    as_one_hot: bool,
+    options: &[usize],
+    code: ChoiceCode,
     rows: &[Noise],
     leaf: usize,
     mask: &[bool],
     out: &mut [i64],
 ) -> Result<(), PolicyError> {
     out.fill(0);
-    let width = n.iter().sum::<u64>() as usize;
-    let elements = if as_one_hot { width } else { n.len() };
-    let masks = mask.chunks_exact(width);
-    for ((row, mask), noise) in out.chunks_exact_mut(elements).zip(masks).zip(rows) {
+    let masks = mask.chunks_exact(options.iter().sum());
+    let actions = out.chunks_exact_mut(code.elements(options));
+    for ((row, mask), noise) in actions.zip(masks).zip(rows) {
         let (mut noise, mut first) = (noise.branch(leaf), 0);
-        for (place, &n) in n.iter().enumerate() {
-            let choices = &mask[first..first + n as usize];
-            let count = choices.iter().filter(|legal| **legal).count() as u64;
+        for (number, &n) in options.iter().enumerate() {
+            let options = &mask[first..first + n];
+            let count = options.iter().filter(|legal| **legal).count() as u64;
             let drawn = noise.below(count) as usize;
-            let mut legal = choices.iter().enumerate().filter(|(_, legal)| **legal);
+            let mut legal = options.iter().enumerate().filter(|(_, legal)| **legal);
             let Some((chosen, _)) = legal.nth(drawn) else {
-                return Err(PolicyError::failed(
-                    "no action is legal: the mask of an environment is all false",
-                ));
+                return Err(PolicyError::NoLegalAction);
             };
-            match as_one_hot {
-                true => row[first + chosen] = 1,
-                false => row[place] = chosen as i64,
-            }
-            first += n as usize;
+            code.write(row, number, first, chosen);
+            first += n;
         }
     }
     Ok(())

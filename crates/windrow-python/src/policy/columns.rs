@@ -2,7 +2,7 @@
 
 use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
 use windrow::Spec;
-use windrow::policy::PolicyError;
+use windrow::policy::{ChoiceCode, PolicyError, largest};
 use windrow::slab::{Key, LeafSpec, RowsMut};
 
 /// One column, and how it is encoded.
@@ -15,20 +15,16 @@ pub(super) struct Column {
 enum Code {
     /// Its elements are the values.
     Values,
-    /// Each element is the number of a choice.
-    Index(Vec<usize>),
-    /// Ones at the choices, side by side.
-    OneHot(Vec<usize>),
+    /// Choices of so many options each.
+    Choices(ChoiceCode, Vec<usize>),
 }
 
 impl Column {
     /// A column of an action.
     pub(super) fn of_action(leaf: LeafSpec, spec: &Spec) -> Self {
-        let choices = spec.choices().map(<[usize]>::to_vec);
-        let code = match (spec, choices) {
-            (Spec::OneHot { .. }, Some(choices)) => Code::OneHot(choices),
-            (_, Some(choices)) => Code::Index(choices),
-            (_, None) => Code::Values,
+        let code = match spec.choices() {
+            Some(options) => Code::Choices(ChoiceCode::of(spec), options.to_vec()),
+            None => Code::Values,
         };
         Self { leaf, code }
     }
@@ -54,18 +50,18 @@ impl Column {
     ) -> Result<(), PolicyError> {
         let rows = out.envs();
         if value.dtype().is_float()
-            && let Code::Index(choices) | Code::OneHot(choices) = &self.code
-            && has_shape(value, batch, &[choices.iter().sum()])
+            && let Code::Choices(code, options) = &self.code
+            && has_shape(value, batch, &[options.iter().sum()])
         {
-            return self.choose(value, choices, index, out);
+            return self.choose(value, *code, options, index, out);
         }
         let narrowing = value.dtype().is_float() && !self.leaf.dtype.is_float();
         if !has_shape(value, batch, &self.leaf.shape) || narrowing {
             return Err(self.misfit(value, rows));
         }
         let value = self.cast(value)?.contiguous();
-        if let Code::OneHot(choices) = &self.code {
-            self.check_one_hot(&value, choices)?;
+        if let Code::Choices(ChoiceCode::OneHot, options) = &self.code {
+            self.check_one_hot(&value, options)?;
         }
         for_dtype!(self.leaf.dtype, T => copy::<T>(&value, index, out))
     }
@@ -115,7 +111,8 @@ impl Column {
     fn choose(
         &self,
         value: &Tensor,
-        choices: &[usize],
+        code: ChoiceCode,
+        options: &[usize],
         index: usize,
         out: &mut RowsMut<'_>,
     ) -> Result<(), PolicyError> {
@@ -131,20 +128,18 @@ impl Column {
             )));
         }
         let actions = out.get_mut::<i64>(Key::new(index))?;
-        let mut at = 0;
-        for (row, &choice) in (0..)
-            .zip(choices.iter().cycle())
-            .take(actions_in(scores, choices))
+        actions.fill(0);
+        let rows = scores.chunks_exact(options.iter().sum::<usize>().max(1));
+        for (row, scores) in actions
+            .chunks_exact_mut(code.elements(options).max(1))
+            .zip(rows)
         {
-            let best = largest(&scores[at..at + choice]);
-            match self.code {
-                Code::OneHot(_) => {
-                    actions[at..at + choice].fill(0);
-                    actions[at + best] = 1;
-                }
-                _ => actions[row] = best as i64,
+            let mut first = 0;
+            for (number, &options) in options.iter().enumerate() {
+                let best = largest(&scores[first..first + options]);
+                code.write(row, number, first, best);
+                first += options;
             }
-            at += choice;
         }
         Ok(())
     }
@@ -152,11 +147,11 @@ impl Column {
     fn misfit(&self, value: &Tensor, rows: usize) -> PolicyError {
         let expected = match &self.code {
             Code::Values => format!("{} {:?}", self.leaf.dtype, self.leaf.shape.as_slice()),
-            Code::Index(n) => format!(
+            Code::Choices(ChoiceCode::Index, n) => format!(
                 "int64 {:?}, or a float for each of {n:?} choices",
                 self.leaf.shape.as_slice()
             ),
-            Code::OneHot(_) => format!(
+            Code::Choices(ChoiceCode::OneHot, _) => format!(
                 "one-hot int64 {:?}, or a float for each choice (indices need an environment with \
                  categorical_action_encoding=True)",
                 self.leaf.shape.as_slice()
@@ -192,21 +187,6 @@ fn overflown(value: &Tensor, cast: &Tensor) -> Result<Option<String>, TensorErro
     let mut pairs = value.iter::<f64>()?.zip(cast.iter::<f64>()?);
     let lost = pairs.find(|(value, cast)| value.is_finite() && !cast.is_finite());
     Ok(lost.map(|(value, _)| format!("{value:e}")))
-}
-
-fn actions_in(scores: &[f64], choices: &[usize]) -> usize {
-    scores.len() / choices.iter().sum::<usize>().max(1) * choices.len()
-}
-
-/// Index of the first of the largest numbers.
-fn largest(scores: &[f64]) -> usize {
-    let mut best = 0;
-    for (i, score) in scores.iter().enumerate() {
-        if *score > scores[best] {
-            best = i;
-        }
-    }
-    best
 }
 
 fn copy<T: Element>(

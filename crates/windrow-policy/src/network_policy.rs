@@ -5,15 +5,15 @@ use std::path::Path;
 use tensordict::{DType, NestedKey};
 use windrow_slab::{Key, LeafSpec, RowsMut};
 
-use crate::categorical::{Categorical, Choose, largest};
+use crate::categorical::{Categorical, Choose};
 use crate::fit::{self, Action};
 use crate::gaussian::{Draw, Gaussian, check};
 use crate::nn::{Sequential, put};
 use crate::observe::Observe;
 use crate::weights::{Reader, read_file};
 use crate::{
-    Binding, ExplorationType, Head, Policy, PolicyError, PolicyIn, PolicySpec, Scale, Weights,
-    WeightsError,
+    Binding, ChoiceCode, ExplorationType, Head, Policy, PolicyError, PolicyIn, PolicySpec, Scale,
+    Weights, WeightsError, largest,
 };
 
 /// A [`Sequential`] network whose outputs a [`Head`] turns into actions.
@@ -71,9 +71,9 @@ struct RealRows {
 #[derive(Debug, Clone)]
 enum Act {
     Sample(Categorical),
-    /// Of all numbers, written as an index or one-hot.
+    /// The choice of the largest number.
     Largest {
-        one_hot: bool,
+        code: ChoiceCode,
     },
     Copy(DType),
     Normal(Gaussian, DType),
@@ -208,9 +208,9 @@ impl Policy for NetworkPolicy {
         )?;
         let width = self.net.outputs().unwrap_or(observe.elements());
         let act = match fit.action(&self.head, width)? {
-            Action::Choices { counts, one_hot } => match self.head {
-                Head::Categorical => Act::Sample(Categorical::new(counts, one_hot)),
-                _ => Act::Largest { one_hot },
+            Action::Choices { counts, code } => match self.head {
+                Head::Categorical => Act::Sample(Categorical::new(counts, code)),
+                _ => Act::Largest { code },
             },
             Action::Copy(dtype) => Act::Copy(dtype),
             Action::Normal(normal, dtype) => Act::Normal(normal, dtype),
@@ -310,14 +310,14 @@ impl Bound {
                     out.get_mut(Key::new(leaf))?.copy_from_slice(&self.outputs);
                 }
             }
-            Act::Largest { one_hot } => {
+            Act::Largest { code } => {
                 let actions = out.get_mut::<i64>(Key::new(ACTION))?;
-                let elements = if *one_hot { self.width } else { 1 };
-                let actions = actions.chunks_exact_mut(elements);
+                actions.fill(0);
+                let actions = actions.chunks_exact_mut(code.elements(&[self.width]));
                 let rows = self.outputs.chunks_exact(self.width).zip(actions);
                 for (row, (outputs, action)) in rows.enumerate() {
                     check(input, row, "output of the network", outputs)?;
-                    write_choice(largest(outputs), *one_hot, action);
+                    code.write(action, 0, 0, largest(outputs));
                 }
             }
             Act::Copy(dtype) => {
@@ -372,16 +372,6 @@ fn fit_len(values: &mut Vec<f32>, len: usize) {
     }
 }
 
-/// Writes a choice as the only element of `action`, or as a one among zeros.
-fn write_choice(choice: usize, one_hot: bool, action: &mut [i64]) {
-    if one_hot {
-        action.fill(0);
-        action[choice] = 1;
-    } else {
-        action[0] = choice as i64;
-    }
-}
-
 /// Writes an action in the element type of its leaf, `float32` or `float64`.
 fn write_real(dtype: DType, values: &[f32], out: &mut RowsMut<'_>) -> Result<(), PolicyError> {
     if dtype == DType::F64 {
@@ -396,5 +386,5 @@ fn write_real(dtype: DType, values: &[f32], out: &mut RowsMut<'_>) -> Result<(),
 }
 
 #[cfg(test)]
-#[path = "actor_tests.rs"]
+#[path = "network_policy_tests.rs"]
 mod tests;
