@@ -293,6 +293,32 @@ def test_states_begin_as_primers_say(envs) -> None:
     assert len(starts.flatten().unique()) == starts.numel()
 
 
+class Unprimed(Primed):
+    """Raises an error in place of telling the first value of its state, zeros."""
+
+    def __init__(self, error: Exception) -> None:
+        def step(observation, hidden):
+            hidden = torch.zeros(*observation.shape[:-1], 2) if hidden is None else hidden
+            return hidden[..., 0].long() % 2, hidden + 1
+
+        super().__init__(step, Unbounded((2,)))
+        self.error = error
+
+    def make_tensordict_primer(self) -> TensorDictPrimer:
+        raise self.error
+
+
+def test_a_module_that_knows_no_first_value_of_its_state_begins_with_zeros_and_says_so() -> None:
+    with pytest.warns(UserWarning, match="Unprimed knows no first value of its state.*only for matching keys"):
+        batch = next(single(cartpole, Unprimed(RuntimeError("only for matching keys"))))
+    assert (batch["hidden"][0] == 0).all()
+
+
+def test_a_defect_of_a_module_in_making_a_primer_is_raised() -> None:
+    with pytest.raises(AttributeError, match="no hidden_size"):
+        single(cartpole, Unprimed(AttributeError("no hidden_size")))
+
+
 # Environments that have a state of the policy's
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -178,7 +179,12 @@ def _check_zeros(sources: dict[Key, Key], without: Tensors, with_zeros: Tensors)
 
 
 def _primers_of(policy: Any, batch: torch.Size) -> list[Any]:
-    """What the modules of ``policy`` give as the first values of their states, for a whole batch."""
+    """Transforms that give the first values of the states of the modules of ``policy``, for a whole batch.
+
+    Raises:
+        Exception: what ``make_tensordict_primer`` of a module raises, but for :class:`RuntimeError`, by which modules of TorchRL
+            say that they know no first value: a warning says so too.
+    """
     found = []
     for module in policy.modules() if isinstance(policy, nn.Module) else ():
         make = getattr(module, "make_tensordict_primer", None)
@@ -186,8 +192,9 @@ def _primers_of(policy: Any, batch: torch.Size) -> list[Any]:
             continue
         try:
             primer = make()
-        except Exception:
-            # A module that cannot tell has to do without.
+        except RuntimeError as error:
+            told = f"{type(module).__name__} knows no first value of its state, which therefore begins with zeros: {error}"
+            warnings.warn(told, stacklevel=2)
             continue
         if primer.expand_specs is not False:
             primer.primers = primer.primers.expand((*batch, *primer.primers.shape))
