@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -103,3 +105,17 @@ def test_a_distribution_of_the_users_own_is_left_to_torch() -> None:
         ProbabilisticTensorDictModule(in_keys=["loc", "scale"], out_keys=["action"], distribution_class=TanhNormal),
     )
     assert _lower.lower(policy, "random") is None
+
+
+def test_a_network_that_windrow_evaluates_leaves_the_modes_of_tensordict_alone() -> None:
+    program = """if True:
+        from tensordict.nn import probabilistic
+        from torch import nn
+        from windrow.collectors import Collector
+
+        kept = probabilistic._interaction_type
+        next(Collector("CartPole-v1", nn.Linear(4, 2), frames_per_batch=4))
+        print(probabilistic._interaction_type is kept)
+    """
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout == "True\n"

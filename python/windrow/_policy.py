@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,36 @@ BACKENDS = ("auto", "native", "torch")
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """How a policy is called where torch evaluates it.
+
+    Attributes:
+        exploration_type: name of the exploration type that holds.
+        threads: the policy is called in threads of the engine, not in the user's.
+        device: where it is evaluated; None for the CPU, where its inputs are.
+        trust: it maps a TensorDict to a TensorDict, whatever its signature.
+        register: environments observe ``is_init`` if it reads that, and its states begin as its modules say.
+        evaluates: its module is put into evaluation mode, since nothing else uses it.
+        aggregates: how it aggregates the log-probabilities of several actions.
+    """
+
+    exploration_type: str
+    threads: bool
+    device: Any = None
+    trust: bool = False
+    register: bool = True
+    evaluates: bool = False
+    aggregates: Any = None
+
+
+@dataclass(frozen=True)
 class Choice:
     """A policy in the form that the engine takes.
 
     Attributes:
         core: None for random actions, functions that make an object for each worker, or a description of a network.
         source: the user's module, where weights come from when none are given; None without one.
-        shared: the engine calls the user's own object, if it calls one, so that weights need not be copied to it.
+        shared: the collector acts with the user's own module, not with copies of it.
     """
 
     core: Any
@@ -38,7 +61,7 @@ def is_random(policy: Any, env: Any) -> bool:
     spec = policy.action_spec
     if spec is None or spec is getattr(env, "action_spec", None):
         return True
-    # These leave nothing to choose but how many actions there are.
+    # The number of actions is all that could differ in these.
     if type(spec).__name__ in ("Categorical", "OneHot", "MultiCategorical", "MultiOneHot", "Binary"):
         return getattr(spec, "mask", None) is None
     return bool(spec == getattr(env, "action_spec", None))
@@ -47,24 +70,23 @@ def is_random(policy: Any, env: Any) -> bool:
 def choose(
     policy: Any,
     factories: Sequence[Callable[[], Any]] | None,
+    conditions: Conditions,
     *,
-    backend: str,
-    exploration_type: str,
-    threads: bool,
-    device: Any,
-    trust: bool,
-    register: bool = True,
+    backend: str = "auto",
     env: Any = None,
-    evaluates: bool = False,
 ) -> Choice:
     """The form in which the engine takes ``policy``, or what ``factories`` make for each worker.
 
-    ``env`` is an environment of the collector, or what makes one. Where ``register``, environments observe ``is_init`` for
-    policies that read it, and states begin as their modules say. What ``evaluates`` is in evaluation mode.
+    Args:
+        policy: the user's policy; only a source of weights beside ``factories``.
+        factories: functions that make a policy, one for each worker.
+        conditions: how the policy is called if torch evaluates it.
+        backend: one of :data:`BACKENDS`.
+        env: an environment of the collector, or a function that makes one.
 
     Raises:
-        TypeError: both are given, or the policy cannot be called.
-        ValueError: the backend is not known, or the policy has no native form though one is demanded.
+        TypeError: the policy cannot be called.
+        ValueError: the backend is unknown, or the policy has no native form although ``backend`` is ``"native"``.
     """
     if backend not in BACKENDS:
         raise ValueError(f'policy_backend must be "auto", "native" or "torch", got {backend!r}')
@@ -72,45 +94,35 @@ def choose(
         return Choice(None)
     from windrow import _acting
 
-    make = partial(
-        _actor,
-        exploration_type=exploration_type,
-        # As whoever builds the collector has it, whatever learners do later.
-        aggregates=_acting.aggregation(),
-        threads=threads,
-        device=device,
-        trust=trust,
-        register=register,
-        evaluates=evaluates,
-    )
+    # As it is where the collector is built, whatever learners set later.
+    conditions = replace(conditions, aggregates=_acting.aggregation())
     if factories is not None:
-        return Choice([partial(make, factory, copied=False) for factory in factories], source=policy)
+        return Choice([partial(_called, factory, conditions, copied=False) for factory in factories], source=policy)
     if not callable(policy):
         raise TypeError(f"expected a policy that can be called, got {type(policy).__name__}")
-    fallback = [partial(make, lambda: policy, copied=threads)]
-    module = _weights.original(policy) if hasattr(policy, "state_dict") else None
-    shared = module is not None and not threads and device is None
-    if backend != "torch" and device is None:
+    if backend == "native" and conditions.device is not None:
+        raise ValueError("a native policy runs on the CPU: policy_device must be left out")
+    core: Any = [partial(_called, lambda: policy, conditions, copied=conditions.threads)]
+    if backend != "torch" and conditions.device is None:
         from windrow import _lower
 
-        lowered = _lower.lower(policy, exploration_type, strict=backend == "native")
+        lowered = _lower.lower(policy, conditions.exploration_type, strict=backend == "native")
         if lowered is not None:
-            core = {**lowered, "fallback": None if backend == "native" else fallback}
-            return Choice(core, source=module, shared=shared)
-    elif backend == "native":
-        raise ValueError("a native policy runs on the CPU: policy_device must be left out")
-    return Choice(fallback, source=module, shared=shared)
+            core = {**lowered, "fallback": None if backend == "native" else core}
+    module = _weights.original(policy) if hasattr(policy, "state_dict") else None
+    shared = module is not None and not conditions.threads and conditions.device is None
+    return Choice(core, source=module, shared=shared)
 
 
-def _actor(make: Callable[[], Any], *, exploration_type: str, threads: bool, **options: Any) -> Any:
-    """What acts for one worker."""
+def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) -> Any:
+    """What acts for one worker, where torch evaluates its policy."""
     from windrow._torch_policy import TorchPolicy
 
-    return TorchPolicy(make(), exploration_type, threaded=threads, **options)
+    return TorchPolicy(make(), conditions, copied=copied)
 
 
 def acting(exploration_type: str) -> AbstractContextManager[None]:
-    """What holds while torch evaluates a policy in the user's thread."""
+    """A context in which torch evaluates a policy in the user's thread."""
     from windrow import _acting
 
     return _acting.acting(exploration_type, _acting.aggregation())

@@ -13,7 +13,8 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from windrow import _recurrent, _weights
-from windrow._acting import act_from_now_on, acting, aggregation
+from windrow._acting import act_from_now_on, acting
+from windrow._policy import Conditions
 
 Key = str | tuple[str, ...]
 
@@ -28,49 +29,25 @@ class TorchPolicy:
 
     Args:
         policy: a module, or any callable that one of the rules of :func:`calls_with_tensordict` fits.
-        exploration_type: name of the exploration type that holds while the policy is called.
-        aggregates: how the policy aggregates log-probabilities of several actions, where it is called in another thread.
-        threaded: the policy is called in a thread of the engine, not in the user's.
+        conditions: how it is called.
         copied: call a copy of the module instead of the user's own object.
-        device: where the policy is evaluated; None where its inputs are, on the CPU.
-        trust: take the policy for one that maps a TensorDict to a TensorDict, whatever its signature.
-        register: see to it that environments observe ``is_init`` if the policy reads it, and that its states begin as its
-            modules say.
-        evaluates: put the module into evaluation mode: it is no one else's.
 
     Attributes:
-        wants_first: :meth:`act` is told which rows begin an episode, after their observations: the policy has a state.
-        reads_init: the environment is to observe ``is_init``.
+        wants_first: :meth:`act` takes a flag for each row that begins an episode, after the observations: the policy has a state.
+        reads_init: the environment has to observe ``is_init``.
     """
 
     wants_first = False
 
-    def __init__(
-        self,
-        policy: Callable[..., Any],
-        exploration_type: str,
-        *,
-        aggregates: Any,
-        threaded: bool,
-        copied: bool,
-        device: Any = None,
-        trust: bool = False,
-        register: bool = True,
-        evaluates: bool = False,
-    ) -> None:
+    def __init__(self, policy: Callable[..., Any], conditions: Conditions, *, copied: bool) -> None:
         self.module = policy if isinstance(policy, torch.nn.Module) else None
-        if self.module is not None and (copied or device is not None):
-            self.module = policy = copy.deepcopy(self.module).to(device)
-        if self.module is not None and evaluates:
+        if self.module is not None and (copied or conditions.device is not None):
+            self.module = policy = copy.deepcopy(self.module).to(conditions.device)
+        if self.module is not None and conditions.evaluates:
             self.module.eval()
         self.policy = policy
-        self.threaded = threaded
-        self.device = device
-        self.trust = trust
-        self.register = register
-        self.reads_init = register and reads_init(policy, trust)
-        self.exploration_type = exploration_type
-        self.aggregates = aggregates
+        self.conditions = conditions
+        self.reads_init = conditions.register and reads_init(policy, conditions.trust)
         self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
 
     def bind(
@@ -96,8 +73,8 @@ class TorchPolicy:
         self.keys = list(inputs)
         self.batch = torch.Size(batch)
         self.groups = [(key, torch.Size(size)) for key, size in groups]
-        with acting(self.exploration_type, self.aggregates):
-            if calls_with_tensordict(self.policy, self.trust):
+        with acting(self.conditions.exploration_type, self.conditions.aggregates):
+            if calls_with_tensordict(self.policy, self.conditions.trust):
                 found = self._bind_tensordict(inputs, action_keys)
             else:
                 with self._forked():
@@ -110,11 +87,11 @@ class TorchPolicy:
         Args:
             inputs: the observations, and which rows begin an episode where :attr:`wants_first`.
         """
-        # In the user's thread, whoever asks for a batch has entered `acting`.
-        if self.threaded:
-            act_from_now_on(self.exploration_type, self.aggregates)
-        if self.device is not None:
-            inputs = tuple(value.to(self.device) for value in inputs)
+        # In the user's thread, the collector has entered `acting`.
+        if self.conditions.threads:
+            act_from_now_on(self.conditions.exploration_type, self.conditions.aggregates)
+        if self.conditions.device is not None:
+            inputs = tuple(value.to(self.conditions.device) for value in inputs)
         return self.call(*inputs)
 
     def load(self, weights: TensorDictBase) -> None:
@@ -131,7 +108,7 @@ class TorchPolicy:
             ValueError: they are those of another policy.
         """
         given = dict(weights.items())
-        if given or self.threaded:
+        if given or self.conditions.threads:
             _weights.check(self._tensors(), given)
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -150,7 +127,7 @@ class TorchPolicy:
     ) -> list[tuple[Key, torch.Tensor]]:
         self.stepwise = _recurrent.stepwise()
         self.call = self._whole_output
-        memory, found = _recurrent.find(self.policy, inputs, self._probe, batch=self.batch, prime=self.register)
+        memory, found = _recurrent.find(self.policy, inputs, self._probe, batch=self.batch, prime=self.conditions.register)
         left = self._left_alone if memory is None else self._left_alone - memory.given.keys()
         outputs = {key: value for key, value in found.items() if key not in left and not _recurrent.is_private(key)}
         missing = [key for key in action_keys if key not in outputs]
@@ -170,8 +147,9 @@ class TorchPolicy:
 
     def _forked(self) -> AbstractContextManager[None]:
         """A context that leaves random numbers as they were."""
-        devices = [self.device] if self.device is not None and torch.device(self.device).type == "cuda" else []
-        return torch.random.fork_rng(devices=devices)
+        device = self.conditions.device
+        is_cuda = device is not None and torch.device(device).type == "cuda"
+        return torch.random.fork_rng(devices=[device] if is_cuda else [])
 
     def _whole_output(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         # Those of inference mode do not count what is written into them: they count as written.

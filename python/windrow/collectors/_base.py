@@ -78,12 +78,14 @@ class BaseCollector(TorchRLMethods, Control):
         return _policy.choose(
             _policy.compiled(arguments.policy, arguments.compile_policy, arguments.cudagraph_policy, device),
             self._workers.factories,
+            _policy.Conditions(
+                self._exploration,
+                threads=self._placement == "threads",
+                device=device,
+                trust=bool(arguments.trust_policy),
+                register=arguments.auto_register_policy_transforms is not False,
+            ),
             backend=arguments.policy_backend,
-            exploration_type=self._exploration,
-            threads=self._placement == "threads",
-            device=device,
-            trust=bool(arguments.trust_policy),
-            register=arguments.auto_register_policy_transforms is not False,
             env=self._workers.given[0],
         )
 

@@ -141,13 +141,15 @@ class Evaluator:
         choice = _policy.choose(
             arguments.policy,
             policy_factories(_with_env(arguments.policy_factory, env), 1),
+            _policy.Conditions(
+                exploration,
+                threads=True,
+                device=device_of("device", arguments.device),
+                trust=bool(arguments.trust_policy),
+                evaluates=True,
+            ),
             backend=arguments.policy_backend,
-            exploration_type=exploration,
-            threads=True,
-            device=device_of("device", arguments.device),
-            trust=bool(arguments.trust_policy),
             env=env,
-            evaluates=True,
         )
         self._source = choice.source
         self._step = 0
