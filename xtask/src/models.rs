@@ -13,7 +13,12 @@ use crate::{
     workspace::Workspace,
 };
 
-const LOOM_PACKAGES: [&str; 3] = ["windrow-slab", "windrow-policy", "windrow-replay"];
+const LOOM_PACKAGES: [&str; 4] = [
+    "windrow-slab",
+    "windrow-store",
+    "windrow-policy",
+    "windrow-replay",
+];
 
 /// Where schedules are tried.
 const SHUTTLE_TEST: (&str, &str) = ("windrow-collect", "conformance");

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Crates that contain `unsafe`.
-const PACKAGES: [&str; 2] = ["windrow-tensordict", "windrow-slab"];
+const PACKAGES: [&str; 3] = ["windrow-tensordict", "windrow-slab", "windrow-store"];
 
 /// Part of the name of tests that run the compiler, which is not what is examined.
 const COMPILER: &str = "compile_fail";

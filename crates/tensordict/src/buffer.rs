@@ -1,30 +1,41 @@
-//! Heap memory of tensors that own their elements.
+//! Heap memory, as tensors own it and whoever lays out memory by hand.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-use crate::shape::{MAX_BYTES, no_memory, numel};
+use crate::shape::{no_memory, numel};
 use crate::{DType, Result};
 
-/// Alignment of heap memory in bytes: one cache line, and the widest vector register.
-pub(crate) const ALIGN: usize = 64;
-
-/// A block of bytes aligned to [`ALIGN`], freed on drop.
+/// A block of heap memory, aligned to [`ALIGN`](Self::ALIGN) and freed on drop.
 ///
-/// It never reads its own bytes, so they may be uninitialised until a tensor is made of them.
+/// It hands out nothing but its address and never reads its own bytes. Its owner decides who may read or write which of
+/// them.
 #[derive(Debug)]
-pub(crate) struct HeapBuffer {
+pub struct HeapBuffer {
     ptr: NonNull<u8>,
-    bytes: usize,
+    layout: Layout,
 }
 
-// SAFETY: the block is plain memory that this value alone allocated and frees; access to the bytes
-// goes through `Tensor`, which shares them read-only or proves that it is the only holder.
+// SAFETY: the block is an address and a size; no method reads or writes the bytes, so moving or sharing it between
+// threads cannot race.
 unsafe impl Send for HeapBuffer {}
-// SAFETY: as above; no method changes the bytes through a shared reference.
+// SAFETY: as above.
 unsafe impl Sync for HeapBuffer {}
 
 impl HeapBuffer {
+    /// Alignment of every block in bytes: one cache line, and the widest vector register.
+    pub const ALIGN: usize = 64;
+
+    /// Most bytes of one block: what an allocation of this alignment can hold.
+    pub(crate) const MAX_BYTES: usize = isize::MAX as usize - (Self::ALIGN - 1);
+
+    /// Allocates `bytes` bytes of zero; `None` when the system does not give so many.
+    #[must_use]
+    pub fn zeroed(bytes: usize) -> Option<Self> {
+        // SAFETY: as in `try_uninit`.
+        Self::with(bytes, |layout| unsafe { alloc_zeroed(layout) })
+    }
+
     /// Allocates room for a tensor of `shape`, which passed [`checked_numel`](crate::shape::checked_numel), of unspecified
     /// content.
     ///
@@ -37,7 +48,10 @@ impl HeapBuffer {
 
     /// Allocates `bytes` bytes of unspecified content; ends the process when the system does not give so many, as `Vec` does.
     pub(crate) fn uninit(bytes: usize) -> Self {
-        Self::try_uninit(bytes).unwrap_or_else(|| handle_alloc_error(Self::layout(bytes)))
+        Self::try_uninit(bytes).unwrap_or_else(|| {
+            let layout = Layout::from_size_align(bytes, Self::ALIGN);
+            handle_alloc_error(layout.unwrap_or(Layout::new::<u8>()))
+        })
     }
 
     /// Allocates `bytes` bytes of unspecified content; `None` when the system does not give so many.
@@ -47,33 +61,18 @@ impl HeapBuffer {
         Self::with(bytes, |layout| unsafe { alloc(layout) })
     }
 
-    /// Allocates `bytes` bytes of zero; `None` when the system does not give so many.
-    pub(crate) fn try_zeroed(bytes: usize) -> Option<Self> {
-        // SAFETY: as in `try_uninit`.
-        Self::with(bytes, |layout| unsafe { alloc_zeroed(layout) })
-    }
-
     fn with(bytes: usize, allocate: impl FnOnce(Layout) -> *mut u8) -> Option<Self> {
-        assert!(
-            bytes <= MAX_BYTES,
-            "a tensor of {bytes} bytes is larger than the address space"
-        );
-        let layout = Self::layout(bytes);
+        let layout = Layout::from_size_align(bytes, Self::ALIGN).ok()?;
         let ptr = match bytes {
             0 => layout.dangling_ptr(),
             _ => NonNull::new(allocate(layout))?,
         };
-        Some(Self { ptr, bytes })
+        Some(Self { ptr, layout })
     }
 
-    fn layout(bytes: usize) -> Layout {
-        // SAFETY: ALIGN is a power of two, and `with` has checked that `bytes` rounded up to it
-        // fits in isize.
-        unsafe { Layout::from_size_align_unchecked(bytes, ALIGN) }
-    }
-
-    /// First byte; aligned to [`ALIGN`] even when there are none.
-    pub(crate) fn ptr(&self) -> NonNull<u8> {
+    /// First byte; aligned to [`ALIGN`](Self::ALIGN) even when there are none.
+    #[must_use]
+    pub fn ptr(&self) -> NonNull<u8> {
         self.ptr
     }
 
@@ -81,15 +80,15 @@ impl HeapBuffer {
     pub(crate) fn holds(&self, ptr: NonNull<u8>, len: usize) -> bool {
         let from = self.ptr.addr().get();
         let at = ptr.addr().get();
-        at >= from && at - from <= self.bytes && len <= self.bytes - (at - from)
+        at >= from && at - from <= self.layout.size() && len <= self.layout.size() - (at - from)
     }
 }
 
 impl Drop for HeapBuffer {
     fn drop(&mut self) {
-        if self.bytes > 0 {
+        if self.layout.size() > 0 {
             // SAFETY: `ptr` came from `allocate` with this same layout, and nothing else frees it.
-            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.bytes)) }
+            unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
         }
     }
 }
@@ -101,10 +100,17 @@ mod tests {
     #[test]
     fn blocks_are_aligned_even_when_empty() {
         for bytes in [0, 1, 63, 64, 4097] {
-            let block = HeapBuffer::try_zeroed(bytes).unwrap();
-            assert_eq!(block.ptr().addr().get() % ALIGN, 0);
+            let block = HeapBuffer::zeroed(bytes).unwrap();
+            assert_eq!(block.ptr().addr().get() % HeapBuffer::ALIGN, 0);
             assert!(block.holds(block.ptr(), bytes));
             assert!(!block.holds(block.ptr(), bytes + 1));
+        }
+    }
+
+    #[test]
+    fn more_bytes_than_the_address_space_has_are_no_block() {
+        for bytes in [HeapBuffer::MAX_BYTES + 1, usize::MAX] {
+            assert!(HeapBuffer::zeroed(bytes).is_none());
         }
     }
 }

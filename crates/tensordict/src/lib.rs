@@ -41,13 +41,16 @@ mod dtype;
 mod error;
 mod io;
 mod key;
+mod leaf;
 mod shape;
 mod tensor;
 mod tensordict;
 
+pub use buffer::HeapBuffer;
 pub use dtype::{DType, Element};
 pub use error::{Result, TensorError};
 pub use key::{AsKey, NestedKey};
+pub use leaf::LeafSpec;
 pub use shape::{Shape, Strides, row_major};
 pub use tensor::{Iter, Owner, Tensor};
 pub use tensordict::{Entry, Group, TensorDict};

@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::buffer::HeapBuffer;
 use crate::{DType, Result, TensorError};
 
 /// Sizes of the dimensions, outermost first; up to four live inline.
@@ -10,9 +11,6 @@ pub type Shape = SmallVec<[usize; 4]>;
 /// Distance between neighbours along each dimension, in elements (not bytes); may be zero or
 /// negative.
 pub type Strides = SmallVec<[isize; 4]>;
-
-/// Most bytes one tensor may span: what an allocation aligned to [`crate::buffer::ALIGN`] can hold.
-pub(crate) const MAX_BYTES: usize = isize::MAX as usize - (crate::buffer::ALIGN - 1);
 
 /// Number of elements in `shape`, after checking that they could be addressed.
 ///
@@ -29,7 +27,7 @@ pub(crate) fn checked_numel(shape: &[usize], dtype: DType) -> Result<usize> {
     let spanned = shape
         .iter()
         .try_fold(dtype.size(), |bytes, &size| bytes.checked_mul(size.max(1)))
-        .filter(|&bytes| bytes <= MAX_BYTES);
+        .filter(|&bytes| bytes <= HeapBuffer::MAX_BYTES);
     spanned.ok_or_else(too_large)?;
     Ok(numel(shape))
 }

@@ -6,7 +6,8 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use windrow::replay::ReplayError;
-use windrow::slab::{SinkError, StoreError};
+use windrow::slab::SinkError;
+use windrow::store::StoreError;
 use windrow::tensordict::TensorError;
 use windrow::{CollectError, ErrorKind, WorkerError as Lost};
 

@@ -10,7 +10,8 @@ use pyo3::types::PyDict;
 use tensordict::{Tensor, TensorDict};
 use windrow::postproc::{self, MultiStep};
 use windrow::replay::{ReplayBuffer, ReplayError, Waited};
-use windrow::slab::{Sink, StoreError, WriterId};
+use windrow::slab::{Sink, WriterId};
+use windrow::store::StoreError;
 
 use crate::{batch, error, gil, process};
 use parts::{Parts, SamplerParts};

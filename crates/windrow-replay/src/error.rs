@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensordict::{NestedKey, TensorError};
-use windrow_slab::StoreError;
+use windrow_store::StoreError;
 
 /// What can go wrong between a buffer, its storage and its files.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 #[cfg(not(loom))]
-use windrow_slab::StoreError;
+use windrow_store::StoreError;
 
 use crate::ReplayError;
 

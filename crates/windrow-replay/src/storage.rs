@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use tensordict::{NestedKey, TensorDict};
-use windrow_slab::Store;
+use windrow_store::Store;
 
 use crate::ReplayError;
 

@@ -8,7 +8,7 @@ use tensordict::{DType, Shape, Tensor, TensorDict};
 use windrow_replay::{
     LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayBuffer, ReplayError, Storage,
 };
-use windrow_slab::StoreError;
+use windrow_store::StoreError;
 
 const CAPACITY: usize = 10;
 

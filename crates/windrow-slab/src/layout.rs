@@ -1,10 +1,9 @@
 //! Which column of a record lies where in a slab.
 
-use tensordict::{DType, Group, NestedKey};
+use tensordict::{DType, Group, HeapBuffer, LeafSpec, NestedKey};
 
-use crate::memory::Memory;
+use crate::SlabError;
 use crate::rows::{Block, Column, place};
-use crate::{LeafSpec, SlabError};
 
 /// The columns of one record (one frame), by who writes them.
 ///
@@ -84,7 +83,7 @@ pub(crate) struct PartLayout {
 /// One slab: its memory, and where the rows of each part lie in it.
 #[derive(Debug)]
 pub(crate) struct Slab {
-    pub(crate) memory: Memory,
+    pub(crate) memory: HeapBuffer,
     pub(crate) parts: Box<[PartBlocks]>,
     /// Stands for each part's memory where loom looks on: it reports a writer beside anybody else.
     #[cfg(loom)]
@@ -126,10 +125,10 @@ pub(crate) struct PartBlocks {
 impl Slab {
     /// A zeroed slab; `None` when the system does not give the memory.
     pub(crate) fn new(layout: &Layout) -> Option<Self> {
-        let memory = Memory::zeroed(layout.bytes)?;
+        let memory = HeapBuffer::zeroed(layout.bytes)?;
         // SAFETY: the offsets of a layout lie within its size.
         let block =
-            |columns: &[Column]| unsafe { Block::new(memory.start(), layout.shares.envs, columns) };
+            |columns: &[Column]| unsafe { Block::new(memory.ptr(), layout.shares.envs, columns) };
         let parts = layout
             .parts
             .iter()

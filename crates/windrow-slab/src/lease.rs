@@ -208,7 +208,7 @@ impl Lease {
 
     fn address(&self, offset: usize) -> NonNull<u8> {
         // SAFETY: offsets of a layout lie within (or, for a column without elements, at the end of) its memory.
-        unsafe { self.held.slab.memory.start().add(offset) }
+        unsafe { self.held.slab.memory.ptr().add(offset) }
     }
 
     fn layout(&self) -> &Layout {
@@ -226,7 +226,7 @@ fn poison(layout: &Layout, slab: &Slab) {
         let elements = rows * column.stride / column.dtype.size();
         // SAFETY: the last reader is gone and no writer has claimed the slab yet; the elements are the column's own.
         unsafe {
-            let start = slab.memory.start().as_ptr().add(column.offset);
+            let start = slab.memory.ptr().as_ptr().add(column.offset);
             match column.dtype {
                 DType::F32 => fill(start.cast::<f32>(), elements, f32::NAN),
                 DType::F64 => fill(start.cast::<f64>(), elements, f64::NAN),

@@ -97,7 +97,7 @@ impl Part {
     pub fn rows(&mut self) -> PartRows<'_> {
         #[cfg(loom)]
         self.slab.shadow[self.ticket.part].write();
-        let (base, part) = (self.slab.memory.start(), self.layout());
+        let (base, part) = (self.slab.memory.ptr(), self.layout());
         PartRows {
             blocks: self.blocks(),
             reward: start(base, &part.reward),
@@ -152,7 +152,7 @@ impl Part {
             unsafe {
                 self.slab
                     .memory
-                    .start()
+                    .ptr()
                     .as_ptr()
                     .add(column.offset)
                     .write_bytes(0, bytes);

@@ -1,6 +1,7 @@
-use crate::memory::Memory;
+use tensordict::{HeapBuffer, LeafSpec};
+
 use crate::rows::{Block, Column, place};
-use crate::{LeafSpec, Rows, RowsMut, SlabError};
+use crate::{Rows, RowsMut, SlabError};
 
 /// A single row of time with memory of its own: what a cursor carries from one part to the next, and what
 /// tests use to drive an environment or a policy by hand.
@@ -8,7 +9,7 @@ use crate::{LeafSpec, Rows, RowsMut, SlabError};
 pub struct RowBlock {
     block: Block,
     /// What `block` points into.
-    _memory: Memory,
+    _memory: HeapBuffer,
 }
 
 impl RowBlock {
@@ -23,13 +24,13 @@ impl RowBlock {
             .map(|leaf| place(leaf, &mut end, 1, envs))
             .collect::<Option<Vec<Column>>>()
             .ok_or(SlabError::TooLarge { frames: envs })?;
-        let memory = Memory::zeroed(end).ok_or(SlabError::NoMemory {
+        let memory = HeapBuffer::zeroed(end).ok_or(SlabError::NoMemory {
             frames: envs,
             bytes: end,
         })?;
         Ok(Self {
             // SAFETY: the columns were placed before `end`, the size of the memory.
-            block: unsafe { Block::new(memory.start(), envs, &columns) },
+            block: unsafe { Block::new(memory.ptr(), envs, &columns) },
             _memory: memory,
         })
     }

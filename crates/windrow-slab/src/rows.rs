@@ -3,37 +3,9 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use tensordict::{DType, Element, NestedKey, Shape};
+use tensordict::{DType, Element, HeapBuffer, LeafSpec, Shape};
 
 use crate::SlabError;
-
-/// Name, element type and shape of one leaf of a record, for one environment and one step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeafSpec {
-    /// Name under which the leaf is delivered.
-    pub key: NestedKey,
-    /// Element type.
-    pub dtype: DType,
-    /// Shape of one environment's value; empty for a scalar.
-    pub shape: Shape,
-}
-
-impl LeafSpec {
-    /// A leaf named `key` of `dtype` elements with `shape`.
-    pub fn new(key: impl Into<NestedKey>, dtype: DType, shape: impl AsRef<[usize]>) -> Self {
-        Self {
-            key: key.into(),
-            dtype,
-            shape: Shape::from_slice(shape.as_ref()),
-        }
-    }
-
-    /// Elements of one environment's value.
-    #[must_use]
-    pub fn elements(&self) -> usize {
-        self.shape.iter().product()
-    }
-}
 
 /// The `n`-th leaf of a spec, known to hold `T`.
 ///
@@ -471,7 +443,7 @@ pub(crate) fn place(leaf: &LeafSpec, end: &mut usize, steps: usize, envs: usize)
     *end = stride
         .checked_mul(steps)?
         .checked_add(offset)?
-        .checked_next_multiple_of(crate::memory::ALIGN)?;
+        .checked_next_multiple_of(HeapBuffer::ALIGN)?;
     Some(Column {
         offset,
         stride,

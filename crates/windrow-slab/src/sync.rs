@@ -1,9 +1,9 @@
-//! The locks and counters of rings and stores, or loom's and shuttle's models of them.
+//! The locks and counters of rings, or loom's and shuttle's models of them.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
@@ -13,7 +13,7 @@ pub(crate) use shuttle::sync::{
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(not(any(loom, shuttle)))]
 use std::time::{Duration, Instant};

@@ -20,6 +20,7 @@
 //! * [`env`]: environments, their specs, wrappers, and native classic control that follows Gymnasium.
 //! * [`policy`]: who acts; random actions, functions, and small networks evaluated without a framework.
 //! * [`slab`]: the memory that workers fill.
+//! * [`store`]: the memory that replay buffers keep frames in, read by many while one writes.
 //! * [`Collector`]: the rollout loop, and batches as [`TensorDict`]s.
 //! * [`replay`]: what is kept of them, and how it is sampled.
 //! * [`postproc`]: what is done to a batch, such as [`Gae`].
@@ -52,3 +53,4 @@ pub use windrow_replay::{
     SliceSamplerWithoutReplacement,
 };
 pub use windrow_slab::{self as slab, Key, SlabError};
+pub use windrow_store::{self as store};

@@ -5,6 +5,7 @@ use crate::workspace::Workspace;
 
 const TENSORDICT: &str = "windrow-tensordict";
 const SLAB: &str = "windrow-slab";
+const STORE: &str = "windrow-store";
 const ENV: &str = "windrow-env";
 const POLICY: &str = "windrow-policy";
 const COLLECT: &str = "windrow-collect";
@@ -12,18 +13,25 @@ const REPLAY: &str = "windrow-replay";
 const FACADE: &str = "windrow";
 
 /// Each package and those it may depend on: `tensordict ◀ slab ◀ env ◀ policy ◀ collect ◀ windrow ◀ python`, and
-/// `slab ◀ replay ◀ windrow`. Collection and replay do not know each other.
-const ARROWS: [(&str, &[&str]); 10] = [
+/// `tensordict ◀ store ◀ replay ◀ windrow`. Collection and replay do not know each other: what they share is the slab
+/// crate's `Sink`.
+const ARROWS: [(&str, &[&str]); 11] = [
     (TENSORDICT, &[]),
     (SLAB, &[TENSORDICT]),
+    (STORE, &[TENSORDICT]),
     (ENV, &[TENSORDICT, SLAB]),
     (POLICY, &[TENSORDICT, SLAB, ENV]),
     (COLLECT, &[TENSORDICT, SLAB, ENV, POLICY]),
-    (REPLAY, &[TENSORDICT, SLAB]),
-    (FACADE, &[TENSORDICT, SLAB, ENV, POLICY, COLLECT, REPLAY]),
+    (REPLAY, &[TENSORDICT, SLAB, STORE]),
+    (
+        FACADE,
+        &[TENSORDICT, SLAB, STORE, ENV, POLICY, COLLECT, REPLAY],
+    ),
     (
         "windrow-python",
-        &[TENSORDICT, SLAB, ENV, POLICY, COLLECT, REPLAY, FACADE],
+        &[
+            TENSORDICT, SLAB, STORE, ENV, POLICY, COLLECT, REPLAY, FACADE,
+        ],
     ),
     ("windrow-examples", &[FACADE]),
     ("xtask", &[]),

@@ -10,9 +10,10 @@ const LONG: usize = 500;
 const TOO_LONG: usize = 800;
 
 /// Crates that may contain `unsafe`, by folder.
-const UNSAFE: [&str; 3] = [
+const UNSAFE: [&str; 4] = [
     "crates/tensordict/",
     "crates/windrow-slab/",
+    "crates/windrow-store/",
     "crates/windrow-python/",
 ];
 

@@ -96,7 +96,7 @@ impl Tensor {
     pub fn zeros(dtype: DType, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         let shape = shape.as_ref();
         let bytes = checked_numel(shape, dtype)? * dtype.size();
-        let buffer = HeapBuffer::try_zeroed(bytes).ok_or_else(|| no_memory(shape, dtype))?;
+        let buffer = HeapBuffer::zeroed(bytes).ok_or_else(|| no_memory(shape, dtype))?;
         // SAFETY: zero bytes are a valid element of every dtype.
         Ok(unsafe { Self::from_buffer(buffer, dtype, Shape::from_slice(shape)) })
     }

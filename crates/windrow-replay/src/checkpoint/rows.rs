@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 use tensordict::TensorDict;
-use windrow_slab::Store;
+use windrow_store::Store;
 
 use super::{Checkpoint, CheckpointWriter};
 use crate::buffer::breaks;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tensordict::{NestedKey, TensorDict};
-use windrow_slab::{Store, StoreError, StoreRead};
+use windrow_store::{Store, StoreError, StoreRead};
 
 use super::StorageRead;
 use crate::ReplayError;

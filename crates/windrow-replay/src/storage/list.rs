@@ -2,7 +2,7 @@ use std::ops::Range;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use tensordict::{NestedKey, TensorDict};
-use windrow_slab::StoreError;
+use windrow_store::StoreError;
 
 use super::{Storage, StorageRead};
 use crate::ReplayError;

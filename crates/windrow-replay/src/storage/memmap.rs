@@ -2,8 +2,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
-use tensordict::{DType, Group, NestedKey, Shape, TensorDict};
-use windrow_slab::{LeafSpec, Store};
+use tensordict::{DType, Group, LeafSpec, NestedKey, Shape, TensorDict};
+use windrow_store::Store;
 
 use super::breaks::Breaks;
 use super::lazy::Lazy;

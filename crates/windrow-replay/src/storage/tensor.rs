@@ -1,5 +1,5 @@
 use tensordict::TensorDict;
-use windrow_slab::Store;
+use windrow_store::Store;
 
 use super::lazy::Lazy;
 use super::{Storage, StorageRead};

@@ -26,7 +26,7 @@ fn columns_are_aligned_disjoint_and_parts_follow_each_other() {
     let layout = Layout::new(&record(), shares(&[3, 2], 5)).unwrap();
     let mut end = 0;
     for place in &layout.places {
-        assert_eq!(place.column.offset % crate::memory::ALIGN, 0);
+        assert_eq!(place.column.offset % HeapBuffer::ALIGN, 0);
         assert!(place.column.offset >= end);
         end = place.column.offset + 5 * place.column.stride;
     }

@@ -1,30 +1,30 @@
-//! Reading rows.
+//! Reading rows of a store.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use tensordict::{NestedKey, Shape, Tensor, TensorDict};
+use tensordict::{LeafSpec, NestedKey, Shape, Tensor, TensorDict};
 
-use super::gate::Pass;
-use super::layout::Field;
-use super::{CHUNK, Store, StoreError};
-use crate::LeafSpec;
+use super::{CHUNK, Store};
+use crate::StoreError;
+use crate::epoch::ReadToken;
+use crate::layout::Field;
 
-/// A registered reader: what it could read at first stays as it is until it is dropped.
+/// A registered reader: what it could read at first stays as it is until the reader is dropped.
 #[derive(Debug)]
 pub struct StoreRead<'a> {
-    pub(super) store: Held<'a>,
-    pub(super) pass: Pass,
+    pub(super) store: StoreRef<'a>,
+    pub(super) token: ReadToken,
 }
 
-/// The store that is read, which a reader may keep alive.
+/// The store of a reader, which may keep it alive.
 #[derive(Debug)]
-pub(super) enum Held<'a> {
+pub(super) enum StoreRef<'a> {
     Lent(&'a Store),
     Shared(Arc<Store>),
 }
 
-impl Deref for Held<'_> {
+impl Deref for StoreRef<'_> {
     type Target = Store;
 
     fn deref(&self) -> &Store {
@@ -37,7 +37,7 @@ impl Deref for Held<'_> {
 
 impl Drop for StoreRead<'_> {
     fn drop(&mut self) {
-        self.store.gate.leave(self.pass);
+        self.store.lock.leave(self.token);
     }
 }
 
@@ -81,22 +81,22 @@ impl StoreRead<'_> {
             let mut shape = Shape::with_capacity(leaf.shape.len() + 1);
             shape.push(rows.len());
             shape.extend_from_slice(&leaf.shape);
-            // SAFETY: every row is written below, before anybody else sees the tensor.
+            // SAFETY: every row is written below, before the tensor is handed out.
             let tensor = unsafe { Tensor::uninit(leaf.dtype, &shape) }?;
             targets.push((leaf, field, tensor));
         }
         for (chunk, rows) in rows.chunks(CHUNK).enumerate() {
             for (_, field, tensor) in &targets {
                 let base = self.store.field(field).cast_const();
-                // SAFETY: `check` has found the rows filled and apart from those that were being written, so nobody
-                // writes them as long as this reader is registered; each tensor has room for all rows.
+                // SAFETY: `check` has found the rows filled and none of them pending, so no one writes them as long as
+                // this reader is registered; each tensor has room for all rows.
                 unsafe {
                     let to = tensor.data_ptr().as_ptr().add(chunk * CHUNK * field.bytes);
                     (field.copies.gather)(base, field.stride, rows, field.bytes, to);
                 }
             }
         }
-        // Only now: of two tensors under one key, the dict keeps the second alone.
+        // Only now: of two tensors under one key, the dict would drop the first.
         let mut dict = TensorDict::new([rows.len()]);
         for (leaf, _, tensor) in targets {
             dict.set(&leaf.key, tensor)?;
@@ -114,10 +114,10 @@ impl StoreRead<'_> {
                 return Err(StoreError::NoSuchRow { row, capacity });
             }
             let torn = self
-                .pass
-                .flight
-                .is_some_and(|flight| flight.has(row as usize, capacity));
-            if torn || !self.store.words.is_filled(row) {
+                .token
+                .pending
+                .is_some_and(|pending| pending.has(row as usize, capacity));
+            if torn || !self.store.header.is_filled(row) {
                 return Err(StoreError::NotFilled { row });
             }
         }
@@ -128,11 +128,12 @@ impl StoreRead<'_> {
     #[must_use]
     pub fn filled(&self) -> Vec<Range<u32>> {
         let capacity = self.store.layout.capacity;
-        let runs = self.store.words.filled();
-        let Some(flight) = self.pass.flight else {
+        let runs = self.store.header.filled();
+        let Some(pending) = self.token.pending else {
             return runs;
         };
-        let torn = flight.pieces(capacity);
+        let [high, low] = pending.pieces(capacity);
+        let torn = [low, high].map(|piece| piece.start as u32..piece.end as u32);
         runs.into_iter()
             .flat_map(|run| without(run, &torn))
             .collect()

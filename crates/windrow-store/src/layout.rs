@@ -1,39 +1,37 @@
-//! Where the fields of a frame lie.
+//! Where the fields of every row lie.
 
-use tensordict::DType;
+use tensordict::{DType, HeapBuffer, LeafSpec};
 
-use super::StoreError;
-use super::copy::Copies;
-use super::words::Words;
-use crate::LeafSpec;
-use crate::memory::ALIGN;
+use crate::StoreError;
+use crate::copy::Copies;
+use crate::header::Header;
 
-/// Fields of so many bytes lie in a block of their own, so that reading the small ones passes them by.
+/// Fields of at least this many bytes lie in a block of their own, so that the small ones stay close to each other.
 const LARGE: usize = 4096;
 
 /// Rows as records: the small fields of one frame lie together, so that a frame taken at random costs one or two cache
 /// misses instead of one for each field.
 #[derive(Debug)]
-pub(super) struct FrameLayout {
-    pub(super) leaves: Vec<LeafSpec>,
+pub(crate) struct FrameLayout {
+    pub(crate) leaves: Vec<LeafSpec>,
     /// One for each leaf, in the same order.
-    pub(super) fields: Vec<Field>,
-    pub(super) capacity: usize,
-    pub(super) bytes: usize,
+    pub(crate) fields: Vec<Field>,
+    pub(crate) capacity: usize,
+    pub(crate) bytes: usize,
 }
 
 /// Row `r` of a field starts `offset + r * stride` bytes into the memory.
 #[derive(Debug)]
-pub(super) struct Field {
-    pub(super) offset: usize,
-    pub(super) stride: usize,
+pub(crate) struct Field {
+    pub(crate) offset: usize,
+    pub(crate) stride: usize,
     /// Bytes of one row.
-    pub(super) bytes: usize,
-    pub(super) copies: Copies,
+    pub(crate) bytes: usize,
+    pub(crate) copies: Copies,
 }
 
 impl FrameLayout {
-    pub(super) fn new(leaves: Vec<LeafSpec>, capacity: usize) -> Result<Self, StoreError> {
+    pub(crate) fn new(leaves: Vec<LeafSpec>, capacity: usize) -> Result<Self, StoreError> {
         if capacity == 0 || u32::try_from(capacity).is_err() {
             return Err(StoreError::Capacity { capacity });
         }
@@ -44,8 +42,8 @@ impl FrameLayout {
         Self::place(leaves, capacity).ok_or(too_large)
     }
 
-    /// Most rows of these leaves that take no more than `bytes` bytes; 0 when there is no room for one.
-    pub(super) fn rows_within(leaves: &[LeafSpec], bytes: usize) -> usize {
+    /// Most rows of these leaves that fit into `bytes` bytes; 0 when none does.
+    pub(crate) fn rows_within(leaves: &[LeafSpec], bytes: usize) -> usize {
         let fits = |rows: usize| {
             Self::place(leaves.to_vec(), rows).is_some_and(|layout| layout.bytes <= bytes)
         };
@@ -65,16 +63,16 @@ impl FrameLayout {
     fn place(leaves: Vec<LeafSpec>, capacity: usize) -> Option<Self> {
         let sizes = leaves
             .iter()
-            .map(row_bytes)
+            .map(LeafSpec::checked_bytes)
             .collect::<Option<Vec<usize>>>()?;
-        // The widest elements first: then none of them straddles two lines for want of alignment.
+        // The widest elements first: then each of them is aligned.
         let mut order: Vec<usize> = (0..leaves.len()).collect();
         order.sort_by_key(|&leaf| std::cmp::Reverse(leaves[leaf].dtype.size()));
         let (large, small): (Vec<usize>, Vec<usize>) =
             order.into_iter().partition(|&leaf| sizes[leaf] >= LARGE);
-        let mut end = Words::len(capacity)
+        let mut end = Header::len(capacity)
             .checked_mul(size_of::<u64>())?
-            .checked_next_multiple_of(ALIGN)?;
+            .checked_next_multiple_of(HeapBuffer::ALIGN)?;
         let mut places = vec![(0, 0); leaves.len()];
         let record = small.iter().try_fold(0usize, |at, &leaf| {
             places[leaf].0 = end + at;
@@ -104,21 +102,15 @@ impl FrameLayout {
         })
     }
 
-    /// A number that differs, as good as always, where names, types or shapes differ.
+    /// A hash of names, types and shapes.
     #[cfg(not(loom))]
-    pub(super) fn fingerprint(&self) -> u64 {
-        // FNV-1a: the standard library's hashes may change from one release to the next, files do not.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        // FNV-1a: files outlive the standard library's hashes, which may change with a release.
         let text = format!("{:?}", self.leaves);
         text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         })
     }
-}
-
-fn row_bytes(leaf: &LeafSpec) -> Option<usize> {
-    leaf.shape
-        .iter()
-        .try_fold(leaf.dtype.size(), |bytes, &size| bytes.checked_mul(size))
 }
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
-//! Frames beside the leaves of a store.
+//! Compares frames with the leaves of a store, and finds where their rows lie.
 
-use tensordict::{Entry, NestedKey, Tensor, TensorDict, TensorError};
+use tensordict::{Entry, LeafSpec, NestedKey, Tensor, TensorDict, TensorError};
 
-use super::StoreError;
-use crate::LeafSpec;
+use crate::StoreError;
 
 /// One entry of the frames that are written: where its first row lies, and the bytes from one row to the next.
-pub(super) type Source = (*const u8, isize);
+pub(crate) type Source = (*const u8, isize);
 
 /// Number of frames, after checking that there is one batch dimension.
-pub(super) fn flat(frames: &TensorDict) -> Result<usize, StoreError> {
+pub(crate) fn flat(frames: &TensorDict) -> Result<usize, StoreError> {
     match frames.batch_size() {
         [n] => Ok(*n),
         other => Err(StoreError::NotFlat {
@@ -18,9 +17,9 @@ pub(super) fn flat(frames: &TensorDict) -> Result<usize, StoreError> {
     }
 }
 
-/// Whether the tensors of `frames` are those of the leaves, all of them, with `n` rows each; `each` is called with one
-/// after the other.
-pub(super) fn fit(
+/// Whether the tensors of `frames` are exactly those of the leaves, with `n` rows each. Calls `each` with one after the
+/// other.
+pub(crate) fn fit(
     leaves: &[LeafSpec],
     frames: &TensorDict,
     n: usize,
@@ -30,11 +29,11 @@ pub(super) fn fit(
     matching(frames, n, None, &mut leaves, each) && leaves.next().is_none()
 }
 
-/// Where the `n` rows of each leaf lie; rows that are not in one piece are copied into `copies` first.
+/// Where the `n` rows of each leaf lie. Copies rows that are not contiguous into `copies` first.
 ///
 /// # Errors
-/// Those of [`misfit`] when the frames do not fit, and when there is no memory for a copy.
-pub(super) fn sources(
+/// Those of [`misfit`] when the frames do not fit; [`StoreError::Tensor`] when there is no memory for a copy.
+pub(crate) fn sources(
     leaves: &[LeafSpec],
     frames: &TensorDict,
     n: usize,
@@ -62,7 +61,7 @@ pub(super) fn sources(
     }
 }
 
-/// A name and those around it.
+/// A name, and the names of the dicts around it.
 struct Name<'a> {
     name: &'a str,
     outer: Option<&'a Name<'a>>,
@@ -82,7 +81,7 @@ impl Name<'_> {
     }
 }
 
-/// As [`fit`], for a dict within others. Leaves and tensors are in the order of their names, so that one pass does.
+/// As [`fit`], for a dict within others. Leaves and tensors are in the order of their names, so one pass is enough.
 fn matching(
     frames: &TensorDict,
     n: usize,
@@ -97,7 +96,7 @@ fn matching(
             Entry::Tensor(tensor) => tensor,
         };
         let fits = leaves.next().is_some_and(|leaf| {
-            // The first size as well: as many rows are read from the memory behind it.
+            // Compares the first size too: that many rows are read from the tensor's memory.
             let alike = tensor.shape().split_first() == Some((&n, &leaf.shape[..]));
             alike && leaf.dtype == tensor.dtype() && path.is(&leaf.key)
         });
@@ -108,9 +107,9 @@ fn matching(
     })
 }
 
-/// How `frames` differ from `leaves`, when [`matching`] has found that they do.
+/// How `frames` differ from `leaves`, after [`matching`] has found that they do.
 #[cold]
-pub(super) fn misfit(leaves: &[LeafSpec], frames: &TensorDict, n: usize) -> StoreError {
+pub(crate) fn misfit(leaves: &[LeafSpec], frames: &TensorDict, n: usize) -> StoreError {
     for leaf in leaves {
         let Ok(tensor) = frames.get(&leaf.key) else {
             let key = leaf.key.clone();
@@ -144,7 +143,7 @@ pub(super) fn misfit(leaves: &[LeafSpec], frames: &TensorDict, n: usize) -> Stor
     extra.map_or(StoreError::NoEntries, |(key, _)| StoreError::Extra { key })
 }
 
-/// Whether each row of the tensor lies in one piece.
+/// Whether each row of the tensor is contiguous.
 fn has_whole_rows(tensor: &Tensor) -> bool {
     let dims = tensor.shape().iter().zip(tensor.strides()).skip(1).rev();
     let mut step = 1;

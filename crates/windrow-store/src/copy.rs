@@ -1,32 +1,32 @@
-//! Loops that copy one field of many rows, for each width its own.
+//! Loops that copy one field of many rows, one for each common width.
 
-/// Copies `rows` of a field, which start at `base + row * stride`, one behind the other to `to`.
+/// Copies `rows` of a field, which start at `base + row * stride`, to `to`, contiguously and in this order.
 type Gather = unsafe fn(base: *const u8, stride: usize, rows: &[u32], bytes: usize, to: *mut u8);
 
-/// Copies `n` rows of `bytes` bytes from every `from.1` bytes on to every `to.1` bytes on.
-type Spread = unsafe fn(from: (*const u8, isize), to: (*mut u8, usize), n: usize, bytes: usize);
+/// Copies `n` rows of `bytes` bytes that lie `from.1` bytes apart to places `to.1` bytes apart.
+type Scatter = unsafe fn(from: (*const u8, isize), to: (*mut u8, usize), n: usize, bytes: usize);
 
 /// The loops for one field, chosen once.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Copies {
+pub(crate) struct Copies {
     /// # Safety
-    /// Each row may be read from `base` on, `rows.len() * bytes` bytes may be written to `to`, apart from the rows.
-    pub(super) gather: Gather,
+    /// Each row may be read from `base` on; `rows.len() * bytes` bytes may be written to `to` and do not overlap the rows.
+    pub(crate) gather: Gather,
     /// # Safety
     /// The bytes may be read and written, and do not overlap.
-    pub(super) spread: Spread,
+    pub(crate) scatter: Scatter,
 }
 
 impl Copies {
     /// For rows of `bytes` bytes.
     ///
-    /// Bools are read as 0 or 1 whatever stands in memory, since a file can be changed behind our back.
-    pub(super) fn of(bytes: usize, bools: bool) -> Self {
+    /// Every other byte than 0 is read as the bool 1, since another program can change the file.
+    pub(crate) fn of(bytes: usize, bools: bool) -> Self {
         macro_rules! fixed {
             ($($width:literal)*) => {
                 match bytes {
-                    $($width => Self { gather: gather::<$width>, spread: spread::<$width> },)*
-                    _ => Self { gather: gather_any, spread: spread_any },
+                    $($width => Self { gather: gather::<$width>, scatter: scatter::<$width> },)*
+                    _ => Self { gather: gather_any, scatter: scatter_any },
                 }
             };
         }
@@ -103,8 +103,8 @@ unsafe fn gather_bools(base: *const u8, stride: usize, rows: &[u32], bytes: usiz
 }
 
 /// # Safety
-/// As [`Copies::spread`], for `N` bytes.
-unsafe fn spread<const N: usize>(
+/// As [`Copies::scatter`], for `N` bytes.
+unsafe fn scatter<const N: usize>(
     (from, from_step): (*const u8, isize),
     (to, to_step): (*mut u8, usize),
     n: usize,
@@ -121,8 +121,8 @@ unsafe fn spread<const N: usize>(
 }
 
 /// # Safety
-/// As [`Copies::spread`].
-unsafe fn spread_any(
+/// As [`Copies::scatter`].
+unsafe fn scatter_any(
     (from, from_step): (*const u8, isize),
     (to, to_step): (*mut u8, usize),
     n: usize,

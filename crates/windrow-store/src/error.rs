@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use tensordict::{DType, NestedKey, TensorError};
 
-/// What can go wrong between a [`Store`](crate::Store), the frames given to it and its file.
+/// Errors of a [`Store`](crate::Store): its size, the frames given to it, and its file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -13,7 +13,7 @@ pub enum StoreError {
         /// Rows that were asked for.
         capacity: usize,
     },
-    /// Frames have no entry at all.
+    /// The frames have no entry.
     #[error("a store needs frames with at least one entry, got none")]
     NoEntries,
     /// The store does not fit into the address space.

@@ -7,37 +7,36 @@ use std::ptr::NonNull;
 
 use memmap2::{MmapMut, MmapRaw};
 
-use super::StoreError;
-use super::words::UNMADE;
+use crate::StoreError;
+use crate::header::UNMADE;
 
-/// Memory of so many bytes is worth large pages: reading rows at random, every other cache miss in small ones is
-/// preceded by another in the page tables.
-pub(super) const HUGE: usize = 4 << 20;
+/// Memory of at least this many bytes gets large pages: in small ones, every other cache miss of a random read is preceded
+/// by one in the page tables.
+pub(crate) const HUGE: usize = 4 << 20;
 
 /// Zeroed memory, in large pages where the system has them to give.
-pub(super) fn pages(bytes: usize) -> io::Result<MmapRaw> {
+pub(crate) fn pages(bytes: usize) -> io::Result<MmapRaw> {
     let map = MmapMut::map_anon(bytes)?;
-    // Small ones will do as well.
+    // Small pages work too.
     #[cfg(target_os = "linux")]
     let _ = map.advise(memmap2::Advice::HugePage);
     Ok(map.into())
 }
 
-/// A whole file in memory, locked against others that would open it as well.
+/// A whole file mapped into memory, and locked against other stores.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(crate) struct Mapped {
     map: MmapRaw,
     /// Holds the lock.
     _file: File,
 }
 
 impl Mapped {
-    /// Maps the file at `path`; makes one of `bytes` bytes when there is none, zeros behind the mark of a store that is still
-    /// to be made.
+    /// Maps the file at `path`. Creates a missing one with `bytes` bytes: [`UNMADE`], then zeros.
     ///
-    /// Room on the disk is taken at once where the system can: a disk that is full would otherwise end the process at
-    /// the first write to a page that has no room.
-    pub(super) fn open(path: &Path, bytes: usize) -> Result<Self, StoreError> {
+    /// Allocates the disk space at once where the system can: otherwise a full disk would end the process at the first write
+    /// to a page without space.
+    pub(crate) fn open(path: &Path, bytes: usize) -> Result<Self, StoreError> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -48,8 +47,8 @@ impl Mapped {
         Self::over(file, path, bytes)
     }
 
-    /// As [`open`](Self::open), of a file that is open already; `path` is what errors call it.
-    pub(super) fn over(file: File, path: &Path, bytes: usize) -> Result<Self, StoreError> {
+    /// As [`open`](Self::open), for a file that is already open. Errors call it `path`.
+    pub(crate) fn over(file: File, path: &Path, bytes: usize) -> Result<Self, StoreError> {
         let failed = |op| failed(op, path);
         match file.try_lock() {
             Ok(()) => {}
@@ -77,7 +76,7 @@ impl Mapped {
     }
 
     /// First byte, aligned to a page.
-    pub(super) fn start(&self) -> Option<NonNull<u8>> {
+    pub(crate) fn start(&self) -> Option<NonNull<u8>> {
         NonNull::new(self.map.as_mut_ptr())
     }
 }
@@ -90,14 +89,14 @@ fn failed(op: &'static str, path: &Path) -> impl Fn(io::Error) -> StoreError {
     }
 }
 
-/// Marks an empty file as a store's before it has a length: whoever dies from here on leaves one that can be told from those
-/// of others, which may begin with anything.
+/// Marks an empty file as a store's before it gets its length: a file whose maker dies from here on can be told from a file
+/// of another program, which may begin with anything.
 fn mark(mut file: &File) -> io::Result<()> {
     file.rewind()?;
     file.write_all(&UNMADE.to_ne_bytes())
 }
 
-/// Whether the file is new, or its maker died before the first word was written once more, which comes after all else.
+/// Whether the file is new, or its maker died before it replaced the mark, which it does last.
 fn is_unmade(mut file: &File) -> io::Result<bool> {
     let mut mark = [0; size_of::<u64>()];
     file.rewind()?;
@@ -115,7 +114,7 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
 
     file.set_len(bytes)?;
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        // Some file systems cannot.
+        // Some file systems cannot allocate ahead.
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use tensordict::{DType, Tensor, TensorDict};
-use windrow_slab::{Store, StoreError};
+use windrow_store::{Store, StoreError};
 
 /// Frames of many widths, all of whose elements follow from a number each.
 fn frames(numbers: &[i64]) -> TensorDict {

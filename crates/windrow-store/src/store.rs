@@ -1,5 +1,3 @@
-//! Rows that keep one frame each: written by one, read by many, for as long as a buffer lives.
-
 #[cfg(not(loom))]
 use std::fs::File;
 use std::ops::Range;
@@ -8,67 +6,42 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use tensordict::{Group, TensorDict};
+use tensordict::{Group, HeapBuffer, LeafSpec, TensorDict};
 
-use crate::LeafSpec;
-use crate::memory::Memory;
-
-mod copy;
-mod error;
-mod frames;
-mod gate;
-mod layout;
+use crate::StoreError;
+use crate::epoch::{EpochLock, PendingWrite};
+use crate::frames::{Source, fit, flat, misfit, sources};
+use crate::header::Header;
+use crate::layout::{Field, FrameLayout};
 #[cfg(not(loom))]
-mod mapped;
+use crate::mapped;
+
 mod read;
-mod words;
 
-pub use error::StoreError;
 pub use read::StoreRead;
-
-use frames::{Source, fit, flat, misfit, sources};
-use gate::{Flight, Gate};
-use layout::{Field, FrameLayout};
-use read::Held;
-use words::Words;
+use read::StoreRef;
 
 /// Rows of frames in memory or in a file, shared by one writer at a time and any number of readers.
 ///
-/// Readers never wait. A write waits for the readers that began before it, not for later ones: these are kept off its
-/// rows, which hold no frame until the write is whole. So no reader ever sees half a frame, and what one could read when
-/// it was registered stays as it is until it is gone.
-///
-/// ```
-/// use tensordict::{Tensor, TensorDict};
-/// use windrow_slab::Store;
-///
-/// let mut frames = TensorDict::new([3]);
-/// frames.set("action", Tensor::arange(5..8)?)?;
-/// let store = Store::new(Store::leaves(&frames)?, 4)?;
-/// store.write(2, &frames)?;
-///
-/// let reader = store.read();
-/// assert_eq!(reader.filled(), [0..1, 2..4]);
-/// let picked = reader.gather(&[0, 2, 0])?;
-/// assert_eq!(picked.as_slice::<i64>("action")?, [7, 5, 7]);
-/// # Ok::<(), windrow_slab::StoreError>(())
-/// ```
+/// Readers never wait. A write waits for the readers that registered before it, not for later ones; to these its rows
+/// hold no frame until the write is whole. So no reader ever sees half a frame, and what it could read when it registered
+/// stays as it is until it is dropped.
 #[derive(Debug)]
 pub struct Store {
     layout: FrameLayout,
     groups: Vec<Group>,
-    words: Words,
-    gate: Gate,
+    header: Header,
+    lock: EpochLock,
     start: NonNull<u8>,
-    /// What `start` and `words` point into.
+    /// What `start` and `header` point into.
     _backing: Backing,
-    /// Stands for each row's memory where loom looks on.
+    /// One for each row.
     #[cfg(loom)]
-    shadow: Box<[crate::layout::Shadow]>,
+    shadow: Box<[crate::sync::Shadow]>,
 }
 
-// SAFETY: the bytes behind `start` are read and written as the gate allows: rows by one writer while nobody reads them,
-// words as atomics. All else is `Sync` by itself.
+// SAFETY: the bytes behind `start` are read and written as the epoch lock allows: rows by one writer while no one reads
+// them, words of the header as atomics. All else is `Sync` by itself.
 unsafe impl Sync for Store {}
 // SAFETY: as above; nothing depends on the thread.
 unsafe impl Send for Store {}
@@ -76,7 +49,7 @@ unsafe impl Send for Store {}
 #[derive(Debug)]
 #[expect(dead_code, reason = "held for its memory alone")]
 enum Backing {
-    Heap(Memory),
+    Heap(HeapBuffer),
     #[cfg(not(loom))]
     Pages(memmap2::MmapRaw),
     #[cfg(not(loom))]
@@ -84,15 +57,15 @@ enum Backing {
 }
 
 impl Backing {
-    /// Memory of zeros and its start, aligned; `None` when there is not so much.
+    /// Zeroed, aligned memory and its start; `None` when the system does not give so much.
     fn zeroed(bytes: usize) -> Option<(NonNull<u8>, Self)> {
         #[cfg(not(loom))]
         if bytes >= mapped::HUGE {
             let pages = mapped::pages(bytes).ok()?;
             return Some((NonNull::new(pages.as_mut_ptr())?, Self::Pages(pages)));
         }
-        let memory = Memory::zeroed(bytes)?;
-        Some((memory.start(), Self::Heap(memory)))
+        let memory = HeapBuffer::zeroed(bytes)?;
+        Some((memory.ptr(), Self::Heap(memory)))
     }
 }
 
@@ -110,19 +83,19 @@ impl Store {
         Ok(unsafe { Self::over(layout, start, backing) })
     }
 
-    /// A store in the file at `path`, which is made when there is none, or an empty one.
+    /// A store in the file at `path`; creates the file where it is missing or empty.
     ///
-    /// A file that is there must hold as many rows of the same leaves. It is found as its process left it: whichever way
-    /// that died, each row holds a whole frame or none, and a write that was under way has left none. (When the machine
-    /// dies, so do the rows that it had not written back yet.)
+    /// An existing file must hold as many rows of the same leaves. However its process ended, each row holds a whole frame
+    /// or none, and an unfinished write has left none. (When the machine dies, rows that it had not yet written back to disk
+    /// are lost.)
     ///
-    /// The store locks its file against other stores. Systems do not hold others to that lock: when something else
-    /// shortens the file while the store is open, the next access to a row that is gone ends the process with `SIGBUS`,
-    /// which cannot be turned into an error.
+    /// The store locks its file against other stores. Other programs can ignore that lock: when one shortens the file while
+    /// the store is open, the next access to a missing row ends the process with `SIGBUS`, which no library can turn into
+    /// an error.
     ///
     /// # Errors
-    /// As [`new`](Store::new); [`StoreError::File`] when the file is not a store's, of another one or damaged, which leaves
-    /// it as it is; [`StoreError::InUse`] when it is open elsewhere, [`StoreError::Io`].
+    /// As [`new`](Store::new); [`StoreError::File`], without a change to the file, when it does not belong to a store, belongs
+    /// to a different one or is damaged; [`StoreError::InUse`] when it is open elsewhere, [`StoreError::Io`].
     #[cfg(not(loom))]
     pub fn open(path: &Path, leaves: Vec<LeafSpec>, capacity: usize) -> Result<Self, StoreError> {
         let layout = FrameLayout::new(leaves, capacity)?;
@@ -130,11 +103,11 @@ impl Store {
         Self::mapped(layout, file, path)
     }
 
-    /// As [`open`](Store::open), in a file that is open already, for reading and writing: one without a name, such as
-    /// systems remove with its last user, and which nobody else can shorten. `path` is what errors call it.
+    /// As [`open`](Store::open), in a file that is already open for reading and writing, such as one without a name, which
+    /// no other program can shorten. Errors call it `path`.
     ///
     /// # Errors
-    /// As there.
+    /// As [`open`](Store::open).
     #[cfg(not(loom))]
     pub fn in_file(
         file: File,
@@ -154,9 +127,9 @@ impl Store {
         // SAFETY: the file has the layout's size and is mapped, to a page, as long as the backing lives; its lock keeps
         // other stores away from it.
         let store = unsafe { Self::over(layout, start, Backing::File(file)) };
-        if store.words.is_unmade() {
-            store.words.found(fingerprint);
-        } else if let Err((expected, got)) = store.words.recover(fingerprint) {
+        if store.header.is_unmade() {
+            store.header.create(fingerprint);
+        } else if let Err((expected, got)) = store.header.recover(fingerprint) {
             let path = path.to_path_buf();
             return Err(StoreError::File {
                 path,
@@ -168,14 +141,14 @@ impl Store {
     }
 
     /// # Safety
-    /// `layout.bytes` initialised bytes from `start` on, 64-byte aligned, are kept alive by `backing` and accessed by
-    /// nobody else.
+    /// `backing` keeps `layout.bytes` initialised bytes from `start` on alive, 64-byte aligned, and no one else accesses
+    /// them.
     unsafe fn over(layout: FrameLayout, start: NonNull<u8>, backing: Backing) -> Self {
         Self {
-            // SAFETY: the layout begins with the words.
-            words: unsafe { Words::new(start, layout.capacity) },
+            // SAFETY: the layout begins with the header.
+            header: unsafe { Header::new(start, layout.capacity) },
             groups: Vec::new(),
-            gate: Gate::new(),
+            lock: EpochLock::new(),
             start,
             _backing: backing,
             #[cfg(loom)]
@@ -184,13 +157,13 @@ impl Store {
         }
     }
 
-    /// This store, which gives nested dicts of what is read dimensions of their own, as frames had them.
+    /// This store, whose readers give nested dicts the dimensions of their own that `groups` names.
     #[must_use]
     pub fn with_groups(self, groups: Vec<Group>) -> Self {
         Self { groups, ..self }
     }
 
-    /// Names, types and shapes of one frame of `frames`, which are flat: `[n]`.
+    /// Names, types and shapes of one frame of `frames`, `[n]`.
     ///
     /// # Errors
     /// [`StoreError::NotFlat`].
@@ -202,13 +175,13 @@ impl Store {
             .collect())
     }
 
-    /// Most rows of these leaves that take no more than `bytes` bytes, up to 2³² - 1; 0 when there is no room for one.
+    /// Most rows of these leaves that fit into `bytes` bytes, up to 2³² - 1; 0 when none does.
     #[must_use]
     pub fn rows_within(leaves: &[LeafSpec], bytes: usize) -> usize {
         FrameLayout::rows_within(leaves, bytes)
     }
 
-    /// Rows that there are.
+    /// Number of rows, filled or not.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.layout.capacity
@@ -220,10 +193,10 @@ impl Store {
         self.layout.bytes
     }
 
-    /// Row behind the last that was written; 0 in an empty store.
+    /// The row after the last one written; 0 in an empty store.
     #[must_use]
     pub fn cursor(&self) -> usize {
-        let last = self.words.last();
+        let last = self.header.last();
         // A mapped file can be changed behind our back.
         last.first.wrapping_add(last.len) % self.layout.capacity
     }
@@ -231,10 +204,10 @@ impl Store {
     /// Rows written over the life of the store.
     #[must_use]
     pub fn written(&self) -> u64 {
-        self.words.last().after
+        self.header.last().after
     }
 
-    /// Checks that `frames` are flat and have the entries, types and shapes of this store.
+    /// Checks that `frames` have one batch dimension and the entries, types and shapes of this store.
     ///
     /// # Errors
     /// [`StoreError::NotFlat`], [`StoreError::Missing`], [`StoreError::Extra`], [`StoreError::Entry`].
@@ -246,14 +219,14 @@ impl Store {
         Err(misfit(&self.layout.leaves, frames, n))
     }
 
-    /// Writes frames `[n]` into rows `first, first + 1, …`, which go on at row 0 behind the last.
+    /// Writes frames `[n]` into rows `first, first + 1, …`, wrapping to row 0 after the last.
     ///
-    /// All of them can be read at once when this returns, by readers that are registered from then on. Waits for another
-    /// write and for the readers that began before: a thread that holds one itself would wait for ever.
+    /// Readers that register after this returns see all of them. Waits for another write and for the readers that registered
+    /// before: a thread that holds such a reader itself would wait for ever.
     ///
     /// # Errors
     /// As [`check`](Store::check); [`StoreError::NoSuchRow`] and [`StoreError::TooMany`]; [`StoreError::Tensor`] when there
-    /// is no memory for a copy of rows that are not in one piece. Nothing is written then.
+    /// is no memory for a copy of rows that are not contiguous. Nothing is written then.
     pub fn write(&self, first: usize, frames: &TensorDict) -> Result<(), StoreError> {
         let (n, capacity) = (flat(frames)?, self.layout.capacity);
         if first >= capacity {
@@ -269,47 +242,48 @@ impl Store {
         if n == 0 {
             return Ok(());
         }
-        let turn = self.gate.begin(Flight { first, len: n });
-        self.words
-            .begin(first, n, self.written().wrapping_add(n as u64));
-        let before_seam = n.min(capacity - first);
-        // SAFETY: the turn is ours and readers of these rows are gone; `sources` has compared shapes, the number of rows
+        let rows = PendingWrite { first, len: n };
+        let [before_seam, after_seam] = rows.pieces(capacity);
+        let guard = self.lock.begin(rows);
+        self.header
+            .begin(rows, self.written().wrapping_add(n as u64));
+        // SAFETY: the guard is ours and readers of these rows are gone; `sources` has compared shapes, the number of rows
         // included, and types, so every source has `n` rows of its field's width, which `frames` and `copies` keep alive.
         unsafe {
-            self.fill(&sources, 0, first..first + before_seam);
-            self.fill(&sources, before_seam, 0..n - before_seam);
+            let skip = before_seam.len();
+            self.fill(&sources, 0, before_seam);
+            self.fill(&sources, skip, after_seam);
         }
-        self.words.commit(first, n);
-        drop(turn);
+        self.header.commit(rows);
+        drop(guard);
         Ok(())
     }
 
     /// Copies rows `from, from + 1, …` of the sources into `rows`.
     ///
     /// # Safety
-    /// The sources have so many rows, in the order of the fields and as wide as they; nobody else accesses `rows`.
+    /// There is one source for each field, in order, as wide as it and with so many rows; no one else accesses `rows`.
     unsafe fn fill(&self, sources: &[Source], from: usize, rows: Range<usize>) {
         #[cfg(loom)]
         self.shadow[rows.clone()].iter().for_each(|row| row.write());
         // Some rows at a time, so that a record is still in the cache when its last field is written.
         for start in rows.clone().step_by(CHUNK) {
             let n = CHUNK.min(rows.end - start);
-            self.expect(start + n..rows.end.min(start + n + CHUNK));
+            self.prefetch(start + n..rows.end.min(start + n + CHUNK));
             for (field, &(source, step)) in self.layout.fields.iter().zip(sources) {
                 let skip = (from + start - rows.start) as isize;
                 // SAFETY: promised by the caller; a field's rows lie within the memory.
                 unsafe {
                     let to = self.field(field).add(start * field.stride);
                     let source = source.offset(skip * step);
-                    (field.copies.spread)((source, step), (to, field.stride), n, field.bytes);
+                    (field.copies.scatter)((source, step), (to, field.stride), n, field.bytes);
                 }
             }
         }
     }
 
-    /// Has the memory of `rows` on its way while others are still being filled: writing goes from field to field, which no
-    /// processor foresees.
-    fn expect(&self, rows: Range<usize>) {
+    /// Prefetches `rows` while earlier rows are written: writing goes from field to field, which no processor foresees.
+    fn prefetch(&self, rows: Range<usize>) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if let Some(field) = self.layout.fields.last()
             && field.stride <= RECORD
@@ -317,7 +291,7 @@ impl Store {
             use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             let lines = (rows.start * field.stride..rows.end * field.stride).step_by(64);
             for at in lines {
-                // An address that is only foreseen may be any.
+                // A prefetched address need not be one of the block.
                 let line = self.field(field).wrapping_add(at);
                 // SAFETY: a hint, which reads and writes nothing.
                 unsafe { _mm_prefetch::<_MM_HINT_ET0>(line.cast()) };
@@ -330,19 +304,20 @@ impl Store {
     /// Forgets all frames. Waits as [`write`](Store::write) does.
     pub fn clear(&self) {
         let len = self.layout.capacity;
-        let turn = self.gate.begin(Flight { first: 0, len });
-        self.words.begin(0, len, self.written());
+        let all = PendingWrite { first: 0, len };
+        let guard = self.lock.begin(all);
+        self.header.begin(all, self.written());
         self.poison();
-        self.words.finish();
-        drop(turn);
+        self.header.finish();
+        drop(guard);
     }
 
-    /// Fills rows that nobody can read with bytes that catch the eye, so that a row read too late shows.
+    /// Fills all rows, which no reader may read, with conspicuous bytes, so that a row read too late shows.
     fn poison(&self) {
         if cfg!(debug_assertions) {
             let start = self.layout.fields.iter().map(|field| field.offset).min();
             let start = start.unwrap_or(self.layout.bytes);
-            // SAFETY: the turn is the caller's and no reader is left; behind the words there are rows only.
+            // SAFETY: the caller holds the write guard and no reader is left; behind the header there are rows only.
             unsafe {
                 let rows = self.start.as_ptr().add(start);
                 rows.write_bytes(0xA5, self.layout.bytes - start);
@@ -354,8 +329,8 @@ impl Store {
     #[must_use]
     pub fn read(&self) -> StoreRead<'_> {
         StoreRead {
-            pass: self.gate.enter(),
-            store: Held::Lent(self),
+            token: self.lock.enter(),
+            store: StoreRef::Lent(self),
         }
     }
 
@@ -363,8 +338,8 @@ impl Store {
     #[must_use]
     pub fn read_shared(self: Arc<Self>) -> StoreRead<'static> {
         StoreRead {
-            pass: self.gate.enter(),
-            store: Held::Shared(self),
+            token: self.lock.enter(),
+            store: StoreRef::Shared(self),
         }
     }
 
@@ -376,10 +351,10 @@ impl Store {
     }
 }
 
-/// Rows that are copied field by field: as many as stay in the first-level cache.
+/// Rows that are copied field by field at a time: as many as stay in the first-level cache.
 const CHUNK: usize = 32;
 
-/// Bytes of the longest record whose memory is called for ahead of time.
+/// Bytes of the longest record that is prefetched.
 const RECORD: usize = 512;
 
 #[cfg(test)]
@@ -405,10 +380,11 @@ mod tests {
             let store = open();
             store.write(0, &frames(0..7)).unwrap();
             // As `write` does it, up to some place.
-            store.words.begin(first, len, 7 + len as u64);
+            let rows = PendingWrite { first, len };
+            store.header.begin(rows, 7 + len as u64);
             let rows = store.field(&store.layout.fields[0]);
             for row in (first..first + torn).map(|row| row % 7) {
-                // SAFETY: a row of the store, which nobody else uses.
+                // SAFETY: a row of the store, which no one else uses.
                 unsafe { rows.add(row * 8).cast::<i64>().write(-1) };
             }
             drop(store);

@@ -1,14 +1,11 @@
-//! The words in front of the rows: which rows are filled, and what is being written.
+//! The header in front of the rows: which rows are filled, and what is being written.
 
 use std::ops::Range;
 
-#[cfg(not(shuttle))]
+use crate::epoch::PendingWrite;
 use crate::sync::{AtomicU64, Ordering, fence};
-// Words lie where a file may be mapped, and shuttle's counters cannot.
-#[cfg(shuttle)]
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Words of the head; one bit a row follows them.
+/// Words before the bits, of which there is one for each row.
 const HEAD: usize = 16;
 #[cfg(not(loom))]
 const MAGIC: usize = 0;
@@ -18,28 +15,28 @@ const FINGERPRINT: usize = 1;
 const CAPACITY: usize = 2;
 /// Twice the number of finished writes, and one more while another is under way.
 const SEQUENCE: usize = 3;
-/// Two entries of [`Entry::WORDS`] each: write `n` uses entry `n % 2`, so that the last finished one stays.
-const ENTRIES: usize = 4;
+/// Two notes of [`Note::WORDS`] each: write `n` uses note `n % 2`, so that the last finished one stays.
+const NOTES: usize = 4;
 
 /// What the first word of a mapped file says, the version of its format included.
 #[cfg(not(loom))]
 const OF_WINDROW: u64 = u64::from_le_bytes(*b"windrow1");
 
-/// What it says from the moment the file is there until all else is made.
+/// What it says from the creation of the file until all else is made.
 #[cfg(not(loom))]
-pub(super) const UNMADE: u64 = u64::from_le_bytes(*b"windrow0");
+pub(crate) const UNMADE: u64 = u64::from_le_bytes(*b"windrow0");
 
-/// More than any store counts to: a head that says more is damaged.
+/// More than any store counts to: a header that says more is damaged.
 #[cfg(not(loom))]
 const MOST: u64 = 1 << 62;
 
-/// The head of a store and its bits, shared by the one writer and any number of readers.
+/// Words and bits in front of the rows, shared by the one writer and any number of readers.
 ///
 /// A write notes what it is about to do, sets the sequence to odd, clears its rows' bits, copies, sets the bits, and
 /// sets the sequence to even. All of it lies in the store's memory, so that a mapped file can be read after its process
-/// died at any instruction: an odd sequence means that the rows of the entry are torn.
+/// died at any instruction: an odd sequence means that the rows of the latest note are torn.
 #[derive(Debug)]
-pub(super) struct Words {
+pub(crate) struct Header {
     /// The start of the store's memory, `len(capacity)` words of it.
     #[cfg(not(loom))]
     start: std::ptr::NonNull<u64>,
@@ -49,30 +46,30 @@ pub(super) struct Words {
 }
 
 // SAFETY: an address of words that are only accessed as atomics; the store keeps them alive.
-unsafe impl Send for Words {}
+unsafe impl Send for Header {}
 // SAFETY: as above.
-unsafe impl Sync for Words {}
+unsafe impl Sync for Header {}
 
-/// What one write does, as it stands in the head.
+/// What one write does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Entry {
+pub(crate) struct Note {
     /// First row.
-    pub(super) first: usize,
+    pub(crate) first: usize,
     /// Rows from there on, modulo the capacity.
-    pub(super) len: usize,
+    pub(crate) len: usize,
     /// Rows written over the life of the store, before this write.
-    pub(super) before: u64,
+    pub(crate) before: u64,
     /// The same, after it.
-    pub(super) after: u64,
+    pub(crate) after: u64,
 }
 
-impl Entry {
+impl Note {
     const WORDS: usize = 4;
 }
 
-impl Words {
+impl Header {
     /// Words that a store of `capacity` rows needs.
-    pub(super) fn len(capacity: usize) -> usize {
+    pub(crate) fn len(capacity: usize) -> usize {
         HEAD + capacity.div_ceil(64)
     }
 
@@ -80,7 +77,7 @@ impl Words {
     /// `start` is the start of `len(capacity)` aligned words that live as long as the result and are accessed through
     /// it alone.
     #[cfg(not(loom))]
-    pub(super) unsafe fn new(start: std::ptr::NonNull<u8>, capacity: usize) -> Self {
+    pub(crate) unsafe fn new(start: std::ptr::NonNull<u8>, capacity: usize) -> Self {
         Self {
             start: start.cast(),
             capacity,
@@ -88,7 +85,7 @@ impl Words {
     }
 
     #[cfg(loom)]
-    pub(super) unsafe fn new(_: std::ptr::NonNull<u8>, capacity: usize) -> Self {
+    pub(crate) unsafe fn new(_: std::ptr::NonNull<u8>, capacity: usize) -> Self {
         Self {
             words: (0..Self::len(capacity))
                 .map(|_| AtomicU64::new(0))
@@ -100,8 +97,8 @@ impl Words {
     #[cfg(not(loom))]
     #[inline(always)]
     fn word(&self, at: usize) -> &AtomicU64 {
-        debug_assert!(at < Self::len(self.capacity), "word {at} is in the head");
-        // SAFETY: `at` is below `len(capacity)`: a place in the head, or the word of a row below the capacity; `new`
+        debug_assert!(at < Self::len(self.capacity), "word {at} is in the header");
+        // SAFETY: `at` is below `len(capacity)`: one of the first words, or the word of a row below the capacity; `new`
         // promises these words.
         unsafe { AtomicU64::from_ptr(self.start.add(at).as_ptr()) }
     }
@@ -113,51 +110,52 @@ impl Words {
 
     /// Whether `row`, which must be below the capacity, holds a frame.
     #[inline(always)]
-    pub(super) fn is_filled(&self, row: u32) -> bool {
+    pub(crate) fn is_filled(&self, row: u32) -> bool {
         let word = self.word(HEAD + row as usize / 64).load(Ordering::Relaxed);
         word >> (row % 64) & 1 == 1
     }
 
-    /// Notes that a write begins, and clears its rows' bits. By the one writer only, as are the others that change words.
-    pub(super) fn begin(&self, first: usize, len: usize, after: u64) {
+    /// Notes that a write begins, and clears its rows' bits. Only the one writer calls this and the other methods that change
+    /// words.
+    pub(crate) fn begin(&self, write: PendingWrite, after: u64) {
         let sequence = self.load(SEQUENCE);
-        let entry = Entry {
-            first,
-            len,
+        let note = Note {
+            first: write.first,
+            len: write.len,
             before: self.last().after,
             after,
         };
-        self.put((sequence / 2 % 2) as usize, entry);
+        self.put((sequence / 2 % 2) as usize, note);
         self.word(SEQUENCE).store(sequence + 1, Ordering::Release);
-        // Not a byte of the rows may change before the words say so, or a file could hold torn rows that look whole.
+        // Not a byte of the rows may change before the header says so, or a file could hold torn rows that look whole.
         fence(Ordering::SeqCst);
-        self.set(first, len, false);
+        self.set(write, false);
         fence(Ordering::SeqCst);
     }
 
     /// Notes that the write is whole: its rows are filled from now on.
-    pub(super) fn commit(&self, first: usize, len: usize) {
+    pub(crate) fn commit(&self, write: PendingWrite) {
         fence(Ordering::SeqCst);
-        self.set(first, len, true);
+        self.set(write, true);
         self.finish();
     }
 
     /// Notes the end of a write that leaves its rows empty.
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.word(SEQUENCE)
             .store(self.load(SEQUENCE) + 1, Ordering::Release);
     }
 
     /// The last finished write.
-    pub(super) fn last(&self) -> Entry {
+    pub(crate) fn last(&self) -> Note {
         let finished = self.load(SEQUENCE) / 2;
-        // Both entries of an empty store are zero, so that the one before the first is as well.
-        self.entry((finished.wrapping_sub(1) % 2) as usize)
+        // Both notes of an empty store are zero, so that the one before the first is as well.
+        self.note((finished.wrapping_sub(1) % 2) as usize)
     }
 
-    fn entry(&self, which: usize) -> Entry {
-        let at = ENTRIES + which * Entry::WORDS;
-        Entry {
+    fn note(&self, which: usize) -> Note {
+        let at = NOTES + which * Note::WORDS;
+        Note {
             first: self.load(at) as usize,
             len: self.load(at + 1) as usize,
             before: self.load(at + 2),
@@ -165,14 +163,9 @@ impl Words {
         }
     }
 
-    fn put(&self, which: usize, entry: Entry) {
-        let at = ENTRIES + which * Entry::WORDS;
-        let words = [
-            entry.first as u64,
-            entry.len as u64,
-            entry.before,
-            entry.after,
-        ];
+    fn put(&self, which: usize, note: Note) {
+        let at = NOTES + which * Note::WORDS;
+        let words = [note.first as u64, note.len as u64, note.before, note.after];
         for (place, value) in words.into_iter().enumerate() {
             self.word(at + place).store(value, Ordering::Relaxed);
         }
@@ -182,11 +175,11 @@ impl Words {
         self.word(at).load(Ordering::Relaxed)
     }
 
-    /// Sets or clears the bits of `len` rows from `first` on, modulo the capacity.
-    fn set(&self, first: usize, len: usize, filled: bool) {
-        let before_seam = len.min(self.capacity - first);
-        self.set_range(first..first + before_seam, filled);
-        self.set_range(0..len - before_seam, filled);
+    /// Sets or clears the bits of these rows.
+    fn set(&self, rows: PendingWrite, filled: bool) {
+        for piece in rows.pieces(self.capacity) {
+            self.set_range(piece, filled);
+        }
     }
 
     fn set_range(&self, rows: Range<usize>, filled: bool) {
@@ -195,7 +188,7 @@ impl Words {
             let end = rows.end.min((row / 64 + 1) * 64);
             let mask = (u64::MAX >> (64 - (end - row))) << (row % 64);
             let word = self.word(HEAD + row / 64);
-            // Readers look at other bits of the word meanwhile; there is no second writer.
+            // Readers load the word meanwhile, for its other bits; there is no second writer.
             let old = word.load(Ordering::Relaxed);
             let new = if filled { old | mask } else { old & !mask };
             word.store(new, Ordering::Relaxed);
@@ -204,7 +197,7 @@ impl Words {
     }
 
     /// Runs of filled rows, in order.
-    pub(super) fn filled(&self) -> Vec<Range<u32>> {
+    pub(crate) fn filled(&self) -> Vec<Range<u32>> {
         let mut runs: Vec<Range<u32>> = Vec::new();
         for at in 0..self.capacity.div_ceil(64) {
             let mut word = self.load(HEAD + at);
@@ -225,9 +218,9 @@ impl Words {
         runs
     }
 
-    /// Marks memory of zeros behind [`UNMADE`] as a store whose layout has this fingerprint.
+    /// Makes memory of zeros behind [`UNMADE`] into a store whose layout has this fingerprint.
     #[cfg(not(loom))]
-    pub(super) fn found(&self, fingerprint: u64) {
+    pub(crate) fn create(&self, fingerprint: u64) {
         self.word(FINGERPRINT).store(fingerprint, Ordering::Relaxed);
         self.word(CAPACITY)
             .store(self.capacity as u64, Ordering::Relaxed);
@@ -236,16 +229,16 @@ impl Words {
 
     /// Whether nobody has made a store of this memory yet.
     #[cfg(not(loom))]
-    pub(super) fn is_unmade(&self) -> bool {
+    pub(crate) fn is_unmade(&self) -> bool {
         self.load(MAGIC) == UNMADE
     }
 
-    /// What another process left, made whole again: the rows of a write that was under way are empty.
+    /// Repairs what another process left: empties the rows of an unfinished write.
     ///
     /// # Errors
-    /// What was expected and what was found, when the words are not those of a store like this.
+    /// What was expected and what was found, when the header is not that of a store like this.
     #[cfg(not(loom))]
-    pub(super) fn recover(&self, fingerprint: u64) -> Result<(), (String, String)> {
+    pub(crate) fn recover(&self, fingerprint: u64) -> Result<(), (String, String)> {
         let capacity = self.capacity as u64;
         if self.load(MAGIC) != OF_WINDROW {
             let expected = "the mark of a windrow storage".to_owned();
@@ -264,12 +257,16 @@ impl Words {
             return Err((format!("at most {MOST} writes"), format!("{sequence}")));
         }
         self.check(self.last())?;
-        let torn = self.entry((sequence / 2 % 2) as usize);
+        let torn = self.note((sequence / 2 % 2) as usize);
         if sequence % 2 == 1 {
             self.check(torn)?;
-            self.set(torn.first, torn.len, false);
+            let rows = PendingWrite {
+                first: torn.first,
+                len: torn.len,
+            };
+            self.set(rows, false);
             fence(Ordering::SeqCst);
-            let undone = Entry {
+            let undone = Note {
                 len: 0,
                 after: torn.before,
                 ..torn
@@ -288,13 +285,13 @@ impl Words {
 
     /// Checks that a write lies within the rows and counts no more than these.
     #[cfg(not(loom))]
-    fn check(&self, entry: Entry) -> Result<(), (String, String)> {
-        let Entry {
+    fn check(&self, note: Note) -> Result<(), (String, String)> {
+        let Note {
             first,
             len,
             before,
             after,
-        } = entry;
+        } = note;
         let counted = after.checked_sub(before);
         let counts = before <= MOST && counted.is_some_and(|rows| rows <= self.capacity as u64);
         if first < self.capacity && len <= self.capacity && counts {
@@ -310,16 +307,20 @@ impl Words {
 mod tests {
     use super::*;
 
-    /// The words of a store of `capacity` rows, all of them filled by one write.
-    fn filled(capacity: usize) -> (Words, Vec<u64>) {
-        let mut memory = vec![0; Words::len(capacity)];
+    /// The header of a store of `capacity` rows, all of them filled by one write.
+    fn filled(capacity: usize) -> (Header, Vec<u64>) {
+        let mut memory = vec![0; Header::len(capacity)];
         let start = std::ptr::NonNull::from(memory.as_mut_slice()).cast();
-        // SAFETY: the words are returned beside what uses them, and nothing else does.
-        let words = unsafe { Words::new(start, capacity) };
-        words.found(5);
-        words.begin(0, capacity, capacity as u64);
-        words.commit(0, capacity);
-        (words, memory)
+        // SAFETY: the words are returned beside the header that uses them, and nothing else does.
+        let header = unsafe { Header::new(start, capacity) };
+        header.create(5);
+        let all = PendingWrite {
+            first: 0,
+            len: capacity,
+        };
+        header.begin(all, capacity as u64);
+        header.commit(all);
+        (header, memory)
     }
 
     fn runs(only: Range<usize>) -> Vec<Range<u32>> {
@@ -329,83 +330,83 @@ mod tests {
     #[test]
     fn a_write_that_died_before_it_cleared_its_rows_leaves_none_of_them() {
         for capacity in [64, 70, 130] {
-            let (words, _memory) = filled(capacity);
+            let (header, _memory) = filled(capacity);
             let first = capacity - 3;
-            let torn = Entry {
+            let torn = Note {
                 first,
                 len: 5,
                 before: capacity as u64,
                 after: capacity as u64 + 5,
             };
-            words.put(1, torn);
-            words.word(SEQUENCE).store(3, Ordering::Release);
-            assert_eq!(words.filled(), runs(0..capacity));
-            words.recover(5).unwrap();
-            assert_eq!(words.filled(), runs(2..first));
-            assert_eq!(words.last().after, capacity as u64);
+            header.put(1, torn);
+            header.word(SEQUENCE).store(3, Ordering::Release);
+            assert_eq!(header.filled(), runs(0..capacity));
+            header.recover(5).unwrap();
+            assert_eq!(header.filled(), runs(2..first));
+            assert_eq!(header.last().after, capacity as u64);
         }
     }
 
     #[test]
     fn bits_behind_the_last_row_are_no_rows() {
         for capacity in [1, 63, 64, 65, 127] {
-            let (words, _memory) = filled(capacity);
-            let last = words.word(Words::len(capacity) - 1);
+            let (header, _memory) = filled(capacity);
+            let last = header.word(Header::len(capacity) - 1);
             last.store(u64::MAX, Ordering::Relaxed);
-            words.recover(5).unwrap();
-            assert_eq!(words.filled(), runs(0..capacity));
+            header.recover(5).unwrap();
+            assert_eq!(header.filled(), runs(0..capacity));
         }
     }
 
     #[test]
     fn a_write_that_died_while_it_took_its_note_changes_nothing() {
-        let (words, _memory) = filled(10);
-        // The first of four words is that of the next write, the others are older.
-        words.put(
+        let (header, _memory) = filled(10);
+        // The first of four header is that of the next write, the others are older.
+        header.put(
             1,
-            Entry {
+            Note {
                 first: 9,
-                ..Entry::default()
+                ..Note::default()
             },
         );
-        words.recover(5).unwrap();
-        assert_eq!(words.filled(), runs(0..10));
-        assert_eq!((words.last().first, words.last().after), (0, 10));
+        header.recover(5).unwrap();
+        assert_eq!(header.filled(), runs(0..10));
+        assert_eq!((header.last().first, header.last().after), (0, 10));
     }
 
     #[test]
     fn a_recovery_that_died_half_way_is_done_again() {
-        let (words, _memory) = filled(10);
+        let (header, _memory) = filled(10);
         // Of the entry that says that nothing was written, the length is there and the count is not.
-        let half_undone = Entry {
+        let half_undone = Note {
             first: 4,
             len: 0,
             before: 10,
             after: 13,
         };
-        words.put(1, half_undone);
-        words.word(SEQUENCE).store(3, Ordering::Release);
-        words.recover(5).unwrap();
-        assert_eq!((words.last().first, words.last().after), (4, 10));
+        header.put(1, half_undone);
+        header.word(SEQUENCE).store(3, Ordering::Release);
+        header.recover(5).unwrap();
+        assert_eq!((header.last().first, header.last().after), (4, 10));
     }
 
     #[test]
-    fn a_head_that_no_store_writes_is_refused() {
+    fn a_header_that_no_store_writes_is_refused() {
         let spoil = [
             (MAGIC, 0),
             (CAPACITY, 11),
             (FINGERPRINT, 6),
             (SEQUENCE, u64::MAX),
-            (ENTRIES, 10),
-            (ENTRIES + 1, 11),
-            (ENTRIES + 2, u64::MAX),
-            (ENTRIES + 3, u64::MAX),
+            (NOTES, 10),
+            (NOTES + 1, 11),
+            (NOTES + 2, u64::MAX),
+            (NOTES + 3, u64::MAX),
         ];
         for (at, word) in spoil {
-            let (words, _memory) = filled(10);
-            words.recover(5).unwrap();
-            words.word(at).store(word, Ordering::Relaxed);
-            assert!(words.recover(5).is_err(), "word {at}");
+            let (header, _memory) = filled(10);
+            header.recover(5).unwrap();
+            header.word(at).store(word, Ordering::Relaxed);
+            assert!(header.recover(5).is_err(), "word {at}");
         }
     }
 }

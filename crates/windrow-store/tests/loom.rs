@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use loom::thread;
 use tensordict::{Tensor, TensorDict};
-use windrow_slab::{Store, StoreError, StoreRead};
+use windrow_store::{Store, StoreError, StoreRead};
 
 /// Frames whose two fields are the same number.
 fn frames(values: &[i64]) -> TensorDict {

@@ -1,0 +1,15 @@
+#![doc = include_str!("../README.md")]
+
+mod copy;
+mod epoch;
+mod error;
+mod frames;
+mod header;
+mod layout;
+#[cfg(not(loom))]
+mod mapped;
+mod store;
+mod sync;
+
+pub use error::StoreError;
+pub use store::{Store, StoreRead};

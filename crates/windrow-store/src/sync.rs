@@ -1,0 +1,36 @@
+//! The lock and the words of a store, or loom's models of them.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering, fence},
+};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering, fence},
+};
+
+/// Stands for the memory of one row: loom fails a model in which one thread writes the row while another accesses it.
+#[cfg(loom)]
+#[derive(Debug, Default)]
+pub(crate) struct Shadow(loom::cell::UnsafeCell<u64>);
+
+#[cfg(loom)]
+// SAFETY: loom checks every access, which is what the cell is for.
+unsafe impl Sync for Shadow {}
+
+#[cfg(loom)]
+impl Shadow {
+    /// The row is being written.
+    pub(crate) fn write(&self) {
+        // SAFETY: loom fails the test when another thread accesses the cell meanwhile.
+        self.0.with_mut(|writes| unsafe { *writes += 1 });
+    }
+
+    /// The row is being read.
+    pub(crate) fn read(&self) {
+        // SAFETY: as above.
+        self.0.with(|writes| assert!(unsafe { *writes } > 0));
+    }
+}
