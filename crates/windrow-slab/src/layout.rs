@@ -42,42 +42,90 @@ pub struct Shares {
 
 /// Where every column of every part lies in a slab.
 ///
-/// Physical order `[column][part][time][env][element]`, columns 64-byte aligned: workers write lines of their own,
-/// what a policy reads at one step is one contiguous block, and the parts of one column follow each other, so that
-/// batches of one environment a worker are flat without a copy.
+/// Physical order `[column][part][time][env][element]`, columns 64-byte aligned: each worker writes cache lines of its own,
+/// what a policy reads at one step is one contiguous block, and the parts of one column follow each other, so that batches
+/// of one environment a worker are flat without a copy.
 #[derive(Debug)]
 pub struct Layout {
     pub(crate) shares: Shares,
     pub(crate) bytes: usize,
-    pub(crate) places: Vec<Place>,
+    /// What batches show, in physical order.
+    pub(crate) delivered: Vec<Delivered>,
     pub(crate) parts: Vec<PartLayout>,
     groups: Vec<Group>,
 }
 
-/// One delivered column: its name, and its rows of the whole slab.
+/// One entry of a batch: its name, and the rows of the whole slab.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Delivered {
     pub(crate) leaf: LeafSpec,
     pub(crate) column: Column,
-    /// Whether batches show it.
-    pub(crate) delivered: bool,
 }
 
-/// The columns of one part, by writer.
+/// The rows of one part.
 #[derive(Debug)]
 pub(crate) struct PartLayout {
     pub(crate) steps: usize,
-    pub(crate) obs: Box<[Column]>,
-    pub(crate) policy: Box<[Column]>,
-    pub(crate) next_obs: Box<[Column]>,
+    pub(crate) columns: Columns<Column>,
+}
+
+/// One value for each column of a record, under the column's role. The order of the fields is that of the columns in
+/// memory.
+#[derive(Debug)]
+pub(crate) struct Columns<T> {
+    /// What the policy acts on.
+    pub(crate) obs: Box<[T]>,
+    /// The action, then the policy's extra columns.
+    pub(crate) policy: Box<[T]>,
+    /// The observations that followed.
+    pub(crate) next_obs: Box<[T]>,
     /// `done`, `terminated`, `truncated` at the root: always false, since an ended episode is reset at once.
-    pub(crate) root_flags: [Column; 3],
-    pub(crate) reward: Column,
-    pub(crate) done: Column,
-    pub(crate) terminated: Column,
-    pub(crate) truncated: Column,
-    pub(crate) traj_ids: Option<Column>,
-    pub(crate) version: Option<Column>,
+    pub(crate) root_flags: [T; 3],
+    /// The flags under `"next"`.
+    pub(crate) done: T,
+    pub(crate) terminated: T,
+    pub(crate) truncated: T,
+    pub(crate) reward: T,
+    pub(crate) traj_ids: Option<T>,
+    /// Delivered at the root and under `"next"`: the weights that acted are those that led to what followed.
+    pub(crate) version: Option<T>,
+}
+
+impl<T> Columns<T> {
+    /// All of them, in physical order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        let named = [&self.done, &self.terminated, &self.truncated, &self.reward];
+        let by_env_and_policy = self.obs.iter().chain(&self.policy).chain(&self.next_obs);
+        let by_engine = self.root_flags.iter().chain(named);
+        let optional = self.traj_ids.iter().chain(&self.version);
+        by_env_and_policy.chain(by_engine).chain(optional)
+    }
+
+    /// Something else for each, in physical order; `None` as soon as `to` gives none.
+    fn try_map<U>(&self, mut to: impl FnMut(&T) -> Option<U>) -> Option<Columns<U>> {
+        let mut each = |columns: &[T]| columns.iter().map(&mut to).collect::<Option<Box<[U]>>>();
+        let (obs, policy, next_obs) =
+            (each(&self.obs)?, each(&self.policy)?, each(&self.next_obs)?);
+        let [done, terminated, truncated] = &self.root_flags;
+        Some(Columns {
+            obs,
+            policy,
+            next_obs,
+            root_flags: [to(done)?, to(terminated)?, to(truncated)?],
+            done: to(&self.done)?,
+            terminated: to(&self.terminated)?,
+            truncated: to(&self.truncated)?,
+            reward: to(&self.reward)?,
+            traj_ids: match &self.traj_ids {
+                Some(ids) => Some(to(ids)?),
+                None => None,
+            },
+            version: match &self.version {
+                Some(version) => Some(to(version)?),
+                None => None,
+            },
+        })
+    }
 }
 
 /// One slab: its memory, and where the rows of each part lie in it.
@@ -85,33 +133,9 @@ pub(crate) struct PartLayout {
 pub(crate) struct Slab {
     pub(crate) memory: HeapBuffer,
     pub(crate) parts: Box<[PartBlocks]>,
-    /// Stands for each part's memory where loom looks on: it reports a writer beside anybody else.
+    /// One for each part.
     #[cfg(loom)]
-    pub(crate) shadow: Box<[Shadow]>,
-}
-
-/// See [`Slab::shadow`].
-#[cfg(loom)]
-#[derive(Debug, Default)]
-pub(crate) struct Shadow(loom::cell::UnsafeCell<u64>);
-
-#[cfg(loom)]
-// SAFETY: loom checks every access, which is what the cell is for.
-unsafe impl Sync for Shadow {}
-
-#[cfg(loom)]
-impl Shadow {
-    /// The part is being written.
-    pub(crate) fn write(&self) {
-        // SAFETY: loom fails the test when another thread accesses the cell meanwhile.
-        self.0.with_mut(|writes| unsafe { *writes += 1 });
-    }
-
-    /// The part is being read.
-    pub(crate) fn read(&self) {
-        // SAFETY: as above.
-        self.0.with(|writes| assert!(unsafe { *writes } > 0));
-    }
+    pub(crate) shadow: Box<[crate::sync::Shadow]>,
 }
 
 /// The columns of one part of one slab that are handed out as rows.
@@ -132,23 +156,20 @@ impl Slab {
         let parts = layout
             .parts
             .iter()
-            .map(|part| PartBlocks {
-                obs: block(&part.obs),
-                policy: block(&part.policy),
-                next_obs: block(&part.next_obs),
+            .map(|PartLayout { columns, .. }| PartBlocks {
+                obs: block(&columns.obs),
+                policy: block(&columns.policy),
+                next_obs: block(&columns.next_obs),
             })
             .collect();
         Some(Self {
             memory,
             parts,
             #[cfg(loom)]
-            shadow: layout.parts.iter().map(|_| Shadow::default()).collect(),
+            shadow: layout.parts.iter().map(|_| Default::default()).collect(),
         })
     }
 }
-
-const VERSION: &str = "policy_version";
-const FLAGS: [&str; 3] = ["done", "terminated", "truncated"];
 
 impl Layout {
     /// Lays out slabs of `record` frames.
@@ -165,61 +186,36 @@ impl Layout {
                 envs: shares.envs,
             });
         }
-        let mut leaves = all_leaves(record);
-        for (i, (leaf, _)) in leaves.iter().enumerate().filter(|(_, leaf)| leaf.1) {
-            let mut before = leaves[..i].iter().filter(|(_, delivered)| *delivered);
-            if before.any(|(other, _)| other.key.overlaps(&leaf.key)) {
-                return Err(SlabError::DuplicateColumn {
-                    key: leaf.key.clone(),
-                });
-            }
-        }
-        let followed = leaves.pop_if(|_| record.policy_version);
         // Saturated, they are too many for a column of any width.
         let rows = shares
             .steps
             .iter()
             .fold(0, |rows: usize, steps| rows.saturating_add(*steps));
+        let too_large = SlabError::TooLarge {
+            frames: rows.saturating_mul(shares.envs),
+        };
+        let leaves = leaves(record);
         let mut bytes = 0;
-        let mut places = leaves
-            .into_iter()
-            .map(|(leaf, delivered)| {
-                let column = place(&leaf, &mut bytes, rows, shares.envs)?;
-                Some(Place {
-                    leaf,
-                    column,
-                    delivered,
-                })
-            })
-            .collect::<Option<Vec<_>>>()
-            .filter(|_| isize::try_from(bytes).is_ok())
-            .ok_or(SlabError::TooLarge {
-                frames: rows.saturating_mul(shares.envs),
-            })?;
-        if let (Some((leaf, delivered)), Some(version)) = (followed, places.last()) {
-            let column = version.column;
-            places.push(Place {
-                leaf,
-                column,
-                delivered,
-            });
-        }
+        let columns = leaves
+            .try_map(|(leaf, _)| place(leaf, &mut bytes, rows, shares.envs))
+            .filter(|_| isize::try_from(bytes).is_ok());
+        let Some(columns) = columns else {
+            return Err(too_large);
+        };
+        let delivered = delivered(&leaves, &columns)?;
         let mut first_row = 0;
-        let parts = shares
-            .steps
-            .iter()
-            .map(|&steps| {
-                let part = PartLayout::new(record, &places, steps, first_row);
-                first_row += steps;
-                part
-            })
-            .collect();
+        let part = |&steps: &usize| {
+            let columns = columns.try_map(|column| column.skip_rows(first_row))?;
+            first_row += steps;
+            Some(PartLayout { steps, columns })
+        };
+        let parts = shares.steps.iter().map(part).collect::<Option<_>>();
         Ok(Self {
-            shares,
             bytes,
-            groups: groups(&record.groups, &places),
-            places,
-            parts,
+            groups: groups(&record.groups, &delivered),
+            delivered,
+            parts: parts.ok_or(too_large)?,
+            shares,
         })
     }
 
@@ -240,10 +236,9 @@ impl Layout {
         &self.shares
     }
 
-    /// Names of the columns that are delivered, in physical order.
+    /// Names of the columns that batches show, in physical order.
     pub fn columns(&self) -> impl Iterator<Item = &LeafSpec> {
-        let delivered = self.places.iter().filter(|place| place.delivered);
-        delivered.map(|place| &place.leaf)
+        self.delivered.iter().map(|entry| &entry.leaf)
     }
 
     /// Nested dicts of a batch that have dimensions of their own.
@@ -253,90 +248,91 @@ impl Layout {
     }
 }
 
-/// All columns of a record in physical order, and whether each is delivered. `PartLayout::new` takes them apart in the same
-/// order.
-fn all_leaves(record: &RecordSpec) -> Vec<(LeafSpec, bool)> {
+/// The columns of a record, and whether batches show each.
+fn leaves(record: &RecordSpec) -> Columns<(LeafSpec, bool)> {
     let next = NestedKey::from("next");
     let written = |key: &NestedKey| record.policy.iter().any(|leaf| leaf.key == *key);
     let flag = |key: NestedKey| LeafSpec::new(key, DType::Bool, [1]);
-    let at_root = |leaf: &LeafSpec| !written(&leaf.key) && !record.next_only.contains(&leaf.key);
-    let under_next = |leaf: &LeafSpec| !(written(&leaf.key) && written(&next.join(&leaf.key)));
-    let root = record.observation.iter();
-    let mut leaves: Vec<_> = root.map(|leaf| (leaf.clone(), at_root(leaf))).collect();
-    leaves.extend(record.policy.iter().map(|leaf| (leaf.clone(), true)));
-    leaves.extend(record.observation.iter().map(|leaf| {
+    let next_flag = |name: &str| (flag(("next", name).into()), true);
+    let counter = |key: NestedKey| (LeafSpec::new(key, DType::I64, []), true);
+    let at_root = |leaf: &LeafSpec| {
+        let hidden = written(&leaf.key) || record.next_only.contains(&leaf.key);
+        (leaf.clone(), !hidden)
+    };
+    let under_next = |leaf: &LeafSpec| {
         let key = next.join(&leaf.key);
-        (
-            LeafSpec {
-                key,
-                ..leaf.clone()
-            },
-            under_next(leaf),
-        )
-    }));
-    let root_flags = FLAGS.map(|name| flag(name.into()));
-    leaves.extend(root_flags.map(|leaf| {
-        let delivered = !record.policy.contains(&leaf);
-        (leaf, delivered)
-    }));
-    leaves.extend(FLAGS.map(|name| (flag(("next", name).into()), true)));
+        let hidden = written(&leaf.key) && written(&key);
+        let leaf = LeafSpec {
+            key,
+            ..leaf.clone()
+        };
+        (leaf, !hidden)
+    };
     let reward = LeafSpec::new(("next", "reward"), DType::F32, [1]);
-    leaves.push((reward, !record.next_only.contains(&"reward".into())));
-    if record.traj_ids {
-        let ids = LeafSpec::new(("collector", "traj_ids"), DType::I64, []);
-        leaves.push((ids, true));
+    Columns {
+        obs: record.observation.iter().map(at_root).collect(),
+        policy: record
+            .policy
+            .iter()
+            .map(|leaf| (leaf.clone(), true))
+            .collect(),
+        next_obs: record.observation.iter().map(under_next).collect(),
+        root_flags: ["done", "terminated", "truncated"].map(|name| {
+            let leaf = flag(name.into());
+            let hidden = record.policy.contains(&leaf);
+            (leaf, !hidden)
+        }),
+        done: next_flag("done"),
+        terminated: next_flag("terminated"),
+        truncated: next_flag("truncated"),
+        reward: (reward, !record.next_only.contains(&"reward".into())),
+        traj_ids: record
+            .traj_ids
+            .then(|| counter(("collector", "traj_ids").into())),
+        version: record
+            .policy_version
+            .then(|| counter("policy_version".into())),
     }
-    if record.policy_version {
-        // The last one has the column of the one before: the weights that acted are those that led to what followed.
-        let root = NestedKey::from(VERSION);
-        for key in [root.clone(), next.join(&root)] {
-            leaves.push((LeafSpec::new(key, DType::I64, []), true));
+}
+
+/// What batches show: the columns that are not hidden, and the version a second time, under `"next"`.
+fn delivered(
+    leaves: &Columns<(LeafSpec, bool)>,
+    columns: &Columns<Column>,
+) -> Result<Vec<Delivered>, SlabError> {
+    let next_version = leaves.version.iter().map(|(leaf, _)| LeafSpec {
+        key: NestedKey::from("next").join(&leaf.key),
+        ..leaf.clone()
+    });
+    let shown = leaves.iter().zip(columns.iter());
+    let shown = shown.filter(|((_, delivered), _)| *delivered);
+    let entries = shown
+        .map(|((leaf, _), column)| (leaf.clone(), column))
+        .chain(next_version.zip(&columns.version));
+    let mut delivered: Vec<Delivered> = Vec::new();
+    for (leaf, &column) in entries {
+        if delivered
+            .iter()
+            .any(|other| other.leaf.key.overlaps(&leaf.key))
+        {
+            return Err(SlabError::DuplicateColumn { key: leaf.key });
         }
+        delivered.push(Delivered { leaf, column });
     }
-    leaves
+    Ok(delivered)
 }
 
 /// Those of `groups` whose delivered columns begin with their dimensions, at the root and under `"next"`.
-fn groups(groups: &[Group], places: &[Place]) -> Vec<Group> {
+fn groups(groups: &[Group], delivered: &[Delivered]) -> Vec<Group> {
     let next = NestedKey::from("next");
     let below = groups
         .iter()
         .map(|(key, own)| (next.join(key), own.clone()));
-    let delivered: Vec<_> = places.iter().filter(|place| place.delivered).collect();
     let fits = |(key, own): &Group| {
-        let mut columns = delivered.iter().map(|place| &place.leaf);
-        columns.all(|leaf| !leaf.key.overlaps(key) || leaf.shape.starts_with(own))
+        let mut leaves = delivered.iter().map(|entry| &entry.leaf);
+        leaves.all(|leaf| !leaf.key.overlaps(key) || leaf.shape.starts_with(own))
     };
     groups.iter().cloned().chain(below).filter(fits).collect()
-}
-
-impl PartLayout {
-    fn new(record: &RecordSpec, places: &[Place], steps: usize, first_row: usize) -> Self {
-        let mut columns = places.iter().map(|place| Column {
-            offset: place.column.offset + first_row * place.column.stride,
-            ..place.column
-        });
-        let mut take = |n: usize| columns.by_ref().take(n).collect::<Box<[Column]>>();
-        let obs = take(record.observation.len());
-        let policy = take(record.policy.len());
-        let next_obs = take(record.observation.len());
-        let flags = take(7);
-        let traj_ids = record.traj_ids.then(|| take(1)[0]);
-        let version = record.policy_version.then(|| take(1)[0]);
-        Self {
-            steps,
-            obs,
-            policy,
-            next_obs,
-            root_flags: [flags[0], flags[1], flags[2]],
-            done: flags[3],
-            terminated: flags[4],
-            truncated: flags[5],
-            reward: flags[6],
-            traj_ids,
-            version,
-        }
-    }
 }
 
 #[cfg(test)]

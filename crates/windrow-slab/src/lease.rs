@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tensordict::{Owner, Shape, Strides, Tensor, TensorDict, TensorError};
 
-use crate::layout::{Layout, Place, Slab};
+use crate::layout::{Delivered, Layout, Slab};
 use crate::ring::{Commit, Ring};
 
 /// The right to read a whole slab.
@@ -20,7 +20,7 @@ use crate::ring::{Commit, Ring};
 /// ```
 #[derive(Debug)]
 pub struct Lease {
-    held: Arc<Held>,
+    leased: Arc<LeasedSlab>,
     seq: u64,
     commits: Vec<Commit>,
 }
@@ -35,13 +35,13 @@ enum Dim {
 
 /// Gives the slab back when dropped.
 #[derive(Debug)]
-struct Held {
+struct LeasedSlab {
     ring: Arc<Ring>,
     slab: Arc<Slab>,
     slot: usize,
 }
 
-impl Drop for Held {
+impl Drop for LeasedSlab {
     fn drop(&mut self) {
         #[cfg(debug_assertions)]
         poison(self.ring.layout(), &self.slab);
@@ -58,7 +58,7 @@ impl Lease {
         commits: Vec<Commit>,
     ) -> Self {
         Self {
-            held: Arc::new(Held { ring, slab, slot }),
+            leased: Arc::new(LeasedSlab { ring, slab, slot }),
             seq,
             commits,
         }
@@ -144,11 +144,11 @@ impl Lease {
     /// Rows from `first_row` on, with these dimensions before and after that of the environments.
     fn view(&self, first_row: usize, dims: &[(Dim, usize)]) -> Result<TensorDict, TensorError> {
         #[cfg(loom)]
-        self.held
+        self.leased
             .slab
             .shadow
             .iter()
-            .for_each(crate::layout::Shadow::read);
+            .for_each(crate::sync::Shadow::read);
         let shares = &self.layout().shares;
         let mut batch = Shape::new();
         let mut names: Vec<Option<&str>> = Vec::with_capacity(3);
@@ -164,12 +164,12 @@ impl Lease {
             steps.push(dim);
         }
         // Coerced once: each tensor then only counts one more reference.
-        let owner: Owner = Arc::<Held>::clone(&self.held);
+        let owner: Owner = Arc::<LeasedSlab>::clone(&self.leased);
         let mut dict = TensorDict::new(&batch);
         dict.set_names(&names)?;
-        for place in self.layout().places.iter().filter(|place| place.delivered) {
-            let tensor = self.tensor(place, first_row, (&batch, &steps), Arc::clone(&owner));
-            dict.set(&place.leaf.key, tensor)?;
+        for entry in &self.layout().delivered {
+            let tensor = self.tensor(entry, first_row, (&batch, &steps), Arc::clone(&owner));
+            dict.set(&entry.leaf.key, tensor)?;
         }
         dict.set_groups(self.layout().groups())?;
         Ok(dict)
@@ -177,14 +177,13 @@ impl Lease {
 
     fn tensor(
         &self,
-        place: &Place,
+        Delivered { leaf, column }: &Delivered,
         first_row: usize,
         (batch, dims): (&Shape, &[Dim]),
         owner: Owner,
     ) -> Tensor {
-        let column = &place.column;
         let mut shape = batch.clone();
-        shape.extend_from_slice(&place.leaf.shape);
+        shape.extend_from_slice(&leaf.shape);
         let row = (column.stride / column.dtype.size()) as isize;
         let mut strides: Strides = dims
             .iter()
@@ -195,24 +194,24 @@ impl Lease {
             })
             .collect();
         let mut inner = column.elements;
-        for &dim in &place.leaf.shape {
+        for &dim in &leaf.shape {
             inner /= dim.max(1);
             strides.push(inner as isize);
         }
         let start = self.address(column.offset + first_row * column.stride);
         // SAFETY: the strides address rows of `envs * elements` elements from `start` on, of parts that were committed with
         // that many steps, so they lie within the slab's memory; all of it is initialised (zeroed, then written as the
-        // column's dtype), aligned, and kept alive and unwritten by `Held` until the last owner is gone.
+        // column's dtype), aligned, and kept alive and unwritten by `LeasedSlab` until the last owner is gone.
         unsafe { Tensor::from_raw(start, column.dtype, shape, strides, owner) }
     }
 
     fn address(&self, offset: usize) -> NonNull<u8> {
         // SAFETY: offsets of a layout lie within (or, for a column without elements, at the end of) its memory.
-        unsafe { self.held.slab.memory.ptr().add(offset) }
+        unsafe { self.leased.slab.memory.ptr().add(offset) }
     }
 
     fn layout(&self) -> &Layout {
-        self.held.ring.layout()
+        self.leased.ring.layout()
     }
 }
 
@@ -221,8 +220,12 @@ impl Lease {
 fn poison(layout: &Layout, slab: &Slab) {
     use tensordict::DType;
 
+    use crate::layout::Columns;
+
     let rows: usize = layout.shares.steps.iter().sum();
-    for Place { column, .. } in &layout.places {
+    // The first part's columns begin where those of the slab do.
+    let columns = layout.parts.first().map(|part| &part.columns);
+    for column in columns.into_iter().flat_map(Columns::iter) {
         let elements = rows * column.stride / column.dtype.size();
         // SAFETY: the last reader is gone and no writer has claimed the slab yet; the elements are the column's own.
         unsafe {

@@ -1,6 +1,5 @@
 #![doc = include_str!("../README.md")]
 
-mod bell;
 mod error;
 mod layout;
 mod lease;
@@ -9,7 +8,9 @@ mod ring;
 mod row_block;
 mod rows;
 mod sink;
+mod spin;
 mod sync;
+mod wait_queue;
 
 pub use error::SlabError;
 pub use layout::{Layout, RecordSpec, Shares};

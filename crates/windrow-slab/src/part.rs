@@ -97,15 +97,15 @@ impl Part {
     pub fn rows(&mut self) -> PartRows<'_> {
         #[cfg(loom)]
         self.slab.shadow[self.ticket.part].write();
-        let (base, part) = (self.slab.memory.ptr(), self.layout());
+        let (base, columns) = (self.slab.memory.ptr(), &self.layout().columns);
         PartRows {
             blocks: self.blocks(),
-            reward: start(base, &part.reward),
-            terminated: start(base, &part.terminated),
-            truncated: start(base, &part.truncated),
-            done: start(base, &part.done),
-            traj_ids: part.traj_ids.as_ref().map(|column| start(base, column)),
-            version: part.version.as_ref().map(|column| start(base, column)),
+            reward: start(base, &columns.reward),
+            terminated: start(base, &columns.terminated),
+            truncated: start(base, &columns.truncated),
+            done: start(base, &columns.done),
+            traj_ids: columns.traj_ids.as_ref().map(|column| start(base, column)),
+            version: columns.version.as_ref().map(|column| start(base, column)),
             cut: self.ring.cut(),
             seq: self.ticket.seq,
             envs: self.envs(),
@@ -144,7 +144,7 @@ impl Part {
 
     /// Whoever had this memory as a batch may have written into it; these columns have no other writer.
     fn clear_root_flags(&mut self) {
-        let (steps, flags) = (self.steps, self.layout().root_flags);
+        let (steps, flags) = (self.steps, self.layout().columns.root_flags);
         for column in flags {
             let bytes = steps * column.stride;
             // SAFETY: `bytes` bytes from `offset` on are this part's rows of the column, which this `Part` has to
@@ -232,7 +232,7 @@ impl PartRows<'_> {
     /// Steps gone through so far.
     #[inline(always)]
     #[must_use]
-    pub fn done(&self) -> usize {
+    pub fn steps_done(&self) -> usize {
         self.t
     }
 

@@ -5,15 +5,17 @@ mod state;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam_utils::CachePadded;
+
 use crate::SlabError;
-use crate::bell::{Apart, Bell, locked};
 use crate::layout::{Layout, Slab};
 use crate::lease::Lease;
 use crate::part::Part;
 use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::wait_queue::{WaitQueue, locked};
 
 pub(crate) use state::Ticket;
-use state::{Fixed, Refusal, State, Taken};
+use state::{Refusal, SlabStates, Taken};
 
 /// Which part of which slab a worker gets when it asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,16 +58,19 @@ pub struct Commit {
 ///                          │ a part dropped without commit is claimed again by its worker before any other
 /// ```
 ///
-/// All transitions happen in [`State`](state::State), under one lock that is held for some tens of nanoseconds a part; nobody holds it
-/// while touching a slab's memory.
+/// All transitions happen in [`SlabStates`], under one lock that is held for some tens of nanoseconds a part, and never
+/// while a slab's memory is touched.
 #[derive(Debug)]
 pub struct Ring {
-    fixed: Fixed,
-    state: Apart<Mutex<State>>,
+    layout: Arc<Layout>,
+    states: CachePadded<Mutex<SlabStates>>,
+    /// Parts of slabs before this number are to be cut short at their next step; written under the lock. A hint: nothing
+    /// else is ordered by it.
+    cut: Arc<CachePadded<AtomicU64>>,
     /// Workers wait here until they may fill another part.
-    room: Bell,
+    room: WaitQueue,
     /// The consumer waits here for a slab, or for all parts to come back.
-    ready: Bell,
+    ready: WaitQueue,
 }
 
 impl Ring {
@@ -85,44 +90,42 @@ impl Ring {
                 slabs: spec.max_slabs,
             });
         }
-        let fixed = Fixed {
-            layout: Arc::new(layout),
-            spec,
-            cut: Apart(AtomicU64::new(0)),
-        };
-        let workers = spec.workers;
-        let mut state = State::new(workers).ok_or(SlabError::ManyWorkers { workers })?;
-        state.make_room(&fixed)?;
+        let (layout, workers) = (Arc::new(layout), spec.workers);
+        let cut = Arc::new(CachePadded::new(AtomicU64::new(0)));
+        let mut states = SlabStates::new(Arc::clone(&layout), spec, Arc::clone(&cut))
+            .ok_or(SlabError::ManyWorkers { workers })?;
+        states.make_room()?;
         Ok(Arc::new(Self {
-            fixed,
-            state: Apart(Mutex::new(state)),
-            room: Bell::new(),
-            ready: Bell::new(),
+            layout,
+            states: CachePadded::new(Mutex::new(states)),
+            cut,
+            room: WaitQueue::new(),
+            ready: WaitQueue::new(),
         }))
     }
 
     /// Where columns lie in each slab.
     #[must_use]
     pub fn layout(&self) -> &Arc<Layout> {
-        &self.fixed.layout
+        &self.layout
     }
 
     /// Slabs allocated so far.
     #[must_use]
     pub fn slabs(&self) -> usize {
-        self.locked(|state| state.slabs())
+        self.locked(|states| states.slabs())
     }
 
     /// Slabs that were started so far.
     #[must_use]
     pub fn begun(&self) -> u64 {
-        self.locked(|state| state.begun(&self.fixed))
+        self.locked(|states| states.begun())
     }
 
     /// Whether every slab before the [end](Self::end_at) was delivered.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
-        self.locked(|state| state.is_over())
+        self.locked(|states| states.is_over())
     }
 
     /// Waits until `worker` may fill a part, and lends it; `None` once the ring is stopped.
@@ -132,12 +135,10 @@ impl Ring {
     #[must_use]
     pub fn claim(self: &Arc<Self>, worker: usize) -> Option<Part> {
         self.room
-            .wait(&self.state.0, |state| {
-                match state.lend(&self.fixed, worker) {
-                    Ok(lent) => Some(Some(lent)),
-                    Err(Refusal::Over) => Some(None),
-                    Err(Refusal::NotNow | Refusal::Exhausted) => None,
-                }
+            .wait(&self.states, |states| match states.lend(worker) {
+                Ok(lent) => Some(Some(lent)),
+                Err(Refusal::Over) => Some(None),
+                Err(Refusal::NotNow | Refusal::Exhausted) => None,
             })
             .map(|lent| self.part(lent))
     }
@@ -151,10 +152,10 @@ impl Ring {
     /// # Panics
     /// As [`claim`](Self::claim).
     pub fn try_claim(self: &Arc<Self>, worker: usize) -> Result<Option<Part>, SlabError> {
-        let lent = self.locked(|state| match state.lend(&self.fixed, worker) {
+        let lent = self.locked(|states| match states.lend(worker) {
             Ok(lent) => Ok(Some(lent)),
             Err(Refusal::Over | Refusal::NotNow) => Ok(None),
-            Err(Refusal::Exhausted) => Err(state.exhausted(&self.fixed)),
+            Err(Refusal::Exhausted) => Err(states.exhausted()),
         })?;
         Ok(lent.map(|lent| self.part(lent)))
     }
@@ -165,8 +166,8 @@ impl Ring {
     /// [`SlabError::Exhausted`] when batches that are still alive hold every slab, [`SlabError::NoMemory`] when they do and
     /// there is no memory for another.
     pub fn request(&self) -> Result<(), SlabError> {
-        self.locked(|state| state.ask(&self.fixed))?;
-        self.room.ring();
+        self.locked(|states| states.ask())?;
+        self.room.wake_all();
         Ok(())
     }
 
@@ -196,70 +197,70 @@ impl Ring {
         self: &Arc<Self>,
         timeout: Option<Duration>,
     ) -> Result<Option<Lease>, SlabError> {
-        let at_once = self.locked(|state| {
-            state.ask(&self.fixed)?;
-            Ok(state.take())
+        let at_once = self.locked(|states| {
+            states.ask()?;
+            Ok(states.take())
         })?;
         // Both what was asked for and what was taken let workers go on.
-        self.room.ring();
+        self.room.wake_all();
         if let Some(taken) = at_once {
             return Ok(Some(self.lease(taken)));
         }
-        let taken = self.ready.wait_within(&self.state.0, timeout, |state| {
-            if let Some(taken) = state.take() {
+        let taken = self.ready.wait_within(&self.states, timeout, |states| {
+            if let Some(taken) = states.take() {
                 return Some(Ok(taken));
             }
-            if state.stopped || state.is_over() {
+            if states.stopped || states.is_over() {
                 return Some(Err(SlabError::Stopped));
             }
-            state.make_room(&self.fixed).err().map(Err)
+            states.make_room().err().map(Err)
         });
         let Some(taken) = taken.transpose()? else {
             return Ok(None);
         };
-        self.room.ring();
+        self.room.wake_all();
         Ok(Some(self.lease(taken)))
     }
 
     /// The slab that became whole first, if there is one.
     #[must_use]
     pub fn try_next(self: &Arc<Self>) -> Option<Lease> {
-        let taken = self.locked(State::take)?;
-        self.room.ring();
+        let taken = self.locked(SlabStates::take)?;
+        self.room.wake_all();
         Some(self.lease(taken))
     }
 
     /// Refuses all further claims, wakes whoever waits, and cuts parts that are out short at their next step; they make no
     /// slab whole any more. Slabs that are whole can still be taken.
     pub fn stop(&self) {
-        self.locked(|state| {
-            state.stopped = true;
-            self.fixed.cut.0.store(u64::MAX, Ordering::Relaxed);
+        self.locked(|states| {
+            states.stopped = true;
+            self.cut.store(u64::MAX, Ordering::Relaxed);
         });
-        self.ring_all();
+        self.wake_everyone();
     }
 
     /// No slab from number `end` on is started: workers that ask for one wait, and the consumer is told that it is over.
     pub fn end_at(&self, end: u64) {
-        self.locked(|state| state.end = end);
-        self.ring_all();
+        self.locked(|states| states.end = end);
+        self.wake_everyone();
     }
 
     /// Lends nothing until [`resume`](Self::resume); whether every part is committed or dropped.
     pub fn hold(&self) -> bool {
-        self.locked(|state| {
-            state.paused = true;
-            state.is_quiet()
+        self.locked(|states| {
+            states.paused = true;
+            states.is_quiet()
         })
     }
 
     /// As [`hold`](Self::hold), but waits up to `timeout` until every part is committed or dropped.
     pub fn hold_within(&self, timeout: Duration) -> bool {
-        let quiet = |state: &mut State| state.is_quiet().then_some(());
+        let quiet = |states: &mut SlabStates| states.is_quiet().then_some(());
         self.hold()
             || self
                 .ready
-                .wait_within(&self.state.0, Some(timeout), quiet)
+                .wait_within(&self.states, Some(timeout), quiet)
                 .is_some()
     }
 
@@ -267,22 +268,22 @@ impl Ring {
     pub fn pause(&self) {
         self.hold();
         self.ready
-            .wait(&self.state.0, |state| state.is_quiet().then_some(()));
+            .wait(&self.states, |states| states.is_quiet().then_some(()));
     }
 
     /// Lends again.
     pub fn resume(&self) {
-        self.locked(|state| state.paused = false);
-        self.ring_all();
+        self.locked(|states| states.paused = false);
+        self.wake_everyone();
     }
 
     /// Cuts all parts short at their next step, also those that are claimed later; or no longer does.
     pub fn cut_all(&self, cut: bool) {
-        self.locked(|state| {
+        self.locked(|states| {
             // A stop is not taken back.
-            let all = cut || state.stopped;
+            let all = cut || states.stopped;
             let before = if all { u64::MAX } else { 0 };
-            self.fixed.cut.0.store(before, Ordering::Relaxed);
+            self.cut.store(before, Ordering::Relaxed);
         });
     }
 
@@ -293,34 +294,34 @@ impl Ring {
     /// # Panics
     /// As [`claim`](Self::claim).
     pub fn retire(&self, worker: usize) -> bool {
-        let own = self.locked(|state| state.retire(&self.fixed, worker));
-        self.ring_all();
+        let own = self.locked(|states| states.retire(worker));
+        self.wake_everyone();
         own
     }
 
     /// Parts of slabs before this number are to be cut short. A hint: nothing else is ordered by it.
     pub(crate) fn cut(&self) -> &AtomicU64 {
-        &self.fixed.cut.0
+        &self.cut
     }
 
     /// Marks a part as written; its slab is whole with the last one.
     pub(crate) fn commit(&self, ticket: Ticket, commit: Commit) {
-        if self.locked(|state| state.commit(&self.fixed, ticket, commit)) {
-            self.ready.ring();
+        if self.locked(|states| states.commit(ticket, commit)) {
+            self.ready.wake_all();
         }
     }
 
     /// Takes a part back unwritten: its worker gets it again with the next claim, unless it is retired.
     pub(crate) fn orphan(&self, ticket: Ticket) {
-        if self.locked(|state| state.orphan(&self.fixed, ticket)) {
-            self.ready.ring();
+        if self.locked(|states| states.orphan(ticket)) {
+            self.ready.wake_all();
         }
     }
 
     /// Takes a slab back from the consumer.
     pub(crate) fn release(&self, slot: usize) {
-        if self.locked(|state| state.release(&self.fixed, slot)) {
-            self.room.ring();
+        if self.locked(|states| states.release(slot)) {
+            self.room.wake_all();
         }
     }
 
@@ -338,12 +339,12 @@ impl Ring {
         Lease::new(Arc::clone(self), slab, slot, seq, commits)
     }
 
-    fn locked<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        change(&mut locked(&self.state.0))
+    fn locked<R>(&self, change: impl FnOnce(&mut SlabStates) -> R) -> R {
+        change(&mut locked(&self.states))
     }
 
-    fn ring_all(&self) {
-        self.room.ring();
-        self.ready.ring();
+    fn wake_everyone(&self) {
+        self.room.wake_all();
+        self.ready.wake_all();
     }
 }

@@ -57,6 +57,14 @@ pub(crate) struct Column {
     pub(crate) dtype: DType,
 }
 
+impl Column {
+    /// The same column without its first `rows` rows.
+    pub(crate) fn skip_rows(&self, rows: usize) -> Option<Self> {
+        let offset = rows.checked_mul(self.stride)?.checked_add(self.offset)?;
+        Some(Self { offset, ..*self })
+    }
+}
+
 #[cold]
 fn wrong_leaf(lane: Option<&Lane>, leaf: usize, leaves: usize, got: DType) -> SlabError {
     match lane {

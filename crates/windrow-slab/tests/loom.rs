@@ -238,7 +238,7 @@ fn cuttable(ring: &Arc<Ring>, id: usize) -> thread::JoinHandle<()> {
         while let Some(mut part) = ring.claim(id) {
             let mut rows = part.rows();
             while rows.next_step().is_some() && !rows.is_cut() {}
-            let done = rows.done();
+            let done = rows.steps_done();
             part.shorten(done);
             part.commit();
         }

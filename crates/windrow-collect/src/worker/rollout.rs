@@ -40,6 +40,6 @@ pub(crate) fn rollout<P: Probe>(
         }
     }
     cursor.end(&mut rows)?;
-    let done = rows.done();
+    let done = rows.steps_done();
     cursor.carry_from(part, done)
 }

@@ -25,18 +25,18 @@ fn shares(steps: &[usize], envs: usize) -> Shares {
 fn columns_are_aligned_disjoint_and_parts_follow_each_other() {
     let layout = Layout::new(&record(), shares(&[3, 2], 5)).unwrap();
     let mut end = 0;
-    for place in &layout.places {
-        assert_eq!(place.column.offset % HeapBuffer::ALIGN, 0);
-        assert!(place.column.offset >= end);
-        end = place.column.offset + 5 * place.column.stride;
+    for column in layout.parts[0].columns.iter() {
+        assert_eq!(column.offset % HeapBuffer::ALIGN, 0);
+        assert!(column.offset >= end);
+        end = column.offset + 5 * column.stride;
     }
     assert!(end <= layout.bytes());
     let [first, second] = &layout.parts[..] else {
         panic!("two parts")
     };
     assert_eq!(
-        second.obs[0].offset,
-        first.obs[0].offset + 3 * first.obs[0].stride
+        second.columns.obs[0].offset,
+        first.columns.obs[0].offset + 3 * first.columns.obs[0].stride
     );
     assert_eq!((first.steps, second.steps), (3, 2));
 }
@@ -65,10 +65,8 @@ fn what_the_policy_writes_too_is_delivered_once() {
     let written = |key: NestedKey| LeafSpec::new(key, DType::F32, [4]);
     let delivered = |record: &RecordSpec| {
         let layout = Layout::new(record, shares(&[2], 3)).unwrap();
-        let delivered = layout.places.iter().filter(|place| place.delivered);
-        let delivered: Vec<_> = delivered.map(|place| place.column).collect();
-        assert_eq!(delivered.len(), layout.columns().count());
-        let part = &layout.parts[0];
+        let delivered: Vec<_> = layout.delivered.iter().map(|entry| entry.column).collect();
+        let part = &layout.parts[0].columns;
         assert!(part.policy.iter().all(|column| delivered.contains(column)));
         [part.obs[0], part.next_obs[0], part.root_flags[0]].map(|own| delivered.contains(&own))
     };
@@ -114,13 +112,13 @@ fn the_version_under_next_is_a_view_of_the_one_at_the_root() {
     let without = Layout::new(&record, shares(&[2, 3], 3)).unwrap();
     record.policy_version = true;
     let layout = Layout::new(&record, shares(&[2, 3], 3)).unwrap();
-    let [.., root, next] = &layout.places[..] else {
-        panic!("two places")
+    let [.., root, next] = &layout.delivered[..] else {
+        panic!("two entries")
     };
     assert_eq!(root.leaf.key, "policy_version".into());
     assert_eq!(next.leaf.key, ("next", "policy_version").into());
     assert_eq!(root.column, next.column);
-    assert_eq!(layout.parts[0].version, Some(root.column));
+    assert_eq!(layout.parts[0].columns.version, Some(root.column));
     assert!(layout.bytes() - without.bytes() < 2 * 15 * 8);
     let key = NestedKey::from(("next", "policy_version"));
     record

@@ -3,23 +3,20 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
+
 use super::{Commit, Order, RingSpec};
 use crate::SlabError;
-use crate::bell::Apart;
 use crate::layout::{Layout, Slab};
 use crate::sync::{AtomicU64, Ordering};
 
-/// What stays over the life of a ring, and the word that parts look at while they are written.
+/// Which slab is in which state, and which worker has which part.
 #[derive(Debug)]
-pub(super) struct Fixed {
-    pub(super) layout: Arc<Layout>,
-    pub(super) spec: RingSpec,
-    /// Parts of slabs before this one are to be cut short at their next step. A hint: nothing else is ordered by it.
-    pub(super) cut: Apart<AtomicU64>,
-}
-
-#[derive(Debug)]
-pub(super) struct State {
+pub(super) struct SlabStates {
+    layout: Arc<Layout>,
+    spec: RingSpec,
+    /// See [`Ring`](super::Ring).
+    cut: Arc<CachePadded<AtomicU64>>,
     slots: Vec<Slot>,
     /// Free slots, the one freed last on top: its memory is the warmest.
     free: Vec<usize>,
@@ -93,15 +90,23 @@ pub(super) struct Taken {
     pub(super) commits: Vec<Commit>,
 }
 
-impl State {
-    /// No slab yet; `None` when there is no memory to keep so many workers apart.
-    pub(super) fn new(workers: usize) -> Option<Self> {
+impl SlabStates {
+    /// No slab yet; `None` when there is no memory for what a ring notes about so many workers.
+    pub(super) fn new(
+        layout: Arc<Layout>,
+        spec: RingSpec,
+        cut: Arc<CachePadded<AtomicU64>>,
+    ) -> Option<Self> {
+        let workers = spec.workers;
         let (mut laps, mut retired) = (Vec::new(), Vec::new());
         laps.try_reserve_exact(workers).ok()?;
         retired.try_reserve_exact(workers).ok()?;
         laps.resize(workers, 0);
         retired.resize(workers, false);
         Some(Self {
+            layout,
+            spec,
+            cut,
             slots: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
@@ -122,10 +127,10 @@ impl State {
         self.slots.len()
     }
 
-    pub(super) fn begun(&self, fixed: &Fixed) -> u64 {
-        match fixed.spec.order {
+    pub(super) fn begun(&self) -> u64 {
+        match self.spec.order {
             Order::ByWorker => self.laps.iter().copied().max().unwrap_or(0),
-            Order::ByArrival => self.tickets.div_ceil(fixed.parts() as u64),
+            Order::ByArrival => self.tickets.div_ceil(self.parts() as u64),
         }
     }
 
@@ -140,17 +145,13 @@ impl State {
     }
 
     /// Asks for one more slab, unless one that was asked for is still to come.
-    pub(super) fn ask(&mut self, fixed: &Fixed) -> Result<(), SlabError> {
+    pub(super) fn ask(&mut self) -> Result<(), SlabError> {
         self.requested = self.delivered + 1;
-        self.make_room(fixed)
+        self.make_room()
     }
 
     /// The part that `worker` is to fill now.
-    pub(super) fn lend(
-        &mut self,
-        fixed: &Fixed,
-        worker: usize,
-    ) -> Result<(Ticket, Arc<Slab>), Refusal> {
+    pub(super) fn lend(&mut self, worker: usize) -> Result<(Ticket, Arc<Slab>), Refusal> {
         if self.stopped || self.retired[worker] {
             return Err(Refusal::Over);
         }
@@ -159,7 +160,7 @@ impl State {
         }
         let ticket = match self.orphan_of(worker) {
             Some(i) => self.orphans.swap_remove(i),
-            None => self.next_ticket(fixed, worker)?,
+            None => self.next_ticket(worker)?,
         };
         self.lent += 1;
         let slot = &mut self.slots[ticket.slot];
@@ -168,18 +169,18 @@ impl State {
     }
 
     /// A part that nobody had before.
-    fn next_ticket(&mut self, fixed: &Fixed, worker: usize) -> Result<Ticket, Refusal> {
+    fn next_ticket(&mut self, worker: usize) -> Result<Ticket, Refusal> {
         // The only place where "wait for all" and "first come" differ.
-        let parts = fixed.parts() as u64;
-        let (seq, part) = match fixed.spec.order {
+        let parts = self.parts() as u64;
+        let (seq, part) = match self.spec.order {
             Order::ByWorker => (self.laps[worker], worker),
             Order::ByArrival => (self.tickets / parts, (self.tickets % parts) as usize),
         };
-        if self.is_far_ahead(fixed, worker) {
+        if self.is_far_ahead(worker) {
             return Err(Refusal::NotNow);
         }
-        let slot = self.open(fixed, seq)?;
-        match fixed.spec.order {
+        let slot = self.open(seq)?;
+        match self.spec.order {
             Order::ByWorker => self.laps[worker] += 1,
             Order::ByArrival => self.tickets += 1,
         }
@@ -188,12 +189,12 @@ impl State {
 
     /// Whether, by arrival, `worker` is to leave what may still be started to others: to those of whom no slab is under way. A
     /// quick worker could have it all to itself otherwise, since it asks again before others are awake.
-    fn is_far_ahead(&self, fixed: &Fixed, worker: usize) -> bool {
-        if fixed.spec.order == Order::ByWorker || !self.is_under_way(worker) {
+    fn is_far_ahead(&self, worker: usize) -> bool {
+        if self.spec.order == Order::ByWorker || !self.is_under_way(worker) {
             return false;
         }
-        let slabs = (self.requested + fixed.spec.ahead as u64).min(self.end);
-        let left = (slabs * fixed.parts() as u64).saturating_sub(self.tickets);
+        let slabs = (self.requested + self.spec.ahead as u64).min(self.end);
+        let left = (slabs * self.parts() as u64).saturating_sub(self.tickets);
         let waiting = (0..self.retired.len())
             .filter(|&other| !self.retired[other] && !self.is_under_way(other))
             .count();
@@ -216,64 +217,64 @@ impl State {
     }
 
     /// The slot that is being filled with slab `seq`, started if need be.
-    fn open(&mut self, fixed: &Fixed, seq: u64) -> Result<usize, Refusal> {
+    fn open(&mut self, seq: u64) -> Result<usize, Refusal> {
         let filled_with =
             |slot: &Slot| matches!(slot.phase, Phase::Filling { seq: other, .. } if other == seq);
         if let Some(slot) = self.slots.iter().position(filled_with) {
             return Ok(slot);
         }
-        if seq >= self.end || seq >= self.requested + fixed.spec.ahead as u64 {
+        if seq >= self.end || seq >= self.requested + self.spec.ahead as u64 {
             return Err(Refusal::NotNow);
         }
-        let index = self.free_slot(fixed)?;
+        let index = self.free_slot()?;
         let slot = &mut self.slots[index];
         slot.phase = Phase::Filling { seq, committed: 0 };
         slot.workers.fill(NOBODY);
         slot.commits.fill(None);
-        if fixed.spec.order == Order::ByWorker {
+        if self.spec.order == Order::ByWorker {
             for part in 0..self.retired.len() {
                 if self.retired[part] {
-                    self.mark_committed(fixed, index, part, Commit::default());
+                    self.mark_committed(index, part, Commit::default());
                 }
             }
         }
-        if fixed.spec.cut_after == Some(0) {
-            fixed.cut_before(seq + 1);
+        if self.spec.cut_after == Some(0) {
+            self.cut.fetch_max(seq + 1, Ordering::Relaxed);
         }
         Ok(index)
     }
 
-    fn free_slot(&mut self, fixed: &Fixed) -> Result<usize, Refusal> {
+    fn free_slot(&mut self) -> Result<usize, Refusal> {
         if let Some(slot) = self.free.pop() {
             return Ok(slot);
         }
-        if self.slots.len() >= fixed.spec.max_slabs {
+        if self.slots.len() >= self.spec.max_slabs {
             return Err(Refusal::Exhausted);
         }
-        self.grow(fixed).ok_or(Refusal::Exhausted)
+        self.grow().ok_or(Refusal::Exhausted)
     }
 
     /// One more slot; `None` when the system does not give the memory.
-    fn grow(&mut self, fixed: &Fixed) -> Option<usize> {
+    fn grow(&mut self) -> Option<usize> {
         self.slots.push(Slot {
-            slab: Arc::new(Slab::new(&fixed.layout)?),
+            slab: Arc::new(Slab::new(&self.layout)?),
             phase: Phase::Free,
-            commits: vec![None; fixed.parts()],
-            workers: vec![NOBODY; fixed.parts()],
+            commits: vec![None; self.parts()],
+            workers: vec![NOBODY; self.parts()],
         });
         Some(self.slots.len() - 1)
     }
 
     /// Marks a part as written; its slab is whole with the last one. Returns whether somebody may wait for that.
-    pub(super) fn commit(&mut self, fixed: &Fixed, ticket: Ticket, commit: Commit) -> bool {
+    pub(super) fn commit(&mut self, ticket: Ticket, commit: Commit) -> bool {
         self.lent -= 1;
         // After a stop, parts are cut short and nobody waits for them.
-        let whole = !self.stopped && self.mark_committed(fixed, ticket.slot, ticket.part, commit);
+        let whole = !self.stopped && self.mark_committed(ticket.slot, ticket.part, commit);
         whole || self.is_awaited()
     }
 
     /// Takes a part back unwritten; nobody claims again what a retired worker had. Returns whether somebody may wait for that.
-    pub(super) fn orphan(&mut self, fixed: &Fixed, ticket: Ticket) -> bool {
+    pub(super) fn orphan(&mut self, ticket: Ticket) -> bool {
         self.lent -= 1;
         let worker = self.slots[ticket.slot].workers[ticket.part];
         if !self.retired[worker] {
@@ -281,7 +282,7 @@ impl State {
             return self.is_awaited();
         }
         let empty = Commit::default();
-        let whole = !self.stopped && self.mark_committed(fixed, ticket.slot, ticket.part, empty);
+        let whole = !self.stopped && self.mark_committed(ticket.slot, ticket.part, empty);
         whole || self.is_awaited()
     }
 
@@ -291,27 +292,27 @@ impl State {
     }
 
     /// Lets `worker` fill no more parts; one that is out can still be committed. Returns whether parts stay empty.
-    pub(super) fn retire(&mut self, fixed: &Fixed, worker: usize) -> bool {
+    pub(super) fn retire(&mut self, worker: usize) -> bool {
         self.retired[worker] = true;
-        let own = fixed.spec.order == Order::ByWorker;
+        let own = self.spec.order == Order::ByWorker;
         if own {
             let unclaimed = self.laps[worker];
             for slot in 0..self.slots.len() {
                 if matches!(self.slots[slot].phase, Phase::Filling { seq, .. } if seq >= unclaimed)
                 {
-                    self.mark_committed(fixed, slot, worker, Commit::default());
+                    self.mark_committed(slot, worker, Commit::default());
                 }
             }
         }
         while let Some(i) = self.orphan_of(worker) {
             let Ticket { slot, part, .. } = self.orphans.swap_remove(i);
-            self.mark_committed(fixed, slot, part, Commit::default());
+            self.mark_committed(slot, part, Commit::default());
         }
         own
     }
 
     /// Returns whether the slab has become whole. A part counts once.
-    fn mark_committed(&mut self, fixed: &Fixed, index: usize, part: usize, commit: Commit) -> bool {
+    fn mark_committed(&mut self, index: usize, part: usize, commit: Commit) -> bool {
         let slot = &mut self.slots[index];
         let Phase::Filling { seq, committed } = &mut slot.phase else {
             return false;
@@ -321,15 +322,15 @@ impl State {
         }
         slot.commits[part] = Some(commit);
         *committed += 1;
-        if let Some(after) = fixed.spec.cut_after {
+        if let Some(after) = self.spec.cut_after {
             // Parts that nobody fills say nothing about who is slow.
             let commits = slot.commits.iter().flatten();
             let filled = commits.filter(|commit| commit.steps > 0);
             if filled.count() >= after {
-                fixed.cut_before(*seq + 1);
+                self.cut.fetch_max(*seq + 1, Ordering::Relaxed);
             }
         }
-        if *committed < fixed.parts() {
+        if *committed < slot.commits.len() {
             return false;
         }
         slot.phase = Phase::Ready { seq: *seq };
@@ -355,8 +356,8 @@ impl State {
     }
 
     /// Takes a slab back from the consumer. Returns whether a worker may wait for that.
-    pub(super) fn release(&mut self, fixed: &Fixed, slot: usize) -> bool {
-        let lacking = self.free.is_empty() && self.slots.len() >= fixed.spec.max_slabs;
+    pub(super) fn release(&mut self, slot: usize) -> bool {
+        let lacking = self.free.is_empty() && self.slots.len() >= self.spec.max_slabs;
         self.slots[slot].phase = Phase::Free;
         self.free.push(slot);
         lacking
@@ -364,33 +365,27 @@ impl State {
 
     /// Sees to it that there is a slab that can become whole, so that the consumer learns of it when there is no memory, and
     /// workers need not say so. Fails when nothing can until a batch is dropped.
-    pub(super) fn make_room(&mut self, fixed: &Fixed) -> Result<(), SlabError> {
+    pub(super) fn make_room(&mut self) -> Result<(), SlabError> {
         let leased = |slot: &Slot| slot.phase == Phase::Leased;
         if self.stopped || self.is_over() || !self.slots.iter().all(leased) {
             return Ok(());
         }
-        let slot = self.free_slot(fixed).map_err(|_| self.exhausted(fixed))?;
+        let slot = self.free_slot().map_err(|_| self.exhausted())?;
         self.free.push(slot);
         Ok(())
     }
 
     #[cold]
-    pub(super) fn exhausted(&self, fixed: &Fixed) -> SlabError {
-        let (slabs, bytes) = (self.slots.len(), fixed.layout.bytes);
-        if slabs < fixed.spec.max_slabs {
-            let frames = fixed.layout.frames();
+    pub(super) fn exhausted(&self) -> SlabError {
+        let (slabs, bytes) = (self.slots.len(), self.layout.bytes);
+        if slabs < self.spec.max_slabs {
+            let frames = self.layout.frames();
             return SlabError::NoMemory { frames, bytes };
         }
         SlabError::Exhausted { slabs, bytes }
     }
-}
 
-impl Fixed {
     fn parts(&self) -> usize {
         self.layout.parts.len()
-    }
-
-    fn cut_before(&self, seq: u64) {
-        self.cut.0.fetch_max(seq, Ordering::Relaxed);
     }
 }

@@ -1,45 +1,48 @@
-//! Where threads wait for something to change under a lock.
+//! Waiting for a change of what a lock guards.
 
 use std::sync::PoisonError;
-// Only who spins looks at it, and models leave spinning out.
-use std::sync::atomic::AtomicU32 as RingCount;
+// Only spinning threads look at it, and models leave spinning out.
+use std::sync::atomic::AtomicU32 as WakeCount;
 use std::time::{Duration, Instant};
 
-use crate::sync::{AtomicU32, Condvar, Habit, Mutex, MutexGuard, Ordering, spin_until};
+use crossbeam_utils::CachePadded;
 
-/// Wakes the threads that wait for a change of what a lock guards: those that still look for one at the cost of a
-/// counter, those that sleep by a system call.
+use crate::spin::AdaptiveSpin;
+use crate::sync::{AtomicU32, Condvar, Mutex, MutexGuard, Ordering};
+
+/// The threads that wait for a change of what a lock guards. Waking those that spin costs a counter, those that sleep a
+/// system call.
 #[derive(Debug)]
-pub(crate) struct Bell {
-    /// Counts the rings, so that waiting threads can look for one without taking the lock.
-    rings: Apart<RingCount>,
+pub(crate) struct WaitQueue {
+    /// Calls of [`wake_all`](Self::wake_all), so that spinning threads need not take the lock.
+    wakes: CachePadded<WakeCount>,
     /// Threads asleep; written under the lock only.
     asleep: AtomicU32,
     condvar: Condvar,
-    habit: Habit,
+    spin: AdaptiveSpin,
 }
 
-impl Bell {
+impl WaitQueue {
     pub(crate) fn new() -> Self {
         Self {
-            rings: Apart(RingCount::new(0)),
+            wakes: CachePadded::new(WakeCount::new(0)),
             asleep: AtomicU32::new(0),
             condvar: Condvar::new(),
-            habit: Habit::new(),
+            spin: AdaptiveSpin::new(),
         }
     }
 
-    /// Wakes all who wait; to be called after the lock was released, so that they find it free. Whoever went to sleep
-    /// without having seen the change did so under the lock, before it was made.
-    pub(crate) fn ring(&self) {
-        self.rings.0.fetch_add(1, Ordering::Release);
+    /// Wakes all threads that wait. To be called after the lock was released, so that they find it free: a thread that fell
+    /// asleep without having seen the change did so under the lock, before the change.
+    pub(crate) fn wake_all(&self) {
+        self.wakes.fetch_add(1, Ordering::Release);
         if self.asleep.load(Ordering::Relaxed) > 0 {
             self.condvar.notify_all();
         }
     }
 
-    /// Waits until `attempt` gives something: looking for a ring at first, then asleep. Every change that could make it
-    /// succeed must ring.
+    /// Waits until `attempt` gives something: spins at first, then sleeps. Every change that could make it succeed must
+    /// [wake](Self::wake_all).
     pub(crate) fn wait<T, R>(
         &self,
         lock: &Mutex<T>,
@@ -52,22 +55,23 @@ impl Bell {
         }
     }
 
-    /// As [`wait`](Self::wait), but sleeps no longer than `timeout`, if there is one: `None` when nothing came of it.
+    /// As [`wait`](Self::wait), but sleeps no longer than `timeout`, if there is one: `None` when `attempt` gave nothing by
+    /// then.
     pub(crate) fn wait_within<T, R>(
         &self,
         lock: &Mutex<T>,
         timeout: Option<Duration>,
         mut attempt: impl FnMut(&mut T) -> Option<R>,
     ) -> Option<R> {
-        let mut seen = self.rings.0.load(Ordering::Acquire);
+        let mut seen = self.wakes.load(Ordering::Acquire);
         if let Some(out) = attempt(&mut locked(lock)) {
             return Some(out);
         }
-        let waiting = self.habit.begin();
-        while waiting.is_short() && spin_until(|| self.rings.0.load(Ordering::Acquire) != seen) {
-            seen = self.rings.0.load(Ordering::Acquire);
+        let waiting = self.spin.begin();
+        while waiting.spin_until(|| self.wakes.load(Ordering::Acquire) != seen) {
+            seen = self.wakes.load(Ordering::Acquire);
             if let Some(out) = attempt(&mut locked(lock)) {
-                self.habit.end(&waiting);
+                self.spin.end(&waiting);
                 return Some(out);
             }
         }
@@ -95,7 +99,7 @@ impl Bell {
             self.asleep.fetch_sub(1, Ordering::Relaxed);
         };
         drop(guard);
-        self.habit.end(&waiting);
+        self.spin.end(&waiting);
         out
     }
 }
@@ -104,8 +108,3 @@ impl Bell {
 pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// On cache lines of its own: who looks at one word again and again does not slow down who writes its neighbours.
-#[derive(Debug)]
-#[repr(align(128))]
-pub(crate) struct Apart<T>(pub(crate) T);

@@ -1,0 +1,98 @@
+//! Spinning for a moment before a thread sleeps.
+
+#[cfg(not(any(loom, shuttle)))]
+use std::time::{Duration, Instant};
+
+#[cfg(not(any(loom, shuttle)))]
+use crate::sync::{AtomicU32, Ordering};
+
+/// Decides whether the next wait spins before it sleeps, by the length of the last one: a thread that waits long leaves
+/// its core to those that it waits for.
+///
+/// To wake a sleeping thread costs a futex round trip (about 15 µs), to reach a spinning one well under one. Models leave
+/// spinning out: it adds states and nothing that they could find.
+#[derive(Debug)]
+pub(crate) struct AdaptiveSpin {
+    #[cfg(not(any(loom, shuttle)))]
+    last_micros: AtomicU32,
+}
+
+/// A wait that has begun.
+pub(crate) struct Waiting {
+    #[cfg(not(any(loom, shuttle)))]
+    since: Instant,
+    spins: bool,
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl AdaptiveSpin {
+    /// Some futex round trips: a wait is not long because the thread slept and had to be woken.
+    const LONG_MICROS: u32 = 100;
+
+    pub(crate) fn new() -> Self {
+        Self {
+            last_micros: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn begin(&self) -> Waiting {
+        Waiting {
+            since: Instant::now(),
+            spins: self.last_micros.load(Ordering::Relaxed) < Self::LONG_MICROS,
+        }
+    }
+
+    pub(crate) fn end(&self, waiting: &Waiting) {
+        let micros = waiting.since.elapsed().as_micros();
+        self.last_micros
+            .store(micros.min(u128::from(u32::MAX)) as u32, Ordering::Relaxed);
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+impl AdaptiveSpin {
+    pub(crate) fn new() -> Self {
+        Self {}
+    }
+
+    pub(crate) fn begin(&self) -> Waiting {
+        Waiting { spins: false }
+    }
+
+    pub(crate) fn end(&self, _: &Waiting) {}
+}
+
+impl Waiting {
+    /// Spins until `changed`, for some microseconds at most; returns whether it has. Returns at once after a long wait.
+    ///
+    /// The limit is a time, since one round takes some processors far longer than others. A few yields follow: where
+    /// workers outnumber cores, a thread that spins may keep the very thread from running that it waits for.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn spin_until(&self, mut changed: impl FnMut() -> bool) -> bool {
+        const SPINNING: Duration = Duration::from_micros(5);
+        if !self.spins {
+            return false;
+        }
+        let start = Instant::now();
+        while start.elapsed() < SPINNING {
+            for _ in 0..16 {
+                if changed() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        for _ in 0..30 {
+            if changed() {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
+    }
+
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn spin_until(&self, _: impl FnMut() -> bool) -> bool {
+        self.spins
+    }
+}
