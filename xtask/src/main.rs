@@ -1,4 +1,4 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `faults`, `models`, `sanitize`, `tidy`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `faults`, `figures`, `models`, `sanitize`, `tidy`.
 //!
 //! What continuous integration runs is what a developer runs: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -7,17 +7,19 @@ mod bench;
 mod cargo;
 mod counts;
 mod faults;
+mod figures;
 mod models;
 mod package;
 mod process;
 mod python;
 mod report;
 mod sanitize;
+mod scan;
 mod suite;
 mod tidy;
 mod workspace;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -93,8 +95,13 @@ enum Task {
         #[arg(value_enum)]
         tool: Option<Sanitizer>,
     },
-    /// Checks the rules of the tree: file sizes, `unsafe`, arrows between crates, the one loop
+    /// Checks the rules of the tree: sizes of files and functions, `unsafe`, arrows between crates and rooms, the one loop
     Tidy,
+    /// Prints how long files and functions are and how much of them is prose, per crate and for the Python package
+    Figures {
+        /// Another tree than this one
+        path: Option<PathBuf>,
+    },
     /// Makes the Python environment of the tests if need be and prints the path of its interpreter
     Python,
 }
@@ -135,6 +142,7 @@ fn perform(task: Task) -> Result<bool> {
         Task::Models => models::run(&Workspace::load(&root)?),
         Task::Sanitize { tool } => sanitize::run(&Workspace::load(&root)?, tool),
         Task::Tidy => tidy::run(&Workspace::load(&root)?),
+        Task::Figures { path } => figures::run(&path.unwrap_or(root)),
         Task::Python => {
             let python = python::environment(&root)?;
             println!("{}", python.display());

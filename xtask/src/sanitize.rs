@@ -261,6 +261,7 @@ mod tests {
                     "windrow-slab",
                     vec![target("compile_fail"), target("loom"), target("ring")],
                 ),
+                package("windrow-store", vec![target("loom"), target("store")]),
             ],
         };
         let expected = [
@@ -273,10 +274,14 @@ mod tests {
             "windrow-slab",
             "--test",
             "ring",
+            "--package",
+            "windrow-store",
+            "--test",
+            "store",
         ];
         assert_eq!(targets(&workspace).expect("both are there"), expected);
         workspace.packages.pop();
         let error = targets(&workspace).expect_err("one is gone");
-        assert!(error.to_string().contains("windrow-slab"));
+        assert!(error.to_string().contains("windrow-store"));
     }
 }

@@ -1,10 +1,11 @@
-//! The rules of the tree that no lint knows: sizes of files, where `unsafe` may stand, which crate may know which, and
-//! that there is one loop.
+//! The rules of the tree that no lint knows: sizes of files and functions, where `unsafe` may stand, which crate and which
+//! room of the engine may know which, and that there is one loop.
 
 mod arrows;
-mod code;
 mod engine;
 mod files;
+mod functions;
+mod rooms;
 
 use std::{
     fs,
@@ -18,13 +19,19 @@ use crate::{
     workspace::Workspace,
 };
 
-/// One file of Rust, as the rules see it.
+pub(crate) use files::is_test;
+pub(crate) use rooms::graph;
+
+/// One file of Rust or Python, as the rules see it.
 #[derive(Debug)]
-struct Source {
+pub(crate) struct Source {
     /// Relative to the root, with forward slashes.
-    path: String,
-    text: String,
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
+
+/// The folder of the Python package.
+pub(crate) const PYTHON: &str = "python/windrow";
 
 /// What the rules found.
 #[derive(Debug, Default)]
@@ -61,8 +68,10 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     let sources = read(workspace)?;
     let mut findings = Findings::default();
     files::check(&sources, &mut findings);
+    functions::check(&sources, &mut findings);
     files::check_roots(workspace, &sources, &mut findings);
     arrows::check(workspace, &mut findings);
+    rooms::check(&sources, &mut findings);
     engine::check(&sources, &mut findings);
 
     findings
@@ -80,11 +89,29 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     })
 }
 
-/// Every `.rs` file of every package.
+/// Every `.rs` file of every package, and every `.py` file of the Python package.
 fn read(workspace: &Workspace) -> Result<Vec<Source>> {
+    let mut folders: Vec<_> = workspace
+        .packages
+        .iter()
+        .map(|package| (package.folder.clone(), ".rs"))
+        .collect();
+    folders.push((workspace.root.join(PYTHON), ".py"));
+    let mut sources = Vec::new();
+    for (folder, extension) in folders {
+        sources.extend(below(&workspace.root, &folder, extension)?);
+    }
+    Ok(sources)
+}
+
+/// The files below `folder` whose names end so, in order; none when there is no such folder.
+///
+/// # Errors
+/// When the folder or a file cannot be read.
+pub(crate) fn below(root: &Path, folder: &Path, extension: &str) -> Result<Vec<Source>> {
     let mut paths = Vec::new();
-    for package in &workspace.packages {
-        collect(&package.folder, &mut paths)?;
+    if folder.is_dir() {
+        collect(folder, extension, &mut paths)?;
     }
     paths.sort();
     paths
@@ -93,14 +120,14 @@ fn read(workspace: &Workspace) -> Result<Vec<Source>> {
             let text = fs::read_to_string(&path)
                 .with_context(|| format!("failed to read {}", path.display()))?;
             Ok(Source {
-                path: relative(&workspace.root, &path),
+                path: relative(root, &path),
                 text,
             })
         })
         .collect()
 }
 
-fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
+fn collect(folder: &Path, extension: &str, paths: &mut Vec<PathBuf>) -> Result<()> {
     for entry in
         fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?
     {
@@ -110,9 +137,9 @@ fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
             if name != "target" && !name.starts_with('.') {
-                collect(&path, paths)?;
+                collect(&path, extension, paths)?;
             }
-        } else if name.ends_with(".rs") {
+        } else if name.ends_with(extension) {
             paths.push(path);
         }
     }

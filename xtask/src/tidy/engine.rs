@@ -1,6 +1,7 @@
 //! The two rules that keep the engine one engine.
 
-use super::{Findings, Source, code};
+use super::{Findings, Source};
+use crate::scan::rust as code;
 
 const FOLDER: &str = "crates/windrow-collect/src/";
 

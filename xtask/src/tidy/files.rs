@@ -1,7 +1,10 @@
 //! Sizes of files, and where `unsafe` may stand.
 
-use super::{Findings, Source, code, relative};
-use crate::workspace::{Kind, Workspace};
+use super::{Findings, Source, relative};
+use crate::{
+    scan::rust as code,
+    workspace::{Kind, Workspace},
+};
 
 /// A file of more lines deserves a second look; unit tests at its end are not counted.
 const LONG: usize = 500;
@@ -34,7 +37,7 @@ pub(super) fn check(sources: &[Source], findings: &mut Findings) {
                 findings.warning(text)
             }
         }
-        if !may_be_unsafe(&source.path) {
+        if source.path.ends_with(".rs") && !may_be_unsafe(&source.path) {
             for line in code::lines_with(&code::blank(&source.text), "unsafe") {
                 findings.problem(format!(
                     "{}:{line}: `unsafe` outside of the crates that may contain it",
@@ -66,9 +69,10 @@ fn may_be_unsafe(path: &str) -> bool {
     UNSAFE.iter().any(|folder| path.starts_with(folder))
 }
 
-fn is_test(path: &str) -> bool {
+/// Whether a file holds nothing but tests.
+pub(crate) fn is_test(path: &str) -> bool {
     path.split('/')
-        .any(|part| matches!(part, "tests" | "tests.rs"))
+        .any(|part| matches!(part, "tests" | "tests.rs") || part.ends_with("_tests.rs"))
 }
 
 #[cfg(test)]

@@ -109,11 +109,11 @@ fn start_of_word(text: &str) -> usize {
         .map_or(text.len(), |(at, _)| at)
 }
 
-fn line_of(text: &str, at: usize) -> usize {
+pub(crate) fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-fn is_of_word(letter: char) -> bool {
+pub(crate) fn is_of_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
