@@ -13,6 +13,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use memmap2::MmapMut;
 use windrow::replay::Sampler;
 use windrow::{
     Collector, Head, LazyTensorStorage, NetworkPolicy, PrioritizedSampler, RandomSampler,
@@ -120,17 +121,20 @@ fn prioritized() {
     );
 }
 
-/// 64 batches in turn, more than a core keeps in caches of its own, so that both sides fetch what they write.
+/// 64 batches in turn, more than a core keeps in caches of its own, into as many rows of memory of one kind on either side,
+/// so that both fetch what they read and write.
 fn extend() {
     const PARTS: usize = 64;
+    const TURNS: usize = CAPACITY / WRITE;
     let buffer = full(RandomSampler::new());
     let frames = transitions(PARTS * WRITE);
     let parts: Vec<TensorDict> = (0..PARTS)
         .map(|part| frames.narrow(0, part * WRITE, WRITE).unwrap())
         .collect();
     let bytes: usize = parts[0].leaves().map(|(_, leaf)| leaf.byte_len()).sum();
-    let source = vec![7u8; bytes * PARTS];
-    let mut copied = vec![1u8; bytes * (CAPACITY / WRITE)];
+    // Each batch begins at the start of a cache line, as each column does.
+    let stride = bytes.next_multiple_of(64);
+    let (source, mut copied) = (pages(stride * PARTS), pages(stride * TURNS));
     let (mut ours, mut theirs) = (0, 0);
     timing::ratio(
         "extend_1000",
@@ -140,13 +144,24 @@ fn extend() {
             buffer.extend(&parts[ours]).unwrap().len() as u64
         },
         &mut || {
-            theirs = (theirs + 1) % (CAPACITY / WRITE);
-            let from = theirs % PARTS * bytes;
-            copied[theirs * bytes..][..bytes].copy_from_slice(black_box(&source[from..][..bytes]));
+            theirs = (theirs + 1) % TURNS;
+            let from = theirs % PARTS * stride;
+            let from = black_box(&source[from..][..bytes]);
+            copied[theirs * stride..][..bytes].copy_from_slice(from);
             black_box(&copied);
             WRITE as u64
         },
     );
+}
+
+/// Memory as a store has it: in large pages where the system gives them, and written once. On the heap, size, alignment
+/// and kind of the pages would depend on what was allocated before, and with them the speed of a copy.
+fn pages(bytes: usize) -> MmapMut {
+    let mut memory = MmapMut::map_anon(bytes).unwrap();
+    #[cfg(target_os = "linux")]
+    let _ = memory.advise(memmap2::Advice::HugePage);
+    memory.fill(7);
+    memory
 }
 
 /// Sampling while a collector with the network writes to the same buffer, beside sampling alone. What of that is the price
