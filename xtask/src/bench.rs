@@ -24,7 +24,7 @@ const PYTHON_PROGRAM: &str = "python/benches/ratios.py";
 /// Those that time a Python library beside windrow.
 const WITH_PYTHON: [&str; 1] = ["replay"];
 
-/// What to run and how often.
+/// Which benchmark to run, and how often.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) name: String,
@@ -89,7 +89,7 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
     Ok(!request.check || judge(&figures))
 }
 
-/// What a benchmark needs of Python; the package itself is built as it is released.
+/// The Python environment of a benchmark, with the package in its release build if the benchmark needs it.
 fn interpreter(root: &Path, name: &str) -> Result<Option<PathBuf>> {
     if name != PYTHON && !WITH_PYTHON.contains(&name) {
         return Ok(None);

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::process;
 
-/// Package that builds on a learning framework and is therefore left out unless asked for.
+/// The package that builds on a learning framework: built on request only.
 pub(crate) const EXAMPLES: &str = "windrow-examples";
 
 /// Cargo of the toolchain in use, run in `root`.
@@ -35,7 +35,7 @@ pub(crate) fn has_nextest(root: &Path) -> bool {
     process::succeeds(command(root).args(["nextest", "--version"]))
 }
 
-/// `RUSTFLAGS` with `flags` put behind what is already there.
+/// The present `RUSTFLAGS`, followed by `flags`.
 pub(crate) fn rustflags(flags: &str) -> String {
     match env::var("RUSTFLAGS") {
         Ok(present) if !present.trim().is_empty() => format!("{present} {flags}"),
@@ -57,8 +57,8 @@ pub(crate) fn demo(root: &Path, arguments: &[String]) -> Result<bool> {
     Ok(status.success())
 }
 
-/// Drops what the surrounding `cargo run` said about this package: build scripts that watch these variables would be
-/// run again for nothing.
+/// Drops the variables that the surrounding `cargo run` has set for this package: build scripts that watch them would run
+/// again for nothing.
 fn clean(mut command: Command, root: &Path) -> Command {
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();

@@ -1,4 +1,4 @@
-//! How many tests passed, failed and were skipped, read from what the runners print.
+//! Numbers of tests that passed, failed and were skipped, read from the output of the runners.
 
 use std::{fmt, iter::Sum, ops::Add};
 
@@ -110,7 +110,7 @@ fn without_colours(text: &str) -> String {
     plain
 }
 
-/// `text` without what stands between parentheses.
+/// `text` without parentheses and their content.
 fn without_parentheses(text: &str) -> String {
     let mut depth = 0_usize;
     let mut plain = String::with_capacity(text.len());

@@ -11,7 +11,7 @@ use crate::{
     process::{self, Show},
 };
 
-/// What goes wrong.
+/// The fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Fault {
     /// A process is killed that writes a replay buffer on disk, and checkpoints of it

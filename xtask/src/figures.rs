@@ -1,6 +1,6 @@
-//! The figures of a tree: how long its files and functions are, how much they take, how much of them is prose.
+//! The figures of a tree: lengths of files and functions, numbers of parameters, share of comments and documentation.
 //!
-//! Tests are left out. They are computed from the files alone, so that one command compares two trees.
+//! They are computed from the files alone, so that one command measures any tree. Tests are not counted.
 
 use std::{fs, path::Path};
 
@@ -14,7 +14,7 @@ use crate::{
     tidy::{self, Source},
 };
 
-/// Whose circles of modules are looked for.
+/// The crate whose circles of modules are printed.
 const ENGINE: &str = "crates/windrow-collect/src/";
 
 /// A longer function deserves a second look.

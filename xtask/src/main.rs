@@ -1,6 +1,6 @@
 //! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `faults`, `figures`, `models`, `sanitize`, `tidy`.
 //!
-//! What continuous integration runs is what a developer runs: `.ci/run` only calls `cargo xtask test`.
+//! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -74,9 +74,9 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Makes things go wrong at random moments, many times over, and looks at what is left
+    /// Injects a fault at random moments, many times over, and checks the result
     Faults {
-        /// What goes wrong
+        /// The fault
         #[arg(value_enum)]
         fault: Fault,
         /// How many times
@@ -89,7 +89,7 @@ enum Task {
     Models,
     /// Looks for undefined behaviour and leaks in the crates that contain `unsafe`
     ///
-    /// A tool that is not installed is left out, and a line says so; it is an error when nothing could run.
+    /// Skips a tool that is not installed, and says so; fails when no tool could run.
     Sanitize {
         /// One tool only
         #[arg(value_enum)]

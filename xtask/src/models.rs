@@ -1,4 +1,4 @@
-//! The models of who may do what when: loom looks at every interleaving of a lock or two, shuttle at many of whole
+//! Models of concurrency: loom explores every interleaving around a lock or two, shuttle many interleavings of whole
 //! collectors.
 
 use std::env;
@@ -29,7 +29,7 @@ const PREEMPTIONS: (&str, &str) = ("LOOM_MAX_PREEMPTIONS", "3");
 /// Runs the models alone; `true` when all passed.
 ///
 /// # Errors
-/// Never; what goes wrong is part of the report.
+/// Never; failures are part of the report.
 pub(crate) fn run(workspace: &Workspace) -> Result<bool> {
     let mut report = Report::default();
     add_to(&mut report, workspace);

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 /// It is the last resort: nextest and pytest have limits of their own, which are much shorter and say which test it was.
 const LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
 
-/// How long to wait for the output of what a program that has ended left behind.
+/// How long to wait for the output of processes that an ended program has left running.
 const LEFT_BEHIND: Duration = Duration::from_secs(5);
 
 /// How often to look whether a program has ended.
@@ -31,7 +31,7 @@ pub(crate) enum Show {
     Only(fn(&str) -> bool),
 }
 
-/// What became of a program.
+/// The end of a program: its status and its output.
 #[derive(Debug)]
 pub(crate) struct Finished {
     /// Whether it ended with status zero.
@@ -42,10 +42,10 @@ pub(crate) struct Finished {
     pub(crate) lines: Vec<String>,
 }
 
-/// Runs `command` to its end. One that hangs is ended after [`LIMIT`], with all that it has started, and has failed.
+/// Runs `command` to its end. Ends a program that hangs after [`LIMIT`], with all that it has started: it has failed.
 ///
 /// # Errors
-/// When the program cannot be started; that it failed is told by [`Finished::success`].
+/// When the program cannot be started; [`Finished::success`] says whether it succeeded.
 pub(crate) fn run(command: &mut Command, show: Show) -> Result<Finished> {
     run_within(LIMIT, command, show)
 }
@@ -117,8 +117,8 @@ impl Show {
     }
 }
 
-/// Ends `child` and what it has started, as far as the system tells what that is. Not its process group: runners give tests
-/// groups of their own, which would spare the very test that hangs.
+/// Ends `child` and its descendants, as far as the system lists them. Not its process group: runners give tests groups of
+/// their own, which would spare the very test that hangs.
 fn end(child: &mut Child) {
     let below = descendants(child.id(), &processes());
     // The program first, or it would go on with the next test.
@@ -134,7 +134,7 @@ fn end(child: &mut Child) {
     }
 }
 
-/// All processes and their parents: what the system shows as files, or else what `ps` says; none where there is neither.
+/// All processes and their parents: from /proc, or else from `ps`; none without either.
 fn processes() -> Vec<(u32, u32)> {
     let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
     let found: Vec<_> = folders
@@ -219,7 +219,7 @@ mod tests {
     use super::{Show, descendants, parent, run, run_within, succeeds};
 
     const SOON: Duration = Duration::from_millis(300);
-    /// Of what would otherwise take an hour.
+    /// Of a program that would otherwise take an hour.
     const BY_FAR: Duration = Duration::from_secs(600);
 
     fn shell(script: &str) -> Command {
@@ -238,7 +238,7 @@ mod tests {
         assert!(!finished.success);
         assert!(finished.status.contains("not done after 300ms"));
         assert_eq!(finished.lines[0], "begun");
-        // Whoever takes in orphans may not have done so yet.
+        // The system may not have reaped the orphans yet.
         let started = format!("/proc/{}/stat", finished.lines[1]);
         let stat = fs::read_to_string(started).unwrap_or_default();
         assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");

@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn only_an_environment_with_the_right_stamp_is_finished() {
         let folder = env::temp_dir().join(format!("windrow-xtask-stamp-{}", process::id()));
-        // One that was killed may have left it, and had the same number.
+        // A killed run with the same process id may have left it.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder");
         assert!(!is_finished(&folder, "numpy==1"));

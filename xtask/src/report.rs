@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::counts::Counts;
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// A check without tests of its own passed.
@@ -18,7 +18,7 @@ pub(crate) enum Verdict {
     Tested(Counts),
     /// The check failed, or a test did; the text says why.
     Failed(Option<Counts>, String),
-    /// Could not be tried because of something else; the text says what.
+    /// Could not be tried; the text says why.
     NotRun(String),
 }
 
@@ -29,7 +29,7 @@ struct Step {
     time: Duration,
 }
 
-/// Collects what the steps of a run did.
+/// Collects the results of the steps of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     steps: Vec<Step>,

@@ -18,7 +18,7 @@ use crate::{
 /// Crates that contain `unsafe`.
 const PACKAGES: [&str; 3] = ["windrow-tensordict", "windrow-slab", "windrow-store"];
 
-/// Part of the name of tests that run the compiler, which is not what is examined.
+/// Part of the name of tests that run the compiler, which is not examined.
 const COMPILER: &str = "compile_fail";
 
 /// Cases of a property test: each costs up to a hundred times more than usual.
@@ -70,7 +70,7 @@ impl Sanitizer {
         }
     }
 
-    /// What this machine lacks to run the tool.
+    /// The missing program or component without which the tool cannot run.
     fn missing(self, workspace: &Workspace) -> Option<&'static str> {
         let root = &workspace.root;
         match self {
@@ -113,7 +113,7 @@ fn asan(workspace: &Workspace) -> Result<Verdict> {
         "RUSTFLAGS",
         cargo::rustflags("-Zsanitizer=address --cap-lints=warn"),
     );
-    // Some tests ask for more memory than there is, and are to be told so as they would be without the sanitizer.
+    // Some tests ask for too much memory, and expect the same error as without the sanitizer.
     command.env(
         "ASAN_OPTIONS",
         "detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1",

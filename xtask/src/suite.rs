@@ -59,7 +59,7 @@ const COMPARISONS: [Comparison; 4] = [
 /// Runs all steps; `true` when nothing failed. `examples`: clippy reads `windrow-examples` too.
 ///
 /// # Errors
-/// Never; what goes wrong is part of the report.
+/// Never; failures are part of the report.
 pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
     let mut report = Report::default();
     let workspace = match Workspace::load(root) {
@@ -178,7 +178,7 @@ fn compare(
     ]);
     command.args(["--", "--nocapture"]);
     if comparison.python {
-        // Without an interpreter they would fail, and are left out of ordinary runs.
+        // They need an interpreter, so ordinary runs skip them.
         command.arg("--include-ignored");
     }
     if let Some(python) = python {

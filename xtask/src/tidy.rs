@@ -33,7 +33,7 @@ pub(crate) struct Source {
 /// The folder of the Python package.
 pub(crate) const PYTHON: &str = "python/windrow";
 
-/// What the rules found.
+/// Broken rules, and warnings.
 #[derive(Debug, Default)]
 struct Findings {
     problems: Vec<String>,
@@ -53,7 +53,7 @@ impl Findings {
 /// Checks the rules alone; `true` when none is broken.
 ///
 /// # Errors
-/// Never; what goes wrong is part of the report.
+/// Never; failures are part of the report.
 pub(crate) fn run(workspace: &Workspace) -> Result<bool> {
     let mut report = Report::default();
     report.step("tidy", || verdict(workspace));
@@ -104,7 +104,7 @@ fn read(workspace: &Workspace) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-/// The files below `folder` whose names end so, in order; none when there is no such folder.
+/// The files below `folder` with this extension, in order; none when the folder does not exist.
 ///
 /// # Errors
 /// When the folder or a file cannot be read.

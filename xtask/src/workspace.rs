@@ -37,7 +37,7 @@ pub(crate) struct Target {
     pub(crate) source: PathBuf,
 }
 
-/// What a target is.
+/// The kind of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Library,
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
 }
 
 impl Workspace {
-    /// Asks cargo what belongs to the workspace at `root`.
+    /// Asks cargo for the packages of the workspace at `root`.
     ///
     /// # Errors
     /// When a manifest cannot be read, in cargo's words.

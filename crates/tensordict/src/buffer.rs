@@ -1,4 +1,4 @@
-//! Heap memory, as tensors own it and whoever lays out memory by hand.
+//! Heap memory of tensors, slabs and stores.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -8,8 +8,7 @@ use crate::{DType, Result};
 
 /// A block of heap memory, aligned to [`ALIGN`](Self::ALIGN) and freed on drop.
 ///
-/// It hands out nothing but its address and never reads its own bytes. Its owner decides who may read or write which of
-/// them.
+/// It hands out its address and never reads its own bytes. The owner decides who may read or write which of them.
 #[derive(Debug)]
 pub struct HeapBuffer {
     ptr: NonNull<u8>,

@@ -1,4 +1,4 @@
-//! Everything that can go wrong with a tensor, a dict or a file of them.
+//! Errors of tensors, of dicts and of their files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::{DType, NestedKey};
 /// Result of this crate's fallible operations.
 pub type Result<T, E = TensorError> = std::result::Result<T, E>;
 
-/// Why an operation on a tensor, a dict or a file was refused.
+/// The reason why an operation on a tensor, a dict or a file failed.
 ///
 /// Errors that arise inside a dict or a file come wrapped in [`TensorError::At`] or
 /// [`TensorError::File`], which say where; [`TensorError::root`] takes the wrapping off.
@@ -68,7 +68,7 @@ pub enum TensorError {
         strides: Vec<isize>,
     },
 
-    /// The memory may be seen or owned by someone else, so it cannot be written.
+    /// Another tensor may see the memory, so it cannot be written.
     #[error(
         "memory of tensor {shape:?} is shared or borrowed and cannot be written, call detach() first"
     )]
@@ -82,7 +82,7 @@ pub enum TensorError {
     Dim {
         /// The dimension asked for.
         dim: usize,
-        /// Number of dimensions there are.
+        /// Number of dimensions of the tensor.
         ndim: usize,
     },
 
@@ -157,7 +157,7 @@ pub enum TensorError {
     Nothing {
         /// The operation.
         op: &'static str,
-        /// What it needs.
+        /// The kind of item that it needs.
         what: &'static str,
     },
 
@@ -241,17 +241,17 @@ pub enum TensorError {
         index: usize,
     },
 
-    /// A file holds elements of a type that no [`DType`] stands for.
+    /// A file holds elements of a type without a [`DType`].
     #[error("expected one of the supported dtypes, got {dtype}")]
     UnsupportedDType {
         /// The type as the file spells it.
         dtype: String,
     },
 
-    /// Bytes that are not a whole, valid safetensors file.
+    /// Bytes that are not a complete, valid safetensors file.
     #[error("not a valid safetensors file: {reason}")]
     Corrupt {
-        /// What is wrong.
+        /// The defect found.
         reason: String,
     },
 
@@ -260,7 +260,7 @@ pub enum TensorError {
     Io {
         /// The operation.
         op: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: std::io::Error,
     },
 
@@ -269,7 +269,7 @@ pub enum TensorError {
     At {
         /// Name of the entry.
         key: NestedKey,
-        /// What went wrong there.
+        /// The error there.
         error: Box<TensorError>,
     },
 
@@ -278,7 +278,7 @@ pub enum TensorError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// What went wrong there.
+        /// The error there.
         error: Box<TensorError>,
     },
 }
@@ -293,7 +293,7 @@ impl TensorError {
         }
     }
 
-    /// This error, said to have happened inside the entry `key`.
+    /// This error, with the entry `key` as its place.
     ///
     /// Wrapping twice joins the keys, so nested dicts add one name per level.
     #[must_use]
@@ -334,7 +334,7 @@ impl TensorError {
         }
     }
 
-    /// This error, said to have happened in the file at `path`.
+    /// This error, with the file at `path` as its place.
     #[must_use]
     pub fn in_file(self, path: impl Into<PathBuf>) -> TensorError {
         TensorError::File {

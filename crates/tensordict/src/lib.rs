@@ -1,7 +1,7 @@
-//! Named, nested tensors that share leading batch dimensions, over memory owned by anyone.
+//! Named, nested tensors that share leading batch dimensions, over memory of any owner.
 //!
 //! A [`Tensor`] is a strided, read-only view: dtype, shape, strides, and a counted reference to
-//! whoever owns the memory. Dropping the last view of a block gives it back to its owner, so a
+//! the memory's owner. Dropping the last view of a block gives it back to its owner, so a
 //! batch can be read where it was written, and [`Tensor::detach`] takes a copy that lasts. A
 //! [`TensorDict`] maps names to tensors and further dicts whose shapes all start with the same
 //! batch size, and indexes, reshapes, stacks and saves them together.
@@ -30,8 +30,8 @@
 //! ```
 //!
 //! Operations that only change how memory is seen return views; those that copy say so in their
-//! first line. Writing is possible only through [`Tensor::as_mut_slice`], and only where no one
-//! else can be looking.
+//! first line. Writing is possible only through [`Tensor::as_mut_slice`], and only while no other
+//! tensor shares the memory.
 
 #[cfg(target_endian = "big")]
 compile_error!("safetensors files are little-endian, and tensors are saved as they lie in memory");

@@ -1,4 +1,4 @@
-//! A strided, read-only view of memory that someone keeps alive.
+//! A strided, read-only view of memory that an owner keeps alive.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -27,13 +27,13 @@ mod ownership_tests;
 pub use read::Iter;
 pub(crate) use view::{chunk_len, split_ranges};
 
-/// Whoever keeps a tensor's memory alive; dropping the last clone gives the memory back.
+/// Keeps a tensor's memory alive; dropping the last clone gives the memory back.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
 /// A strided, read-only view of elements of one [`DType`].
 ///
 /// Cloning and viewing copy no elements: all share one [`Owner`]. The memory is a heap block
-/// aligned to 64 bytes when this crate made it, or whatever [`Tensor::from_raw`] was given.
+/// aligned to 64 bytes when this crate made it, or the memory given to [`Tensor::from_raw`].
 ///
 /// ```
 /// use tensordict::Tensor;
@@ -69,7 +69,7 @@ impl Clone for Tensor {
     }
 }
 
-// SAFETY: the elements are plain values; nobody writes them while a tensor sees them (contract of
+// SAFETY: the elements are plain values; no one writes them while a tensor sees them (contract of
 // `from_raw`, or proof of being the only holder in `as_mut_slice`), and the owner is itself `Send +
 // Sync`.
 unsafe impl Send for Tensor {}
@@ -86,7 +86,7 @@ impl Tensor {
     /// Until the last clone of `owner` held by this tensor, its clones and its views is dropped:
     /// - every element that `shape` and `strides` reach from `ptr` lies in one live allocation and
     ///   is initialised;
-    /// - nobody writes those elements, in this process or another;
+    /// - no one writes those elements, in this process or another;
     /// - `ptr` is aligned to `dtype.size()`, also when the shape is empty;
     /// - `bool` elements are bytes of 0 or 1;
     /// - `shape` and `strides` have equal lengths, and the product of the non-zero sizes and
@@ -151,13 +151,13 @@ impl Tensor {
 
     /// Address of the element whose index is zero along every dimension.
     ///
-    /// Reading through it is for the caller to justify; the memory lives as long as
+    /// The caller answers for reading through it; the memory lives as long as
     /// [`owner`](Tensor::owner).
     pub fn data_ptr(&self) -> NonNull<u8> {
         self.ptr
     }
 
-    /// Whoever keeps the memory alive.
+    /// The owner that keeps the memory alive.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }

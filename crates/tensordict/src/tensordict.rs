@@ -48,7 +48,7 @@ impl Batch {
     }
 }
 
-/// What a [`TensorDict`] holds under one name.
+/// The value of a [`TensorDict`] under one name.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Entry {
     /// A tensor whose shape starts with the dict's batch size.
@@ -235,7 +235,7 @@ impl TensorDict {
         }
     }
 
-    /// Names of the batch dimensions, outermost first; one for each, `None` where there is none.
+    /// Names of the batch dimensions, outermost first; `None` for one without a name.
     pub fn names(&self) -> &[Option<Arc<str>>] {
         &self.batch.names
     }
@@ -264,7 +264,7 @@ impl TensorDict {
         self.entries.len()
     }
 
-    /// Whether there is no entry at the top level.
+    /// Whether the top level has no entry.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -1,6 +1,6 @@
 use tensordict::{DType, NestedKey, Shape};
 
-/// What can go wrong between a layout, its memory and the rows lent out of it.
+/// Errors of a layout, its memory and the rows lent out of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SlabError {

@@ -5,7 +5,7 @@ use tensordict::{DType, Group, HeapBuffer, LeafSpec, NestedKey};
 use crate::SlabError;
 use crate::rows::{Block, Column, place};
 
-/// The columns of one record (one frame), by who writes them.
+/// The columns of one record (one frame), by writer.
 ///
 /// To these the layout adds what every record has: the flags `done`, `terminated` and `truncated` at the root and
 /// under `"next"`, and `("next", "reward")`.
@@ -13,9 +13,9 @@ use crate::rows::{Block, Column, place};
 pub struct RecordSpec {
     /// Written by the environment; delivered at the root and, for the observation that followed, under `"next"`.
     pub observation: Vec<LeafSpec>,
-    /// Written by the policy: the action, then its extra columns. What it writes in place of an observation or a flag at the
-    /// root is delivered there; an observation that it writes under `"next"` as well is state of its own, to which the
-    /// environment gives the first value, and the policy's column is delivered there too.
+    /// Written by the policy: the action, then its extra columns. One with the name of an observation, or of a flag at the
+    /// root, is delivered there in its place. One with the name of an observation under `"next"` as well is state of the
+    /// policy, to which the environment gives the first value, and is delivered in both places.
     pub policy: Vec<LeafSpec>,
     /// Observations that are delivered under `"next"` alone, such as rewards. One called `"reward"` is delivered in place of the
     /// engine's.

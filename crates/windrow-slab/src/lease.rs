@@ -1,4 +1,4 @@
-//! A whole slab, while it is being read.
+//! The right to read a complete slab.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Lease {
         self.seq
     }
 
-    /// What each part was committed with: fewer steps than it has room for when it was cut short.
+    /// The commit of each part; one that was cut short has fewer steps than room.
     #[must_use]
     pub fn commits(&self) -> &[Commit] {
         &self.commits
@@ -105,7 +105,7 @@ impl Lease {
     }
 
     /// All parts one after the other along time, `[frames]`: only where environments have no dimension of their own and
-    /// every part but the last is whole, so that the frames lie one behind the other. `None` elsewhere.
+    /// every part but the last has all its steps, so that the frames are contiguous. `None` otherwise.
     ///
     /// # Errors
     /// None that a well-made layout can cause; passed on from [`TensorDict::set`].
@@ -124,7 +124,7 @@ impl Lease {
     }
 
     /// All parts side by side, `[part, …, time]`: only where they have equally many steps, all of them written. `None`
-    /// elsewhere.
+    /// otherwise.
     ///
     /// # Errors
     /// As [`flat`](Self::flat).
@@ -215,7 +215,7 @@ impl Lease {
     }
 }
 
-/// Fills a slab that nobody holds with values that catch the eye, so that reading one row too many shows.
+/// Fills a free slab with conspicuous values, so that reading one row too many shows.
 #[cfg(debug_assertions)]
 fn poison(layout: &Layout, slab: &Slab) {
     use tensordict::DType;

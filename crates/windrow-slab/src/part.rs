@@ -13,8 +13,8 @@ use crate::{Rows, RowsMut};
 
 /// The exclusive right to write one part of a slab.
 ///
-/// [`commit`](Self::commit) hands it over to the consumer; dropping it instead gives it back unwritten, and nobody
-/// ever sees what was in it.
+/// [`commit`](Self::commit) hands it over to the consumer; dropping it instead gives it back unwritten, and no reader
+/// ever sees its content.
 ///
 /// A part cannot be written after it was committed:
 /// ```compile_fail,E0382
@@ -83,7 +83,7 @@ impl Part {
         self.ring.layout().shares.envs
     }
 
-    /// The observations of the first step, which the step loop only reads: they are carried in from before.
+    /// The observations of the first step: the cursor carries them in from the part before, the step loop only reads them.
     #[must_use]
     pub fn first_obs(&mut self) -> RowsMut<'_> {
         // SAFETY: this `Part` has all rows of its part to itself and is borrowed exclusively. Memory starts zeroed and is
@@ -129,7 +129,7 @@ impl Part {
     /// The observations of step `step`, which must have been written: those that followed the step before, or the first.
     #[must_use]
     pub fn obs(&self, step: usize) -> Option<Rows<'_>> {
-        // SAFETY: this `Part` has all rows of its part to itself and is borrowed, so nobody writes them meanwhile. Memory
+        // SAFETY: this `Part` has all rows of its part to itself and is borrowed, so no one writes them meanwhile. Memory
         // starts zeroed and is only written as what each column holds.
         (step < self.layout().steps).then(|| unsafe { Rows::new(&self.blocks().obs, step) })
     }
@@ -142,7 +142,7 @@ impl Part {
         &self.slab.parts[self.ticket.part]
     }
 
-    /// Whoever had this memory as a batch may have written into it; these columns have no other writer.
+    /// A holder of the batch before may have written into this memory, and these columns have no writer.
     fn clear_root_flags(&mut self) {
         let (steps, flags) = (self.steps, self.layout().columns.root_flags);
         for column in flags {
@@ -196,7 +196,7 @@ pub struct PartRows<'p> {
 // SAFETY: stands for the exclusive borrow of a `Part`, whose memory may be written from any one thread.
 unsafe impl Send for PartRows<'_> {}
 
-/// The places of one step, `[envs, *shape]` each, by who writes them.
+/// The rows of one step, `[envs, *shape]` each, by writer.
 #[derive(Debug)]
 pub struct Step<'a> {
     /// Observations that the policy acts on.
@@ -222,7 +222,7 @@ pub struct Step<'a> {
 }
 
 impl PartRows<'_> {
-    /// Whether the part is to be cut short here, because the consumer does not want to wait for the rest.
+    /// Whether to cut the part short here, because the consumer does not wait for the rest.
     #[inline(always)]
     #[must_use]
     pub fn is_cut(&self) -> bool {
@@ -287,7 +287,7 @@ impl PartRows<'_> {
     /// The `envs` elements from `row` on.
     ///
     /// # Safety
-    /// They belong to the part, and nobody else has them during `'a`.
+    /// They belong to the part, and no other reference to them exists during `'a`.
     #[inline(always)]
     unsafe fn slice<'a, T>(&self, column: NonNull<T>, row: usize) -> &'a mut [T] {
         // SAFETY: promised by the caller.

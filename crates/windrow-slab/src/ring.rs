@@ -1,4 +1,4 @@
-//! Who may write which slab, and who may read it. The protocol is told in the crate's README.
+//! Lends the parts of slabs to workers, and whole slabs to the consumer. The crate's README tells the protocol.
 
 mod state;
 
@@ -20,9 +20,9 @@ use state::{Refusal, SlabStates, Taken};
 /// Which part of which slab a worker gets when it asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Worker `w` fills part `w` of one slab after the other: rows do not depend on who was faster.
+    /// Worker `w` fills part `w` of one slab after the other: rows do not depend on which worker was faster.
     ByWorker,
-    /// Whoever asks next fills the next part.
+    /// The next worker that asks fills the next part.
     ByArrival,
 }
 
@@ -41,7 +41,7 @@ pub struct RingSpec {
     pub cut_after: Option<usize>,
 }
 
-/// What a part was committed with.
+/// How much of a part was written, and under which weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Commit {
     /// Steps that are written.
@@ -171,11 +171,11 @@ impl Ring {
         Ok(())
     }
 
-    /// Asks for one more slab and waits until it is whole.
+    /// Asks for one more slab and waits until it is complete.
     ///
     /// # Errors
     /// [`SlabError::Exhausted`] and [`SlabError::NoMemory`] as [`request`](Self::request); [`SlabError::Stopped`] once the ring
-    /// is stopped and all whole slabs were taken.
+    /// is stopped and all complete slabs were taken.
     pub fn next(self: &Arc<Self>) -> Result<Lease, SlabError> {
         loop {
             if let Some(lease) = self.wait_for_next(None)? {
@@ -184,11 +184,11 @@ impl Ring {
         }
     }
 
-    /// As [`next`](Self::next), but waits no longer than `timeout`: `None` when no slab was whole by then. The next call waits
-    /// for the same slab.
+    /// As [`next`](Self::next), but waits no longer than `timeout`: `None` when no slab was complete by then. The next call
+    /// asks for the same slab.
     ///
     /// # Errors
-    /// As there.
+    /// As [`next`](Self::next).
     pub fn next_within(self: &Arc<Self>, timeout: Duration) -> Result<Option<Lease>, SlabError> {
         self.wait_for_next(Some(timeout))
     }
@@ -201,7 +201,7 @@ impl Ring {
             states.ask()?;
             Ok(states.take())
         })?;
-        // Both what was asked for and what was taken let workers go on.
+        // Workers may go on after a request, and after a slab was taken.
         self.room.wake_all();
         if let Some(taken) = at_once {
             return Ok(Some(self.lease(taken)));
@@ -222,7 +222,7 @@ impl Ring {
         Ok(Some(self.lease(taken)))
     }
 
-    /// The slab that became whole first, if there is one.
+    /// The slab that was completed first; `None` when none is complete.
     #[must_use]
     pub fn try_next(self: &Arc<Self>) -> Option<Lease> {
         let taken = self.locked(SlabStates::take)?;
@@ -230,8 +230,8 @@ impl Ring {
         Some(self.lease(taken))
     }
 
-    /// Refuses all further claims, wakes whoever waits, and cuts parts that are out short at their next step; they make no
-    /// slab whole any more. Slabs that are whole can still be taken.
+    /// Refuses all further claims, wakes all waiters, and cuts claimed parts short at their next step; these no longer complete
+    /// a slab. Complete slabs can still be taken.
     pub fn stop(&self) {
         self.locked(|states| {
             states.stopped = true;
@@ -240,13 +240,13 @@ impl Ring {
         self.wake_everyone();
     }
 
-    /// No slab from number `end` on is started: workers that ask for one wait, and the consumer is told that it is over.
+    /// Starts no slab from number `end` on: workers that ask for one wait, and the consumer gets [`SlabError::Stopped`].
     pub fn end_at(&self, end: u64) {
         self.locked(|states| states.end = end);
         self.wake_everyone();
     }
 
-    /// Lends nothing until [`resume`](Self::resume); whether every part is committed or dropped.
+    /// Lends nothing until [`resume`](Self::resume). Returns whether every part is committed or dropped.
     pub fn hold(&self) -> bool {
         self.locked(|states| {
             states.paused = true;
@@ -254,7 +254,7 @@ impl Ring {
         })
     }
 
-    /// As [`hold`](Self::hold), but waits up to `timeout` until every part is committed or dropped.
+    /// As [`hold`](Self::hold), but waits up to `timeout` until every claimed part is committed or dropped.
     pub fn hold_within(&self, timeout: Duration) -> bool {
         let quiet = |states: &mut SlabStates| states.is_quiet().then_some(());
         self.hold()
@@ -264,7 +264,7 @@ impl Ring {
                 .is_some()
     }
 
-    /// As [`hold`](Self::hold), and waits until every part that is out is committed or dropped.
+    /// As [`hold`](Self::hold), and waits until every claimed part is committed or dropped.
     pub fn pause(&self) {
         self.hold();
         self.ready
@@ -277,19 +277,19 @@ impl Ring {
         self.wake_everyone();
     }
 
-    /// Cuts all parts short at their next step, also those that are claimed later; or no longer does.
+    /// Cuts all parts short at their next step, also those that are claimed later; with `false`, no longer does.
     pub fn cut_all(&self, cut: bool) {
         self.locked(|states| {
-            // A stop is not taken back.
+            // Nothing takes a stop back.
             let all = cut || states.stopped;
             let before = if all { u64::MAX } else { 0 };
             self.cut.store(before, Ordering::Relaxed);
         });
     }
 
-    /// Lets `worker` fill no more parts. One that it has given back, or gives back from now on, counts as committed without a
-    /// step, and one that is out may still be committed; by worker, its part of every slab from now on stays empty, while by
-    /// arrival others fill what it would have. Returns whether parts stay empty. Retiring it again changes nothing.
+    /// Lets `worker` claim no more parts. A part that it has dropped, or drops from now on, counts as committed with no step; a
+    /// part that it has claimed may still be committed. By worker, its part of every further slab stays empty; by arrival,
+    /// other workers fill it. Returns whether parts stay empty. Retiring a worker again changes nothing.
     ///
     /// # Panics
     /// As [`claim`](Self::claim).
@@ -304,7 +304,7 @@ impl Ring {
         &self.cut
     }
 
-    /// Marks a part as written; its slab is whole with the last one.
+    /// Marks a part as written; the last one completes its slab.
     pub(crate) fn commit(&self, ticket: Ticket, commit: Commit) {
         if self.locked(|states| states.commit(ticket, commit)) {
             self.ready.wake_all();

@@ -3,8 +3,8 @@ use tensordict::{HeapBuffer, LeafSpec};
 use crate::rows::{Block, Column, place};
 use crate::{Rows, RowsMut, SlabError};
 
-/// A single row of time with memory of its own: what a cursor carries from one part to the next, and what
-/// tests use to drive an environment or a policy by hand.
+/// A single row of time with memory of its own: a cursor carries one from each part to the next, and tests drive an
+/// environment or a policy by hand with it.
 #[derive(Debug)]
 pub struct RowBlock {
     block: Block,

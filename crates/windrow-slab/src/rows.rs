@@ -88,7 +88,7 @@ pub(crate) struct Block {
     lanes: Box<[Lane]>,
 }
 
-/// A [`Column`] in a slab: row `t` starts `t * stride` bytes behind `start`.
+/// A [`Column`] in a slab: row `t` starts `t * stride` bytes after `start`.
 #[derive(Debug)]
 struct Lane {
     start: NonNull<u8>,
@@ -97,7 +97,7 @@ struct Lane {
     dtype: DType,
 }
 
-// SAFETY: an address and where columns lie from it on; whoever makes `Rows` of it promises exclusive or shared access.
+// SAFETY: only addresses; `Rows::new` and `RowsMut::new` demand shared or exclusive access of their callers.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
@@ -135,7 +135,7 @@ impl Lane {
     /// Where row `t` starts.
     #[inline(always)]
     fn row(&self, t: usize) -> *mut u8 {
-        // Wrapping, since staying inside is promised by whoever makes rows, not here.
+        // Wrapping, since the callers of `Rows::new` promise to stay inside, and this function does not.
         self.start.as_ptr().wrapping_add(t * self.stride)
     }
 }
@@ -152,7 +152,7 @@ impl<'a> Rows<'a> {
     ///
     /// # Safety
     /// For every lane, the `envs * elements` elements from `start + t * stride` on must lie in one
-    /// allocation, aligned and holding valid values of its dtype, and nobody may write them during `'a`.
+    /// allocation, aligned and holding valid values of its dtype, and no one may write them during `'a`.
     #[inline(always)]
     pub(crate) unsafe fn new(block: &'a Block, t: usize) -> Self {
         Self { block, t }
@@ -246,7 +246,7 @@ impl<'a> RowsMut<'a> {
     /// Row `t` of `block`, exclusively.
     ///
     /// # Safety
-    /// As for [`Rows::new`], and nobody else may read or write the elements during `'a`.
+    /// As for [`Rows::new`], and no one else may read or write the elements during `'a`.
     #[inline(always)]
     pub(crate) unsafe fn new(block: &'a Block, t: usize) -> Self {
         Self {
@@ -440,7 +440,7 @@ impl<'a> RowMut<'a> {
     }
 }
 
-/// Places `frames = steps * envs` values of a leaf behind `end`, aligned, and moves `end` past them.
+/// Places `steps * envs` values of a leaf at `end`, and moves `end` to the next aligned byte after them.
 pub(crate) fn place(leaf: &LeafSpec, end: &mut usize, steps: usize, envs: usize) -> Option<Column> {
     let elements = leaf
         .shape

@@ -55,8 +55,7 @@ impl WaitQueue {
         }
     }
 
-    /// As [`wait`](Self::wait), but sleeps no longer than `timeout`, if there is one: `None` when `attempt` gave nothing by
-    /// then.
+    /// As [`wait`](Self::wait), but no longer than `timeout`: `None` when `attempt` gave nothing by then.
     pub(crate) fn wait_within<T, R>(
         &self,
         lock: &Mutex<T>,

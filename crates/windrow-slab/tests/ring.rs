@@ -473,6 +473,34 @@ fn parts_are_told_to_end_early_once_enough_others_are_committed_and_no_longer_in
 }
 
 #[test]
+fn a_wait_that_was_given_up_goes_on_with_the_same_slab() {
+    let ring = ring(Order::ByWorker, 1, 1, 0, 2);
+    assert!(ring.next_within(Duration::ZERO).unwrap().is_none());
+    assert!(
+        ring.next_within(Duration::from_millis(1))
+            .unwrap()
+            .is_none()
+    );
+    fill(ring.claim(0).unwrap(), 7);
+    assert!(
+        ring.try_claim(0).unwrap().is_none(),
+        "one slab was asked for"
+    );
+    let lease = ring.next_within(Duration::ZERO).unwrap().unwrap();
+    assert_eq!((lease.seq(), actions(&lease.part(0).unwrap())[0]), (0, 7));
+}
+
+#[test]
+fn a_hold_says_whether_parts_came_back_in_time() {
+    let ring = ring(Order::ByWorker, 1, 1, 0, 2);
+    ring.request().unwrap();
+    let part = ring.claim(0).unwrap();
+    assert!(!ring.hold_within(Duration::from_millis(1)));
+    fill(part, 1);
+    assert!(ring.hold_within(Duration::ZERO));
+}
+
+#[test]
 fn a_pause_waits_for_parts_that_are_out_and_nothing_is_lent_until_it_is_over() {
     let ring = ring(Order::ByArrival, 1, 1, 2, 4);
     let out = ring.claim(0).unwrap();

@@ -18,16 +18,16 @@
 //! The crates behind it, in the order of the data flow:
 //!
 //! * [`env`]: environments, their specs, wrappers, and native classic control that follows Gymnasium.
-//! * [`policy`]: who acts; random actions, functions, and small networks evaluated without a framework.
+//! * [`policy`]: random actions, functions, and small networks that are evaluated without a framework.
 //! * [`slab`]: the memory that workers fill.
-//! * [`store`]: the memory that replay buffers keep frames in, read by many while one writes.
+//! * [`store`]: the memory of replay buffers, which many read while one writes.
 //! * [`Collector`]: the rollout loop, and batches as [`TensorDict`]s.
-//! * [`replay`]: what is kept of them, and how it is sampled.
-//! * [`postproc`]: what is done to a batch, such as [`Gae`].
+//! * [`replay`]: buffers that keep batches and sample from them.
+//! * [`postproc`]: changes to a batch, such as [`Gae`].
 //! * [`tensordict`]: named, nested tensors; saving and loading as safetensors.
 #![forbid(unsafe_code)]
 
-/// The programs of the README, which are to compile.
+/// The programs of the README, which must compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! The functions of a file: where they stand, how long they are, what they take.
+//! The functions of a file: their places, lengths and parameters.
 
 use super::{python, rust};
 
@@ -12,9 +12,9 @@ pub(crate) struct Function {
     pub(crate) signature: usize,
     /// Lines from its first word to the end of its body, signature and docstring included; `None` without a body.
     pub(crate) lines: Option<usize>,
-    /// What callers may give by position, `self` and `cls` left aside.
+    /// Parameters that callers may give by position, without `self` and `cls`.
     pub(crate) positional: usize,
-    /// What they may give by name alone. None in Rust.
+    /// Parameters that callers may give by name only; 0 in Rust.
     pub(crate) by_name: usize,
 }
 
@@ -58,7 +58,7 @@ fn rust_function(text: &str, at: usize) -> Option<Function> {
     })
 }
 
-/// Where the list of parameters opens, behind the generics if there are any.
+/// Where the list of parameters opens, after the generics.
 fn after_generics(text: &str, from: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut before = ' ';
@@ -171,8 +171,7 @@ pub(super) fn closing(text: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// The parts of a list between its own commas, those of lists and generics within it left aside; empty ones are not
-/// counted.
+/// The non-empty parts of a list between its own commas; nested lists and generics stay whole.
 pub(super) fn items(list: &str) -> Vec<&str> {
     let (mut depth, mut from, mut before) = (0_i32, 0, ' ');
     let mut found = Vec::new();

@@ -1,8 +1,8 @@
-//! Which module of a crate knows which: the files that a file names in paths from `crate`, `super`, `self` or a module of
-//! its own.
+//! Which module of a crate knows which: the files that a file names in paths from `crate`, `super`, `self` or a child
+//! module.
 //!
-//! A path leads to the file that defines what it names: a module that only passes a name on (`pub use`) is no stop on the
-//! way, and passing on is no knowledge. Unit tests are left out.
+//! A path leads to the file with the definition: re-exports (`pub use`) are followed, and a re-export itself does not count
+//! as knowledge. Unit tests are not counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use super::{
 /// A path of modules from the root of the crate, which is empty itself.
 pub(crate) type Module = Vec<String>;
 
-/// The files of one crate, and what each of them knows.
+/// The files of one crate, and the paths that each of them names.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     /// Modules with a file of their own.
@@ -23,9 +23,9 @@ pub(crate) struct Graph {
 
 #[derive(Debug, Default)]
 struct File {
-    /// Names that it passes on, and the paths behind them.
-    passed_on: BTreeMap<String, Module>,
-    /// Paths that it names, as they stand there: with `crate`, `self`, `super` or a name of its own in front.
+    /// Names that it re-exports, and the paths that they stand for.
+    reexports: BTreeMap<String, Module>,
+    /// Paths that it names, as written: they begin with `crate`, `self`, `super` or a name of the file.
     paths: Vec<Module>,
 }
 
@@ -58,7 +58,7 @@ impl Graph {
             .collect()
     }
 
-    /// Where what `path` names in `from` is defined; `None` outside of the crate.
+    /// The module with the definition of `path`, as written in `from`; `None` outside of the crate.
     fn definition(&self, from: &Module, path: &[String], depth: usize) -> Option<Module> {
         let (first, mut rest) = path.split_first()?;
         let mut module = match first.as_str() {
@@ -72,16 +72,16 @@ impl Graph {
             _ => return None,
         };
         for (index, name) in rest.iter().enumerate() {
-            let passed_on = self
+            let reexports = self
                 .modules
                 .get(&module)
-                .and_then(|file| file.passed_on.get(name));
+                .and_then(|file| file.reexports.get(name));
             if name == "super" {
                 module.pop();
             } else if self.has_child(&module, name) {
                 module.push(name.clone());
-            } else if let Some(target) = passed_on
-                // Names that two modules pass on to each other lead nowhere.
+            } else if let Some(target) = reexports
+                // Two modules that re-export a name from each other would never end.
                 && depth < 8
             {
                 let target: Module = target.iter().chain(&rest[index + 1..]).cloned().collect();
@@ -99,8 +99,8 @@ impl Graph {
         self.modules.contains_key(&child)
     }
 
-    /// Modules each of which knows all others of its group, be it by way of others; groups of one left aside, the largest
-    /// first.
+    /// Groups of modules that know each other, directly or through others (strongly connected components of more than one
+    /// module), the largest first.
     pub(crate) fn circles(&self) -> Vec<Vec<Module>> {
         let edges = self.edges();
         let reach = |from: &Module| {
@@ -156,7 +156,7 @@ impl File {
             tree(&code[at + "use".len()..at + length], &[], &mut paths);
             for (path, name) in paths {
                 if is_public {
-                    file.passed_on.insert(name, path);
+                    file.reexports.insert(name, path);
                 } else {
                     file.paths.push(path);
                 }
@@ -168,7 +168,7 @@ impl File {
     }
 }
 
-/// The paths of one `use`, and the name that each gives to what it leads to.
+/// The paths of one `use`, each with the name that it introduces.
 fn tree(text: &str, before: &[String], found: &mut Vec<(Module, String)>) {
     let text = text.trim();
     if let Some(open) = text.find('{') {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_passed_on_leads_to_where_it_is_defined() {
+    fn a_reexported_name_leads_to_its_definition() {
         let files = [
             ("lib.rs", "mod a;\nmod b;\npub use a::A;"),
             ("a.rs", "mod inner;\npub(crate) use inner::A;\nfn own() {}"),

@@ -7,7 +7,7 @@ pub(crate) struct Source {
     pub(crate) code: String,
     /// Where each line starts in `code`.
     starts: Vec<usize>,
-    /// Whether each line goes on with what the line before has begun: a string or a bracket.
+    /// Whether each line begins inside a string or a bracket.
     continues: Vec<bool>,
     /// Whether each line holds nothing but a comment, or a part of a docstring.
     prose: Vec<bool>,
@@ -84,7 +84,7 @@ impl Source {
             .logical_lines()
             .find(|&other| other >= body && indent(self.line(other)) <= own);
         let mut end = next.unwrap_or(self.starts.len() + 1) - 1;
-        // Blank lines and comments in front of what follows are not the block's.
+        // Blank lines and comments after the last statement belong to the next block.
         while end >= body && !self.continues[end - 1] && self.line(end).trim().is_empty() {
             end -= 1;
         }
@@ -145,7 +145,7 @@ fn end_of_string(letters: &[char], at: usize, quote: char) -> usize {
             '\\' => now += 2,
             _ if triple && is_triple(now) => return now + 3,
             letter if !triple && letter == quote => return now + 1,
-            // It was not a string after all: nothing is open behind the line.
+            // An unclosed string ends with its line.
             '\n' if !triple => return now,
             _ => now += 1,
         }

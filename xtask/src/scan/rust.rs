@@ -86,7 +86,7 @@ fn is_environment(name: &str) -> bool {
     matches!(name, "env" | "envs") || name.ends_with("_env") || name.ends_with("_envs")
 }
 
-/// The last name in an expression, calls that only lend the thing itself left aside.
+/// The last name in an expression, without calls such as `as_mut()` that only borrow it.
 fn receiver(before: &str) -> &str {
     let mut rest = before.trim_end();
     while let Some(call) = rest.strip_suffix("()") {

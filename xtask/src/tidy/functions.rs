@@ -1,4 +1,4 @@
-//! Sizes of functions: their lines, and what they take.
+//! Sizes of functions: their lines and parameters.
 
 use super::{Findings, Source, files};
 use crate::scan::functions::{Function, in_python, in_rust};
@@ -48,14 +48,14 @@ pub(super) fn check(sources: &[Source], findings: &mut Findings) {
     }
 }
 
-/// What is not counted, because a user reads it as a list of options.
+/// The part of a function that does not count, because users read it as a list of options.
 #[derive(Debug, Default)]
 struct Options {
     signature: bool,
     parameters: usize,
 }
 
-/// A constructor may take any, since a class cannot have a second one; a public function those that have names.
+/// A constructor may take any number of options, since a class has only one; a public function those that callers name.
 fn options(function: &Function) -> Options {
     if matches!(function.name.as_str(), "__init__" | "__new__") {
         return Options {

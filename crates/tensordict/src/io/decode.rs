@@ -14,7 +14,7 @@ impl TensorDict {
     /// they are, so `"0.weight"` is one name.
     ///
     /// # Errors
-    /// [`TensorError::Corrupt`] when the bytes are not a whole, valid file,
+    /// [`TensorError::Corrupt`] when the bytes are not a complete, valid file,
     /// [`TensorError::UnsupportedDType`] and [`TensorError::BoolByte`] at the tensor concerned.
     pub fn from_bytes(bytes: &[u8]) -> Result<TensorDict> {
         let invalid = |error: safetensors::SafeTensorError| corrupt(error.to_string());

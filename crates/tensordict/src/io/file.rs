@@ -15,10 +15,10 @@ const ATTEMPTS: usize = 1000;
 const WRITE_BUFFER: usize = 1 << 20;
 
 impl TensorDict {
-    /// Saves the dict as a safetensors file at `path`, replacing any there was.
+    /// Saves the dict as a safetensors file at `path`, replacing an existing one.
     ///
     /// The file is written under another name in the same directory, flushed to the disk and
-    /// renamed, so nobody ever sees half of it, and an old file stays whole when saving fails.
+    /// renamed, so no reader ever sees half of it, and an old file stays intact when saving fails.
     ///
     /// # Errors
     /// [`TensorError::File`] around [`TensorError::Io`], or around those of

@@ -176,7 +176,7 @@ impl Tensor {
     pub(crate) unsafe fn from_buffer(buffer: HeapBuffer, dtype: DType, shape: Shape) -> Tensor {
         let strides = row_major(&shape);
         let ptr = buffer.ptr();
-        // SAFETY: the buffer is moved into the owner, so nobody else can write or free it; the
+        // SAFETY: the buffer is moved into the owner, so no one else can write or free it; the
         // caller vouches for its elements.
         unsafe { Self::from_raw(ptr, dtype, shape, strides, Arc::new(buffer)) }
     }

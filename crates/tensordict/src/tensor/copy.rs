@@ -18,8 +18,8 @@ impl Tensor {
     /// A row-major copy in heap memory of its own, so that the owner of this tensor's memory can
     /// take it back.
     ///
-    /// Where the system does not give the memory, the process ends, as it does when a `Vec` cannot grow. That can happen
-    /// with a view that [`expand`](Tensor::expand) made larger than memory: [`try_detach`](Tensor::try_detach) is for those.
+    /// Ends the process when the system does not give the memory, as a `Vec` does that cannot grow. For a view that
+    /// [`expand`](Tensor::expand) made larger than memory, use [`try_detach`](Tensor::try_detach).
     pub fn detach(&self) -> Tensor {
         self.copied_to(HeapBuffer::uninit(self.byte_len()))
     }
@@ -43,7 +43,7 @@ impl Tensor {
         unsafe { Self::from_buffer(buffer, self.dtype, self.shape.clone()) }
     }
 
-    /// As [`detach`](Tensor::detach), in the memory of `spare` where that has this dtype and shape and nobody else sees it:
+    /// As [`detach`](Tensor::detach), in the memory of `spare` where that has this dtype and shape and no other tensor shares it:
     /// memory that was written before takes a copy faster than fresh memory does.
     #[must_use]
     pub fn detach_into(&self, mut spare: Tensor) -> Tensor {

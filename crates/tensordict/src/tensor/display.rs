@@ -9,7 +9,7 @@ use crate::for_dtype;
 const EDGE: usize = 3;
 
 impl Tensor {
-    /// Writes what the tensor is, without its elements: `Tensor(shape=[200, 1], dtype=float32)`.
+    /// Writes shape and dtype, without the elements: `Tensor(shape=[200, 1], dtype=float32)`.
     pub(crate) fn write_header(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -1,4 +1,4 @@
-//! Reading elements, and writing them where that is provably alone.
+//! Reading elements, and writing those that no other tensor can see.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::DType`], [`TensorError::NotContiguous`], and [`TensorError::Shared`] when the
-    /// memory is not provably this tensor's alone; [`detach`](Tensor::detach) gives a copy that is.
+    /// another tensor may see the memory; [`detach`](Tensor::detach) gives a copy of its own.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.expect_dtype::<T>()?;
         self.expect_contiguous()?;

@@ -33,7 +33,7 @@ impl Tensor {
         }
     }
 
-    /// Copies of shape and strides, to be changed.
+    /// Copies of shape and strides, for the caller to change.
     fn dims(&self) -> (Shape, Strides) {
         (
             Shape::from_slice(&self.shape),

@@ -8,8 +8,7 @@ use super::{Batch, Entry, TensorDict};
 use crate::shape::check_dim;
 use crate::{Result, Tensor, TensorError};
 
-/// How to combine: what becomes of the batches of dicts at one place, and of the tensors at one
-/// place.
+/// How to combine the batches of dicts, and the tensors, that lie at the same place.
 struct Plan<'a> {
     op: &'static str,
     lead: &'a dyn Fn(&[&TensorDict]) -> Result<Batch>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Entry, TensorDict, batch_error};
 use crate::{NestedKey, Result, Shape};
 
-/// A nested dict, and the batch dimensions that it has behind those of the whole.
+/// Key of a nested dict, and the batch dimensions that it has after those of the outermost dict.
 pub type Group = (NestedKey, Shape);
 
 impl TensorDict {
@@ -32,7 +32,7 @@ impl TensorDict {
         }
     }
 
-    /// Gives those of `groups` that there are their own batch dimensions behind the present ones of this dict.
+    /// Gives each nested dict that `groups` names its own batch dimensions, after those of this dict; skips missing ones.
     ///
     /// # Errors
     /// [`TensorError::Batch`](crate::TensorError::Batch) when an entry does not have these dimensions, or the dict around a group

@@ -61,7 +61,7 @@ impl TensorDict {
         }
     }
 
-    /// The dict without the entries `keys`, which may be nested; keys that are not there do not
+    /// The dict without the entries `keys`, which may be nested; missing keys do not
     /// matter.
     #[must_use]
     pub fn exclude<K: AsKey>(&self, keys: &[K]) -> TensorDict {
@@ -76,7 +76,7 @@ impl TensorDict {
 
     /// The dict with every tensor at the top level, named by its names joined with `separator`.
     ///
-    /// Nested dicts are gone, empty ones without a trace; the batch size is that of this dict.
+    /// Nested dicts disappear, empty ones without a trace; the batch size is that of this dict.
     ///
     /// # Errors
     /// [`TensorError::Exists`] when two tensors get the same name.

@@ -9,7 +9,7 @@ use crate::{AsKey, Element, NestedKey, Result, Tensor, TensorError};
 const SCAN: usize = 16;
 
 impl TensorDict {
-    /// Sets the entry `key`, replacing any there was.
+    /// Sets the entry `key`, replacing an existing one.
     ///
     /// Dicts on the way that do not exist are made, with the batch size and names of the dict
     /// around them. A nested dict takes this dict's dimension names, when it has any, for the
@@ -88,7 +88,7 @@ impl TensorDict {
     /// Place of `name`, or the place where it belongs.
     pub(super) fn position(&self, name: &str) -> Result<usize, usize> {
         match self.entries.last() {
-            // Whoever sets entries in order, as a layout does, pays one comparison for each.
+            // Entries set in order, as a layout sets them, cost one comparison each.
             Some((last, _)) if **last < *name => Err(self.entries.len()),
             _ => self
                 .entries
@@ -108,7 +108,7 @@ impl TensorDict {
     /// The tensor `key`.
     ///
     /// # Errors
-    /// [`TensorError::Missing`], which lists what there is, [`TensorError::NotATensor`], and
+    /// [`TensorError::Missing`], which lists the existing names, [`TensorError::NotATensor`], and
     /// [`TensorError::NotADict`] when the key leads through a tensor.
     pub fn get(&self, key: impl AsKey) -> Result<&Tensor> {
         match self.find(&key)? {
@@ -149,7 +149,7 @@ impl TensorDict {
 
     /// The elements of the tensor `key` in row-major order, for writing.
     ///
-    /// Only where this dict alone holds the memory. The dict lends elements and never the tensor itself: one of another
+    /// Works only while no one else shares the memory. Lends elements and never the tensor itself: a tensor of another
     /// batch size can come in only through [`set`](TensorDict::set), which refuses it.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl TensorDict {
 
     /// Whether there is a tensor or dict `key`.
     pub fn contains_key(&self, key: impl AsKey) -> bool {
-        // Not by way of an error, which takes long to say what may have been meant.
+        // Makes no error, which would search for a similar name.
         let Some(last) = key.depth().checked_sub(1) else {
             return false;
         };

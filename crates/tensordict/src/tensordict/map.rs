@@ -48,15 +48,15 @@ impl TensorDict {
         Ok(out)
     }
 
-    /// A row-major copy of every tensor in heap memory of its own, taken as [`Tensor::detach`] does; the dict then keeps
-    /// no one else's memory.
+    /// A row-major copy of every tensor in heap memory of its own, taken as [`Tensor::detach`] does; the result keeps
+    /// no other memory alive.
     #[must_use]
     pub fn detach(&self) -> TensorDict {
         self.map_all(&Tensor::detach)
     }
 
     /// As [`detach`](TensorDict::detach), in the memory of those tensors of `spare` that have the same key, dtype and shape
-    /// and that nobody else sees.
+    /// and that no other tensor shares.
     #[must_use]
     pub fn detach_into(&self, spare: TensorDict) -> TensorDict {
         let mut spares: std::collections::HashMap<_, _> = spare.entries.into_iter().collect();

@@ -24,7 +24,7 @@ impl TensorDict {
     /// View of item `index` of the first batch dimension.
     ///
     /// # Errors
-    /// [`TensorError::Dim`] when there are no batch dimensions, and [`TensorError::Index`].
+    /// [`TensorError::Dim`] when the dict has no batch dimensions, and [`TensorError::Index`].
     pub fn index(&self, index: usize) -> Result<TensorDict> {
         self.select_index(0, index)
     }

@@ -1,4 +1,4 @@
-//! What the ring's lock guards: the states of its slabs, and the only functions that change them.
+//! The states of a ring's slabs, which its lock guards, and the only functions that change them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -46,9 +46,9 @@ pub(super) struct SlabStates {
 struct Slot {
     slab: Arc<Slab>,
     phase: Phase,
-    /// What each part was committed with; `None` until it is.
+    /// The commit of each part; `None` before it.
     commits: Vec<Option<Commit>>,
-    /// Who claimed each part.
+    /// The worker that claimed each part.
     workers: Vec<usize>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Ticket {
 /// Why a claim came back without a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// There is nothing left to be filled, ever.
+    /// Nothing will ever be filled again.
     Over,
     /// The consumer has not asked for that many slabs yet, or the ring is paused.
     NotNow,
@@ -168,7 +168,7 @@ impl SlabStates {
         Ok((ticket, Arc::clone(&slot.slab)))
     }
 
-    /// A part that nobody had before.
+    /// A part that was not claimed before.
     fn next_ticket(&mut self, worker: usize) -> Result<Ticket, Refusal> {
         // The only place where "wait for all" and "first come" differ.
         let parts = self.parts() as u64;
@@ -187,8 +187,8 @@ impl SlabStates {
         Ok(Ticket { slot, part, seq })
     }
 
-    /// Whether, by arrival, `worker` is to leave what may still be started to others: to those of whom no slab is under way. A
-    /// quick worker could have it all to itself otherwise, since it asks again before others are awake.
+    /// Whether, by arrival, `worker` has to leave the parts that may still be started to workers without a part in an undelivered
+    /// slab. Otherwise a quick worker could claim all of them, since it asks again before others are awake.
     fn is_far_ahead(&self, worker: usize) -> bool {
         if self.spec.order == Order::ByWorker || !self.is_under_way(worker) {
             return false;
@@ -201,7 +201,7 @@ impl SlabStates {
         left <= waiting as u64
     }
 
-    /// Whether a slab with a part of `worker` is still to be delivered.
+    /// Whether an undelivered slab has a part of `worker`.
     fn is_under_way(&self, worker: usize) -> bool {
         self.slots.iter().any(|slot| {
             matches!(slot.phase, Phase::Filling { .. } | Phase::Ready { .. })
@@ -209,8 +209,8 @@ impl SlabStates {
         })
     }
 
-    /// A part that `worker` has given back unwritten. Nobody else fills it: their frames would then lie before ones that
-    /// they have collected earlier.
+    /// A part that `worker` has dropped uncommitted. No other worker fills it: its frames would then lie before frames that it
+    /// has collected earlier.
     fn orphan_of(&self, worker: usize) -> Option<usize> {
         let is_of = |orphan: &Ticket| self.slots[orphan.slot].workers[orphan.part] == worker;
         self.orphans.iter().position(is_of)
@@ -265,15 +265,15 @@ impl SlabStates {
         Some(self.slots.len() - 1)
     }
 
-    /// Marks a part as written; its slab is whole with the last one. Returns whether somebody may wait for that.
+    /// Marks a part as written; the last one completes its slab. Returns whether a thread may wait for that.
     pub(super) fn commit(&mut self, ticket: Ticket, commit: Commit) -> bool {
         self.lent -= 1;
-        // After a stop, parts are cut short and nobody waits for them.
+        // After a stop, parts are cut short and no thread waits for them.
         let whole = !self.stopped && self.mark_committed(ticket.slot, ticket.part, commit);
         whole || self.is_awaited()
     }
 
-    /// Takes a part back unwritten; nobody claims again what a retired worker had. Returns whether somebody may wait for that.
+    /// Takes a part back unwritten. That of a retired worker counts as committed. Returns whether a thread may wait for that.
     pub(super) fn orphan(&mut self, ticket: Ticket) -> bool {
         self.lent -= 1;
         let worker = self.slots[ticket.slot].workers[ticket.part];
@@ -286,12 +286,12 @@ impl SlabStates {
         whole || self.is_awaited()
     }
 
-    /// Whether somebody may wait until no part is being written.
+    /// Whether a thread may wait until no part is being written.
     fn is_awaited(&self) -> bool {
         self.paused && self.lent == 0
     }
 
-    /// Lets `worker` fill no more parts; one that is out can still be committed. Returns whether parts stay empty.
+    /// Lets `worker` claim no more parts; a claimed one can still be committed. Returns whether parts stay empty.
     pub(super) fn retire(&mut self, worker: usize) -> bool {
         self.retired[worker] = true;
         let own = self.spec.order == Order::ByWorker;
@@ -311,7 +311,7 @@ impl SlabStates {
         own
     }
 
-    /// Returns whether the slab has become whole. A part counts once.
+    /// Returns whether this completes the slab. A part counts once.
     fn mark_committed(&mut self, index: usize, part: usize, commit: Commit) -> bool {
         let slot = &mut self.slots[index];
         let Phase::Filling { seq, committed } = &mut slot.phase else {
@@ -323,7 +323,7 @@ impl SlabStates {
         slot.commits[part] = Some(commit);
         *committed += 1;
         if let Some(after) = self.spec.cut_after {
-            // Parts that nobody fills say nothing about who is slow.
+            // Empty parts of retired workers say nothing about which worker is slow.
             let commits = slot.commits.iter().flatten();
             let filled = commits.filter(|commit| commit.steps > 0);
             if filled.count() >= after {
@@ -338,7 +338,7 @@ impl SlabStates {
         true
     }
 
-    /// The slab that became whole first.
+    /// The slab that was completed first.
     pub(super) fn take(&mut self) -> Option<Taken> {
         let slot = self.ready.pop_front()?;
         let taken = &mut self.slots[slot];
@@ -355,7 +355,7 @@ impl SlabStates {
         })
     }
 
-    /// Takes a slab back from the consumer. Returns whether a worker may wait for that.
+    /// Takes a slab back from the consumer. Returns whether a worker may wait for it.
     pub(super) fn release(&mut self, slot: usize) -> bool {
         let lacking = self.free.is_empty() && self.slots.len() >= self.spec.max_slabs;
         self.slots[slot].phase = Phase::Free;
@@ -363,8 +363,10 @@ impl SlabStates {
         lacking
     }
 
-    /// Sees to it that there is a slab that can become whole, so that the consumer learns of it when there is no memory, and
-    /// workers need not say so. Fails when nothing can until a batch is dropped.
+    /// Makes sure that at least one slab is not leased, so that the consumer, and not a worker, learns of missing memory.
+    ///
+    /// # Errors
+    /// When no slab can be filled until a batch is dropped.
     pub(super) fn make_room(&mut self) -> Result<(), SlabError> {
         let leased = |slot: &Slot| slot.phase == Phase::Leased;
         if self.stopped || self.is_over() || !self.slots.iter().all(leased) {
