@@ -140,9 +140,9 @@ impl ReplayBufferCore {
     }
 
     /// Whether the last sample was the last of a pass over the frames.
-    fn pass_is_over(&self, py: Python<'_>) -> PyResult<bool> {
+    fn ran_out(&self, py: Python<'_>) -> PyResult<bool> {
         let buffer = self.here(false)?;
-        Ok(py.detach(|| buffer.pass_is_over()))
+        Ok(py.detach(|| buffer.ran_out()))
     }
 
     /// Copies of the frames in `rows`.
@@ -447,6 +447,7 @@ fn of<T>(py: Python<'_>, result: Result<T, ReplayError>) -> PyResult<T> {
         }
         match failed {
             ReplayError::Argument { .. }
+            | ReplayError::EndsElsewhere { .. }
             | ReplayError::Priorities(_)
             | ReplayError::Tensor(_)
             | ReplayError::State(_) => PyValueError::new_err(message),

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
 
-use crate::room::check_room;
 use crate::sampler::Sampler;
 use crate::state::State;
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::{ListStorage, RandomSampler, RateLimiter, ReplayError, SampleRng, Storage, Writer};
+use crate::{
+    ListStorage, RandomSampler, RateLimiter, ReplayError, RoundRobinWriter, RowOrder, SampleRng,
+    Storage, Writer,
+};
 
 mod change;
 mod mark;
@@ -67,8 +69,6 @@ struct Shared {
     capacity: usize,
     batch_size: Option<usize>,
     timeout: Duration,
-    /// Whether frames are written one after another.
-    ring: bool,
     /// Held by whoever writes, from giving up the old rows to admitting the new.
     turn: Mutex<()>,
     state: Mutex<State>,
@@ -106,7 +106,7 @@ impl ReplayBuffer {
     pub fn builder() -> ReplayBufferBuilder {
         ReplayBufferBuilder {
             storage: Box::new(ListStorage::new(1000)),
-            writer: Writer::default(),
+            writer: Box::new(RoundRobinWriter::new()),
             sampler: Box::new(RandomSampler::new()),
             limiter: None,
             batch_size: None,
@@ -118,7 +118,7 @@ impl ReplayBuffer {
     /// Number of frames that can be sampled.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shared.lock().live.len()
+        self.shared.lock().contents.rows.len()
     }
 
     /// Whether there is none.
@@ -165,8 +165,8 @@ impl ReplayBuffer {
     /// Whether the last sample was the last of a pass over the frames: where a sampler without replacement has drawn each of
     /// them, or all that make a batch. Never so with other samplers.
     #[must_use]
-    pub fn pass_is_over(&self) -> bool {
-        self.shared.lock().sampler.pass_is_over()
+    pub fn ran_out(&self) -> bool {
+        self.shared.lock().sampler.ran_out()
     }
 
     /// Whether other threads have kept what readers need, or `whole` what writers need as well, locked for all of `patience`.
@@ -205,9 +205,7 @@ impl ReplayBuffer {
     /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Priorities`] when they are not as many as
     /// rows, or one is negative or not finite; nothing is changed then.
     pub fn update_priority(&self, rows: &[i64], priorities: &[f32]) -> Result<usize, ReplayError> {
-        let state = &mut *self.shared.lock();
-        let frames = crate::Frames::new(&state.live, state.runs.as_ref());
-        state.sampler.update_priority(rows, priorities, &frames)
+        self.shared.lock().update_priority(rows, priorities)
     }
 
     /// Changes the exponent of importance weights, from the next sample on.
@@ -247,7 +245,7 @@ pub struct ReplayStats {
 #[must_use = "a builder does nothing until build() is called"]
 pub struct ReplayBufferBuilder {
     storage: Box<dyn Storage>,
-    writer: Writer,
+    writer: Box<dyn Writer>,
     sampler: Box<dyn Sampler>,
     limiter: Option<RateLimiter>,
     batch_size: Option<usize>,
@@ -263,7 +261,7 @@ impl ReplayBufferBuilder {
     }
 
     /// Which rows they are written to.
-    pub fn writer(mut self, writer: impl Into<Writer>) -> Self {
+    pub fn writer(mut self, writer: impl Into<Box<dyn Writer>>) -> Self {
         self.writer = writer.into();
         self
     }
@@ -321,10 +319,8 @@ impl ReplayBufferBuilder {
         if self.batch_size == Some(0) {
             return argument("batch_size", "at least 1".to_owned(), "0".to_owned());
         }
-        check_writer(&*self.sampler, &self.writer)?;
-        if matches!(self.writer, Writer::MaxReward(_)) {
-            check_room::<u32>("the places by reward", capacity)?;
-        }
+        check_writer(&*self.sampler, &*self.writer)?;
+        self.writer.begin(capacity)?;
         self.sampler.begin(capacity)?;
         if let Some(limiter) = &self.limiter {
             limiter.check(capacity)?;
@@ -340,7 +336,6 @@ impl ReplayBufferBuilder {
                 capacity,
                 batch_size: self.batch_size,
                 timeout: self.timeout,
-                ring: state.runs.is_some(),
                 turn: Mutex::new(()),
                 state: Mutex::new(state),
                 readable: Condvar::new(),
@@ -351,15 +346,23 @@ impl ReplayBufferBuilder {
 }
 
 /// Whether the writer keeps what the sampler needs.
-fn check_writer(sampler: &dyn Sampler, writer: &Writer) -> Result<(), ReplayError> {
-    if sampler.run_keys().is_some() && matches!(writer, Writer::MaxReward(_)) {
-        return Err(ReplayError::Argument {
-            name: "writer",
-            expected: "one that keeps frames in order, which slices need".to_owned(),
-            got: "MaxRewardWriter".to_owned(),
-        });
+fn check_writer(sampler: &dyn Sampler, writer: &dyn Writer) -> Result<(), ReplayError> {
+    match sampler.run_keys() {
+        Some(_) => check_order(writer, "which slices need"),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// Whether the writer keeps frames in order; `why` says who needs that.
+fn check_order(writer: &dyn Writer, why: &str) -> Result<(), ReplayError> {
+    if writer.order() == RowOrder::Ring {
+        return Ok(());
+    }
+    Err(ReplayError::Argument {
+        name: "writer",
+        expected: format!("one that keeps frames in order, {why}"),
+        got: writer.name().to_owned(),
+    })
 }
 
 /// Frames one after another, and how many of them one row of `batch` has.

@@ -97,10 +97,10 @@ pub enum ReplayError {
         /// Frames asked for.
         asked: usize,
         /// What is missing.
-        why: String,
-        /// What there is.
+        why: Shortage,
+        /// What the buffer holds.
         held: Held,
-        /// Who was waited for.
+        /// Whom the sample waited for.
         waited: Waited,
     },
     /// An insertion waited for samples that did not come.
@@ -108,9 +108,9 @@ pub enum ReplayError {
     NotTaken {
         /// Frames to be written.
         frames: usize,
-        /// What is waited for.
-        why: String,
-        /// For how long.
+        /// What the limiter waits for.
+        why: LimiterWait,
+        /// How long the insertion waited.
         waited: Duration,
     },
     /// The limiter would make a call wait for ever.
@@ -118,8 +118,8 @@ pub enum ReplayError {
         "{frames} frames can never be {what} together: error_buffer={error_buffer} must be at least {needed}"
     )]
     NeverThrough {
-        /// `"sampled"` or `"written"`.
-        what: &'static str,
+        /// What the call does.
+        what: Access,
         /// Frames of the call.
         frames: usize,
         /// What the limiter was built with.
@@ -127,6 +127,9 @@ pub enum ReplayError {
         /// What it would have to be built with.
         needed: f64,
     },
+    /// The collector that writes was detached.
+    #[error("the writer was detached from the buffer")]
+    Detached,
     /// A collector that wrote to the buffer failed.
     #[error("a writer of the buffer failed: {0}")]
     Writer(#[source] Arc<dyn std::error::Error + Send + Sync>),
@@ -138,12 +141,20 @@ pub enum ReplayError {
         /// The key of a trajectory's id.
         traj_key: NestedKey,
     },
+    /// Frames that replace others would end trajectories elsewhere, which a sampler relies on.
+    #[error(
+        "frames: expected entry {key} as it is, which tells the sampler where trajectories end, got another"
+    )]
+    EndsElsewhere {
+        /// The entry that differs.
+        key: NestedKey,
+    },
     /// Priorities were given to a sampler that has none.
     #[error("the sampler has no priorities: build the buffer with a prioritized sampler")]
     NoPriorities,
     /// Priorities that cannot be taken over.
     #[error("priorities: {0}")]
-    Priorities(String),
+    Priorities(#[from] PriorityError),
     /// A row that cannot be read.
     #[error("row {row} holds no frame")]
     NoFrame {
@@ -152,7 +163,220 @@ pub enum ReplayError {
     },
     /// A state that does not belong to such a buffer.
     #[error("failed to load the state: {0}")]
-    State(String),
+    State(#[from] StateError),
+}
+
+/// What is missing for a sample.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Shortage {
+    /// Frames of any kind.
+    #[error("the buffer is empty")]
+    Empty,
+    /// Frames that were not drawn in this pass: a batch that may not be short is larger than what the buffer holds.
+    #[error("without replacement and with drop_last that takes {needed} frames")]
+    Frames {
+        /// Frames of the batch.
+        needed: usize,
+    },
+    /// A trajectory as long as a slice.
+    #[error("no trajectory has the {needed} frames of a slice, the longest has {longest}")]
+    SliceLen {
+        /// Frames that it must have.
+        needed: usize,
+        /// Frames of the longest trajectory.
+        longest: usize,
+    },
+    /// Trajectories of which none was drawn from in this pass.
+    #[error(
+        "without replacement and with drop_last that takes {needed} trajectories of at least {len} frames, there are {held}"
+    )]
+    Trajectories {
+        /// How many a batch is drawn from.
+        needed: usize,
+        /// Frames that each must have.
+        len: usize,
+        /// How many the buffer holds.
+        held: usize,
+    },
+    /// What the limiter waits for.
+    #[error(transparent)]
+    Limiter(LimiterWait),
+    /// What a sampler of another crate needs; the text follows "cannot draw 256 frames: ".
+    #[error("{0}")]
+    Other(String),
+}
+
+/// What a [`RateLimiter`](crate::RateLimiter) waits for.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LimiterWait {
+    /// As many frames as samples may begin with.
+    #[error("the limiter waits for {needed} frames, the buffer holds {held}")]
+    Size {
+        /// Frames that the buffer must hold.
+        needed: usize,
+        /// Frames that it holds.
+        held: usize,
+    },
+    /// Insertions: the sample would take the cursor too far down.
+    #[error(
+        "the limiter waits for more to be written: {inserted} frames inserted * {samples_per_insert} - {sampled} sampled - \
+         {frames} asked for = {cursor} < {min_diff}"
+    )]
+    Insertions {
+        /// Frames inserted so far.
+        inserted: u64,
+        /// The ratio.
+        samples_per_insert: f64,
+        /// Frames sampled so far.
+        sampled: u64,
+        /// Frames of the sample.
+        frames: usize,
+        /// Where the sample would take the cursor.
+        cursor: f64,
+        /// The lowest that it may be.
+        min_diff: f64,
+    },
+    /// Samples: the insertion would take the cursor too far up.
+    #[error(
+        "the limiter waits for more to be sampled: ({inserted} frames inserted + {frames}) * {samples_per_insert} - \
+         {sampled} sampled = {cursor} > {max_diff}"
+    )]
+    Samples {
+        /// Frames inserted so far.
+        inserted: u64,
+        /// Frames of the insertion.
+        frames: usize,
+        /// The ratio.
+        samples_per_insert: f64,
+        /// Frames sampled so far.
+        sampled: u64,
+        /// Where the insertion would take the cursor.
+        cursor: f64,
+        /// The highest that it may be.
+        max_diff: f64,
+    },
+}
+
+/// What a call does with frames of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Draws them.
+    Sample,
+    /// Writes them.
+    Insert,
+}
+
+impl std::fmt::Display for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Sample => "sampled",
+            Self::Insert => "written",
+        })
+    }
+}
+
+/// Why priorities were refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PriorityError {
+    /// They are not as many as rows.
+    #[error("expected one for each of {rows} rows, got {got}")]
+    Count {
+        /// Rows that were named.
+        rows: usize,
+        /// Priorities that were given.
+        got: usize,
+    },
+    /// One is negative or not finite.
+    #[error("expected finite numbers of at least 0, got {priority} for row {row} (place {at})")]
+    Value {
+        /// The priority.
+        priority: f32,
+        /// The row that it was given for.
+        row: i64,
+        /// Its place among the priorities.
+        at: usize,
+    },
+    /// A new frame brings one that is negative or not finite.
+    #[error(
+        "expected finite numbers of at least 0 as entry {key}, got {priority} for frame {frame}"
+    )]
+    Entry {
+        /// The entry.
+        key: NestedKey,
+        /// Its value.
+        priority: f64,
+        /// Place of the frame in its batch.
+        frame: usize,
+    },
+}
+
+/// Why a state was refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// It is of a buffer of another capacity.
+    #[error("expected a capacity of {expected}, got {got}")]
+    Capacity {
+        /// That of this buffer.
+        expected: usize,
+        /// That of the state.
+        got: i64,
+    },
+    /// It is of a buffer whose writer fills rows in another order.
+    #[error("it is of another writer")]
+    Writer,
+    /// A list has another length than it must have.
+    #[error("expected {expected} {what}, got {got}")]
+    Sizes {
+        /// What is listed.
+        what: &'static str,
+        /// How many there must be.
+        expected: usize,
+        /// How many there are.
+        got: usize,
+    },
+    /// A number is not within its bounds.
+    #[error("{what}: expected a number from {least} to {most}, got {got}")]
+    Number {
+        /// What it counts.
+        what: &'static str,
+        /// The least that it may be.
+        least: i64,
+        /// The most that it may be.
+        most: i64,
+        /// What it is.
+        got: i64,
+    },
+    /// A row is beyond the capacity, or named twice.
+    #[error("rows are beyond the capacity or named twice")]
+    Rows,
+    /// The trajectories do not lie end to end in the rows of a ring.
+    #[error("runs and rows do not make a ring")]
+    Ring,
+    /// A priority, or what a sampler makes of it, is negative or not finite.
+    #[error("expected priorities that are finite and not negative, got {got}")]
+    Priority {
+        /// What it is.
+        got: f32,
+    },
+    /// A row that is still to be drawn has no frame.
+    #[error("row {row}, still to be drawn, has no frame")]
+    NoFrame {
+        /// The row.
+        row: i64,
+    },
+    /// A trajectory that is still to be drawn from is not there, or named twice.
+    #[error("trajectory {number}, still to be drawn from, is not there")]
+    NoTrajectory {
+        /// Its number, counted from the oldest.
+        number: i64,
+    },
+    /// What a sampler or writer of another crate found; the text follows "failed to load the state: ".
+    #[error("{0}")]
+    Other(String),
 }
 
 /// Two numbers to choose from, which may be the same.

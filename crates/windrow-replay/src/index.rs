@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::thread::ThreadId;
 
-use crate::marks::Marks;
+use crate::marks::EpisodeMarks;
 
 /// Frames of one episode that lie in successive rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(crate) enum Open {
 /// frames, and has lost all before it disappears.
 ///
 /// Writing and overwriting cost O(1) a frame, amortised; finding a run by its number costs O(1).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Runs {
     runs: VecDeque<Run>,
     /// Number of the oldest run.
@@ -167,7 +167,7 @@ impl Runs {
     }
 
     /// Takes in frames that were written.
-    pub(crate) fn push(&mut self, marks: &Marks) {
+    pub(crate) fn push(&mut self, marks: &EpisodeMarks) {
         let goes_on = self.goes_on(marks);
         let mut at = 0;
         while at < marks.len() {
@@ -200,13 +200,13 @@ impl Runs {
         self.next += len as u64;
     }
 
-    fn goes_on(&self, marks: &Marks) -> bool {
+    fn goes_on(&self, marks: &EpisodeMarks) -> bool {
         self.open != Open::No && marks.first_of() == self.open
     }
 
     /// Which of the frames that are about to be pushed do not follow the one before, whatever they say of themselves;
     /// `skipped` frames before them are overwritten at once.
-    pub(crate) fn breaks(&self, marks: &Marks, skipped: usize) -> Vec<usize> {
+    pub(crate) fn breaks(&self, marks: &EpisodeMarks, skipped: usize) -> Vec<usize> {
         let begins = |&at: &usize| match at {
             0 => skipped > 0 || !self.goes_on(marks),
             at => marks.begins_row(at),
@@ -223,7 +223,7 @@ impl Runs {
 
     /// Finds all runs anew: `marks` are those of all frames, the oldest of which has the number `first`, and runs end before
     /// each of `breaks`, which ascend, too. Nothing goes on behind them: who wrote the last frames is not known.
-    pub(crate) fn renew(&mut self, first: u64, marks: &Marks, breaks: &[usize]) {
+    pub(crate) fn renew(&mut self, first: u64, marks: &EpisodeMarks, breaks: &[usize]) {
         self.clear();
         self.next = first;
         let mut at = 0;
@@ -250,56 +250,92 @@ impl Runs {
         }
     }
 
-    /// What a state is made of: first frame, length and ending of every run, whether it was written apart from the one before,
-    /// and the number of the next frame.
-    pub(crate) fn state(&self) -> RunsState {
-        RunsState {
-            firsts: self.iter().map(|run| run.first as i64).collect(),
-            lens: self.iter().map(|run| run.len as i64).collect(),
-            ended: self.iter().map(|run| run.ended).collect(),
-            apart: self.iter().map(|run| run.apart).collect(),
-            next: self.next as i64,
+    /// What a state keeps of the runs.
+    pub(crate) fn saved(&self) -> SavedRuns {
+        SavedRuns {
+            runs: self.runs.clone(),
+            next: self.next,
         }
     }
 
-    /// Goes on from a state; `false` when it is none of a ring of this capacity, which holds `frames` frames. Nothing goes on
-    /// behind the last run: whoever writes next is another.
-    pub(crate) fn load(&mut self, state: &RunsState, frames: usize) -> bool {
-        let sizes = [state.lens.len(), state.ended.len(), state.apart.len()];
-        if !(0..=LAST_FRAME).contains(&state.next) || sizes != [state.firsts.len(); 3] {
-            return false;
+    /// What this becomes when it is cleared and goes on from saved runs, of a ring of the same capacity. Nothing goes on behind
+    /// the last run: another may write next.
+    pub(crate) fn restored(&self, saved: SavedRuns) -> Self {
+        Self {
+            base: self.numbers().end,
+            ended: saved.runs.iter().filter(|run| run.ended).count(),
+            next: saved.next,
+            runs: saved.runs,
+            open: Open::No,
+            capacity: self.capacity,
         }
-        let mut behind = state.next - frames as i64;
-        let mut runs = VecDeque::with_capacity(sizes[0]);
-        for (at, (&first, &len)) in state.firsts.iter().zip(&state.lens).enumerate() {
-            if first != behind || first < 0 || !(1..=state.next - first).contains(&len) {
-                return false;
-            }
-            behind += len;
-            runs.push_back(Run {
-                first: first as u64,
-                len: len as usize,
-                ended: state.ended[at],
-                apart: state.apart[at],
-            });
-        }
-        if behind != state.next {
-            return false;
-        }
-        self.clear();
-        self.ended = runs.iter().filter(|run| run.ended).count();
-        self.runs = runs;
-        self.next = state.next as u64;
-        true
     }
 }
 
 /// Highest number of a frame that is believed: it leaves room for more than can ever be written.
 const LAST_FRAME: i64 = i64::MAX / 2;
 
-/// What is kept of [`Runs`], one item a run in each list.
+/// Runs that lie end to end, the oldest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RunsState {
+pub(crate) struct SavedRuns {
+    runs: VecDeque<Run>,
+    /// Number of the next frame.
+    pub(crate) next: u64,
+}
+
+impl SavedRuns {
+    /// The runs of these columns, if they lie end to end and hold `frames` frames in all.
+    pub(crate) fn parse(columns: &RunColumns, frames: usize) -> Option<Self> {
+        let RunColumns {
+            firsts,
+            lens,
+            ended,
+            apart,
+            next,
+        } = columns;
+        let sizes = [lens.len(), ended.len(), apart.len()];
+        if !(0..=LAST_FRAME).contains(next) || sizes != [firsts.len(); 3] {
+            return None;
+        }
+        let mut behind = next - frames as i64;
+        let mut runs = VecDeque::with_capacity(firsts.len());
+        for (at, (&first, &len)) in firsts.iter().zip(lens).enumerate() {
+            if first != behind || first < 0 || !(1..=next - first).contains(&len) {
+                return None;
+            }
+            behind += len;
+            runs.push_back(Run {
+                first: first as u64,
+                len: len as usize,
+                ended: ended[at],
+                apart: apart[at],
+            });
+        }
+        let next = *next as u64;
+        (behind as u64 == next).then_some(Self { runs, next })
+    }
+
+    pub(crate) fn columns(&self) -> RunColumns {
+        RunColumns {
+            firsts: self.runs.iter().map(|run| run.first as i64).collect(),
+            lens: self.runs.iter().map(|run| run.len as i64).collect(),
+            ended: self.runs.iter().map(|run| run.ended).collect(),
+            apart: self.runs.iter().map(|run| run.apart).collect(),
+            next: self.next as i64,
+        }
+    }
+
+    /// Which frames, counted from the oldest, were written apart from the one before.
+    pub(crate) fn breaks(&self) -> impl Iterator<Item = usize> {
+        let oldest = self.runs.front().map_or(0, |run| run.first);
+        let apart = self.runs.iter().filter(|run| run.apart);
+        apart.map(move |run| (run.first - oldest) as usize)
+    }
+}
+
+/// Saved runs as a file has them: a list for each thing that is known of a run, one item a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RunColumns {
     pub(crate) firsts: Vec<i64>,
     pub(crate) lens: Vec<i64>,
     pub(crate) ended: Vec<bool>,
@@ -309,8 +345,8 @@ pub(crate) struct RunsState {
 
 #[cfg(test)]
 mod tests {
-    use super::{Author, Runs, RunsState};
-    use crate::marks::Marks;
+    use super::{Author, RunColumns, Runs, SavedRuns};
+    use crate::marks::EpisodeMarks;
 
     /// Rows of the first and last frame of every run, and its length, in the order of their first rows.
     fn found(runs: &Runs) -> Vec<[usize; 3]> {
@@ -334,19 +370,22 @@ mod tests {
         // Rows 5 to 9 hold the first frames that are left, 0 to 4 the newest: episodes end in rows 7 and 2.
         let mut runs = Runs::new(10);
         runs.skip(5);
-        runs.push(&Marks::of(Some(&flags(10, &[2, 7])), None));
+        runs.push(&EpisodeMarks::of(Some(&flags(10, &[2, 7])), None));
         assert_eq!(found(&runs), [[3, 4, 2], [5, 7, 3], [8, 2, 5]]);
 
         let mut runs = Runs::new(10);
         runs.skip(5);
-        runs.push(&Marks::of(None, Some(&[1, 1, 1, 5, 5, 5, 5, 5, 0, 0])));
+        runs.push(&EpisodeMarks::of(
+            None,
+            Some(&[1, 1, 1, 5, 5, 5, 5, 5, 0, 0]),
+        ));
         assert_eq!(found(&runs), [[3, 4, 2], [5, 7, 3], [8, 2, 5]]);
     }
 
     #[test]
     fn the_last_row_of_a_ring_that_is_not_full_is_an_end() {
         let mut runs = Runs::new(100);
-        runs.push(&Marks::of(Some(&flags(6, &[2])), None));
+        runs.push(&EpisodeMarks::of(Some(&flags(6, &[2])), None));
         assert_eq!(found(&runs), [[0, 2, 3], [3, 5, 3]]);
         assert_eq!((runs.len(), runs.ended()), (2, 1));
     }
@@ -354,7 +393,7 @@ mod tests {
     #[test]
     fn a_ring_without_ends_is_one_trajectory() {
         let mut runs = Runs::new(4);
-        runs.push(&Marks::of(Some(&[false; 4]), None));
+        runs.push(&EpisodeMarks::of(Some(&[false; 4]), None));
         assert_eq!(found(&runs), [[0, 3, 4]]);
     }
 
@@ -362,12 +401,12 @@ mod tests {
     fn environments_do_not_follow_each_other() {
         // Two environments of five steps: ids 0 0 1 1 1 and 3 3 3 4 4, and then ids that are the same in both.
         let mut runs = Runs::new(20);
-        runs.push(&Marks::of(None, Some(&[0, 0, 1, 1, 1, 3, 3, 3, 4, 4])).rows_of(5));
+        runs.push(&EpisodeMarks::of(None, Some(&[0, 0, 1, 1, 1, 3, 3, 3, 4, 4])).rows_of(5));
         assert_eq!(
             runs.iter().map(|run| run.len).collect::<Vec<_>>(),
             [2, 3, 3, 2]
         );
-        runs.push(&Marks::of(None, Some(&[4; 10])).rows_of(5));
+        runs.push(&EpisodeMarks::of(None, Some(&[4; 10])).rows_of(5));
         assert_eq!(
             runs.iter().map(|run| run.len).collect::<Vec<_>>(),
             [2, 3, 3, 2, 5, 5]
@@ -381,11 +420,11 @@ mod tests {
     #[test]
     fn a_run_goes_on_with_the_same_id_only() {
         let mut runs = Runs::new(20);
-        runs.push(&Marks::of(Some(&[false; 2]), Some(&[1, 1])));
-        runs.push(&Marks::of(Some(&[false, true]), Some(&[1, 1])));
-        runs.push(&Marks::of(Some(&[false; 2]), Some(&[1, 1])));
-        runs.push(&Marks::of(Some(&[false; 1]), None));
-        runs.push(&Marks::of(Some(&[false; 1]), Some(&[1])));
+        runs.push(&EpisodeMarks::of(Some(&[false; 2]), Some(&[1, 1])));
+        runs.push(&EpisodeMarks::of(Some(&[false, true]), Some(&[1, 1])));
+        runs.push(&EpisodeMarks::of(Some(&[false; 2]), Some(&[1, 1])));
+        runs.push(&EpisodeMarks::of(Some(&[false; 1]), None));
+        runs.push(&EpisodeMarks::of(Some(&[false; 1]), Some(&[1])));
         assert_eq!(lens(&runs), [4, 2, 1, 1]);
         assert_eq!(runs.ended(), 1);
     }
@@ -397,8 +436,8 @@ mod tests {
         let authors = [users, Author::Collector(0), Author::Collector(1)];
         for (first, second) in authors.iter().flat_map(|a| authors.map(|b| (*a, b))) {
             let mut runs = Runs::new(20);
-            runs.push(&Marks::of(None, Some(&[5, 5])).by(first));
-            runs.push(&Marks::of(None, Some(&[5])).by(second));
+            runs.push(&EpisodeMarks::of(None, Some(&[5, 5])).by(first));
+            runs.push(&EpisodeMarks::of(None, Some(&[5])).by(second));
             let expected = if first == second { vec![3] } else { vec![2, 1] };
             assert_eq!(lens(&runs), expected, "{first:?} {second:?}");
         }
@@ -408,7 +447,7 @@ mod tests {
     fn frames_without_ids_go_on_in_rows_of_time_of_one_thread_up_to_an_end() {
         let here = std::thread::current().id();
         let there = std::thread::spawn(|| std::thread::current().id()).join();
-        let row = |end| Marks::of(Some(&[false, end]), None).by(Author::User(Some(here)));
+        let row = |end| EpisodeMarks::of(Some(&[false, end]), None).by(Author::User(Some(here)));
         let mut runs = Runs::new(40);
         runs.push(&row(false));
         runs.push(&row(true));
@@ -424,12 +463,12 @@ mod tests {
     fn runs_that_were_written_apart_stay_apart_under_other_keys() {
         let mut runs = Runs::new(20);
         runs.skip(7);
-        runs.push(&Marks::of(Some(&flags(6, &[1])), None).rows_of(3));
-        runs.push(&Marks::of(Some(&flags(3, &[])), None));
+        runs.push(&EpisodeMarks::of(Some(&flags(6, &[1])), None).rows_of(3));
+        runs.push(&EpisodeMarks::of(Some(&flags(3, &[])), None));
         assert_eq!(lens(&runs), [2, 1, 3, 3]);
         // These find no end.
         let breaks = runs.all_breaks();
-        runs.renew(7, &Marks::of(Some(&[false; 9]), None), &breaks);
+        runs.renew(7, &EpisodeMarks::of(Some(&[false; 9]), None), &breaks);
         assert_eq!(lens(&runs), [3, 3, 3]);
         assert_eq!(found(&runs)[0], [7, 9, 3]);
         assert_eq!(runs.all_breaks(), [0, 3, 6]);
@@ -438,7 +477,7 @@ mod tests {
     #[test]
     fn what_is_overwritten_leaves_the_oldest_runs_first() {
         let mut runs = Runs::new(10);
-        runs.push(&Marks::of(Some(&flags(10, &[2, 7])), None));
+        runs.push(&EpisodeMarks::of(Some(&flags(10, &[2, 7])), None));
         runs.evict(4);
         assert_eq!(runs.numbers(), 1..3);
         assert_eq!(runs.get(0), None);
@@ -456,11 +495,13 @@ mod tests {
     fn a_state_is_taken_over_only_if_it_fits() {
         let mut runs = Runs::new(10);
         runs.skip(3);
-        runs.push(&Marks::of(Some(&[false, true, false]), Some(&[7, 7, 8])));
-        let state = runs.state();
-        let mut loaded = Runs::new(10);
-        assert!(!loaded.load(&state, 4));
-        let damages: [fn(&mut RunsState); 8] = [
+        runs.push(&EpisodeMarks::of(
+            Some(&[false, true, false]),
+            Some(&[7, 7, 8]),
+        ));
+        let columns = runs.saved().columns();
+        assert_eq!(SavedRuns::parse(&columns, 4), None);
+        let damages: [fn(&mut RunColumns); 8] = [
             |state| state.lens.truncate(1),
             |state| state.ended.truncate(1),
             |state| state.apart.truncate(1),
@@ -471,14 +512,14 @@ mod tests {
             |state| state.next = i64::MIN,
         ];
         for damage in damages {
-            let mut damaged = state.clone();
+            let mut damaged = columns.clone();
             damage(&mut damaged);
-            assert!(!loaded.load(&damaged, 3), "{damaged:?}");
+            assert_eq!(SavedRuns::parse(&damaged, 3), None, "{damaged:?}");
         }
-        assert!(loaded.load(&state, 3));
-        assert_eq!(loaded.state(), state);
-        // Who writes the same id next may be another.
-        loaded.push(&Marks::of(Some(&[false]), Some(&[8])));
+        let mut loaded = Runs::new(10).restored(SavedRuns::parse(&columns, 3).unwrap());
+        assert_eq!(loaded.saved(), runs.saved());
+        // Another may write the same id next.
+        loaded.push(&EpisodeMarks::of(Some(&[false]), Some(&[8])));
         assert_eq!(lens(&loaded), [2, 1, 1]);
     }
 }

@@ -48,15 +48,18 @@
 
 mod buffer;
 mod checkpoint;
+mod contents;
 mod error;
 mod file;
 mod index;
 mod limiter;
-mod live;
 mod marks;
+mod reduction;
 mod rng;
 mod room;
+mod rows;
 mod sampler;
+mod saved;
 mod state;
 mod storage;
 mod sync;
@@ -64,17 +67,18 @@ mod writer;
 
 pub use buffer::{ReplayBuffer, ReplayBufferBuilder, ReplayStats};
 pub use checkpoint::{Checkpoint, CheckpointWriter};
-pub use error::{Held, ReplayError, Waited};
+pub use error::{
+    Access, Held, LimiterWait, PriorityError, ReplayError, Shortage, StateError, Waited,
+};
 pub use index::{Run, Runs};
 pub use limiter::RateLimiter;
-pub use live::RowSpan;
 pub use marks::RunKeys;
+pub use reduction::Reduction;
 pub use rng::SampleRng;
-pub use sampler::{
-    Draw, Frames, NoDraw, PrioritizedSampler, PrioritizedSliceSampler, RandomSampler, Sampler,
-    SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement, Slices,
-};
+pub use room::check_room;
+pub use rows::{RowOrder, RowSet, RowSpan};
+pub use sampler::*;
 #[cfg(not(loom))]
 pub use storage::LazyMemmapStorage;
 pub use storage::{LazyTensorStorage, ListStorage, Recovered, Storage, StorageRead, frames_within};
-pub use writer::{MaxRewardWriter, Reduction, Writer};
+pub use writer::*;

@@ -1,6 +1,6 @@
 //! When to wait, so that what is drawn and what is written keep a ratio.
 
-use crate::ReplayError;
+use crate::{Access, LimiterWait, ReplayError};
 
 /// Lets samples and insertions through, or makes them wait, counted in frames.
 ///
@@ -18,8 +18,7 @@ pub struct RateLimiter {
     min_size_to_sample: usize,
     min_diff: f64,
     max_diff: f64,
-    inserted: u64,
-    sampled: u64,
+    counts: LimiterCounts,
 }
 
 impl RateLimiter {
@@ -31,8 +30,7 @@ impl RateLimiter {
             min_size_to_sample,
             min_diff: f64::NEG_INFINITY,
             max_diff: f64::INFINITY,
-            inserted: 0,
-            sampled: 0,
+            counts: LimiterCounts::default(),
         }
     }
 
@@ -74,8 +72,7 @@ impl RateLimiter {
             min_size_to_sample,
             min_diff: offset - error_buffer,
             max_diff: offset + error_buffer,
-            inserted: 0,
-            sampled: 0,
+            counts: LimiterCounts::default(),
         })
     }
 
@@ -98,45 +95,46 @@ impl RateLimiter {
         inserted as f64 * self.samples_per_insert - sampled as f64
     }
 
-    /// Why `frames` frames may not be sampled from a buffer that holds `size`, as what follows "cannot draw 256 frames: ".
-    pub(crate) fn blocks_sample(&self, frames: usize, size: usize) -> Option<String> {
+    /// What a sample of `frames` frames from a buffer that holds `size` must wait for, if anything.
+    pub(crate) fn blocks_sample(&self, frames: usize, size: usize) -> Option<LimiterWait> {
         if size < self.min_size_to_sample {
-            return Some(format!(
-                "the limiter waits for {} frames, the buffer holds {size}",
-                self.min_size_to_sample
-            ));
+            return Some(LimiterWait::Size {
+                needed: self.min_size_to_sample,
+                held: size,
+            });
         }
-        let cursor = self.cursor(self.inserted, self.sampled + frames as u64);
-        (cursor < self.min_diff).then(|| {
-            format!(
-                "the limiter waits for more to be written: {} frames inserted * {} - {} sampled - {frames} asked for = \
-                 {cursor} < {}",
-                self.inserted, self.samples_per_insert, self.sampled, self.min_diff
-            )
+        let cursor = self.cursor(self.counts.inserted, self.counts.sampled + frames as u64);
+        (cursor < self.min_diff).then_some(LimiterWait::Insertions {
+            inserted: self.counts.inserted,
+            samples_per_insert: self.samples_per_insert,
+            sampled: self.counts.sampled,
+            frames,
+            cursor,
+            min_diff: self.min_diff,
         })
     }
 
-    /// Why `frames` frames may not be written to a buffer that holds `size`, as what follows "cannot write 100 frames: ".
-    pub(crate) fn blocks_insert(&self, frames: usize, size: usize) -> Option<String> {
+    /// What an insertion of `frames` frames into a buffer that holds `size` must wait for, if anything.
+    pub(crate) fn blocks_insert(&self, frames: usize, size: usize) -> Option<LimiterWait> {
         if size + frames <= self.min_size_to_sample {
             return None;
         }
-        let cursor = self.cursor(self.inserted + frames as u64, self.sampled);
-        (cursor > self.max_diff).then(|| {
-            format!(
-                "the limiter waits for more to be sampled: ({} frames inserted + {frames}) * {} - {} sampled = {cursor} \
-                 > {}",
-                self.inserted, self.samples_per_insert, self.sampled, self.max_diff
-            )
+        let cursor = self.cursor(self.counts.inserted + frames as u64, self.counts.sampled);
+        (cursor > self.max_diff).then_some(LimiterWait::Samples {
+            inserted: self.counts.inserted,
+            frames,
+            samples_per_insert: self.samples_per_insert,
+            sampled: self.counts.sampled,
+            cursor,
+            max_diff: self.max_diff,
         })
     }
 
-    /// Why `frames` frames, which may not be `"sampled"` or `"written"` now, never may: they move the cursor further than it
-    /// may go.
-    pub(crate) fn forbids(&self, what: &'static str, frames: usize) -> Option<ReplayError> {
+    /// The error of a call that must wait now and always will: it moves the cursor further than it may go.
+    pub(crate) fn forbids(&self, what: Access, frames: usize) -> Option<ReplayError> {
         let moves = match what {
-            "written" => frames as f64 * self.samples_per_insert,
-            _ => frames as f64,
+            Access::Insert => frames as f64 * self.samples_per_insert,
+            Access::Sample => frames as f64,
         };
         let room = self.max_diff - self.min_diff;
         (moves > room).then_some(ReplayError::NeverThrough {
@@ -148,31 +146,39 @@ impl RateLimiter {
     }
 
     pub(crate) fn inserted(&mut self, frames: usize) {
-        self.inserted += frames as u64;
+        self.counts.inserted += frames as u64;
     }
 
     pub(crate) fn sampled(&mut self, frames: usize) {
-        self.sampled += frames as u64;
+        self.counts.sampled += frames as u64;
     }
 
-    pub(crate) fn counts(&self) -> [u64; 2] {
-        [self.inserted, self.sampled]
+    pub(crate) fn counts(&self) -> LimiterCounts {
+        self.counts
     }
 
-    pub(crate) fn set_counts(&mut self, [inserted, sampled]: [u64; 2]) {
-        (self.inserted, self.sampled) = (inserted, sampled);
+    pub(crate) fn set_counts(&mut self, counts: LimiterCounts) {
+        self.counts = counts;
     }
+}
+
+/// Frames that a limiter let through since the buffer was last empty.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LimiterCounts {
+    pub(crate) inserted: u64,
+    pub(crate) sampled: u64,
 }
 
 #[cfg(test)]
 mod tests {
     use super::RateLimiter;
+    use crate::Access;
 
     #[test]
     fn a_minimum_size_is_waited_for() {
         let limiter = RateLimiter::min_size(10);
         assert_eq!(
-            limiter.blocks_sample(4, 9).unwrap(),
+            limiter.blocks_sample(4, 9).unwrap().to_string(),
             "the limiter waits for 10 frames, the buffer holds 9"
         );
         assert_eq!(limiter.blocks_sample(400, 10), None);
@@ -200,13 +206,13 @@ mod tests {
         assert_eq!(limiter.blocks_insert(4, 10), None);
         limiter.inserted(4);
         assert_eq!(
-            limiter.blocks_insert(1, 14).unwrap(),
+            limiter.blocks_insert(1, 14).unwrap().to_string(),
             "the limiter waits for more to be sampled: (14 frames inserted + 1) * 2 - 0 sampled = 30 > 28"
         );
         assert_eq!(limiter.blocks_sample(16, 14), None);
         limiter.sampled(16);
         assert_eq!(
-            limiter.blocks_sample(1, 14).unwrap(),
+            limiter.blocks_sample(1, 14).unwrap().to_string(),
             "the limiter waits for more to be written: 14 frames inserted * 2 - 16 sampled - 1 asked for = 11 < 12"
         );
         assert_eq!(limiter.blocks_insert(8, 14), None);
@@ -222,13 +228,13 @@ mod tests {
     #[test]
     fn what_would_wait_for_ever_is_an_error() {
         let limiter = RateLimiter::sample_to_insert_ratio(2.0, 10, 8.0).unwrap();
-        assert!(limiter.forbids("sampled", 16).is_none());
+        assert!(limiter.forbids(Access::Sample, 16).is_none());
         assert_eq!(
-            limiter.forbids("sampled", 17).unwrap().to_string(),
+            limiter.forbids(Access::Sample, 17).unwrap().to_string(),
             "17 frames can never be sampled together: error_buffer=8 must be at least 8.5"
         );
-        assert!(limiter.forbids("written", 8).is_none());
-        assert!(limiter.forbids("written", 9).is_some());
+        assert!(limiter.forbids(Access::Insert, 8).is_none());
+        assert!(limiter.forbids(Access::Insert, 9).is_some());
         for (samples_per_insert, min_size, error_buffer) in [
             (0.0, 1, 2.0),
             (f64::NAN, 1, 2.0),

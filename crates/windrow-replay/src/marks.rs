@@ -41,7 +41,7 @@ impl RunKeys {
 
 /// Ends and ids of frames that are written together.
 #[derive(Debug)]
-pub(crate) struct Marks {
+pub(crate) struct EpisodeMarks {
     frames: usize,
     /// Frames after which the next belongs to another environment: those of one row of the batch.
     row: usize,
@@ -54,7 +54,7 @@ pub(crate) struct Marks {
     ids: Option<Vec<i64>>,
 }
 
-impl Marks {
+impl EpisodeMarks {
     /// Reads them from `frames`: flat, rows of `row` frames one after another.
     ///
     /// # Errors
@@ -274,7 +274,7 @@ mod tests {
         frames
     }
 
-    fn ends(marks: &Marks) -> Vec<(usize, bool)> {
+    fn ends(marks: &EpisodeMarks) -> Vec<(usize, bool)> {
         let mut found = vec![marks.run_end(0, marks.len())];
         while let Some(&(end, _)) = found.last().filter(|(end, _)| *end < marks.len()) {
             found.push(marks.run_end(end, marks.len()));
@@ -289,7 +289,8 @@ mod tests {
         done[19] = true;
         let mut ids = [1; 20];
         ids[15..].fill(2);
-        let read = |row| Marks::read(&frames(&done, &ids), row, &RunKeys::default(), true).unwrap();
+        let read =
+            |row| EpisodeMarks::read(&frames(&done, &ids), row, &RunKeys::default(), true).unwrap();
         let whole = [(10, true), (15, false), (20, true)];
         assert_eq!(ends(&read(20)), whole);
         assert_eq!(
@@ -315,7 +316,7 @@ mod tests {
             end_key: Some("over".into()),
             traj_key: Some("run".into()),
         };
-        let marks = Marks::read(&frames, 4, &keys, true).unwrap();
+        let marks = EpisodeMarks::read(&frames, 4, &keys, true).unwrap();
         assert_eq!(ends(&marks), [(2, true), (3, false), (4, true)]);
     }
 
@@ -323,8 +324,9 @@ mod tests {
     fn frames_that_say_nothing_are_refused_where_runs_are_needed() {
         let mut frames = TensorDict::new([2]);
         frames.set("x", Tensor::arange(0..2).unwrap()).unwrap();
-        let read =
-            |frames: &TensorDict, needed| Marks::read(frames, 2, &RunKeys::default(), needed);
+        let read = |frames: &TensorDict, needed| {
+            EpisodeMarks::read(frames, 2, &RunKeys::default(), needed)
+        };
         assert_eq!(
             read(&frames, true).unwrap_err().to_string(),
             r#"trajectories cannot be told apart: frames have neither ("next", "done") nor ("collector", "traj_ids")"#

@@ -1,8 +1,18 @@
 use crate::ReplayError;
 
-/// Checks that the system gives the memory for `len` values of type `T`, which are allocated right after: a list that it
-/// does not give ends the process. `what` they are of.
-pub(crate) fn check_room<T>(what: &'static str, len: usize) -> Result<(), ReplayError> {
+/// Checks that the system has memory for `len` values of type `T`, which the caller allocates right after: a failed allocation
+/// ends the process. `what` names the values in the error, as in "no memory for the priorities of 1000 frames".
+///
+/// ```
+/// use windrow_replay::{ReplayError, check_room};
+///
+/// let error = check_room::<f32>("the priorities", 1 << 60).unwrap_err();
+/// assert!(matches!(error, ReplayError::NoMemory { what: "the priorities", .. }));
+/// ```
+///
+/// # Errors
+/// [`ReplayError::NoMemory`].
+pub fn check_room<T>(what: &'static str, len: usize) -> Result<(), ReplayError> {
     let mut room = Vec::<T>::new();
     let given = room.try_reserve_exact(len);
     // Memory that nobody looks at would be optimised away.

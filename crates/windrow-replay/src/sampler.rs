@@ -4,10 +4,7 @@ use std::fmt::Debug;
 
 use tensordict::{NestedKey, TensorDict};
 
-use crate::index::Runs;
-use crate::live::{Live, RowSpan};
-use crate::marks::RunKeys;
-use crate::{Reduction, ReplayError, SampleRng};
+use crate::{Reduction, ReplayError, RowSet, RowSpan, RunKeys, Runs, SampleRng, Shortage};
 
 mod prioritized;
 mod prioritized_slice;
@@ -28,7 +25,7 @@ pub use without_replacement::SamplerWithoutReplacement;
 ///
 /// Every row is announced before it can be chosen ([`written`](Sampler::written)) and before it is overwritten
 /// ([`evicted`](Sampler::evicted)); in between, the row and its frame stay as they are.
-pub trait Sampler: Debug + Send {
+pub trait Sampler: CloneSampler + Debug + Send {
     /// Called once, before anything else.
     ///
     /// # Errors
@@ -73,7 +70,7 @@ pub trait Sampler: Debug + Send {
     ) -> Result<Draw, NoDraw>;
 
     /// Whether the last draw was the last of a pass over the frames, after which the next pass begins.
-    fn pass_is_over(&self) -> bool {
+    fn ran_out(&self) -> bool {
         false
     }
 
@@ -129,22 +126,36 @@ impl<S: Sampler + 'static> From<S> for Box<dyn Sampler> {
     }
 }
 
+/// Copies a sampler behind a `Box`. Every sampler that is `Clone` has it.
+pub trait CloneSampler {
+    /// A copy.
+    fn clone_box(&self) -> Box<dyn Sampler>;
+}
+
+impl<S: Sampler + Clone + 'static> CloneSampler for S {
+    fn clone_box(&self) -> Box<dyn Sampler> {
+        Box::new(self.clone())
+    }
+}
+
 /// The frames that can be drawn.
 #[derive(Debug, Clone, Copy)]
 pub struct Frames<'a> {
-    live: &'a Live,
+    rows: &'a RowSet,
     runs: Option<&'a Runs>,
 }
 
 impl<'a> Frames<'a> {
-    pub(crate) fn new(live: &'a Live, runs: Option<&'a Runs>) -> Self {
-        Self { live, runs }
+    /// The frames in `rows`; `runs` says which of them follow each other, where they are in order.
+    #[must_use]
+    pub fn new(rows: &'a RowSet, runs: Option<&'a Runs>) -> Self {
+        Self { rows, runs }
     }
 
     /// Number of frames.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.live.len()
+        self.rows.len()
     }
 
     /// Whether there is none.
@@ -160,18 +171,19 @@ impl<'a> Frames<'a> {
     #[inline]
     #[must_use]
     pub fn row(&self, at: usize) -> usize {
-        self.live.row(at)
+        self.rows.row(at)
     }
 
     /// Whether `row` holds one of them.
     #[must_use]
     pub fn contains(&self, row: usize) -> bool {
-        self.live.contains(row)
+        self.rows.contains(row)
     }
 
-    /// Behind the last row that holds one of them.
-    pub(crate) fn end(&self) -> usize {
-        self.live.end()
+    /// Behind the last row that holds one of them, or held one.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.rows.end()
     }
 
     /// Which of them follow each other; there when the writer keeps frames in order.
@@ -206,8 +218,8 @@ pub struct Slices {
 /// Why nothing was drawn.
 #[derive(Debug)]
 pub enum NoDraw {
-    /// More frames are needed; the text says which, as what follows "cannot draw 256 frames: ".
-    Shortage(String),
+    /// More frames are needed.
+    Shortage(Shortage),
     /// The request cannot be met.
     Error(ReplayError),
 }
@@ -218,9 +230,9 @@ impl From<ReplayError> for NoDraw {
     }
 }
 
-impl NoDraw {
-    pub(crate) fn empty() -> Self {
-        Self::Shortage("the buffer is empty".to_owned())
+impl From<Shortage> for NoDraw {
+    fn from(shortage: Shortage) -> Self {
+        Self::Shortage(shortage)
     }
 }
 

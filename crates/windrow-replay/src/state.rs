@@ -6,27 +6,27 @@ use std::sync::Arc;
 
 use tensordict::{NestedKey, TensorDict};
 
+use crate::contents::Contents;
 use crate::error::Held;
-use crate::index::{Open, Runs};
-use crate::live::{Live, RowSpan};
-use crate::marks::{Marks, RunKeys};
-use crate::sampler::{Draw, Frames, NoDraw, Sampler};
-use crate::{RateLimiter, Reduction, ReplayError, SampleRng, Writer};
+use crate::limiter::LimiterCounts;
+use crate::marks::EpisodeMarks;
+use crate::sampler::{Draw, NoDraw, Sampler};
+use crate::saved::SavedState;
+use crate::{
+    Access, LimiterWait, PriorityError, RateLimiter, Reduction, ReplayError, RowOrder, RowSpan,
+    RunKeys, SampleRng, Shortage, StateError, Writer,
+};
 
 /// Everything but the frames themselves.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) live: Live,
-    /// There for a ring.
-    pub(crate) runs: Option<Runs>,
+    pub(crate) contents: Contents,
     pub(crate) sampler: Box<dyn Sampler>,
     /// What the sampler wants to know of frames that are written; another `Arc` with another sampler.
     pub(crate) keys: Arc<Keys>,
-    pub(crate) writer: Writer,
+    pub(crate) writer: Box<dyn Writer>,
     pub(crate) limiter: Option<RateLimiter>,
     pub(crate) rng: SampleRng,
-    /// Row that the next frame goes to, in a ring.
-    pub(crate) cursor: usize,
     /// Frames written since the buffer was empty.
     pub(crate) write_count: u64,
     /// Frames sampled since then.
@@ -35,9 +35,21 @@ pub(crate) struct State {
     pub(crate) overwritten: u64,
     /// While a checkpoint is written, of every row whether its frame is still to be copied into it.
     pub(crate) saving: Option<Vec<bool>>,
-    /// Whether somebody is writing frames at this moment.
+    /// Whether a thread is writing frames at this moment.
     pub(crate) writing: bool,
     pub(crate) writers: Writers,
+}
+
+/// What becomes of a [`State`] that goes on from a saved one.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    contents: Contents,
+    sampler: Box<dyn Sampler>,
+    writer: Box<dyn Writer>,
+    limiter: LimiterCounts,
+    rng: SampleRng,
+    write_count: u64,
+    sampled: u64,
 }
 
 /// What is read of frames before they are written.
@@ -76,10 +88,12 @@ impl Keys {
         let values = reduction.of_each(frames, key)?;
         let wrong = |value: &f64| !((*value as f32).is_finite() && *value >= 0.0);
         if let Some(at) = values.iter().position(wrong) {
-            return Err(ReplayError::Priorities(format!(
-                "expected finite numbers of at least 0 as entry {key}, got {} for frame {at}",
-                values[at]
-            )));
+            return Err(PriorityError::Entry {
+                key: key.clone(),
+                priority: values[at],
+                frame: at,
+            }
+            .into());
         }
         Ok(Some(values.into_iter().map(|value| value as f32).collect()))
     }
@@ -88,24 +102,18 @@ impl Keys {
 impl State {
     pub(crate) fn new(
         capacity: usize,
-        writer: Writer,
+        writer: Box<dyn Writer>,
         sampler: Box<dyn Sampler>,
         limiter: Option<RateLimiter>,
         rng: SampleRng,
     ) -> Self {
-        let (live, runs) = match writer {
-            Writer::RoundRobin => (Live::ring(0, 0, capacity), Some(Runs::new(capacity))),
-            Writer::MaxReward(_) => (Live::list(capacity), None),
-        };
         Self {
-            live,
-            runs,
+            contents: Contents::new(writer.order(), capacity),
             keys: Keys::of(&*sampler),
             sampler,
             writer,
             limiter,
             rng,
-            cursor: 0,
             write_count: 0,
             sampled: 0,
             overwritten: 0,
@@ -115,107 +123,57 @@ impl State {
         }
     }
 
-    /// Finds anew which frames follow each other, where frames are in order: `marks` are those of all of them, which stay apart
-    /// where they were written apart.
-    pub(crate) fn mark(&mut self, marks: &Marks) {
-        if let Some(runs) = &mut self.runs {
-            let breaks = runs.all_breaks();
-            // Any number will do that leads to the same rows.
-            let first = self.live.row(0) as u64;
-            runs.renew(first, marks, &breaks);
-        }
-    }
-
-    /// How the last run may go on, where frames are in order.
-    pub(crate) fn open(&self) -> Option<Open> {
-        self.runs.as_ref().map(Runs::open)
-    }
-
-    /// Lets the last run go on so, unless it has ended.
-    pub(crate) fn reopen(&mut self, open: Open) {
-        if let Some(runs) = &mut self.runs {
-            runs.reopen(open);
-        }
-    }
-
-    /// As of [`Runs::breaks`]; none where frames are not in order.
-    pub(crate) fn breaks(&self, marks: &Marks, skipped: usize) -> Vec<usize> {
-        let runs = self.runs.as_ref();
-        runs.map_or_else(Vec::new, |runs| runs.breaks(marks, skipped))
-    }
-
-    /// Takes another sampler, which has begun, and tells it of the rows that are live.
-    pub(crate) fn replace_sampler(&mut self, sampler: Box<dyn Sampler>) {
+    /// Takes another sampler, which has begun, and announces the rows that hold frames to it.
+    pub(crate) fn replace_sampler(&mut self, mut sampler: Box<dyn Sampler>) {
+        self.contents.announce(&mut *sampler);
+        self.keys = Keys::of(&*sampler);
         self.sampler = sampler;
-        self.keys = Keys::of(&*self.sampler);
-        match self.live {
-            Live::Ring(rows) => self.announce(rows),
-            Live::List { .. } => {
-                for row in self.live.sorted() {
-                    self.announce(RowSpan::new(row as usize, 1, self.live.capacity()));
-                }
-            }
-        }
     }
 
-    /// Gives rows their priorities, where the sampler has any.
+    /// Takes priorities of rows over, where the sampler has any.
     pub(crate) fn prioritize(
         &mut self,
         rows: &[i64],
         priorities: &[f32],
     ) -> Result<(), ReplayError> {
-        let frames = Frames::new(&self.live, self.runs.as_ref());
-        match self.sampler.update_priority(rows, priorities, &frames) {
+        match self.update_priority(rows, priorities) {
             Ok(_) | Err(ReplayError::NoPriorities) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
+    /// As of [`Sampler::update_priority`].
+    pub(crate) fn update_priority(
+        &mut self,
+        rows: &[i64],
+        priorities: &[f32],
+    ) -> Result<usize, ReplayError> {
+        let frames = self.contents.frames();
+        self.sampler.update_priority(rows, priorities, &frames)
+    }
+
     pub(crate) fn held(&self) -> Held {
         Held {
-            frames: self.live.len(),
-            trajectories: self.runs.as_ref().map(|runs| (runs.len(), runs.ended())),
+            frames: self.contents.rows.len(),
+            trajectories: (self.contents.runs.as_ref()).map(|runs| (runs.len(), runs.ended())),
         }
     }
 
-    /// Gives up rows, so that nobody reads them while they are overwritten.
+    /// Gives up rows, so that no sample reads them while they are overwritten.
     pub(crate) fn evict(&mut self, rows: RowSpan) {
-        if rows.is_empty() {
-            return;
-        }
-        self.live.remove(rows);
-        if let Some(runs) = &mut self.runs {
-            runs.evict(rows.len());
-        }
-        let frames = Frames::new(&self.live, self.runs.as_ref());
-        self.sampler.evicted(rows, &frames);
-    }
-
-    /// Lets rows be read that were written. `marks` are those of a ring's frames, `skipped` the frames before them that were
-    /// overwritten at once.
-    pub(crate) fn admit(&mut self, rows: RowSpan, marks: Option<&Marks>, skipped: usize) {
-        if rows.is_empty() {
-            return;
-        }
-        self.live.add(rows);
-        if let (Some(runs), Some(marks)) = (&mut self.runs, marks) {
-            runs.skip(skipped);
-            runs.push(marks);
-        }
-        self.announce(rows);
-    }
-
-    /// Tells the sampler of rows that are live already.
-    pub(crate) fn announce(&mut self, rows: RowSpan) {
         if !rows.is_empty() {
-            let frames = Frames::new(&self.live, self.runs.as_ref());
-            self.sampler.written(rows, &frames);
+            self.contents.evict(rows);
+            self.sampler.evicted(rows, &self.contents.frames());
         }
     }
 
-    pub(crate) fn load_sampler(&mut self, saved: &TensorDict) -> Result<(), ReplayError> {
-        let frames = Frames::new(&self.live, self.runs.as_ref());
-        self.sampler.load_state_dict(saved, &frames)
+    /// Lets samples read rows that were written. `marks` are those of a ring's frames, `skipped` the frames before them that
+    /// were overwritten at once.
+    pub(crate) fn admit(&mut self, rows: RowSpan, marks: Option<&EpisodeMarks>, skipped: usize) {
+        if !rows.is_empty() {
+            self.contents.admit(rows, marks, skipped);
+            self.sampler.written(rows, &self.contents.frames());
+        }
     }
 
     /// Counts frames that were offered and taken in.
@@ -228,36 +186,66 @@ impl State {
 
     /// Gives up all rows.
     pub(crate) fn clear(&mut self) {
-        self.live = match &mut self.writer {
-            Writer::RoundRobin => Live::ring(0, 0, self.live.capacity()),
-            Writer::MaxReward(writer) => {
-                writer.clear();
-                Live::list(self.live.capacity())
-            }
-        };
-        if let Some(runs) = &mut self.runs {
-            runs.clear();
-        }
+        self.contents.clear();
+        self.writer.cleared();
         self.sampler.cleared();
         if let Some(limiter) = &mut self.limiter {
-            limiter.set_counts([0, 0]);
+            limiter.set_counts(LimiterCounts::default());
         }
-        (self.cursor, self.write_count, self.sampled) = (0, 0, 0);
+        (self.write_count, self.sampled) = (0, 0);
         self.overwritten = 0;
+    }
+
+    /// What becomes of this state when it goes on from `saved`; copies of sampler and writer load their parts.
+    ///
+    /// # Errors
+    /// [`ReplayError::State`] when the saved state is of another writer; those of sampler and writer.
+    pub(crate) fn restored(&self, saved: SavedState) -> Result<Restored, ReplayError> {
+        let is_ring = self.contents.rows.order() == RowOrder::Ring;
+        if is_ring != saved.runs.is_some() {
+            return Err(StateError::Writer.into());
+        }
+        let (mut sampler, mut writer) = (self.sampler.clone_box(), self.writer.clone_box());
+        sampler.cleared();
+        writer.cleared();
+        writer.load_state_dict(&saved.writer, &saved.rows)?;
+        let contents = self.contents.restored(&saved);
+        contents.announce(&mut *sampler);
+        sampler.load_state_dict(&saved.sampler, &contents.frames())?;
+        Ok(Restored {
+            contents,
+            sampler,
+            writer,
+            limiter: saved.limiter,
+            rng: saved.rng,
+            write_count: saved.write_count,
+            sampled: saved.sampled,
+        })
+    }
+
+    /// Takes over what a saved state was made into.
+    pub(crate) fn apply(&mut self, restored: Restored) {
+        self.contents = restored.contents;
+        self.sampler = restored.sampler;
+        self.writer = restored.writer;
+        if let Some(limiter) = &mut self.limiter {
+            limiter.set_counts(restored.limiter);
+        }
+        self.rng = restored.rng;
+        (self.write_count, self.sampled) = (restored.write_count, restored.sampled);
     }
 
     /// Chooses rows for a batch.
     pub(crate) fn draw(&mut self, batch_size: usize) -> Result<Draw, NoDraw> {
-        let limiter = self.limiter.as_ref();
-        if let Some(why) = limiter.and_then(|it| it.blocks_sample(batch_size, self.live.len())) {
-            return Err(
-                match limiter.and_then(|it| it.forbids("sampled", batch_size)) {
-                    Some(error) => NoDraw::Error(error),
-                    None => NoDraw::Shortage(why),
-                },
-            );
+        if let Some(limiter) = &self.limiter
+            && let Some(wait) = limiter.blocks_sample(batch_size, self.contents.rows.len())
+        {
+            return Err(match limiter.forbids(Access::Sample, batch_size) {
+                Some(error) => error.into(),
+                None => Shortage::Limiter(wait).into(),
+            });
         }
-        let frames = Frames::new(&self.live, self.runs.as_ref());
+        let frames = self.contents.frames();
         let draw = self.sampler.draw(batch_size, &frames, &mut self.rng)?;
         self.sampled += draw.rows.len() as u64;
         self.overwritten = 0;
@@ -267,38 +255,26 @@ impl State {
         Ok(draw)
     }
 
-    /// The oldest rows, which are given up where `frames` frames are to be written.
-    pub(crate) fn oldest_for(&self, frames: usize) -> RowSpan {
-        let capacity = self.live.capacity();
-        let room = capacity - self.live.len();
-        let first = if self.live.is_empty() {
-            0
-        } else {
-            self.live.row(0)
-        };
-        RowSpan::new(first, frames.min(capacity).saturating_sub(room), capacity)
-    }
-
     /// Whether writing so many frames would overwrite some that a checkpoint has not copied yet.
     pub(crate) fn waits_for_checkpoint(&self, frames: usize) -> bool {
         let Some(saving) = &self.saving else {
             return false;
         };
-        let oldest = self.oldest_for(frames);
-        match self.live {
-            Live::Ring(_) => oldest.rows().any(|row| saving[row]),
-            // Any of them.
-            Live::List { .. } => !oldest.is_empty(),
+        let oldest = self.contents.rows.oldest_for(frames);
+        match self.contents.rows.order() {
+            RowOrder::Ring => oldest.rows().any(|row| saving[row]),
+            // Any of them may be overwritten.
+            RowOrder::Any => !oldest.is_empty(),
         }
     }
 
-    /// Why frames may not be written now.
-    pub(crate) fn blocks_insert(&self, frames: usize) -> Result<Option<String>, ReplayError> {
+    /// What an insertion of so many frames must wait for, if anything.
+    pub(crate) fn blocks_insert(&self, frames: usize) -> Result<Option<LimiterWait>, ReplayError> {
         let Some(limiter) = &self.limiter else {
             return Ok(None);
         };
-        let blocked = limiter.blocks_insert(frames, self.live.len());
-        match limiter.forbids("written", frames) {
+        let blocked = limiter.blocks_insert(frames, self.contents.rows.len());
+        match limiter.forbids(Access::Insert, frames) {
             Some(error) if blocked.is_some() => Err(error),
             _ => Ok(blocked),
         }

@@ -1,322 +1,164 @@
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
+//! Which rows frames are written to.
 
-use tensordict::{DType, NestedKey, Tensor, TensorDict};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
 
-use crate::ReplayError;
+use tensordict::{NestedKey, TensorDict};
 
-/// Which rows frames are written to.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub enum Writer {
-    /// One row after another, and the oldest frames are overwritten when all are full.
-    #[default]
-    RoundRobin,
-    /// The frames with the highest values of a key are kept.
-    MaxReward(MaxRewardWriter),
-}
+use crate::{ReplayError, RowOrder, RowSet};
 
-impl From<MaxRewardWriter> for Writer {
-    fn from(writer: MaxRewardWriter) -> Self {
-        Self::MaxReward(writer)
-    }
-}
+mod max_reward;
 
-/// How several values of one row make the one that rows are compared by. With a NaN among them, that is NaN.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Reduction {
-    /// Their sum.
-    #[default]
-    Sum,
-    /// Their mean.
-    Mean,
-    /// The greatest.
-    Max,
-    /// The least.
-    Min,
-    /// The one in the middle, of an even number the lower.
-    Median,
-}
+pub use max_reward::MaxRewardWriter;
 
-impl Reduction {
-    /// One value for each of the frames, of its values of the entry `key`; 0 where it has none.
-    ///
-    /// # Errors
-    /// When the entry is missing.
-    pub(crate) fn of_each(
-        self,
-        frames: &TensorDict,
-        key: &NestedKey,
-    ) -> Result<Vec<f64>, ReplayError> {
-        let values: Tensor = frames.get(key)?.cast(DType::F64)?.contiguous();
-        let each = values.len() / frames.numel().max(1);
-        if each == 0 {
-            return Ok(vec![0.0; frames.numel()]);
-        }
-        let values = values.as_slice()?.chunks(each);
-        Ok(values.map(|values| self.of(values)).collect())
-    }
-
-    fn of(self, values: &[f64]) -> f64 {
-        if values.iter().any(|value| value.is_nan()) {
-            return f64::NAN;
-        }
-        match self {
-            Self::Sum => values.iter().sum(),
-            Self::Mean => values.iter().sum::<f64>() / values.len() as f64,
-            Self::Max => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-            Self::Min => values.iter().copied().fold(f64::INFINITY, f64::min),
-            Self::Median => {
-                let mut values = values.to_vec();
-                let middle = (values.len() - 1) / 2;
-                *values.select_nth_unstable_by(middle, f64::total_cmp).1
-            }
-        }
-    }
-}
-
-/// Keeps what has the highest value: a full buffer takes a frame in only in the place of one whose value is lower.
+/// Decides which rows frames are written to. Its methods are never called concurrently: the buffer holds its lock.
 ///
-/// Compared is the entry `("next", "reward")` unless another is named. To keep whole trajectories, write one in each row: a
-/// batch of size `[N]` whose entries have time as their next dimension, `[N, T, …]`; their values are then added up.
-/// Frames lose their order, so there are no slices.
-///
-/// NaN is below all numbers, as negative infinity is: such a frame is taken in while there is room, gives way to any finite
-/// number, and takes the place of none.
+/// A writer of [`RowOrder::Ring`] leaves the choice of rows to the buffer, as [`RoundRobinWriter`] does. A writer of
+/// [`RowOrder::Any`] implements [`place`](Self::place); the methods after it matter only to writers that remember something
+/// of each row.
 ///
 /// ```
+/// use std::collections::BTreeMap;
+///
 /// use tensordict::{Tensor, TensorDict};
-/// use windrow_replay::{ListStorage, MaxRewardWriter, ReplayBuffer};
+/// use windrow_replay::{ListStorage, ReplayBuffer, ReplayError, RowOrder, RowSet, Writer};
+///
+/// /// Keeps the first frames and drops all that come when the buffer is full.
+/// #[derive(Debug, Clone)]
+/// struct FirstComeWriter;
+///
+/// impl Writer for FirstComeWriter {
+///     fn order(&self) -> RowOrder {
+///         RowOrder::Any
+///     }
+///
+///     fn place(
+///         &mut self,
+///         frames: &TensorDict,
+///         rows: &RowSet,
+///     ) -> Result<BTreeMap<u32, usize>, ReplayError> {
+///         let free = (0..rows.capacity()).filter(|&row| !rows.contains(row));
+///         Ok(free.map(|row| row as u32).zip(0..frames.numel()).collect())
+///     }
+/// }
 ///
 /// let buffer = ReplayBuffer::builder()
-///     .storage(ListStorage::new(2))
-///     .writer(MaxRewardWriter::new("score"))
+///     .storage(ListStorage::new(3))
+///     .writer(FirstComeWriter)
 ///     .build()?;
-/// let mut frames = TensorDict::new([4]);
-/// frames.set("score", Tensor::from_vec(vec![3.0f32, 1.0, 4.0, 2.0], [4])?)?;
-/// buffer.extend(&frames)?;
-/// let mut kept = buffer.all()?.get("score")?.to_vec::<f32>()?;
-/// kept.sort_by(f32::total_cmp);
-/// assert_eq!(kept, [3.0, 4.0]);
-/// # Ok::<(), windrow_replay::ReplayError>(())
+/// let mut frames = TensorDict::new([5]);
+/// frames.set("t", Tensor::arange(0..5)?)?;
+/// assert_eq!(buffer.extend(&frames)?, [0, 1, 2]);
+/// assert_eq!(buffer.all()?.as_slice::<i64>("t")?, [0, 1, 2]);
+/// # Ok::<(), ReplayError>(())
 /// ```
-#[derive(Debug, Clone)]
-pub struct MaxRewardWriter {
-    key: NestedKey,
-    reduction: Reduction,
-    /// What is kept, the least first.
-    kept: BinaryHeap<Kept>,
-    /// Rows that lost their frames when they could not be written.
-    free: Vec<u32>,
-    /// Rows below this have had frames.
-    end: u32,
-}
-
-/// A value and its row; ordered so that the least value, and of several the lowest row, is the greatest.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Kept {
-    value: f64,
-    row: u32,
-}
-
-impl Eq for Kept {}
-
-impl Ord for Kept {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other
-            .value
-            .total_cmp(&self.value)
-            .then(other.row.cmp(&self.row))
-    }
-}
-
-impl PartialOrd for Kept {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl MaxRewardWriter {
-    /// Compares the entry `key`, a number a row or several.
-    #[must_use]
-    pub fn new(key: impl Into<NestedKey>) -> Self {
-        Self {
-            key: key.into(),
-            reduction: Reduction::default(),
-            kept: BinaryHeap::new(),
-            free: Vec::new(),
-            end: 0,
-        }
+pub trait Writer: CloneWriter + Debug + Send {
+    /// Its name in error messages: that of its type where it has no other.
+    fn name(&self) -> &'static str {
+        let path = std::any::type_name::<Self>();
+        path.rsplit("::").next().unwrap_or(path)
     }
 
-    /// What is made of several values in one row: their sum when not set.
-    #[must_use]
-    pub fn reduction(mut self, reduction: Reduction) -> Self {
-        self.reduction = reduction;
-        self
-    }
+    /// The order in which it fills rows; always the same.
+    fn order(&self) -> RowOrder;
 
-    /// The entry that is compared.
-    pub(crate) fn key(&self) -> &NestedKey {
-        &self.key
-    }
-
-    /// The value of each of `rows`, all of which are kept.
-    pub(crate) fn values_of(&self, rows: &[i64]) -> Vec<f64> {
-        let mut values = vec![0.0; self.end as usize];
-        for kept in &self.kept {
-            values[kept.row as usize] = kept.value;
-        }
-        rows.iter().map(|&row| values[row as usize]).collect()
-    }
-
-    /// The value of every frame, NaN below all others.
+    /// Called once, before anything else.
     ///
     /// # Errors
-    /// When the entry is missing.
-    pub(crate) fn values(&self, frames: &TensorDict) -> Result<Vec<f64>, ReplayError> {
-        let mut values = self.reduction.of_each(frames, &self.key)?;
-        values.iter_mut().for_each(|value| *value = rank(*value));
-        Ok(values)
+    /// [`ReplayError::Argument`] when an argument of the writer makes no sense, [`ReplayError::NoMemory`] from
+    /// [`check_room`](crate::check_room).
+    fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
+        let _ = capacity;
+        Ok(())
     }
 
-    /// Takes in what is worth it of frames with these `values`; returns the rows to be written, each with its frame.
-    pub(crate) fn place(&mut self, values: &[f64], capacity: usize) -> BTreeMap<u32, usize> {
-        let mut placed = BTreeMap::new();
-        for (frame, &value) in values.iter().enumerate() {
-            let row = if let Some(row) = self.free.pop() {
-                row
-            } else if (self.end as usize) < capacity {
-                self.end += 1;
-                self.end - 1
-            } else if let Some(least) = self.kept.peek().filter(|least| value > least.value) {
-                let row = least.row;
-                self.kept.pop();
-                row
-            } else {
-                continue;
-            };
-            self.kept.push(Kept { value, row });
-            placed.insert(row, frame);
-        }
-        placed
+    /// Chooses a row for each of `frames` that is to be kept: rows, each with the place of its frame in `frames`. `rows` are
+    /// those that hold frames already; a chosen one among them loses its frame. Not called in a ring.
+    ///
+    /// # Errors
+    /// When an entry that the writer looks at is missing. The writer must then be as it was before.
+    fn place(
+        &mut self,
+        frames: &TensorDict,
+        rows: &RowSet,
+    ) -> Result<BTreeMap<u32, usize>, ReplayError> {
+        let _ = (frames, rows);
+        Ok(BTreeMap::new())
     }
 
-    /// Gives up rows that could not be written.
-    pub(crate) fn lose(&mut self, rows: impl Iterator<Item = u32>) {
-        self.free.extend(rows);
-        let free = &self.free;
-        self.kept.retain(|kept| !free.contains(&kept.row));
+    /// These rows, chosen last, could not be written and hold no frame now.
+    fn lost(&mut self, rows: &[u32]) {
+        let _ = rows;
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.kept.clear();
-        self.free.clear();
-        self.end = 0;
+    /// All rows were given up.
+    fn cleared(&mut self) {}
+
+    /// The entries of frames that [`found`](Self::found) looks at.
+    fn keys(&self) -> Vec<NestedKey> {
+        Vec::new()
     }
 
-    /// Puts values of rows in, which have frames.
-    pub(crate) fn restore(&mut self, rows: &[u32], values: &[f64]) {
-        self.clear();
-        self.end = rows.iter().map(|row| row + 1).max().unwrap_or(0);
-        let pairs = rows.iter().zip(values);
-        self.kept.extend(pairs.map(|(&row, &value)| Kept {
-            value: rank(value),
-            row,
-        }));
-        let mut full = vec![false; self.end as usize];
-        rows.iter().for_each(|&row| full[row as usize] = true);
-        self.free = (0..self.end).filter(|&row| !full[row as usize]).collect();
+    /// A storage on disk held `rows` already when it was opened; `frames` has their entries of [`keys`](Self::keys).
+    ///
+    /// # Errors
+    /// When these entries are not of the right kind.
+    fn found(&mut self, rows: &[u32], frames: &TensorDict) -> Result<(), ReplayError> {
+        let _ = (rows, frames);
+        Ok(())
     }
-}
 
-/// What a value is compared as: NaN is below all numbers.
-fn rank(value: f64) -> f64 {
-    match value.is_nan() {
-        true => f64::NEG_INFINITY,
-        false => value,
+    /// The state that the writer needs to go on, when `rows` hold frames.
+    ///
+    /// # Errors
+    /// When tensors cannot be made.
+    fn state_dict(&self, rows: &[u32]) -> Result<TensorDict, ReplayError> {
+        let _ = rows;
+        Ok(TensorDict::new([]))
+    }
+
+    /// Goes on from a state that was saved when `rows` held frames.
+    ///
+    /// # Errors
+    /// When it is the state of another writer. The buffer then drops this writer, which is a copy.
+    fn load_state_dict(&mut self, state: &TensorDict, rows: &[u32]) -> Result<(), ReplayError> {
+        let _ = (state, rows);
+        Ok(())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ALL: [Reduction; 5] = [
-        Reduction::Sum,
-        Reduction::Mean,
-        Reduction::Max,
-        Reduction::Min,
-        Reduction::Median,
-    ];
-
-    fn frames(values: &[f64], each: usize) -> TensorDict {
-        let rows = values.len() / each;
-        let mut frames = TensorDict::new([rows]);
-        let values = Tensor::from_slice(values, [rows, each]).unwrap();
-        frames.set("score", values).unwrap();
-        frames
+impl<W: Writer + 'static> From<W> for Box<dyn Writer> {
+    fn from(writer: W) -> Self {
+        Box::new(writer)
     }
+}
 
-    /// The values that are kept of those that are offered one after another.
-    fn kept(capacity: usize, offered: &[f64]) -> Vec<f64> {
-        let mut writer = MaxRewardWriter::new("score");
-        for value in offered {
-            let values = writer.values(&frames(&[*value], 1)).unwrap();
-            writer.place(&values, capacity);
-        }
-        let mut kept: Vec<f64> = writer.kept.iter().map(|kept| kept.value).collect();
-        kept.sort_by(f64::total_cmp);
-        kept
+/// Copies a writer behind a `Box`. Every writer that is `Clone` has it.
+pub trait CloneWriter {
+    /// A copy.
+    fn clone_box(&self) -> Box<dyn Writer>;
+}
+
+impl<W: Writer + Clone + 'static> CloneWriter for W {
+    fn clone_box(&self) -> Box<dyn Writer> {
+        Box::new(self.clone())
     }
+}
 
-    #[test]
-    fn nan_takes_the_place_of_no_number_and_gives_way_to_any() {
-        for nan in [f64::NAN, -f64::NAN] {
-            assert_eq!(kept(2, &[-1e300, 5.0, nan, nan]), [-1e300, 5.0]);
-            assert_eq!(kept(2, &[nan, nan, -1e300, 5.0]), [-1e300, 5.0]);
-            assert_eq!(
-                kept(2, &[f64::NEG_INFINITY, 5.0, nan]),
-                [f64::NEG_INFINITY, 5.0]
-            );
-            assert_eq!(kept(2, &[f64::INFINITY, nan, 1.0]), [1.0, f64::INFINITY]);
-        }
+/// Writes one row after another; the oldest frames are overwritten when all rows are full.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RoundRobinWriter;
+
+impl RoundRobinWriter {
+    /// The writer, which has no arguments.
+    #[must_use]
+    pub fn new() -> Self {
+        Self
     }
+}
 
-    #[test]
-    fn one_nan_among_several_values_makes_nan_whichever_way_they_are_reduced() {
-        for reduction in ALL {
-            let writer = MaxRewardWriter::new("score").reduction(reduction);
-            let frames = frames(&[1.0, f64::NAN, 9.0, 2.0, 3.0, 4.0], 3);
-            let values = writer.values(&frames).unwrap();
-            assert_eq!(values[0], f64::NEG_INFINITY, "{reduction:?}");
-            assert!(values[1].is_finite());
-        }
-    }
-
-    #[test]
-    fn nan_that_was_saved_gives_way_too() {
-        let mut writer = MaxRewardWriter::new("score");
-        writer.restore(&[0, 1], &[f64::NAN, 3.0]);
-        assert_eq!(
-            writer
-                .place(&[1.0], 2)
-                .keys()
-                .copied()
-                .collect::<Vec<u32>>(),
-            [0]
-        );
-    }
-
-    #[test]
-    fn what_is_no_better_than_the_least_is_not_taken_and_the_least_gives_way_first() {
-        assert_eq!(kept(3, &[2.0, 1.0, 3.0, 1.0, 2.0, 4.0]), [2.0, 3.0, 4.0]);
-        let mut writer = MaxRewardWriter::new("score");
-        writer.restore(&[0, 1, 2], &[1.0, 1.0, 2.0]);
-        // Of several that are as good, the lowest row.
-        let rows = |placed: BTreeMap<u32, usize>| placed.into_keys().collect::<Vec<u32>>();
-        assert!(writer.place(&[1.0], 3).is_empty());
-        assert_eq!(rows(writer.place(&[1.5], 3)), [0]);
+impl Writer for RoundRobinWriter {
+    fn order(&self) -> RowOrder {
+        RowOrder::Ring
     }
 }

@@ -39,7 +39,7 @@ fn numbers(numbers: &[i64]) -> TensorDict {
 }
 
 #[test]
-fn a_pass_is_over_with_its_last_draw_and_the_next_takes_all_frames() {
+fn a_ran_out_with_its_last_draw_and_the_next_takes_all_frames() {
     for shuffle in [true, false] {
         let sampler = SamplerWithoutReplacement::new().shuffle(shuffle);
         let buffer = ReplayBuffer::builder()
@@ -48,15 +48,15 @@ fn a_pass_is_over_with_its_last_draw_and_the_next_takes_all_frames() {
             .batch_size(4)
             .build()
             .unwrap();
-        assert!(!buffer.pass_is_over());
+        assert!(!buffer.ran_out());
         buffer.extend(&numbers(&[0, 1, 2, 3, 4, 5])).unwrap();
         buffer.sample(None).unwrap();
-        assert!(!buffer.pass_is_over());
+        assert!(!buffer.ran_out());
         buffer.sample(None).unwrap();
-        assert!(buffer.pass_is_over());
+        assert!(buffer.ran_out());
         buffer.extend(&numbers(&[6, 7])).unwrap();
         let next = [buffer.sample(None).unwrap(), buffer.sample(None).unwrap()];
-        assert!(buffer.pass_is_over());
+        assert!(buffer.ran_out());
         let mut rows = next.iter().flat_map(index).collect::<Vec<i64>>();
         rows.sort_unstable();
         assert_eq!(rows, [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -207,7 +207,7 @@ fn another_sampler_begins_with_all_frames() {
             .set_sampler(SamplerWithoutReplacement::new())
             .unwrap();
         let mut rows = index(&buffer.sample(CAPACITY).unwrap());
-        assert!(buffer.pass_is_over());
+        assert!(buffer.ran_out());
         rows.sort_unstable();
         assert!(rows.into_iter().eq(0..CAPACITY as i64));
 

@@ -239,6 +239,36 @@ fn a_state_that_is_refused_changes_nothing() {
     }
 }
 
+/// A state as windrow wrote it before writers had states of their own, and before it knew which runs were written apart.
+fn in_the_old_format(mut state: TensorDict) -> TensorDict {
+    if state.contains_key(("writer", "values")) {
+        let values = state.get(("writer", "values")).unwrap().clone();
+        state.set("values", values).unwrap();
+    }
+    state.remove("writer").unwrap();
+    if state.contains_key("runs") {
+        state.remove(("runs", "apart")).unwrap();
+    }
+    state
+}
+
+#[test]
+fn states_of_the_old_format_are_gone_on_with() {
+    for (at, kind) in kinds().into_iter().enumerate() {
+        let buffer = build(kind, LazyTensorStorage::new(CAPACITY), 5);
+        let mut stream = Stream::new(0);
+        use_it(&buffer, &mut stream, 12);
+        let old = build(kind, LazyTensorStorage::new(CAPACITY), 6);
+        let state = in_the_old_format(buffer.state_dict().unwrap());
+        old.load_state_dict(&state).unwrap();
+        assert_eq!(
+            use_it(&old, &mut stream.clone(), 9),
+            use_it(&buffer, &mut stream, 9),
+            "kind {at}"
+        );
+    }
+}
+
 /// Frames `[1]` of an entry of their own.
 fn unlike(name: &str) -> TensorDict {
     let mut frames = TensorDict::new([1]);

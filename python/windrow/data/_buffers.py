@@ -306,7 +306,7 @@ class ReplayBuffer:
         over = False
         while not over:
             batch = self.sample()
-            over = self._core.pass_is_over()
+            over = self._core.ran_out()
             yield batch
 
     def next(self) -> Any:

@@ -3,8 +3,8 @@
 use tensordict::TensorDict;
 
 use super::recover::marks_of;
-use super::saved::{in_order, write};
-use super::{ReplayBuffer, check_writer};
+use super::saved::write;
+use super::{ReplayBuffer, check_order, check_writer};
 use crate::sampler::Sampler;
 use crate::state::State;
 use crate::{ReplayError, Storage};
@@ -20,18 +20,18 @@ impl ReplayBuffer {
         let mut sampler = sampler.into();
         let turn = self.shared.turn();
         let mut state = self.shared.lock();
-        check_writer(&*sampler, &state.writer)?;
+        check_writer(&*sampler, &*state.writer)?;
         sampler.begin(self.shared.capacity)?;
         if let Some(keys) = sampler.run_keys()
-            && !state.live.is_empty()
+            && !state.contents.rows.is_empty()
         {
-            let rows = in_order(&state.live);
+            let rows = state.contents.rows.in_order();
             let reader = self.shared.storage.read();
             let marks = marks_of(&*reader, &rows, keys, true)?;
-            let open = (*keys == state.keys.runs).then(|| state.open());
-            state.mark(&marks);
+            let open = (*keys == state.keys.runs).then(|| state.contents.open());
+            state.contents.mark(&marks);
             if let Some(open) = open.flatten() {
-                state.reopen(open);
+                state.contents.reopen(open);
             }
         }
         state.replace_sampler(sampler);
@@ -57,7 +57,7 @@ impl ReplayBuffer {
         }
         let turn = self.shared.turn_after_saving();
         let state = self.shared.lock();
-        let rows = state.live.checked(rows)?;
+        let rows = state.contents.rows.checked(rows)?;
         self.shared.storage.prepare(frames)?;
         check_places(&state, &*self.shared.storage, &rows, frames)?;
         // With the lock held: nobody chooses these rows meanwhile.
@@ -75,13 +75,7 @@ fn check_places(
     rows: &[u32],
     frames: &TensorDict,
 ) -> Result<(), ReplayError> {
-    if state.runs.is_none() {
-        return Err(ReplayError::Argument {
-            name: "writer",
-            expected: "one that keeps frames in order, where rows are set".to_owned(),
-            got: "MaxRewardWriter".to_owned(),
-        });
-    }
+    check_order(&*state.writer, "where rows are set")?;
     if !state.keys.needed {
         return Ok(());
     }
@@ -90,13 +84,7 @@ fn check_places(
         .gather_keys(rows, &state.keys.runs.present(frames))?;
     for (key, tensor) in before.leaves() {
         if frames.get(&key)? != tensor {
-            return Err(ReplayError::Argument {
-                name: "frames",
-                expected: format!(
-                    "entry {key} as it is, which tells the sampler where trajectories end"
-                ),
-                got: "another".to_owned(),
-            });
+            return Err(ReplayError::EndsElsewhere { key });
         }
     }
     Ok(())

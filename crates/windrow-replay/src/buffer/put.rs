@@ -11,25 +11,10 @@ use windrow_slab::{SinkError, WriterId};
 
 use super::{ReplayBuffer, Shared, flat};
 use crate::index::Author;
-use crate::live::RowSpan;
-use crate::marks::Marks;
+use crate::marks::EpisodeMarks;
 use crate::state::{Keys, State};
 use crate::sync::MutexGuard;
-use crate::{ReplayError, Storage, Writer};
-
-/// Why a batch was not taken in.
-#[derive(Debug)]
-enum Refused {
-    /// Its writer was detached.
-    Detached,
-    Error(ReplayError),
-}
-
-impl<E: Into<ReplayError>> From<E> for Refused {
-    fn from(error: E) -> Self {
-        Self::Error(error.into())
-    }
-}
+use crate::{ReplayError, RowOrder, RowSpan, Storage};
 
 /// Whose frames they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,10 +122,6 @@ impl ReplayBuffer {
     ) -> Result<Vec<i64>, ReplayError> {
         self.check_writers()?;
         self.put(batch, source, Some(timeout))
-            .map_err(|refused| match refused {
-                Refused::Error(error) => error,
-                Refused::Detached => ReplayError::State("a user's batch has no writer".to_owned()),
-            })
     }
 
     pub(super) fn put_for_writer(
@@ -151,8 +132,8 @@ impl ReplayBuffer {
     ) -> Result<(), SinkError> {
         match self.put(batch, Source::Writer(writer), timeout) {
             Ok(_) => Ok(()),
-            Err(Refused::Detached) => Err(SinkError::Detached),
-            Err(Refused::Error(error)) => Err(SinkError::failed(error)),
+            Err(ReplayError::Detached) => Err(SinkError::Detached),
+            Err(error) => Err(SinkError::failed(error)),
         }
     }
 
@@ -162,12 +143,11 @@ impl ReplayBuffer {
         batch: &TensorDict,
         source: Source,
         timeout: Option<Duration>,
-    ) -> Result<Vec<i64>, Refused> {
+    ) -> Result<Vec<i64>, ReplayError> {
         let (frames, row) = flat(batch)?;
         self.shared.storage.prepare(&frames)?;
         let keys = Arc::clone(&self.shared.lock().keys);
         let mut said = Said::read(&frames, row, &keys)?;
-        let values = self.shared.values(&frames)?;
         let (turn, state) = self.shared.turn_for(frames.numel(), source, timeout)?;
         if !Arc::ptr_eq(&keys, &state.keys) {
             said = Said::read(&frames, row, &state.keys)?;
@@ -180,27 +160,27 @@ impl ReplayBuffer {
             Source::Collector(WriterId(id)) => Author::Collector(id),
         };
         said.marks = said.marks.by(author);
-        let written = match values {
-            None => self.shared.write_ring(state, &frames, said),
-            Some(values) => self.shared.write_best(state, &frames, &values, &said),
+        let written = match state.writer.order() {
+            RowOrder::Ring => self.shared.write_ring(state, &frames, said),
+            RowOrder::Any => self.shared.write_placed(state, &frames, &said),
         };
         drop(turn);
         self.shared.readable.notify_all();
-        Ok(written?)
+        written
     }
 }
 
 /// What frames say of themselves that the sampler wants to know.
 struct Said {
-    marks: Marks,
+    marks: EpisodeMarks,
     priorities: Option<Vec<f32>>,
 }
 
 impl Said {
-    /// As [`Marks::read`].
+    /// As [`EpisodeMarks::read`].
     fn read(frames: &TensorDict, row: usize, keys: &Keys) -> Result<Self, ReplayError> {
         Ok(Self {
-            marks: Marks::read(frames, row, &keys.runs, keys.needed)?,
+            marks: EpisodeMarks::read(frames, row, &keys.runs, keys.needed)?,
             priorities: keys.priorities(frames)?,
         })
     }
@@ -217,7 +197,7 @@ impl Shared {
         frames: usize,
         source: Source,
         timeout: Option<Duration>,
-    ) -> Result<Turn<'_>, Refused> {
+    ) -> Result<Turn<'_>, ReplayError> {
         let begin = Instant::now();
         loop {
             let turn = self.turn();
@@ -225,7 +205,7 @@ impl Shared {
             if let Source::Writer(WriterId(id)) = source
                 && state.writers.first(id).is_none()
             {
-                return Err(Refused::Detached);
+                return Err(ReplayError::Detached);
             }
             if state.waits_for_checkpoint(frames) {
                 // However long: it has only to be copied.
@@ -245,24 +225,13 @@ impl Shared {
                     drop(self.writable.wait_timeout(state, left));
                 }
                 Some(_) => {
-                    return Err(Refused::Error(ReplayError::NotTaken {
+                    return Err(ReplayError::NotTaken {
                         frames,
                         why,
                         waited,
-                    }));
+                    });
                 }
             }
-        }
-    }
-
-    /// What frames are compared by, where the writer compares them.
-    fn values(&self, frames: &TensorDict) -> Result<Option<Vec<f64>>, ReplayError> {
-        if self.ring {
-            return Ok(None);
-        }
-        match &self.lock().writer {
-            Writer::RoundRobin => Ok(None),
-            Writer::MaxReward(writer) => writer.values(frames).map(Some),
         }
     }
 
@@ -282,22 +251,21 @@ impl Shared {
             _ => Cow::Owned(frames.narrow(0, skipped, kept)?),
         };
         let rows = RowSpan::new(
-            (state.cursor + skipped) % self.capacity,
+            (state.contents.rows.next() + skipped) % self.capacity,
             kept,
             self.capacity,
         );
-        let oldest = state.oldest_for(count);
+        let oldest = state.contents.rows.oldest_for(count);
         state.evict(oldest);
         state.overwritten += oldest.len() as u64;
         state.overwritten += skipped as u64;
         let first = rows.rows().next().unwrap_or(0);
-        let breaks = state.breaks(&marks, skipped);
+        let breaks = state.contents.breaks(&marks, skipped);
         let (mut state, done) = self.write(state, |storage| {
             storage.write_apart(first, &frames, &breaks)
         });
         done.unwrap_or_else(|panic| resume_unwind(panic))?;
         state.admit(rows, Some(&marks), skipped);
-        state.cursor = (state.cursor + count) % self.capacity;
         state.count(count);
         let mut written = Vec::with_capacity(rows.len());
         for range in rows.ranges() {
@@ -309,21 +277,20 @@ impl Shared {
         Ok(written)
     }
 
-    /// Writes those frames that are worth more than the least of those kept, in the place of these.
-    fn write_best(
+    /// Writes frames into the rows that the writer chooses.
+    fn write_placed(
         &self,
         mut state: MutexGuard<'_, State>,
         frames: &TensorDict,
-        values: &[f64],
         said: &Said,
     ) -> Result<Vec<i64>, ReplayError> {
-        let Writer::MaxReward(writer) = &mut state.writer else {
-            return Ok(Vec::new());
-        };
-        let placed = writer.place(values, self.capacity);
+        let State {
+            writer, contents, ..
+        } = &mut *state;
+        let placed = writer.place(frames, &contents.rows)?;
         let one = |row: u32| RowSpan::new(row as usize, 1, self.capacity);
         for &row in placed.keys() {
-            if state.live.contains(row as usize) {
+            if state.contents.rows.contains(row as usize) {
                 state.evict(one(row));
             }
         }
@@ -334,9 +301,7 @@ impl Shared {
             Ok(())
         });
         if !matches!(written, Ok(Ok(()))) {
-            if let Writer::MaxReward(writer) = &mut state.writer {
-                writer.lose(placed.into_keys());
-            }
+            state.writer.lost(&placed.into_keys().collect::<Vec<u32>>());
             return written
                 .unwrap_or_else(|panic| resume_unwind(panic))
                 .map(|()| Vec::new());

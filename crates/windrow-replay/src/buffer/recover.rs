@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use tensordict::{NestedKey, TensorDict};
 
-use crate::live::{Live, RowSpan};
-use crate::marks::Marks;
+use crate::marks::EpisodeMarks;
 use crate::state::State;
-use crate::{Recovered, ReplayError, RunKeys, Storage, StorageRead, Writer};
+use crate::{Recovered, ReplayError, RowOrder, RowSpan, RunKeys, Storage, StorageRead};
 
 /// Takes the rows over that are whole. In a ring they are those that lead up to the last one written; others, if there are
 /// any, are given up.
@@ -17,39 +16,33 @@ pub(super) fn recover(state: &mut State, storage: &dyn Storage) -> Result<(), Re
     };
     let reader = storage.read();
     let capacity = storage.capacity();
-    match &mut state.writer {
-        Writer::RoundRobin => {
+    match state.writer.order() {
+        RowOrder::Ring => {
             let rows = leading_up(&recovered, capacity);
             let keys = &state.keys;
             let marks = marks_of(&*reader, &rows, &keys.runs, keys.needed)?;
-            state.cursor = recovered.cursor;
+            let apart: BTreeSet<u32> = recovered.breaks.iter().copied().collect();
+            let breaks = (0..rows.len()).filter(|&at| apart.contains(&rows[at]));
             let first = (recovered.cursor + capacity - rows.len()) % capacity;
-            state.live = Live::ring(first, 0, capacity);
             let span = RowSpan::new(first, rows.len(), capacity);
-            if !span.is_empty() {
-                state.live.add(span);
-            }
-            if let Some(runs) = &mut state.runs {
-                let breaks: BTreeSet<u32> = recovered.breaks.iter().copied().collect();
-                let places = (0..rows.len()).filter(|&at| breaks.contains(&rows[at]));
-                // Any number will do that leads to the same rows.
-                let number = (capacity + recovered.cursor - rows.len()) as u64;
-                runs.renew(number, &marks, &places.collect::<Vec<usize>>());
-            }
-            state.announce(span);
+            let breaks: Vec<usize> = breaks.collect();
+            state.contents.recover(span, &marks, &breaks);
         }
-        Writer::MaxReward(writer) => {
+        RowOrder::Any => {
             let rows: Vec<u32> = recovered.rows.iter().cloned().flatten().collect();
             if !rows.is_empty() {
-                let frames = reader.gather_keys(&rows, std::slice::from_ref(writer.key()))?;
-                let values = writer.values(&frames)?;
-                writer.restore(&rows, &values);
+                let frames = reader.gather_keys(&rows, &state.writer.keys())?;
+                state.writer.found(&rows, &frames)?;
             }
             for &row in &rows {
-                state.admit(RowSpan::new(row as usize, 1, capacity), None, 0);
+                state
+                    .contents
+                    .rows
+                    .add(RowSpan::new(row as usize, 1, capacity));
             }
         }
     }
+    state.contents.announce(&mut *state.sampler);
     state.write_count = recovered.written;
     Ok(())
 }
@@ -73,9 +66,9 @@ pub(super) fn marks_of(
     rows: &[u32],
     keys: &RunKeys,
     needed: bool,
-) -> Result<Marks, ReplayError> {
+) -> Result<EpisodeMarks, ReplayError> {
     let frames = reader.gather_keys(rows, &keys.present(&first_of(reader, rows)?))?;
-    Marks::read(&frames, rows.len(), keys, needed)
+    EpisodeMarks::read(&frames, rows.len(), keys, needed)
 }
 
 /// One frame, to see which keys there are.

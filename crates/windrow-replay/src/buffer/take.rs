@@ -6,9 +6,8 @@ use tensordict::{Tensor, TensorDict};
 
 use super::{ReplayBuffer, Shared};
 use crate::error::Waited;
-use crate::room::check_room;
 use crate::sampler::{Draw, NoDraw};
-use crate::{ReplayError, StorageRead};
+use crate::{ReplayError, StorageRead, check_room};
 
 impl ReplayBuffer {
     /// A batch of `batch_size` frames, or as many as the builder was told: flat, in fresh memory.
@@ -75,7 +74,7 @@ impl ReplayBuffer {
     /// [`ReplayError::NoFrame`] for a row that holds none, or whose frame is being overwritten.
     pub fn get(&self, rows: &[i64]) -> Result<TensorDict, ReplayError> {
         let state = self.shared.lock();
-        let checked = state.live.checked(rows)?;
+        let checked = state.contents.rows.checked(rows)?;
         let reader = self.shared.storage.read();
         drop(state);
         reader.gather(&checked)
@@ -88,7 +87,7 @@ impl ReplayBuffer {
     pub fn all(&self) -> Result<TensorDict, ReplayError> {
         let turn = self.shared.turn();
         let state = self.shared.lock();
-        let rows = state.live.sorted();
+        let rows = state.contents.rows.sorted();
         let reader = self.shared.storage.read();
         drop(state);
         drop(turn);

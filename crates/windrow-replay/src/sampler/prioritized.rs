@@ -2,9 +2,9 @@ use tensordict::{NestedKey, Tensor, TensorDict};
 
 use super::sum_tree::SumTree;
 use super::{Draw, Frames, NoDraw, Sampler};
-use crate::live::RowSpan;
-use crate::room::check_room;
-use crate::{Reduction, ReplayError, SampleRng};
+use crate::{
+    PriorityError, Reduction, ReplayError, RowSpan, SampleRng, Shortage, StateError, check_room,
+};
 
 /// Frames in proportion to their priorities, with replacement.
 ///
@@ -13,7 +13,7 @@ use crate::{Reduction, ReplayError, SampleRng};
 /// rarest frame is 1. A new frame has the highest priority ever given, 1 at first, so that each has its chance.
 ///
 /// Source: T. Schaul, J. Quan, I. Antonoglou, D. Silver, *Prioritized Experience Replay*, 2016.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PrioritizedSampler {
     priorities: Priorities,
     /// `(p + eps)^alpha` of every row with a frame, 0 of others.
@@ -84,7 +84,7 @@ impl Sampler for PrioritizedSampler {
         rng: &mut SampleRng,
     ) -> Result<Draw, NoDraw> {
         if frames.is_empty() {
-            return Err(NoDraw::empty());
+            return Err(Shortage::Empty.into());
         }
         let rows = self.tree.draw(batch_size, || rng.unit());
         let weights = self.priorities.weights(&self.tree, &rows);
@@ -192,18 +192,13 @@ impl Priorities {
         frames: &Frames<'_>,
     ) -> Result<Vec<(usize, f32)>, ReplayError> {
         if rows.len() != priorities.len() {
-            return Err(ReplayError::Priorities(format!(
-                "expected one for each of {} rows, got {}",
-                rows.len(),
-                priorities.len()
-            )));
+            let (rows, got) = (rows.len(), priorities.len());
+            return Err(PriorityError::Count { rows, got }.into());
         }
         let wrong = |&(_, priority): &(usize, &f32)| !(priority.is_finite() && *priority >= 0.0);
-        if let Some((at, priority)) = priorities.iter().enumerate().find(wrong) {
-            return Err(ReplayError::Priorities(format!(
-                "expected finite numbers of at least 0, got {priority} for row {} (place {at})",
-                rows[at]
-            )));
+        if let Some((at, &priority)) = priorities.iter().enumerate().find(wrong) {
+            let row = rows[at];
+            return Err(PriorityError::Value { priority, row, at }.into());
         }
         let mut masses = Vec::with_capacity(rows.len());
         for (&row, &priority) in rows.iter().zip(priorities) {
@@ -242,22 +237,20 @@ impl Priorities {
         capacity: usize,
     ) -> Result<&'a [f32], ReplayError> {
         let masses = state.as_slice::<f32>("masses")?;
-        if masses.len() != capacity
-            || masses
-                .iter()
-                .any(|mass| !(mass.is_finite() && *mass >= 0.0))
-        {
-            return Err(ReplayError::State(format!(
-                "expected {capacity} finite priorities, got {}, or some that are not finite",
-                masses.len()
-            )));
+        if masses.len() != capacity {
+            return Err(StateError::Sizes {
+                what: "priorities",
+                expected: capacity,
+                got: masses.len(),
+            }
+            .into());
         }
         // NaN stands for none.
         let max = state.get("max_priority")?.item::<f32>()?;
-        if max < 0.0 || max.is_infinite() {
-            return Err(ReplayError::State(format!(
-                "expected a highest priority that is finite and not negative, got {max}"
-            )));
+        let highest = std::iter::once(max).filter(|max| !max.is_nan());
+        let wrong = |mass: &f32| !(mass.is_finite() && *mass >= 0.0);
+        if let Some(got) = masses.iter().copied().chain(highest).find(wrong) {
+            return Err(StateError::Priority { got }.into());
         }
         self.set_beta(state.get("beta")?.item::<f64>()?)?;
         self.max = (!max.is_nan()).then_some(max);

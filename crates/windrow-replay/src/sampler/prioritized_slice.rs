@@ -4,11 +4,7 @@ use super::prioritized::Priorities;
 use super::slice::{SliceRules, SliceSampler};
 use super::sum_tree::SumTree;
 use super::{Draw, Frames, NoDraw, Sampler};
-use crate::index::{Run, Runs};
-use crate::live::RowSpan;
-use crate::marks::RunKeys;
-use crate::room::check_room;
-use crate::{Reduction, ReplayError, SampleRng};
+use crate::{Reduction, ReplayError, RowSpan, Run, RunKeys, Runs, SampleRng, Shortage, check_room};
 
 /// Slices that begin at frames drawn in proportion to their priorities, with replacement.
 ///
@@ -16,7 +12,7 @@ use crate::{Reduction, ReplayError, SampleRng};
 /// [`PrioritizedSampler`](crate::PrioritizedSampler). Only frames that have the rest of a slice behind them can be drawn,
 /// and every frame of a slice has the weight of its first. With `strict_length(false)`, trajectories shorter than a slice
 /// are drawn at their first frame.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PrioritizedSliceSampler {
     rules: SliceRules,
     priorities: Priorities,
@@ -127,11 +123,11 @@ impl Sampler for PrioritizedSliceSampler {
     fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
         self.rules.check(capacity)?;
         self.priorities.check()?;
-        if self.rules.spans_left() {
+        if let Some(got) = self.rules.left_span() {
             return Err(ReplayError::Argument {
                 name: "span",
                 expected: "0 steps to the left: a priority is that of a first frame".to_owned(),
-                got: "more".to_owned(),
+                got,
             });
         }
         check_room::<[f32; 3]>("the priorities", capacity)?;
@@ -186,7 +182,7 @@ impl Sampler for PrioritizedSliceSampler {
     ) -> Result<Draw, NoDraw> {
         let (num, len) = self.rules.of_batch(batch_size)?;
         let Some(runs) = frames.runs() else {
-            return Err(NoDraw::empty());
+            return Err(Shortage::Empty.into());
         };
         if self.len != len {
             self.set_len(len, Some(runs));

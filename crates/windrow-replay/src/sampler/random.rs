@@ -1,5 +1,5 @@
 use super::{Draw, Frames, NoDraw, Sampler};
-use crate::SampleRng;
+use crate::{SampleRng, Shortage};
 
 /// Every frame with the same probability, again and again: with replacement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Sampler for RandomSampler {
     ) -> Result<Draw, NoDraw> {
         let len = frames.len();
         if len == 0 {
-            return Err(NoDraw::empty());
+            return Err(Shortage::Empty.into());
         }
         let rows = (0..batch_size).map(|_| frames.row(rng.below(len)) as u32);
         Ok(Draw {

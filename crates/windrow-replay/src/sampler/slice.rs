@@ -3,9 +3,7 @@ use std::collections::VecDeque;
 use tensordict::NestedKey;
 
 use super::{Draw, Frames, NoDraw, Sampler, Slices};
-use crate::index::{Run, Runs};
-use crate::marks::RunKeys;
-use crate::{ReplayError, SampleRng};
+use crate::{ReplayError, Run, RunKeys, Runs, SampleRng, Shortage};
 
 /// Pieces of trajectories: first a trajectory, all as likely, then where in it the slice begins; with replacement.
 ///
@@ -211,8 +209,13 @@ impl SliceRules {
         self.span.map(|side| side.min(len - 1))
     }
 
-    pub(super) fn spans_left(&self) -> bool {
-        self.span[0] > 0
+    /// How many steps a slice may begin before its trajectory, if any.
+    pub(super) fn left_span(&self) -> Option<String> {
+        match self.span[0] {
+            0 => None,
+            SliceSampler::WHOLE => Some("all but one".to_owned()),
+            steps => Some(steps.to_string()),
+        }
     }
 
     pub(super) fn shortage(&self, len: usize, runs: &Runs) -> NoDraw {
@@ -220,13 +223,10 @@ impl SliceRules {
             return error.into();
         }
         if runs.is_empty() {
-            return NoDraw::empty();
+            return Shortage::Empty.into();
         }
-        let least = self.least(len);
-        NoDraw::Shortage(format!(
-            "no trajectory has the {least} frames of a slice, the longest has {}",
-            runs.longest()
-        ))
+        let (needed, longest) = (self.least(len), runs.longest());
+        Shortage::SliceLen { needed, longest }.into()
     }
 
     /// The batch whose slices are `pieces`: number of the first frame, and frames.
@@ -271,7 +271,7 @@ impl Sampler for SliceSampler {
     ) -> Result<Draw, NoDraw> {
         let (num, len) = self.rules.of_batch(batch_size)?;
         let Some(runs) = frames.runs() else {
-            return Err(NoDraw::empty());
+            return Err(Shortage::Empty.into());
         };
         self.eligible.update(self.rules.least(len), runs);
         let count = self.eligible.numbers.len();
@@ -351,11 +351,12 @@ impl Eligible {
 mod tests {
     use super::Eligible;
     use crate::index::Runs;
-    use crate::marks::Marks;
+    use crate::marks::EpisodeMarks;
 
     #[test]
     fn the_only_run_can_shrink_and_grow_again() {
-        let frames = |count: usize| Marks::of(Some(&vec![false; count]), Some(&vec![1; count]));
+        let frames =
+            |count: usize| EpisodeMarks::of(Some(&vec![false; count]), Some(&vec![1; count]));
         let mut runs = Runs::new(10);
         let mut eligible = Eligible::default();
         runs.push(&frames(10));
@@ -373,14 +374,14 @@ mod tests {
     #[test]
     fn another_length_is_looked_for_from_the_start() {
         let mut runs = Runs::new(20);
-        runs.push(&Marks::of(None, Some(&[1, 1, 1, 2, 2, 3, 3, 3, 3])));
+        runs.push(&EpisodeMarks::of(None, Some(&[1, 1, 1, 2, 2, 3, 3, 3, 3])));
         let mut eligible = Eligible::default();
         for (least, expected) in [(3, vec![0, 2]), (1, vec![0, 1, 2]), (5, vec![])] {
             eligible.update(least, &runs);
             assert_eq!(eligible.numbers, expected);
         }
         runs.clear();
-        runs.push(&Marks::of(None, Some(&[7, 7, 7, 7, 7])));
+        runs.push(&EpisodeMarks::of(None, Some(&[7, 7, 7, 7, 7])));
         eligible.update(5, &runs);
         assert_eq!(eligible.numbers, [3]);
     }

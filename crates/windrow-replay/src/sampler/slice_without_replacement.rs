@@ -4,10 +4,7 @@ use tensordict::{Tensor, TensorDict};
 
 use super::slice::piece;
 use super::{Draw, Frames, NoDraw, Sampler, SliceSampler, check_batch};
-use crate::index::Runs;
-use crate::live::RowSpan;
-use crate::marks::RunKeys;
-use crate::{ReplayError, SampleRng};
+use crate::{ReplayError, RowSpan, RunKeys, Runs, SampleRng, Shortage, StateError};
 
 /// Pieces of trajectories, one of every trajectory in each pass over the buffer.
 ///
@@ -99,7 +96,7 @@ impl Sampler for SliceSamplerWithoutReplacement {
         let rules = &self.slices.rules;
         let (num, len) = rules.of_batch(batch_size)?;
         let Some(runs) = frames.runs() else {
-            return Err(NoDraw::empty());
+            return Err(Shortage::Empty.into());
         };
         let least = rules.least(len);
         let needed = if self.drop_last { num } else { 1 };
@@ -107,13 +104,11 @@ impl Sampler for SliceSamplerWithoutReplacement {
             let next = Pass::over(runs, least);
             match next.pending.len() {
                 0 => return Err(rules.shortage(len, runs)),
-                there if there < needed => {
-                    // Trajectories of a frame at least.
+                held if held < needed => {
+                    // Each has at least one frame.
                     check_batch(num, runs.capacity())?;
-                    return Err(NoDraw::Shortage(format!(
-                        "without replacement and with drop_last that takes {num} trajectories of at least {least} frames, \
-                         there are {there}"
-                    )));
+                    let (needed, len) = (num, least);
+                    return Err(Shortage::Trajectories { needed, len, held }.into());
                 }
                 _ => self.pass = next,
             }
@@ -136,7 +131,7 @@ impl Sampler for SliceSamplerWithoutReplacement {
         Ok(rules.draw(len, runs, &pieces))
     }
 
-    fn pass_is_over(&self) -> bool {
+    fn ran_out(&self) -> bool {
         self.over
     }
 
@@ -306,19 +301,16 @@ impl Pass {
                 .and_then(|run| places.get_mut(run))
             {
                 Some(free) if *free == SHORT => *free = place as u32,
-                _ => {
-                    return Err(ReplayError::State(format!(
-                        "trajectory {run}, still to be drawn from, is not there"
-                    )));
-                }
+                _ => return Err(StateError::NoTrajectory { number: run }.into()),
             }
         }
         if places.len() != runs.len() {
-            return Err(ReplayError::State(format!(
-                "expected a pass over {} trajectories, got one over {}",
-                runs.len(),
-                places.len()
-            )));
+            return Err(StateError::Sizes {
+                what: "trajectories in a pass",
+                expected: runs.len(),
+                got: places.len(),
+            }
+            .into());
         }
         *self = Self {
             least,
@@ -336,12 +328,12 @@ impl Pass {
 mod tests {
     use super::Pass;
     use crate::index::Runs;
-    use crate::marks::Marks;
+    use crate::marks::EpisodeMarks;
 
     /// A ring of 20 rows with trajectories of these ids.
     fn runs(ids: &[i64]) -> Runs {
         let mut runs = Runs::new(20);
-        runs.push(&Marks::of(None, Some(ids)));
+        runs.push(&EpisodeMarks::of(None, Some(ids)));
         runs
     }
 
@@ -364,12 +356,12 @@ mod tests {
         let mut runs = runs(&[1, 1, 2, 2, 3, 3]);
         let mut pass = Pass::over(&runs, 2);
         assert_eq!(pass.take_first(), Some(0));
-        runs.push(&Marks::of(None, Some(&[4, 4, 5])));
+        runs.push(&EpisodeMarks::of(None, Some(&[4, 4, 5])));
         pass.sync(&runs);
         let rest: Vec<u64> = std::iter::from_fn(|| pass.take_first()).collect();
         assert_eq!(rest, [1, 2, 3]);
         // The newest trajectory becomes long enough.
-        runs.push(&Marks::of(None, Some(&[5])));
+        runs.push(&EpisodeMarks::of(None, Some(&[5])));
         pass.sync(&runs);
         assert_eq!((pass.take_first(), pass.take_first()), (Some(4), None));
     }
@@ -393,7 +385,7 @@ mod tests {
         let mut runs = runs(&[1, 1, 1]);
         let mut pass = Pass::over(&runs, 2);
         assert_eq!(pass.take(0), 0);
-        runs.push(&Marks::of(None, Some(&[1, 2, 2])));
+        runs.push(&EpisodeMarks::of(None, Some(&[1, 2, 2])));
         pass.sync(&runs);
         assert_eq!(pending(&pass), [1]);
         // It is the only one, is overwritten but for one frame while it waits, and grows again.
@@ -402,7 +394,7 @@ mod tests {
         runs.evict(1);
         pass.sync(&runs);
         assert!(pass.pending.is_empty());
-        runs.push(&Marks::of(None, Some(&[2, 3, 3])));
+        runs.push(&EpisodeMarks::of(None, Some(&[2, 3, 3])));
         pass.sync(&runs);
         assert_eq!(pending(&pass), [1, 2]);
     }

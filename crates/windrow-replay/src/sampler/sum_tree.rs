@@ -28,7 +28,7 @@ impl Node {
 /// One non-negative value for each of `0..len`: sums and minima are kept up to date, O(log) for each change.
 ///
 /// A value of 0 stands for "not to be drawn".
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct SumTree {
     len: usize,
     /// Padded with zeros to whole leaves.

@@ -1,9 +1,7 @@
 use tensordict::{Tensor, TensorDict};
 
 use super::{Draw, Frames, NoDraw, Sampler, check_batch};
-use crate::live::RowSpan;
-use crate::room::check_room;
-use crate::{ReplayError, SampleRng};
+use crate::{ReplayError, RowSpan, SampleRng, Shortage, StateError, check_room};
 
 const NOWHERE: u32 = u32::MAX;
 
@@ -174,13 +172,11 @@ impl Sampler for SamplerWithoutReplacement {
         rng: &mut SampleRng,
     ) -> Result<Draw, NoDraw> {
         if frames.is_empty() {
-            return Err(NoDraw::empty());
+            return Err(Shortage::Empty.into());
         }
         if self.drop_last && frames.len() < batch_size {
             check_batch(batch_size, self.place.len())?;
-            return Err(NoDraw::Shortage(format!(
-                "without replacement and with drop_last that takes {batch_size} frames"
-            )));
+            return Err(Shortage::Frames { needed: batch_size }.into());
         }
         let rows = if self.shuffle {
             self.draw_shuffled(batch_size, frames, rng)
@@ -193,7 +189,7 @@ impl Sampler for SamplerWithoutReplacement {
         })
     }
 
-    fn pass_is_over(&self) -> bool {
+    fn ran_out(&self) -> bool {
         self.over
     }
 
@@ -213,13 +209,9 @@ impl Sampler for SamplerWithoutReplacement {
     ) -> Result<(), ReplayError> {
         let pending = state.as_slice::<i64>("pending")?;
         let cursor = state.get("cursor")?.item::<i64>()?;
-        if let Some(row) = pending
-            .iter()
-            .find(|&&row| row < 0 || !frames.contains(row as usize))
-        {
-            return Err(ReplayError::State(format!(
-                "row {row}, still to be drawn, has no frame"
-            )));
+        let is_gone = |row: &&i64| **row < 0 || !frames.contains(**row as usize);
+        if let Some(&row) = pending.iter().find(is_gone) {
+            return Err(StateError::NoFrame { row }.into());
         }
         self.cleared();
         pending.iter().for_each(|&row| self.add(row as usize));

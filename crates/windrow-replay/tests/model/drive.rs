@@ -266,7 +266,7 @@ impl Pair {
                 self.check_weights(batch, &firsts, &starts);
             }
         }
-        assert_eq!(self.buffer.pass_is_over(), self.list.over);
+        assert_eq!(self.buffer.ran_out(), self.list.over);
     }
 
     fn check_pass(&mut self, asked: usize, rows: &[usize], shuffle: bool, drop_last: bool) {

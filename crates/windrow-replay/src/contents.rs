@@ -1,0 +1,119 @@
+//! Which rows hold frames, and which of these follow each other.
+
+use crate::index::{Open, Runs};
+use crate::marks::EpisodeMarks;
+use crate::saved::SavedState;
+use crate::{Frames, RowOrder, RowSet, RowSpan, Sampler};
+
+/// What a buffer holds.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub(crate) rows: RowSet,
+    /// There for a ring.
+    pub(crate) runs: Option<Runs>,
+}
+
+impl Contents {
+    pub(crate) fn new(order: RowOrder, capacity: usize) -> Self {
+        Self {
+            rows: RowSet::new(order, capacity),
+            runs: (order == RowOrder::Ring).then(|| Runs::new(capacity)),
+        }
+    }
+
+    /// The frames, as a sampler sees them.
+    pub(crate) fn frames(&self) -> Frames<'_> {
+        Frames::new(&self.rows, self.runs.as_ref())
+    }
+
+    /// Tells a sampler of all rows that hold frames.
+    pub(crate) fn announce(&self, sampler: &mut dyn Sampler) {
+        for span in self.rows.spans() {
+            if !span.is_empty() {
+                sampler.written(span, &self.frames());
+            }
+        }
+    }
+
+    /// Gives up rows.
+    pub(crate) fn evict(&mut self, rows: RowSpan) {
+        self.rows.remove(rows);
+        if let Some(runs) = &mut self.runs {
+            runs.evict(rows.len());
+        }
+    }
+
+    /// Takes rows in. `marks` are those of a ring's frames, `skipped` the frames before them that were overwritten at once.
+    pub(crate) fn admit(&mut self, rows: RowSpan, marks: Option<&EpisodeMarks>, skipped: usize) {
+        self.rows.add(rows);
+        if let (Some(runs), Some(marks)) = (&mut self.runs, marks) {
+            runs.skip(skipped);
+            runs.push(marks);
+        }
+    }
+
+    /// Gives up all rows.
+    pub(crate) fn clear(&mut self) {
+        self.rows = RowSet::new(self.rows.order(), self.rows.capacity());
+        if let Some(runs) = &mut self.runs {
+            runs.clear();
+        }
+    }
+
+    /// Takes over the rows of a storage that held `rows`, those of a ring, when it was opened. `marks` are those of their
+    /// frames; trajectories end before each of `breaks`, too.
+    pub(crate) fn recover(&mut self, rows: RowSpan, marks: &EpisodeMarks, breaks: &[usize]) {
+        self.rows = RowSet::ring_of(rows);
+        self.renew(marks, breaks);
+    }
+
+    /// Finds anew which frames follow each other, where frames are in order: `marks` are those of all of them, which stay apart
+    /// where they were written apart.
+    pub(crate) fn mark(&mut self, marks: &EpisodeMarks) {
+        let breaks = self.runs.as_ref().map_or_else(Vec::new, Runs::all_breaks);
+        self.renew(marks, &breaks);
+    }
+
+    fn renew(&mut self, marks: &EpisodeMarks, breaks: &[usize]) {
+        if let Some(runs) = &mut self.runs {
+            // Any number will do that leads to the same rows.
+            runs.renew(self.rows.row(0) as u64, marks, breaks);
+        }
+    }
+
+    /// How the last run may go on, where frames are in order.
+    pub(crate) fn open(&self) -> Option<Open> {
+        self.runs.as_ref().map(Runs::open)
+    }
+
+    /// Lets the last run go on so, unless it has ended.
+    pub(crate) fn reopen(&mut self, open: Open) {
+        if let Some(runs) = &mut self.runs {
+            runs.reopen(open);
+        }
+    }
+
+    /// As of [`Runs::breaks`]; none where frames are not in order.
+    pub(crate) fn breaks(&self, marks: &EpisodeMarks, skipped: usize) -> Vec<usize> {
+        let runs = self.runs.as_ref();
+        runs.map_or_else(Vec::new, |runs| runs.breaks(marks, skipped))
+    }
+
+    /// What a buffer that holds these, and is emptied, then holds according to a saved state of the same order.
+    pub(crate) fn restored(&self, saved: &SavedState) -> Self {
+        let runs = self.runs.as_ref().zip(saved.runs.clone());
+        let runs = runs.map(|(runs, saved)| runs.restored(saved));
+        let rows = match &runs {
+            Some(_) => RowSet::ring_of(saved.span()),
+            None => {
+                let capacity = self.rows.capacity();
+                let mut rows = RowSet::list(capacity);
+                for &row in &saved.rows {
+                    rows.add(RowSpan::new(row as usize, 1, capacity));
+                }
+                rows
+            }
+        };
+        Self { rows, runs }
+    }
+}

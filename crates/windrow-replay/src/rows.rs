@@ -1,0 +1,336 @@
+//! Rows of a buffer: spans of them, and the set of those that hold frames.
+
+use std::ops::Range;
+
+use crate::ReplayError;
+
+/// Rows that follow each other and go on at row 0 behind the last row of the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowSpan {
+    first: usize,
+    len: usize,
+    capacity: usize,
+}
+
+impl RowSpan {
+    /// `len` rows from `first` on, in a buffer of `capacity` rows; `first < capacity` and `len <= capacity`.
+    #[must_use]
+    pub fn new(first: usize, len: usize, capacity: usize) -> Self {
+        debug_assert!(first < capacity && len <= capacity);
+        Self {
+            first,
+            len,
+            capacity,
+        }
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether the span has no rows.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The rows as ordinary ranges: those up to the end of the buffer, and those that go on at 0.
+    #[must_use]
+    pub fn ranges(self) -> [Range<usize>; 2] {
+        let end = self.first + self.len;
+        let seam = end.min(self.capacity);
+        [self.first..seam, 0..end - seam]
+    }
+
+    /// The rows, one by one.
+    pub fn rows(self) -> impl Iterator<Item = usize> {
+        self.ranges().into_iter().flatten()
+    }
+
+    /// The row at place `at`, counted from the first.
+    #[inline]
+    pub(crate) fn row(self, at: usize) -> usize {
+        let row = self.first + at;
+        if row < self.capacity {
+            row
+        } else {
+            row - self.capacity
+        }
+    }
+}
+
+/// The order in which a [`Writer`](crate::Writer) fills rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowOrder {
+    /// One row after another, and from the last row on to the first: new frames replace the oldest. The buffer then knows
+    /// which frames follow each other, and slices can be drawn.
+    Ring,
+    /// Any row. Frames lose their order, so there are no slices.
+    Any,
+}
+
+/// The rows that hold frames.
+///
+/// Samplers see it as [`Frames`](crate::Frames). Code that tests a sampler can build one:
+///
+/// ```
+/// use windrow_replay::{Frames, RowSet, RowSpan};
+///
+/// let mut rows = RowSet::ring(5);
+/// rows.add(RowSpan::new(0, 5, 5));
+/// // The two oldest are overwritten.
+/// rows.remove(RowSpan::new(0, 2, 5));
+/// rows.add(RowSpan::new(0, 2, 5));
+/// let frames = Frames::new(&rows, None);
+/// assert_eq!((frames.len(), frames.row(0), frames.row(4)), (5, 2, 1));
+/// ```
+#[derive(Debug, Clone)]
+pub struct RowSet(Rows);
+
+#[derive(Debug, Clone)]
+enum Rows {
+    /// They follow each other, the oldest first.
+    Ring(RowSpan),
+    /// In any order: the rows, and where in that list each row of the buffer is, if it is there.
+    List {
+        rows: Vec<u32>,
+        place: Vec<u32>,
+        /// Behind the last row that was ever filled.
+        end: usize,
+    },
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl RowSet {
+    /// No rows of a buffer of `capacity` rows that are filled in a [ring](RowOrder::Ring).
+    #[must_use]
+    pub fn ring(capacity: usize) -> Self {
+        Self::ring_of(RowSpan::new(0, 0, capacity))
+    }
+
+    /// The rows of `span`, of a ring.
+    pub(crate) fn ring_of(span: RowSpan) -> Self {
+        Self(Rows::Ring(span))
+    }
+
+    /// No rows of a buffer of `capacity` rows that are filled in [any order](RowOrder::Any).
+    #[must_use]
+    pub fn list(capacity: usize) -> Self {
+        Self(Rows::List {
+            rows: Vec::new(),
+            place: vec![NOWHERE; capacity],
+            end: 0,
+        })
+    }
+
+    /// No rows of a buffer of `capacity` rows that are filled in this order.
+    pub(crate) fn new(order: RowOrder, capacity: usize) -> Self {
+        match order {
+            RowOrder::Ring => Self::ring(capacity),
+            RowOrder::Any => Self::list(capacity),
+        }
+    }
+
+    /// The order in which rows are filled.
+    #[must_use]
+    pub fn order(&self) -> RowOrder {
+        match self.0 {
+            Rows::Ring(_) => RowOrder::Ring,
+            Rows::List { .. } => RowOrder::Any,
+        }
+    }
+
+    /// Number of rows that hold a frame.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Rows::Ring(span) => span.len,
+            Rows::List { rows, .. } => rows.len(),
+        }
+    }
+
+    /// Whether no row holds a frame.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of rows of the buffer, with frames and without.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        match &self.0 {
+            Rows::Ring(span) => span.capacity,
+            Rows::List { place, .. } => place.len(),
+        }
+    }
+
+    /// The row at place `at` of `len()`: in a ring, counted from the oldest frame.
+    ///
+    /// # Panics
+    /// May panic when `at` is not below `len()`.
+    #[inline]
+    #[must_use]
+    pub fn row(&self, at: usize) -> usize {
+        match &self.0 {
+            Rows::Ring(span) => span.row(at),
+            Rows::List { rows, .. } => rows[at] as usize,
+        }
+    }
+
+    /// Whether `row` holds a frame.
+    #[must_use]
+    pub fn contains(&self, row: usize) -> bool {
+        match &self.0 {
+            Rows::Ring(span) => {
+                row < span.capacity && (row + span.capacity - span.first) % span.capacity < span.len
+            }
+            Rows::List { place, .. } => place.get(row).is_some_and(|&place| place != NOWHERE),
+        }
+    }
+
+    /// Behind the last row that holds a frame, or held one.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        match &self.0 {
+            Rows::Ring(span) => (span.first + span.len).min(span.capacity),
+            Rows::List { end, .. } => *end,
+        }
+    }
+
+    /// The row that the next frame of a ring goes to; 0 where rows are filled in any order.
+    pub(crate) fn next(&self) -> usize {
+        match &self.0 {
+            Rows::Ring(span) => span.row(span.len) % span.capacity,
+            Rows::List { .. } => 0,
+        }
+    }
+
+    /// The rows that must be given up so that `frames` more frames fit: in a ring, the oldest.
+    pub(crate) fn oldest_for(&self, frames: usize) -> RowSpan {
+        let capacity = self.capacity();
+        let room = capacity - self.len();
+        let first = if self.is_empty() { 0 } else { self.row(0) };
+        RowSpan::new(first, frames.min(capacity).saturating_sub(room), capacity)
+    }
+
+    /// Rows by their numbers.
+    ///
+    /// # Errors
+    /// [`ReplayError::NoFrame`] for one that holds no frame.
+    pub(crate) fn checked(&self, rows: &[i64]) -> Result<Vec<u32>, ReplayError> {
+        rows.iter()
+            .map(|&row| match u32::try_from(row) {
+                Ok(at) if self.contains(at as usize) => Ok(at),
+                _ => Err(ReplayError::NoFrame { row }),
+            })
+            .collect()
+    }
+
+    /// The rows in the order of [`row`](Self::row).
+    pub(crate) fn in_order(&self) -> Vec<u32> {
+        (0..self.len()).map(|at| self.row(at) as u32).collect()
+    }
+
+    /// The rows in ascending order.
+    pub(crate) fn sorted(&self) -> Vec<u32> {
+        let mut rows = self.in_order();
+        match &self.0 {
+            Rows::Ring(span) => rows.rotate_left(span.ranges()[0].len()),
+            Rows::List { .. } => rows.sort_unstable(),
+        }
+        rows
+    }
+
+    /// The rows in the fewest spans that announce all of them.
+    pub(crate) fn spans(&self) -> Vec<RowSpan> {
+        match &self.0 {
+            Rows::Ring(span) => vec![*span],
+            Rows::List { place, .. } => {
+                let one = |row: u32| RowSpan::new(row as usize, 1, place.len());
+                self.sorted().into_iter().map(one).collect()
+            }
+        }
+    }
+
+    /// Takes in rows that hold no frame: in a ring, those behind the newest.
+    pub fn add(&mut self, added: RowSpan) {
+        match &mut self.0 {
+            Rows::Ring(span) if span.is_empty() => *span = added,
+            Rows::Ring(span) => {
+                debug_assert_eq!((span.first + span.len) % span.capacity, added.first);
+                span.len += added.len;
+            }
+            Rows::List { rows, place, end } => {
+                for row in added.rows() {
+                    place[row] = rows.len() as u32;
+                    rows.push(row as u32);
+                    *end = (*end).max(row + 1);
+                }
+            }
+        }
+    }
+
+    /// Gives up rows that hold a frame: in a ring, the oldest.
+    pub fn remove(&mut self, removed: RowSpan) {
+        match &mut self.0 {
+            Rows::Ring(span) => {
+                debug_assert!(removed.is_empty() || removed.first == span.first);
+                span.first = span.row(removed.len) % span.capacity;
+                span.len -= removed.len;
+            }
+            Rows::List { rows, place, .. } => {
+                for row in removed.rows() {
+                    let at = std::mem::replace(&mut place[row], NOWHERE) as usize;
+                    rows.swap_remove(at);
+                    if let Some(&moved) = rows.get(at) {
+                        place[moved as usize] = at as u32;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RowSet, RowSpan};
+
+    #[test]
+    fn a_ring_gives_up_the_oldest_and_wraps() {
+        let mut rows = RowSet::ring(5);
+        rows.add(RowSpan::new(0, 5, 5));
+        rows.remove(RowSpan::new(0, 3, 5));
+        rows.add(RowSpan::new(0, 2, 5));
+        assert_eq!(rows.in_order(), [3, 4, 0, 1]);
+        assert_eq!(rows.sorted(), [0, 1, 3, 4]);
+        assert!(!rows.contains(2) && rows.contains(1) && !rows.contains(5));
+        rows.remove(RowSpan::new(3, 4, 5));
+        assert_eq!(rows.len(), 0);
+        assert!((0..5).all(|row| !rows.contains(row)));
+    }
+
+    #[test]
+    fn the_next_row_of_a_ring_follows_the_newest_also_when_all_are_given_up() {
+        let mut rows = RowSet::ring(5);
+        assert_eq!(rows.next(), 0);
+        rows.add(RowSpan::new(3, 4, 5));
+        assert_eq!(rows.next(), 2);
+        rows.remove(RowSpan::new(3, 4, 5));
+        assert_eq!(rows.next(), 2);
+    }
+
+    #[test]
+    fn a_list_gives_up_any() {
+        let mut rows = RowSet::list(5);
+        rows.add(RowSpan::new(3, 4, 5));
+        rows.remove(RowSpan::new(4, 1, 5));
+        assert_eq!(rows.sorted(), [0, 1, 3]);
+        rows.remove(RowSpan::new(1, 1, 5));
+        rows.add(RowSpan::new(4, 1, 5));
+        assert_eq!(rows.sorted(), [0, 3, 4]);
+        assert!(rows.contains(4) && !rows.contains(1) && !rows.contains(9));
+    }
+}
