@@ -14,7 +14,7 @@ use windrow::slab::{Sink, WriterId};
 use windrow::store::StoreError;
 
 use crate::{batch, error, gil, process};
-use parts::{Parts, SamplerParts};
+use parts::{Arguments, Parts};
 
 /// Adds the class and the functions for batches.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -65,10 +65,10 @@ impl ReplayBufferCore {
     /// Builds the buffer that `options` describe.
     #[new]
     fn new(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let parts: Parts = options.extract()?;
+        let parts: Parts<'_> = options.extract()?;
         let timeout = Duration::try_from_secs_f64(parts.sample_timeout)
             .map_err(|error| PyValueError::new_err(format!("sample_timeout: {error}")))?;
-        let builder = parts.builder(py)?.timeout(timeout);
+        let builder = parts.builder()?.timeout(timeout);
         let buffer = of(py, py.detach(|| builder.build()))?;
         Ok(Self {
             buffer,
@@ -163,7 +163,7 @@ impl ReplayBufferCore {
     }
 
     /// Has frames chosen by another sampler.
-    fn set_sampler(&self, py: Python<'_>, sampler: SamplerParts) -> PyResult<()> {
+    fn set_sampler(&self, py: Python<'_>, sampler: Arguments<'_>) -> PyResult<()> {
         let buffer = self.here(true)?;
         let sampler = sampler.sampler()?;
         of(py, py.detach(move || buffer.set_sampler(sampler)))

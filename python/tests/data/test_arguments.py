@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import pickle
 import subprocess
 import sys
@@ -80,6 +81,39 @@ def test_arguments_without_effect_say_why(make: Any, argument: str, value: Any) 
 def test_arguments_that_there_are_not(make: Any) -> None:
     with pytest.raises(TypeError, match="has no argument prefetsch"):
         make(prefetsch=3)
+
+
+def public_classes() -> list[type]:
+    return [value for name, value in vars(windrow.data).items() if isinstance(value, type) and not name.startswith("_")]
+
+
+@pytest.mark.parametrize("kind", public_classes(), ids=lambda kind: kind.__name__)
+def test_every_argument_is_visible_and_documented(kind: type) -> None:
+    parameters = inspect.signature(kind).parameters
+    assert not [name for name, parameter in parameters.items() if parameter.kind is parameter.VAR_KEYWORD]
+    documented = f"{inspect.getdoc(kind)}\n{inspect.getdoc(kind.__init__)}"
+    assert [name for name in parameters if f"{name}:" not in documented] == []
+
+
+#: Of TorchRL's, what asks for another thing than windrow makes.
+NOT_TAKEN = {"args", "service_backend", "service_backend_options", "use_ray_service", "track_generations"}
+
+
+def test_other_arguments_of_torchrl_are_taken() -> None:
+    missing = {}
+    for kind in public_classes():
+        if theirs := getattr(torchrl.data, kind.__name__, None):
+            known = inspect.signature(theirs).parameters.values()
+            names = {parameter.name for parameter in known if parameter.kind is not parameter.VAR_KEYWORD}
+            missing[kind.__name__] = names - inspect.signature(kind).parameters.keys() - NOT_TAKEN
+    missing = {name: names for name, names in missing.items() if names}
+    assert missing == {}
+
+
+def test_parts_show_what_they_were_given() -> None:
+    assert repr(LazyTensorStorage(20, device="cuda", existsok=True)) == "LazyTensorStorage(max_size=20, device='cuda')"
+    assert repr(SliceSampler(slice_len=3, strict_length=False)) == "SliceSampler(slice_len=3, strict_length=False)"
+    assert repr(TensorStorage(frames(6))) == "TensorStorage(6 frames, max_size=6)"
 
 
 def test_arguments_that_exclude_each_other() -> None:

@@ -277,5 +277,5 @@ def test_limiters_that_let_nothing_through(limiter: RateLimiter, message: str) -
 
 
 def test_what_is_no_limiter_is_named() -> None:
-    with pytest.raises(TypeError, match="expected a RateLimiter as limiter, got builtins.int"):
+    with pytest.raises(TypeError, match="expected a limiter of windrow.data, got builtins.int"):
         ReplayBuffer(limiter=3)

@@ -1,65 +1,23 @@
 """Replay buffers, their storages, samplers, writers and limiters, and what is done to batches.
 
-Classes of specs (``Bounded``, ``Categorical``, ``Composite`` and others) are those of TorchRL, where it is installed.
+The modules that define classes name them, in their ``__all__``. Classes of specs (``Bounded``, ``Categorical``, ``Composite`` and
+others) are those of TorchRL, where it is installed.
 """
 
-from typing import Any
+from typing import Any as _Any
 
-from windrow.data._buffers import ReplayBuffer
-from windrow.data._limiters import RateLimiter
-from windrow.data._named import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
-from windrow.data._postprocs import MultiStep, split_trajectories
-from windrow.data._samplers import (
-    PrioritizedSampler,
-    PrioritizedSliceSampler,
-    RandomSampler,
-    SamplerWithoutReplacement,
-    SliceSampler,
-    SliceSamplerWithoutReplacement,
-)
-from windrow.data._storages import (
-    LazyMemmapStorage,
-    LazyStackStorage,
-    LazyTensorStorage,
-    ListStorage,
-    TensorStorage,
-)
-from windrow.data._writers import RoundRobinWriter, TensorDictMaxValueWriter, TensorDictRoundRobinWriter
-
-__all__ = [
-    "LazyMemmapStorage",
-    "LazyStackStorage",
-    "LazyTensorStorage",
-    "ListStorage",
-    "MultiStep",
-    "PrioritizedReplayBuffer",
-    "PrioritizedSampler",
-    "PrioritizedSliceSampler",
-    "RandomSampler",
-    "RateLimiter",
-    "ReplayBuffer",
-    "RoundRobinWriter",
-    "SamplerWithoutReplacement",
-    "SliceSampler",
-    "SliceSamplerWithoutReplacement",
-    "TensorDictMaxValueWriter",
-    "TensorDictPrioritizedReplayBuffer",
-    "TensorDictReplayBuffer",
-    "TensorDictRoundRobinWriter",
-    "TensorStorage",
-    "split_trajectories",
-]
-
-_SPECS = frozenset(
-    {"Binary", "Bounded", "Categorical", "Composite", "MultiCategorical", "MultiOneHot", "OneHot", "TensorSpec", "Unbounded"}
-)
+from windrow.data import _torchrl_compat
+from windrow.data._buffers import *
+from windrow.data._limiters import *
+from windrow.data._named import *
+from windrow.data._postprocs import *
+from windrow.data._samplers import *
+from windrow.data._storages import *
+from windrow.data._torchrl_compat import *
+from windrow.data._writers import *
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _SPECS:
+def __getattr__(name: str) -> _Any:
+    if name not in _torchrl_compat.SPECS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import torchrl.data
-    except ImportError as error:
-        raise ImportError(f"{name} is a class of TorchRL: install torchrl to use it") from error
-    return getattr(torchrl.data, name)
+    return _torchrl_compat.spec_class(name)

@@ -1,42 +1,79 @@
-"""Arguments of buffers and their parts that TorchRL knows and that have no effect here, and why."""
+"""The arguments of buffers, each declared once."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Any
 
-from windrow._passed_over import Fixed
+from windrow._arguments import Arguments, argument, ignored
+from windrow._numbers import at_least, real
+from windrow.data._limiters import RateLimiter
+from windrow.data._part import Key
 
-#: Of buffers.
-OF_BUFFERS: dict[str, Fixed] = {
-    "prefetch": (0, "a sample is drawn when it is asked for, without holding the interpreter up"),
-    "dim_extend": (None, "frames are written one by one, along the last dimension of a batch, which is time"),
-    "compilable": (False, "nothing is compiled"),
-    "checkpointer": (None, "dumps has one format"),
-    "delayed_init": (False, "memory is laid out when the first frames come"),
-}
 
-#: Of storages.
-OF_STORAGES: dict[str, Fixed] = {
-    "compilable": (False, "nothing is compiled"),
-    "consolidated": (False, "each frame lies in one piece"),
-    "shared_init": (False, "memory is laid out when the first frames come"),
-    "cleanup_memmap": (True, "files of a scratch_dir stay, others go"),
-    "existsok": (True, "what is there already is gone on with"),
-    "auto_cleanup": (None, "files of a scratch_dir stay, others go"),
-}
+class CommonArguments(Arguments):
+    """Arguments of every buffer."""
 
-#: Of samplers of slices.
-OF_SLICES: dict[str, Fixed] = {
-    "compile": (False, "nothing is compiled"),
-    "use_gpu": (False, "slices are chosen on the CPU"),
-    "trajectories": (None, "trajectories are told apart by entries of the frames"),
-    "ends": (None, "trajectories are told apart by entries of the frames"),
-    "init_key": ("is_init", "the entry is \"is_init\""),
-    "step_key": (None, "trajectories are told apart by their ids and ends"),
-    "fragmented": (False, "pieces of a trajectory that were written apart count as several"),
-}
+    storage: Any = argument("where frames are kept; a list of 1000 by default", default=None)
+    writer: Any = argument("which rows they are written to; one after another by default", default=None)
+    batch_size: int | None = argument("frames of a sample that does not name a number", default=None, check=at_least(1))
+    transform: Callable[[Any], Any] | None = argument(
+        "called with each sample; what it returns is the sample. Its method inv, where it has one, is called with what is "
+        "written; where that returns None, nothing is",
+        default=None,
+    )
+    transform_factory: Callable[[], Callable[[Any], Any]] | None = argument("returns transform", default=None)
+    collate_fn: Callable[[Any], Any] | None = argument(
+        "called with the frames of each sample, before transforms; what it returns is the sample. The frames of a ListStorage "
+        "are a list of TensorDicts, others one TensorDict",
+        default=None,
+    )
+    pin_memory: bool = argument("put samples into memory that a GPU reads directly, where there is one", default=False)
+    limiter: RateLimiter | None = argument("makes samples and writes wait for each other; by default they do not", default=None)
+    seed: int | None = argument("what all choices follow from", default=None, check=at_least(0))
+    generator: Any = argument("a torch.Generator that seed is drawn from", default=None)
+    sample_timeout: float = argument(
+        "seconds that a sample waits for frames, and a write for samples where there is a limiter", default=60.0, check=real
+    )
+    shared: bool = argument("threads share every buffer, whatever is given", default=False)
+    prefetch: int | None = ignored("a sample is drawn when it is asked for, without holding the interpreter up", default=0)
+    dim_extend: int | None = ignored(
+        "frames are written one by one, along the last dimension of a batch, which is time", default=None
+    )
+    compilable: bool = ignored("nothing is compiled", default=False)
+    checkpointer: Any = ignored("dumps has one format", default=None)
+    delayed_init: bool = ignored("memory is laid out when the first frames come", default=False)
 
-#: Of samplers with priorities.
-OF_PRIORITIES: dict[str, Fixed] = {
-    "dtype": (None, "priorities are float32"),
-    "device": ("cpu", "priorities are kept on the CPU"),
-    "max_priority_within_buffer": (False, "new frames have the highest priority ever given"),
-}
+
+class BufferArguments(CommonArguments):
+    """Arguments of a buffer whose sampler can be chosen."""
+
+    sampler: Any = argument("how frames are chosen; all with the same probability by default", default=None)
+
+
+class TensorDictBufferArguments(BufferArguments):
+    """Arguments of a buffer whose samples carry what the sampler knows of them."""
+
+    priority_key: Key = argument(
+        "the entry that priorities are taken from, by update_tensordict_priority and of written frames that have it",
+        default="td_error",
+    )
+
+
+class PriorityArguments(Arguments):
+    """Arguments of a buffer's own prioritized sampler."""
+
+    alpha: float = argument("exponent of priorities")
+    beta: float = argument("exponent of weights")
+    eps: float = argument("what is added to priorities", default=1e-8)
+
+
+class PrioritizedBufferArguments(PriorityArguments, CommonArguments):
+    """Arguments of a buffer with a prioritized sampler."""
+
+    dtype: Any = argument("no effect: priorities are float32", default=None)
+
+
+class TensorDictPrioritizedBufferArguments(PriorityArguments, CommonArguments):
+    """Arguments of a buffer with a prioritized sampler whose samples carry what it knows of them."""
+
+    priority_key: Key = argument("as of TensorDictReplayBuffer", default="td_error")
+    reduction: str = argument("how several priorities of a frame make one, as of PrioritizedSampler", default="max")

@@ -6,19 +6,22 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from windrow import _needs
+from windrow._arguments import takes
 from windrow._failure import Failure
-from windrow._numbers import real, whole_or_none
-from windrow._passed_over import pass_over
+from windrow._numbers import whole_or_none
 from windrow._windrow import ReplayBufferCore
-from windrow.data._arguments import OF_BUFFERS
-from windrow.data._content import checked, frame_of, frames_of
+from windrow.data._arguments import BufferArguments, CommonArguments
+from windrow.data._content import frame_of, frames_of
 from windrow.data._indexing import flat, is_key, rows_of
 from windrow.data._limiters import RateLimiter
-from windrow.data._samplers import Key, RandomSampler, names_of
+from windrow.data._part import Key
+from windrow.data._samplers import RandomSampler, Sampler
 from windrow.data._states import from_plain, to_plain
-from windrow.data._storages import ListStorage
-from windrow.data._transforms import Inverted
-from windrow.data._writers import RoundRobinWriter
+from windrow.data._storages import ListStorage, Storage, TensorStorage
+from windrow.data._transforms import Transforms
+from windrow.data._writers import RoundRobinWriter, Writer
+
+__all__ = ["ReplayBuffer"]
 
 
 class ReplayBuffer:
@@ -30,28 +33,9 @@ class ReplayBuffer:
     Where a collector that was started has failed, the next call on the buffer or on the collector raises its error, once. The
     buffer keeps what was written before, and can be used on.
 
-    Args:
-        storage: where frames are kept; a list of 1000 where nothing is said.
-        sampler: how they are chosen; all alike where nothing is said.
-        writer: which rows they are written to; one after another where nothing is said.
-        batch_size: frames in a sample that does not name a number.
-        transform: called with each sample; what it returns is the sample. Where it has a method ``inv``, that is called with
-            what is written; where it returns None, nothing is.
-        transform_factory: called without arguments, returns ``transform``.
-        collate_fn: called with the frames of each sample, before transforms; what it returns is the sample. The frames of a
-            :class:`ListStorage` are a list of TensorDicts, others one TensorDict.
-        pin_memory: whether samples are in memory that a GPU reads directly, where there is one.
-        limiter: a :class:`RateLimiter` that says when samples and writes wait for each other; they do not where nothing is
-            said.
-        seed: what all choices follow from.
-        generator: a ``torch.Generator`` that ``seed`` is drawn from.
-        sample_timeout: seconds that a sample waits for frames, and a write for samples where there is a limiter.
-        shared: threads share every buffer.
-        without_effect: what TorchRL's buffers can be told besides; a warning says why it has no effect.
-
     Raises:
         ValueError: parts that make no sense together.
-        TypeError: a part of another library, two arguments that exclude each other, or one that there is not.
+        TypeError: a part of another library, two arguments that exclude each other, or an unknown one.
 
     Example:
         >>> from windrow.collectors import Collector
@@ -67,51 +51,25 @@ class ReplayBuffer:
     #: The entry that priorities of new frames are taken from.
     priority_key: Key | None = None
 
-    def __init__(
-        self,
-        *,
-        storage: Any = None,
-        sampler: Any = None,
-        writer: Any = None,
-        batch_size: int | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        transform_factory: Callable[[], Callable[[Any], Any]] | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
-        pin_memory: bool = False,
-        limiter: RateLimiter | None = None,
-        seed: int | None = None,
-        generator: Any = None,
-        sample_timeout: float = 60.0,
-        shared: bool = False,
-        **without_effect: Any,
-    ) -> None:
-        pass_over(type(self).__name__, without_effect, OF_BUFFERS)
+    @takes(BufferArguments)
+    def __init__(self, arguments: BufferArguments) -> None:
+        self._begin(arguments, arguments.sampler)
+
+    def _begin(self, arguments: CommonArguments, sampler: Any) -> None:
         _needs.torch(type(self).__name__)
-        if transform_factory is not None:
-            if transform is not None:
-                raise TypeError("transform and transform_factory: expected one of them")
-            transform = transform_factory()
-        if generator is not None:
-            if seed is not None:
-                raise TypeError("seed and generator: expected one of them")
-            seed = _seed_from(generator)
-        if limiter is not None and not isinstance(limiter, RateLimiter):
-            raise TypeError(f"expected a RateLimiter as limiter, got {type(limiter).__module__}.{type(limiter).__name__}")
-        self.storage = _made(ListStorage(1000) if storage is None else storage)
-        self._sampler = _made(RandomSampler() if sampler is None else sampler)
-        self.writer = _made(RoundRobinWriter() if writer is None else writer)
-        self.limiter = limiter
-        self.collate_fn = collate_fn
-        self._pins_memory = pin_memory
-        self._batch_size = whole_or_none("batch_size", batch_size, 1)
-        self._transforms: list[Callable[[Any], Any]] = [] if transform is None else [transform]
-        self._choices = {
-            "seed": whole_or_none("seed", seed, 0),
-            "sample_timeout": real("sample_timeout", sample_timeout),
-        }
+        self.storage: Storage = _made("storage", Storage, arguments.storage, ListStorage(1000))
+        self._sampler: Sampler = _made("sampler", Sampler, sampler, RandomSampler())
+        self.writer: Writer = _made("writer", Writer, arguments.writer, RoundRobinWriter())
+        self.limiter: RateLimiter | None = _made("limiter", RateLimiter, arguments.limiter, None)
+        self.collate_fn = arguments.collate_fn
+        self._pins_memory = arguments.pin_memory
+        self._batch_size = arguments.batch_size
+        self._transforms = Transforms(_one_of("transform", arguments, "transform_factory", lambda make: make()))
+        seed = _one_of("seed", arguments, "generator", _seed_from)
+        self._choices = {"seed": seed, "sample_timeout": arguments.sample_timeout}
         self._build()
-        if self.storage.content is not None:
-            self._core.extend(frames_of(self.storage.content))
+        if isinstance(self.storage, TensorStorage):
+            self._core.extend(self.storage.storage)
 
     def _build(self) -> None:
         """Makes the buffer that the parts describe."""
@@ -120,14 +78,17 @@ class ReplayBuffer:
         self._failures: list[Failure] = []
         self._core = ReplayBufferCore(
             {
-                "storage": _parts_of("storage", self.storage),
-                "sampler": self._sampler_parts(self._sampler),
-                "writer": _parts_of("writer", self.writer),
-                "limiter": None if self.limiter is None else self.limiter._parts(),
+                "storage": self.storage._options(),
+                "sampler": self._sampler_options(self._sampler),
+                "writer": self.writer._options(),
+                "limiter": None if self.limiter is None else self.limiter._options(),
                 "batch_size": self._batch_size,
                 **self._choices,
             }
         )
+
+    def _sampler_options(self, sampler: Sampler) -> dict[str, Any]:
+        return {**sampler._options(), "priority_key": self.priority_key}
 
     @property
     def _asked(self) -> ReplayBufferCore:
@@ -139,12 +100,6 @@ class ReplayBuffer:
                 with contextlib.suppress(ValueError):
                     self._failures.remove(failure)
         return self._core
-
-    def _sampler_parts(self, sampler: Any) -> dict[str, Any]:
-        parts = _parts_of("sampler", sampler)
-        if parts["priorities"] is not None:
-            parts["priorities"]["key"] = names_of(self.priority_key)
-        return parts
 
     @property
     def sampler(self) -> Any:
@@ -163,15 +118,15 @@ class ReplayBuffer:
             ValueError: it makes no sense, or not with the writer.
             TypeError: it is no sampler of windrow.
         """
-        sampler = _made(sampler)
-        self._asked.set_sampler(self._sampler_parts(sampler))
+        sampler = _made("sampler", Sampler, sampler)
+        self._asked.set_sampler(self._sampler_options(sampler))
         before, self._sampler = self._sampler, sampler
         return before
 
     @property
     def transform(self) -> tuple[Callable[[Any], Any], ...]:
         """What is called with samples, in this order."""
-        return tuple(self._transforms)
+        return tuple(self._transforms.all)
 
     @property
     def batch_size(self) -> int | None:
@@ -188,7 +143,7 @@ class ReplayBuffer:
 
     @property
     def _takes_frames_as_they_are(self) -> bool:
-        return not any(hasattr(transform, "inv") for transform in self._transforms)
+        return self._transforms.leave_writes
 
     def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> ReplayBuffer:
         """Calls ``transform`` with samples, after those that there are.
@@ -196,11 +151,11 @@ class ReplayBuffer:
         Args:
             invert: call it with what is written instead, and its method ``inv`` with samples.
         """
-        return self.insert_transform(len(self._transforms), transform, invert=invert)
+        return self.insert_transform(len(self._transforms.all), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Callable[[Any], Any], *, invert: bool = False) -> ReplayBuffer:
         """As :meth:`append_transform`, but before the transform in place ``index``."""
-        self._transforms.insert(index, Inverted(transform) if invert else transform)
+        self._transforms.insert(index, transform, invert)
         return self
 
     def share(self, shared: bool = True) -> ReplayBuffer:
@@ -235,7 +190,7 @@ class ReplayBuffer:
         self._write(batch, given_up, collector)
 
     def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> Any:
-        frames = self._inverse(frames_of(batch))
+        frames = self._transforms.of_written(frames_of(batch))
         if frames is None:
             import torch
 
@@ -249,7 +204,7 @@ class ReplayBuffer:
             TypeError, ValueError, RuntimeError: as :meth:`extend`.
         """
         core = self._asked
-        frame = self._inverse(frame_of(frame))
+        frame = self._transforms.of_written(frame_of(frame))
         return None if frame is None else core.add(frame)
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
@@ -285,12 +240,12 @@ class ReplayBuffer:
 
     def _finished(self, batch: Any) -> Any:
         """What becomes of a batch of frames before it is a sample."""
-        if self.storage.device is not None:
-            batch = batch.to(self.storage.device)
+        device = self.storage.device
+        if device is not None and str(device) != "cpu":
+            batch = batch.to(device)
         if self.collate_fn is not None:
-            batch = self.collate_fn(list(batch.unbind(0)) if self.storage.kind == "list" else batch)
-        for transform in self._transforms:
-            batch = transform(batch)
+            batch = self.collate_fn(list(batch.unbind(0)) if isinstance(self.storage, ListStorage) else batch)
+        batch = self._transforms.of_sample(batch)
         return batch.pin_memory() if self._pins_memory and _has_gpu() else batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -350,7 +305,7 @@ class ReplayBuffer:
         if is_key(index):
             index, frames = slice(None), frame_of(self._asked.all().set(index, frames))
         else:
-            frames = self._inverse(frame_of(frames))
+            frames = self._transforms.of_written(frame_of(frames))
         rows = rows_of(index, len(self))
         try:
             frames = frames.expand(rows.shape)
@@ -406,17 +361,9 @@ class ReplayBuffer:
 
     save, dump, load = dumps, dumps, loads
 
-    def _inverse(self, batch: Any) -> Any:
-        for transform in reversed(self._transforms):
-            inverse = getattr(transform, "inv", None)
-            if batch is not None and inverse is not None:
-                batch = inverse(batch)
-                batch = None if batch is None else checked(batch)
-        return batch
-
     def __getstate__(self) -> dict[str, Any]:
-        if self.storage.scratch_dir is not None:
-            where = self.storage.scratch_dir
+        where = getattr(self.storage, "scratch_dir", None)
+        if where is not None:
             raise TypeError(f"cannot copy a buffer in {where}, which one buffer has for itself: use dumps and loads")
         state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator", "_failures")}
         return {**state, "_state": self._core.state_dict()}
@@ -433,15 +380,30 @@ class ReplayBuffer:
         return f"{type(self).__name__}({frames} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
 
 
-def _made(part: Any) -> Any:
-    """The part itself, or what makes one: a class or a function."""
-    return part() if callable(part) else part
+def _made(name: str, kind: type[Any], part: Any, default: Any = None) -> Any:
+    """The part itself, or what a class or function makes it; ``default`` where there is none.
 
-
-def _parts_of(name: str, part: Any) -> Any:
-    if not hasattr(part, "_parts"):
+    Raises:
+        TypeError: it is no part of this kind.
+    """
+    part = default if part is None else part() if callable(part) else part
+    if not isinstance(part, kind) and part is not default:
         raise TypeError(f"expected a {name} of windrow.data, got {type(part).__module__}.{type(part).__name__}")
-    return part._parts()
+    return part
+
+
+def _one_of(name: str, arguments: CommonArguments, other: str, made_of: Callable[[Any], Any]) -> Any:
+    """The argument ``name``, or what is made of the ``other``.
+
+    Raises:
+        TypeError: both are given.
+    """
+    value, source = getattr(arguments, name), getattr(arguments, other)
+    if source is None:
+        return value
+    if value is not None:
+        raise TypeError(f"{name} and {other}: expected one of them")
+    return made_of(source)
 
 
 def _seed_from(generator: Any) -> int:

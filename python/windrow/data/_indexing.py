@@ -42,5 +42,5 @@ def rows_of(index: Any, count: int) -> Any:
 def flat(values: Any) -> list[Any]:
     """The numbers of a tensor, an array, a list or a tuple in their order, or of a number alone."""
     if hasattr(values, "reshape"):
-        return values.reshape(-1).tolist()
+        return list(values.reshape(-1).tolist())
     return list(values) if isinstance(values, (list, tuple)) else [values]

@@ -1,11 +1,19 @@
-from __future__ import annotations
+"""When samples and writes wait for each other."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from windrow._numbers import real, whole
+from windrow._arguments import argument
+from windrow._numbers import at_least, real
+from windrow.data._part import Part
+
+__all__ = ["RateLimiter"]
 
 
-class RateLimiter:
+def _ratio(name: str, value: Any) -> float | None:
+    return None if value is None else real(name, value)
+
+
+class RateLimiter(Part):
     """Lets samples and writes through, or makes them wait, counted in frames; made by :meth:`min_size` or
     :meth:`sample_to_insert_ratio`.
 
@@ -14,7 +22,7 @@ class RateLimiter:
     min_size_to_sample - error_buffer``; a write waits while it would take the cursor as far above, but never before the
     buffer holds ``min_size_to_sample`` frames.
 
-    A sample waits for collectors that are writing to the buffer, and fails at once where there is none. A write waits for
+    A sample waits for collectors that are writing to the buffer, and fails at once if there are none. A write waits for
     samples in other threads. Either fails after the buffer's ``sample_timeout``, but for the writes of a collector that was
     started, which wait until it is shut down.
 
@@ -28,10 +36,11 @@ class RateLimiter:
         RateLimiter.sample_to_insert_ratio(4.0, 1000, 2000.0)
     """
 
-    def __init__(self, samples_per_insert: float | None, min_size_to_sample: int, error_buffer: float) -> None:
-        self.samples_per_insert = None if samples_per_insert is None else real("samples_per_insert", samples_per_insert)
-        self.min_size_to_sample = whole("min_size_to_sample", min_size_to_sample, 0)
-        self.error_buffer = real("error_buffer", error_buffer)
+    kind: ClassVar[str] = "RateLimiter"
+
+    samples_per_insert: float | None = argument("samples of each frame; with None, writes never wait", kw_only=False, check=_ratio)
+    min_size_to_sample: int = argument("frames that samples wait for", kw_only=False, check=at_least(0))
+    error_buffer: float = argument("how far off the cursor may be", kw_only=False, check=real)
 
     @classmethod
     def min_size(cls, min_size_to_sample: int) -> Self:
@@ -52,13 +61,6 @@ class RateLimiter:
         ``ValueError``.
         """
         return cls(samples_per_insert, min_size_to_sample, error_buffer)
-
-    def _parts(self) -> dict[str, Any]:
-        return {
-            "samples_per_insert": self.samples_per_insert,
-            "min_size_to_sample": self.min_size_to_sample,
-            "error_buffer": self.error_buffer,
-        }
 
     def __repr__(self) -> str:
         if self.samples_per_insert is None:

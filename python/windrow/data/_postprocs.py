@@ -4,7 +4,9 @@ from typing import Any
 
 from windrow import _windrow
 from windrow._numbers import whole
-from windrow.data._samplers import Key, names_of
+from windrow.data._part import Key
+
+__all__ = ["MultiStep", "split_trajectories"]
 
 IDS, MASK, DONE = ("collector", "traj_ids"), ("collector", "mask"), ("next", "done")
 
@@ -69,7 +71,7 @@ def split_trajectories(
         prefix = "collector"
     ids_key: tuple[str, ...] = ("traj_ids",) if prefix is None else (prefix, "traj_ids")
     if trajectory_key is not None:
-        ids_key = tuple(names_of(trajectory_key) or ())
+        ids_key = (trajectory_key,) if isinstance(trajectory_key, str) else trajectory_key
     mask_key = (*ids_key[:-1], "mask")
     flag_key = ("next", "done" if done_key is None else done_key)
 

@@ -1,32 +1,36 @@
-from __future__ import annotations
+"""Which rows frames are written to."""
 
-from typing import Any
+from typing import ClassVar
 
-from windrow.data._samplers import Key, names_of
+from windrow._arguments import argument, ignored
+from windrow.data._part import Key, Part
 
-
-class RoundRobinWriter:
-    """One row after another; the oldest frames are overwritten when all are full."""
-
-    def _parts(self) -> dict[str, Any] | None:
-        return None
+__all__ = ["RoundRobinWriter", "TensorDictMaxValueWriter"]
 
 
-class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """The same under another name."""
+class Writer(Part):
+    """Decides which rows frames are written to."""
 
 
-class TensorDictMaxValueWriter:
-    """Keeps the frames with the highest values of an entry.
+class RoundRobinWriter(Writer):
+    """Writes one row after another; the oldest frames are overwritten when all rows are full."""
 
-    Args:
-        rank_key: the entry; the reward where nothing is said.
-        reduction: how several values of one row make one: ``"sum"``, ``"mean"``, ``"max"``, ``"min"`` or ``"median"``.
-    """
+    kind: ClassVar[str] = "RoundRobinWriter"
 
-    def __init__(self, rank_key: Key | None = None, reduction: str = "sum") -> None:
-        self.rank_key: Key = rank_key if rank_key is not None else ("next", "reward")
-        self.reduction = reduction
+    compilable: bool = ignored("nothing is compiled", default=False)
 
-    def _parts(self) -> dict[str, Any] | None:
-        return {"key": names_of(self.rank_key), "reduction": self.reduction}
+
+class TensorDictMaxValueWriter(Writer):
+    """Keeps the frames with the highest values of an entry."""
+
+    kind: ClassVar[str] = "TensorDictMaxValueWriter"
+
+    rank_key: Key | None = argument('the entry; None stands for the reward, ("next", "reward")', default=None, kw_only=False)
+    reduction: str = argument(
+        'how several values of one row make one: "sum", "mean", "max", "min" or "median"', default="sum", kw_only=False
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rank_key is None:
+            object.__setattr__(self, "rank_key", ("next", "reward"))

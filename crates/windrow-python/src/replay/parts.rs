@@ -1,25 +1,29 @@
-//! From what Python says of a buffer's parts to a builder.
+//! Storages, samplers, writers and limiters of `windrow.data`, made into those of the engine.
+//!
+//! Python hands over each part as a dictionary: its arguments by name and, as `kind`, the name of its class. Tables here have an
+//! entry for each class. A new sampler needs one more entry in [`SAMPLERS`], which reads the arguments that its class declares.
 
 use std::path::PathBuf;
 
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use windrow::replay::{
     LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter, PrioritizedSampler,
     PrioritizedSliceSampler, RandomSampler, RateLimiter, Reduction, ReplayBuffer,
-    ReplayBufferBuilder, Sampler, SamplerWithoutReplacement, SliceSampler,
-    SliceSamplerWithoutReplacement,
+    ReplayBufferBuilder, RoundRobinWriter, Sampler, SamplerWithoutReplacement, SliceSampler,
+    SliceSamplerWithoutReplacement, Writer,
 };
 use windrow::tensordict::NestedKey;
 
-/// What the classes of `windrow.data` have made of their arguments.
+/// The arguments of a buffer.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub(super) struct Parts {
-    storage: StorageParts,
-    sampler: SamplerParts,
-    writer: Option<WriterParts>,
-    limiter: Option<LimiterParts>,
+pub(super) struct Parts<'py> {
+    storage: Arguments<'py>,
+    sampler: Arguments<'py>,
+    writer: Arguments<'py>,
+    limiter: Option<LimiterArguments>,
     batch_size: Option<usize>,
     seed: Option<u64>,
     pub(super) sample_timeout: f64,
@@ -27,68 +31,99 @@ pub(super) struct Parts {
 
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct StorageParts {
-    kind: String,
-    max_size: usize,
-    directory: Option<PathBuf>,
-}
-
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub(super) struct SamplerParts {
-    kind: String,
-    drop_last: bool,
-    shuffle: bool,
-    priorities: Option<PriorityParts>,
-    slices: Option<SliceParts>,
-}
-
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct PriorityParts {
-    exponents: (f64, f64, f64),
-    key: Option<Vec<String>>,
-    reduction: String,
-}
-
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct SliceParts {
-    num_slices: Option<usize>,
-    slice_len: Option<usize>,
-    end_key: Option<Vec<String>>,
-    traj_key: Option<Vec<String>>,
-    truncated_key: Option<Vec<String>>,
-    strict_length: bool,
-    pad_output: bool,
-    span: (Option<usize>, Option<usize>),
-}
-
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct WriterParts {
-    key: Vec<String>,
-    reduction: String,
-}
-
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct LimiterParts {
+struct LimiterArguments {
     samples_per_insert: Option<f64>,
     min_size_to_sample: usize,
     error_buffer: f64,
 }
 
-impl Parts {
+/// The arguments of one part, by name.
+pub(super) struct Arguments<'py>(Bound<'py, PyAny>);
+
+impl<'py> FromPyObject<'_, 'py> for Arguments<'py> {
+    type Error = PyErr;
+
+    fn extract(part: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self(part.to_owned()))
+    }
+}
+
+/// How a part of some class is made of its arguments.
+type Make<T> = fn(&Arguments<'_>) -> PyResult<T>;
+
+/// Samplers by their classes in Python.
+const SAMPLERS: &[(&str, Make<Box<dyn Sampler>>)] = &[
+    ("RandomSampler", |_| Ok(RandomSampler::new().into())),
+    ("SamplerWithoutReplacement", |of| {
+        let sampler = SamplerWithoutReplacement::new().drop_last(of.get("drop_last")?);
+        Ok(sampler.shuffle(of.get("shuffle")?).into())
+    }),
+    ("SliceSampler", |of| Ok(slices(of)?.into())),
+    ("SliceSamplerWithoutReplacement", |of| {
+        let sampler = SliceSamplerWithoutReplacement::new(slices(of)?);
+        let sampler = sampler.drop_last(of.get("drop_last")?);
+        Ok(sampler.shuffle(of.get("shuffle")?).into())
+    }),
+    ("PrioritizedSampler", |of| {
+        let sampler = PrioritizedSampler::new(of.get("alpha")?, of.get("beta")?);
+        let sampler = sampler.eps(of.get("eps")?);
+        let reduction = reduction(of)?;
+        Ok(match of.key("priority_key")? {
+            Some(key) => sampler.priority_key(key, reduction).into(),
+            None => sampler.into(),
+        })
+    }),
+    ("PrioritizedSliceSampler", |of| {
+        let (alpha, beta) = (of.get("alpha")?, of.get("beta")?);
+        let sampler = PrioritizedSliceSampler::new(slices(of)?, alpha, beta).eps(of.get("eps")?);
+        let reduction = reduction(of)?;
+        Ok(match of.key("priority_key")? {
+            Some(key) => sampler.priority_key(key, reduction).into(),
+            None => sampler.into(),
+        })
+    }),
+];
+
+/// Writers by their classes in Python.
+const WRITERS: &[(&str, Make<Box<dyn Writer>>)] = &[
+    ("RoundRobinWriter", |_| Ok(RoundRobinWriter::new().into())),
+    ("TensorDictMaxValueWriter", |of| {
+        let key = of.key("rank_key")?;
+        let key = key.unwrap_or_else(|| ("next", "reward").into());
+        Ok(MaxRewardWriter::new(key).reduction(reduction(of)?).into())
+    }),
+];
+
+/// Buffers of a storage, by its class in Python.
+const STORAGES: &[(&str, Make<ReplayBufferBuilder>)] = &[
+    ("LazyTensorStorage", |of| {
+        Ok(ReplayBuffer::builder().storage(LazyTensorStorage::new(of.get("max_size")?)))
+    }),
+    ("ListStorage", |of| {
+        Ok(ReplayBuffer::builder().storage(ListStorage::new(of.get("max_size")?)))
+    }),
+    ("LazyMemmapStorage", |of| {
+        let storage = LazyMemmapStorage::new(of.get("max_size")?);
+        let storage = match of.get::<Option<PathBuf>>("scratch_dir")? {
+            None => storage,
+            Some(directory) => (of.0.py())
+                .detach(|| storage.at(directory))
+                .map_err(|error| PyOSError::new_err(error.to_string()))?,
+        };
+        Ok(ReplayBuffer::builder().storage(storage))
+    }),
+];
+
+impl Parts<'_> {
     /// The builder that does as these parts say.
     ///
     /// # Errors
-    /// `ValueError` for a name that there is not and for a limiter that lets nothing through, those of the storage's directory.
-    pub(super) fn builder(self, py: Python<'_>) -> PyResult<ReplayBufferBuilder> {
-        let mut builder = self.storage.add_to(py)?.sampler(self.sampler.sampler()?);
-        if let Some(writer) = self.writer {
-            builder = builder.writer(writer.writer()?);
-        }
+    /// `TypeError` for an argument of another type, `ValueError` for an unknown class or reduction and for a limiter that lets
+    /// nothing through, those of the storage's directory.
+    pub(super) fn builder(self) -> PyResult<ReplayBufferBuilder> {
+        let mut builder = (self.storage.made_by("storage", STORAGES)?)
+            .sampler(self.sampler.sampler()?)
+            .writer(self.writer.made_by("writer", WRITERS)?);
         if let Some(limiter) = self.limiter {
             builder = builder.limiter(limiter.limiter()?);
         }
@@ -102,116 +137,92 @@ impl Parts {
     }
 }
 
-impl StorageParts {
-    fn add_to(self, py: Python<'_>) -> PyResult<ReplayBufferBuilder> {
-        let builder = ReplayBuffer::builder();
-        Ok(match self.kind.as_str() {
-            "tensor" => builder.storage(LazyTensorStorage::new(self.max_size)),
-            "list" => builder.storage(ListStorage::new(self.max_size)),
-            "memmap" => {
-                let storage = LazyMemmapStorage::new(self.max_size);
-                builder.storage(match self.directory {
-                    None => storage,
-                    Some(directory) => py
-                        .detach(|| storage.at(directory))
-                        .map_err(|error| PyOSError::new_err(error.to_string()))?,
-                })
-            }
-            other => {
-                return Err(PyValueError::new_err(format!(
-                    "expected a storage, got {other}"
-                )));
-            }
-        })
-    }
-}
-
-impl SamplerParts {
-    /// The sampler that these parts describe.
+impl Arguments<'_> {
+    /// The sampler of these arguments.
     ///
     /// # Errors
-    /// `ValueError` for a name that there is not.
-    pub(super) fn sampler(self) -> PyResult<Box<dyn Sampler>> {
-        Ok(match (self.slices, self.priorities) {
-            (Some(slices), Some(priorities)) => priorities.slice_sampler(slices.sampler()?)?.into(),
-            (Some(slices), None) => match self.kind.as_str() {
-                "without_replacement" => SliceSamplerWithoutReplacement::new(slices.sampler()?)
-                    .drop_last(self.drop_last)
-                    .shuffle(self.shuffle)
-                    .into(),
-                _ => slices.sampler()?.into(),
-            },
-            (None, Some(priorities)) => priorities.sampler()?.into(),
-            (None, None) => match self.kind.as_str() {
-                "random" => RandomSampler::new().into(),
-                "without_replacement" => SamplerWithoutReplacement::new()
-                    .drop_last(self.drop_last)
-                    .shuffle(self.shuffle)
-                    .into(),
-                other => {
-                    return Err(PyValueError::new_err(format!(
-                        "expected a sampler, got {other}"
-                    )));
-                }
-            },
-        })
-    }
-}
-
-impl PriorityParts {
-    fn sampler(&self) -> PyResult<PrioritizedSampler> {
-        let (alpha, beta, eps) = self.exponents;
-        let sampler = PrioritizedSampler::new(alpha, beta).eps(eps);
-        Ok(match &self.key {
-            Some(names) => sampler.priority_key(key(names), reduction(&self.reduction)?),
-            None => sampler,
-        })
+    /// `TypeError` for an argument of another type, `ValueError` for an unknown class or reduction.
+    pub(super) fn sampler(&self) -> PyResult<Box<dyn Sampler>> {
+        self.made_by("sampler", SAMPLERS)
     }
 
-    fn slice_sampler(&self, slices: SliceSampler) -> PyResult<PrioritizedSliceSampler> {
-        let (alpha, beta, eps) = self.exponents;
-        let sampler = PrioritizedSliceSampler::new(slices, alpha, beta).eps(eps);
-        Ok(match &self.key {
-            Some(names) => sampler.priority_key(key(names), reduction(&self.reduction)?),
-            None => sampler,
-        })
-    }
-}
-
-impl SliceParts {
-    fn sampler(self) -> PyResult<SliceSampler> {
-        let sampler = match (self.slice_len, self.num_slices) {
-            (Some(len), None) => SliceSampler::slice_len(len),
-            (None, Some(count)) => SliceSampler::num_slices(count),
-            _ => {
-                return Err(PyValueError::new_err(
-                    "expected either slice_len or num_slices",
-                ));
-            }
-        };
-        let whole = |steps: Option<usize>| steps.unwrap_or(SliceSampler::WHOLE);
-        let mut sampler = sampler
-            .strict_length(self.strict_length)
-            .pad_output(self.pad_output)
-            .span(whole(self.span.0), whole(self.span.1))
-            .truncated_key(self.truncated_key.as_deref().map(key));
-        if let Some(end_key) = &self.end_key {
-            sampler = sampler.end_key(key(end_key));
+    fn made_by<T>(&self, part: &str, table: &[(&str, Make<T>)]) -> PyResult<T> {
+        let kind: String = self.get("kind")?;
+        match table.iter().find(|(class, _)| *class == kind) {
+            Some((_, make)) => make(self),
+            None => Err(PyValueError::new_err(format!(
+                "expected a {part}, got {kind}"
+            ))),
         }
-        if let Some(traj_key) = &self.traj_key {
-            sampler = sampler.traj_key(key(traj_key));
+    }
+
+    /// The argument `name`.
+    ///
+    /// # Errors
+    /// `TypeError` naming the argument when it is of another type.
+    fn get<T: for<'py> FromPyObjectOwned<'py>>(&self, name: &str) -> PyResult<T> {
+        let py = self.0.py();
+        let read = extracted::<T>(&self.0.get_item(name)?);
+        read.map_err(|error| match error.is_instance_of::<PyTypeError>(py) {
+            true => PyTypeError::new_err(format!("{name}: {}", error.value(py))),
+            false => error,
+        })
+    }
+
+    /// The argument `name`, the key of an entry: a name, or several of them.
+    fn key(&self, name: &str) -> PyResult<Option<NestedKey>> {
+        Ok(self.get::<Option<KeyArgument>>(name)?.map(|key| key.0))
+    }
+}
+
+fn extracted<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
+    value.extract().map_err(Into::into)
+}
+
+/// The key of an entry.
+struct KeyArgument(NestedKey);
+
+impl FromPyObject<'_, '_> for KeyArgument {
+    type Error = PyErr;
+
+    fn extract(key: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        if let Ok(name) = key.extract::<String>() {
+            return Ok(Self(NestedKey::from(name.as_str())));
         }
-        Ok(sampler)
+        let names: Vec<String> = key.extract()?;
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Ok(Self(NestedKey::from(&names[..])))
     }
 }
 
-impl WriterParts {
-    fn writer(&self) -> PyResult<MaxRewardWriter> {
-        Ok(MaxRewardWriter::new(key(&self.key)).reduction(reduction(&self.reduction)?))
+/// What a slice sampler of these arguments draws.
+fn slices(of: &Arguments<'_>) -> PyResult<SliceSampler> {
+    let sampler = match (of.get("slice_len")?, of.get("num_slices")?) {
+        (Some(len), None) => SliceSampler::slice_len(len),
+        (None, Some(count)) => SliceSampler::num_slices(count),
+        _ => {
+            return Err(PyValueError::new_err(
+                "expected either slice_len or num_slices",
+            ));
+        }
+    };
+    let whole = |steps: Option<usize>| steps.unwrap_or(SliceSampler::WHOLE);
+    let (left, right) = of.get("span")?;
+    let mut sampler = sampler
+        .strict_length(of.get("strict_length")?)
+        .pad_output(of.get("pad_output")?)
+        .span(whole(left), whole(right))
+        .truncated_key(of.key("truncated_key")?);
+    if let Some(end_key) = of.key("end_key")? {
+        sampler = sampler.end_key(end_key);
     }
+    if let Some(traj_key) = of.key("traj_key")? {
+        sampler = sampler.traj_key(traj_key);
+    }
+    Ok(sampler)
 }
 
-impl LimiterParts {
+impl LimiterArguments {
     fn limiter(&self) -> PyResult<RateLimiter> {
         let Some(samples_per_insert) = self.samples_per_insert else {
             return Ok(RateLimiter::min_size(self.min_size_to_sample));
@@ -225,8 +236,10 @@ impl LimiterParts {
     }
 }
 
-fn reduction(name: &str) -> PyResult<Reduction> {
-    Ok(match name {
+/// The argument `reduction`.
+fn reduction(of: &Arguments<'_>) -> PyResult<Reduction> {
+    let name: String = of.get("reduction")?;
+    Ok(match name.as_str() {
         "sum" => Reduction::Sum,
         "mean" => Reduction::Mean,
         "max" => Reduction::Max,
@@ -238,9 +251,4 @@ fn reduction(name: &str) -> PyResult<Reduction> {
             )));
         }
     })
-}
-
-fn key(names: &[String]) -> NestedKey {
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    NestedKey::from(&names[..])
 }

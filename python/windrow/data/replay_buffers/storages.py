@@ -1,11 +1,4 @@
 """Where frames of a buffer are kept."""
 
-from windrow.data._storages import (
-    LazyMemmapStorage,
-    LazyStackStorage,
-    LazyTensorStorage,
-    ListStorage,
-    TensorStorage,
-)
-
-__all__ = ["LazyMemmapStorage", "LazyStackStorage", "LazyTensorStorage", "ListStorage", "TensorStorage"]
+from windrow.data._storages import *
+from windrow.data._torchrl_compat import LazyStackStorage as LazyStackStorage

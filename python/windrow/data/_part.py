@@ -1,0 +1,63 @@
+"""What storages, samplers, writers and limiters have in common."""
+
+import dataclasses
+import functools
+import inspect
+from typing import Any, ClassVar
+
+from windrow._arguments import Arguments, documentation, unknown
+
+#: The key of an entry: a name, or several of them.
+Key = str | tuple[str, ...]
+
+
+class Part(Arguments):
+    """A part of a buffer: its class declares an argument a line, and names the part of the engine that they make."""
+
+    #: The entry of the engine's table that makes it.
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        has_repr, is_generated = "__repr__" in vars(cls), "__init__" not in vars(cls)
+        super().__init_subclass__()
+        # Parts are themselves, not values.
+        cls.__eq__, cls.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
+        if not has_repr:
+            cls.__repr__ = Part.__repr__  # type: ignore[method-assign]
+        if is_generated:
+            cls.__init__ = _checked(cls.__init__)  # type: ignore[method-assign]
+            cls.__doc__ = f"{inspect.getdoc(cls)}\n\n{documentation(cls)}"
+
+    def _options(self) -> dict[str, Any]:
+        """What the engine makes the part of: its arguments by name, of which it takes those that it knows."""
+        return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in _fields(self)}}
+
+    def __repr__(self) -> str:
+        fields = sorted(_fields(self), key=lambda field: bool(field.kw_only))
+        said = [f"{field.name}={getattr(self, field.name)!r}" for field in fields if _is_told(self, field)]
+        return f"{type(self).__name__}({', '.join(said)})"
+
+
+def _checked(init: Any) -> Any:
+    """An ``__init__`` that names unknown arguments before anything else."""
+    known = inspect.signature(init).parameters.keys() - {"self"}
+
+    @functools.wraps(init)
+    def checked(self: Any, /, *args: Any, **kwargs: Any) -> None:
+        strange = sorted(kwargs.keys() - known)
+        if strange:
+            raise unknown(type(self).__name__, strange, known)
+        init(self, *args, **kwargs)
+
+    return checked
+
+
+def _is_told(part: Part, field: dataclasses.Field[Any]) -> bool:
+    """Whether an argument has an effect and another value than its default."""
+    value = getattr(part, field.name)
+    is_default = type(value) is type(field.default) and value == field.default
+    return not is_default and "ignored" not in field.metadata
+
+
+def _fields(part: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(part)
