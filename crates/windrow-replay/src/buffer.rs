@@ -347,9 +347,9 @@ impl ReplayBufferBuilder {
 
 /// Whether the writer keeps what the sampler needs.
 fn check_writer(sampler: &dyn Sampler, writer: &dyn Writer) -> Result<(), ReplayError> {
-    match sampler.run_keys() {
-        Some(_) => check_order(writer, "which slices need"),
-        None => Ok(()),
+    match sampler.needs_order() {
+        true => check_order(writer, "which the sampler needs"),
+        false => Ok(()),
     }
 }
 

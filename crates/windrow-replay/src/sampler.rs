@@ -40,6 +40,12 @@ pub trait Sampler: CloneSampler + Debug + Send {
         None
     }
 
+    /// Whether the sampler needs to know which frames are older than others: [`Frames::row`] then counts from the oldest. The
+    /// buffer refuses writers that do not keep frames in order.
+    fn needs_order(&self) -> bool {
+        self.run_keys().is_some()
+    }
+
     /// The entry that priorities of new frames are taken from, where they have it, and how several values make one.
     fn priority_key(&self) -> Option<(&NestedKey, Reduction)> {
         None

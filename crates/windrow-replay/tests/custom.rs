@@ -220,7 +220,7 @@ fn slices_name_the_writer_that_keeps_no_order() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "writer: expected one that keeps frames in order, which slices need, got ThinningWriter"
+        "writer: expected one that keeps frames in order, which the sampler needs, got ThinningWriter"
     );
 }
 

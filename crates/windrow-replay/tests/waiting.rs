@@ -326,7 +326,7 @@ fn parts_that_make_no_sense_are_named() {
     let writer = windrow_replay::MaxRewardWriter::new("worth");
     assert_eq!(
         text(builder().sampler(slices()).writer(writer)),
-        "writer: expected one that keeps frames in order, which slices need, got MaxRewardWriter"
+        "writer: expected one that keeps frames in order, which the sampler needs, got MaxRewardWriter"
     );
     let buffer = builder().sampler(slices()).build().unwrap();
     buffer.extend(&frames(10)).unwrap();
