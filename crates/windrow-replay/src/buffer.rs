@@ -26,9 +26,9 @@ pub(crate) use saved::breaks;
 
 /// Keeps the frames that collectors make, and gives learners samples of them.
 ///
-/// A handle: clones share one buffer, and all methods may be called from several threads at once. A frame is seen when all
-/// of the batch that it was written with is there, and no frame is sampled while it is overwritten: samples wait for nobody
-/// who writes, and writers only for samples that began before.
+/// A handle: clones share one buffer, and all methods may be called from several threads at once. A frame is visible when all
+/// frames of its batch are there, and no frame is sampled while it is overwritten: samples do not wait
+/// for writers, and writers only wait for samples that began before.
 ///
 /// Frames lie in rows, one each, whatever the shape of the batch that they came in: `capacity` counts frames, and `[envs,
 /// time]` is written environment by environment, so that the frames of an episode follow each other. A buffer of another
@@ -69,12 +69,12 @@ struct Shared {
     capacity: usize,
     batch_size: Option<usize>,
     timeout: Duration,
-    /// Held by whoever writes, from giving up the old rows to admitting the new.
+    /// Held while frames are written, from giving up the old rows to admitting the new.
     turn: Mutex<()>,
     state: Mutex<State>,
-    /// Told when there may be more to sample.
+    /// Notified when there may be more to sample.
     readable: Condvar,
-    /// Told when there may be room to write.
+    /// Notified when there may be room to write.
     writable: Condvar,
 }
 
@@ -102,7 +102,7 @@ impl Shared {
 }
 
 impl ReplayBuffer {
-    /// A buffer to be told what it consists of: a list of 1000 frames, round robin and random, when nothing is.
+    /// A builder of a buffer: by default a list of 1000 frames, written round robin and sampled at random.
     pub fn builder() -> ReplayBufferBuilder {
         ReplayBufferBuilder {
             storage: Box::new(ListStorage::new(1000)),
@@ -121,7 +121,7 @@ impl ReplayBuffer {
         self.shared.lock().contents.rows.len()
     }
 
-    /// Whether there is none.
+    /// Whether the buffer is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -145,7 +145,7 @@ impl ReplayBuffer {
         self.shared.batch_size
     }
 
-    /// What the buffer holds and has done.
+    /// Counts of frames, samples and writers.
     #[must_use]
     pub fn stats(&self) -> ReplayStats {
         let state = self.shared.lock();
@@ -169,8 +169,9 @@ impl ReplayBuffer {
         self.shared.lock().sampler.ran_out()
     }
 
-    /// Whether other threads have kept what readers need, or `whole` what writers need as well, locked for all of `patience`.
-    /// So it is in a child of fork for good, if its parent had a thread that was at the buffer.
+    /// Whether the lock that readers need, or with `whole` also that of writers, could not be taken for all of `patience`. In a
+    /// child of fork that is so for ever if a thread of its parent held a lock at the time of the fork. Looks at the locks every
+    /// millisecond: a lock whose thread is gone wakes no one.
     #[must_use]
     pub fn is_stuck(&self, whole: bool, patience: Duration) -> bool {
         let begin = Instant::now();
@@ -197,9 +198,9 @@ impl ReplayBuffer {
         self.shared.writable.notify_all();
     }
 
-    /// Takes priorities of rows over, as `"index"` of a sample names them; `priorities` has one for each, not negative.
-    /// Returns for how many: a row that holds no frame at this moment is passed over. One that was overwritten since it was
-    /// sampled gives its priority to the frame that it holds now.
+    /// Sets the priorities of rows, as `"index"` of a sample names them; `priorities` has one for each, not negative. Returns the
+    /// number of priorities set: rows that hold no frame at this moment are skipped. A row that was overwritten since it was
+    /// sampled gives the priority to its new frame.
     ///
     /// # Errors
     /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Priorities`] when they are not as many as
@@ -230,7 +231,7 @@ pub struct ReplayStats {
     /// Frames sampled since then.
     pub sampled: u64,
     /// Frames overwritten since the last sample, where they are written one after another. When these are as many as there is
-    /// room for, nobody will ever sample most of what is collected: see [`RateLimiter`].
+    /// room for, most of the frames are never sampled: see [`RateLimiter`].
     pub overwritten: u64,
     /// Trajectories that the frames are of, pieces included; none where the writer does not keep frames in order.
     pub trajectories: Option<usize>,
@@ -240,7 +241,7 @@ pub struct ReplayStats {
     pub writers: usize,
 }
 
-/// What a [`ReplayBuffer`] will consist of.
+/// Builds a [`ReplayBuffer`].
 #[derive(Debug)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct ReplayBufferBuilder {
@@ -254,38 +255,38 @@ pub struct ReplayBufferBuilder {
 }
 
 impl ReplayBufferBuilder {
-    /// Where frames are kept.
+    /// The storage that keeps the frames.
     pub fn storage(mut self, storage: impl Storage + 'static) -> Self {
         self.storage = Box::new(storage);
         self
     }
 
-    /// Which rows they are written to.
+    /// The writer that decides which rows frames are written to.
     pub fn writer(mut self, writer: impl Into<Box<dyn Writer>>) -> Self {
         self.writer = writer.into();
         self
     }
 
-    /// How they are chosen.
+    /// The sampler that chooses frames.
     pub fn sampler(mut self, sampler: impl Into<Box<dyn Sampler>>) -> Self {
         self.sampler = sampler.into();
         self
     }
 
-    /// When samples and insertions wait for each other. They do not where nothing is said: a collector that was started then
+    /// The limiter that makes samples and insertions wait for each other. By default they do not: a collector that was started then
     /// collects as fast as it can, however slow the learner is.
     pub fn limiter(mut self, limiter: RateLimiter) -> Self {
         self.limiter = Some(limiter);
         self
     }
 
-    /// Frames in a sample, where none are named.
+    /// Frames of a sample that names no number.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = Some(batch_size);
         self
     }
 
-    /// What all choices follow from; from the operating system when not given.
+    /// The seed of all choices; by default from the operating system.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -298,11 +299,11 @@ impl ReplayBufferBuilder {
         self
     }
 
-    /// Puts the buffer together, and goes on with the frames that a storage on disk holds already.
+    /// Builds the buffer, which continues with the frames that a storage on disk holds already.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] when the parts make no sense alone or together; [`ReplayError::NoMemory`] when there is none
-    /// for what sampler and writer keep of each row; those of the storage.
+    /// [`ReplayError::Argument`] when an argument is invalid or parts do not suit each other; [`ReplayError::NoMemory`] when the
+    /// system has none for the state of sampler and writer; those of the storage.
     pub fn build(mut self) -> Result<ReplayBuffer, ReplayError> {
         let capacity = self.storage.capacity();
         let argument = |name, expected: String, got: String| {
@@ -345,7 +346,7 @@ impl ReplayBufferBuilder {
     }
 }
 
-/// Whether the writer keeps what the sampler needs.
+/// Checks that the writer suits the sampler.
 fn check_writer(sampler: &dyn Sampler, writer: &dyn Writer) -> Result<(), ReplayError> {
     match sampler.needs_order() {
         true => check_order(writer, "which the sampler needs"),
@@ -353,7 +354,7 @@ fn check_writer(sampler: &dyn Sampler, writer: &dyn Writer) -> Result<(), Replay
     }
 }
 
-/// Whether the writer keeps frames in order; `why` says who needs that.
+/// Checks that the writer keeps frames in order; `why` ends the sentence of the error.
 fn check_order(writer: &dyn Writer, why: &str) -> Result<(), ReplayError> {
     if writer.order() == RowOrder::Ring {
         return Ok(());

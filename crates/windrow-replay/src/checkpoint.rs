@@ -1,4 +1,4 @@
-//! Checkpoints: directories that hold the rows of a storage and what its buffer knows of them.
+//! Checkpoints: directories that hold the rows of a storage and the state of its buffer.
 //!
 //! ```text
 //! checkpoint/
@@ -30,12 +30,12 @@ pub(crate) use rows::RowsToSave;
 pub use write::CheckpointWriter;
 
 const MANIFEST: &str = "manifest.json";
-/// What the files of a checkpoint end in.
+/// The extension of the files of a checkpoint.
 const EXTENSION: &str = "safetensors";
-/// What a manifest says of itself.
+/// The format that a manifest names.
 const FORMAT: &str = "windrow checkpoint 1";
 
-/// What a checkpoint consists of.
+/// The list of the files of a checkpoint.
 #[derive(Debug, Default)]
 struct Manifest {
     generation: u64,
@@ -53,7 +53,7 @@ struct FileEntry {
 }
 
 impl Manifest {
-    /// The text of the manifest: its checksum, and what this is the checksum of.
+    /// The text of the manifest: a checksum, and the body that it belongs to.
     fn to_text(&self) -> String {
         let files: Vec<Value> = self
             .files
@@ -134,7 +134,7 @@ impl Manifest {
     }
 }
 
-/// Whether a name leads nowhere but into the directory that it is looked for in.
+/// Whether a name is that of an entry of a directory, not a path.
 fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!(parts.next(), Some(Component::Normal(_))) && parts.next().is_none()

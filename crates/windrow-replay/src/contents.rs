@@ -1,15 +1,15 @@
-//! Which rows hold frames, and which of these follow each other.
+//! The rows that hold frames, and the runs that these form.
 
 use crate::index::{Open, Runs};
 use crate::marks::EpisodeMarks;
 use crate::saved::SavedState;
 use crate::{Frames, RowOrder, RowSet, RowSpan, Sampler};
 
-/// What a buffer holds.
+/// The contents of a buffer, without the frames themselves.
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) rows: RowSet,
-    /// There for a ring.
+    /// Present for a ring.
     pub(crate) runs: Option<Runs>,
 }
 
@@ -99,7 +99,7 @@ impl Contents {
         runs.map_or_else(Vec::new, |runs| runs.breaks(marks, skipped))
     }
 
-    /// What a buffer that holds these, and is emptied, then holds according to a saved state of the same order.
+    /// The contents of a saved state of the same order, with runs numbered as if these contents had been cleared before.
     pub(crate) fn restored(&self, saved: &SavedState) -> Self {
         let runs = self.runs.as_ref().zip(saved.runs.clone());
         let runs = runs.map(|(runs, saved)| runs.restored(saved));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tensordict::{NestedKey, TensorError};
 use windrow_store::StoreError;
 
-/// What can go wrong between a buffer, its storage and its files.
+/// The errors of a buffer, its storage and its files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
@@ -31,7 +31,7 @@ pub enum ReplayError {
         op: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// A file of a checkpoint is not what its manifest says.
@@ -39,9 +39,9 @@ pub enum ReplayError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What the manifest says, or what every such file has.
+        /// The contents according to the manifest, or those of every such file.
         expected: String,
-        /// What was found.
+        /// The contents found.
         got: String,
     },
     /// A checkpoint, or a storage on disk, was made for another buffer.
@@ -49,32 +49,32 @@ pub enum ReplayError {
     Misfit {
         /// The file.
         path: PathBuf,
-        /// What this buffer needs.
+        /// The contents that this buffer needs.
         expected: String,
-        /// What was found.
+        /// The contents found.
         got: String,
     },
-    /// What a buffer was built with, or called with, makes no sense.
+    /// An argument of a buffer or of one of its parts is invalid.
     #[error("{name}: expected {expected}, got {got}")]
     Argument {
         /// The argument.
         name: &'static str,
-        /// What it may be.
+        /// The values that it may have.
         expected: String,
-        /// What came.
+        /// The value given.
         got: String,
     },
-    /// The system does not give the memory for something of so many frames.
+    /// The system does not have the memory.
     #[error("no memory for {what} of {frames} frames: the system does not give {bytes} bytes")]
     NoMemory {
-        /// What was to be kept.
+        /// The values that need memory.
         what: &'static str,
-        /// How many frames it is of.
+        /// Number of frames that they belong to.
         frames: usize,
-        /// Its size.
+        /// Bytes needed.
         bytes: usize,
     },
-    /// Nobody said how many frames to sample.
+    /// Neither the builder nor the call gave a batch size.
     #[error("expected a batch size, got none: give one to sample() or batch_size() to the builder")]
     NoBatchSize,
     /// A batch cannot be cut into slices of equal length.
@@ -91,16 +91,16 @@ pub enum ReplayError {
         /// The nearest that is possible above.
         above: usize,
     },
-    /// There are not the frames that a sample needs.
+    /// A sample needs frames that the buffer does not hold.
     #[error("cannot draw {asked} frames: {why}; {held}; {waited}")]
     NotEnough {
         /// Frames asked for.
         asked: usize,
-        /// What is missing.
+        /// The frames that are missing.
         why: Shortage,
-        /// What the buffer holds.
+        /// The contents of the buffer.
         held: Held,
-        /// Whom the sample waited for.
+        /// The writers that the sample waited for.
         waited: Waited,
     },
     /// An insertion waited for samples that did not come.
@@ -108,7 +108,7 @@ pub enum ReplayError {
     NotTaken {
         /// Frames to be written.
         frames: usize,
-        /// What the limiter waits for.
+        /// The reason of the limiter.
         why: LimiterWait,
         /// How long the insertion waited.
         waited: Duration,
@@ -118,13 +118,13 @@ pub enum ReplayError {
         "{frames} frames can never be {what} together: error_buffer={error_buffer} must be at least {needed}"
     )]
     NeverThrough {
-        /// What the call does.
+        /// The kind of call.
         what: Access,
         /// Frames of the call.
         frames: usize,
-        /// What the limiter was built with.
+        /// The argument of the limiter.
         error_buffer: f64,
-        /// What it would have to be built with.
+        /// The least value of that argument with which the call gets through.
         needed: f64,
     },
     /// The collector that writes was detached.
@@ -166,7 +166,7 @@ pub enum ReplayError {
     State(#[from] StateError),
 }
 
-/// What is missing for a sample.
+/// The frames that are missing for a sample.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Shortage {
@@ -199,15 +199,15 @@ pub enum Shortage {
         /// How many the buffer holds.
         held: usize,
     },
-    /// What the limiter waits for.
+    /// The limiter holds the sample back.
     #[error(transparent)]
     Limiter(LimiterWait),
-    /// What a sampler of another crate needs; the text follows "cannot draw 256 frames: ".
+    /// The reason of a sampler of another crate; the text follows "cannot draw 256 frames: ".
     #[error("{0}")]
     Other(String),
 }
 
-/// What a [`RateLimiter`](crate::RateLimiter) waits for.
+/// The reason why a [`RateLimiter`](crate::RateLimiter) makes a call wait.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimiterWait {
@@ -259,7 +259,7 @@ pub enum LimiterWait {
     },
 }
 
-/// What a call does with frames of a buffer.
+/// The kinds of calls that a limiter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Draws them.
@@ -331,7 +331,7 @@ pub enum StateError {
     /// A list has another length than it must have.
     #[error("expected {expected} {what}, got {got}")]
     Sizes {
-        /// What is listed.
+        /// The items of the list.
         what: &'static str,
         /// How many there must be.
         expected: usize,
@@ -341,13 +341,13 @@ pub enum StateError {
     /// A number is not within its bounds.
     #[error("{what}: expected a number from {least} to {most}, got {got}")]
     Number {
-        /// What it counts.
+        /// The quantity.
         what: &'static str,
         /// The least that it may be.
         least: i64,
         /// The most that it may be.
         most: i64,
-        /// What it is.
+        /// Its value.
         got: i64,
     },
     /// A row is beyond the capacity, or named twice.
@@ -356,10 +356,10 @@ pub enum StateError {
     /// The trajectories do not lie end to end in the rows of a ring.
     #[error("runs and rows do not make a ring")]
     Ring,
-    /// A priority, or what a sampler makes of it, is negative or not finite.
+    /// A priority, or the mass that a sampler makes of it, is negative or not finite.
     #[error("expected priorities that are finite and not negative, got {got}")]
     Priority {
-        /// What it is.
+        /// Its value.
         got: f32,
     },
     /// A row that is still to be drawn has no frame.
@@ -374,7 +374,7 @@ pub enum StateError {
         /// Its number, counted from the oldest.
         number: i64,
     },
-    /// What a sampler or writer of another crate found; the text follows "failed to load the state: ".
+    /// The reason of a sampler or writer of another crate; the text follows "failed to load the state: ".
     #[error("{0}")]
     Other(String),
 }
@@ -387,7 +387,7 @@ fn either(below: usize, above: usize) -> String {
     }
 }
 
-/// What a buffer holds.
+/// The contents of a buffer, in numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// Frames.
@@ -407,17 +407,17 @@ impl std::fmt::Display for Held {
     }
 }
 
-/// Whom a sample waited for.
+/// The writers that a sample waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Waited {
-    /// Nobody: no writer is attached.
+    /// None: no writer is attached.
     NoWriter,
-    /// Attached writers, for so long.
+    /// Attached writers.
     For {
-        /// How many are attached.
+        /// Number of attached writers.
         writers: usize,
-        /// How long.
+        /// Duration of the wait.
         time: Duration,
     },
 }
@@ -425,7 +425,7 @@ pub enum Waited {
 impl std::fmt::Display for Waited {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::NoWriter => f.write_str("no writer is attached that could be waited for"),
+            Self::NoWriter => f.write_str("no writer is attached"),
             Self::For { writers, time } => {
                 let noun = if *writers == 1 { "writer" } else { "writers" };
                 write!(f, "waited {:.1} s for {writers} {noun}", time.as_secs_f64())

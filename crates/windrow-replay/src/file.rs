@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all, and those that one storage has for itself.
+//! Files that are replaced in one step, and directories that one storage locks.
 
 use std::fs::File;
 #[cfg(not(loom))]
@@ -13,7 +13,7 @@ use windrow_store::StoreError;
 
 use crate::ReplayError;
 
-/// Makes what the operating system said into an error that names the operation and the file.
+/// Makes an error of the operating system one that names the operation and the file.
 pub(crate) fn io_error(op: &'static str, path: &Path) -> impl Fn(io::Error) -> ReplayError {
     move |error| ReplayError::Io {
         op,
@@ -22,7 +22,7 @@ pub(crate) fn io_error(op: &'static str, path: &Path) -> impl Fn(io::Error) -> R
     }
 }
 
-/// Makes `path` a file of these bytes, on the disk when this returns; nobody ever sees a part of it.
+/// Makes `path` a file of these bytes, on the disk when this returns. No reader ever sees a part of it.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ReplayError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let unfinished = tempfile::Builder::new()
@@ -49,7 +49,7 @@ pub(crate) fn sync_directory(directory: &Path) -> Result<(), ReplayError> {
     Ok(())
 }
 
-/// A directory that nobody else can lock until this is dropped or its process ends, whichever way.
+/// A lock on a directory, held until this is dropped or its process ends in any way.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct Locked {
@@ -88,7 +88,7 @@ impl Locked {
         mine.is_some() && mine == std::fs::metadata(&self.path).map(known).ok()
     }
 
-    /// Whether the file that is locked is still there: nobody can remove it.
+    /// Whether the locked file still exists: it cannot be removed.
     #[cfg(not(unix))]
     pub(crate) fn is_there(&self) -> bool {
         let _ = &self.file;

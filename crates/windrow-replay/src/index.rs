@@ -1,4 +1,4 @@
-//! Which rows follow each other in one episode.
+//! Runs: frames of one episode in successive rows.
 
 use std::collections::VecDeque;
 use std::thread::ThreadId;
@@ -19,12 +19,12 @@ pub struct Run {
     pub(crate) apart: bool,
 }
 
-/// Who wrote frames. Ids of trajectories are unique to one author, so only its own frames go on where its last ones ended.
+/// The author of frames. Ids of trajectories are unique to one author, so only its own frames go on where its last ones ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Author {
     /// A collector, by the number of its first attachment.
     Collector(u64),
-    /// Users. Frames without ids go on in what the same thread writes next, where there is one: one row of time.
+    /// Users. Frames without ids, if they are one row of time, continue in the next frames of the same thread.
     User(Option<ThreadId>),
 }
 
@@ -73,13 +73,13 @@ impl Runs {
         self.runs.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no runs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// How many of them reach the end of their episode.
+    /// Number of runs that reach the end of their episode.
     #[must_use]
     pub fn ended(&self) -> usize {
         self.ended
@@ -125,7 +125,7 @@ impl Runs {
         (frame < run.first + run.len as u64).then_some((run, frame))
     }
 
-    /// Frames of the longest run, 0 when there is none. Looks at every run.
+    /// Frames of the longest run; 0 without runs. Looks at every run.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.iter().map(|run| run.len).max().unwrap_or(0)
@@ -222,7 +222,7 @@ impl Runs {
     }
 
     /// Finds all runs anew: `marks` are those of all frames, the oldest of which has the number `first`, and runs end before
-    /// each of `breaks`, which ascend, too. Nothing goes on behind them: who wrote the last frames is not known.
+    /// each of `breaks`, which ascend, too. The last run does not continue: the author of its frames is unknown.
     pub(crate) fn renew(&mut self, first: u64, marks: &EpisodeMarks, breaks: &[usize]) {
         self.clear();
         self.next = first;
@@ -250,7 +250,7 @@ impl Runs {
         }
     }
 
-    /// What a state keeps of the runs.
+    /// The runs as a state keeps them.
     pub(crate) fn saved(&self) -> SavedRuns {
         SavedRuns {
             runs: self.runs.clone(),
@@ -258,8 +258,8 @@ impl Runs {
         }
     }
 
-    /// What this becomes when it is cleared and goes on from saved runs, of a ring of the same capacity. Nothing goes on behind
-    /// the last run: another may write next.
+    /// The saved runs, of a ring of the same capacity, numbered as if these runs had been cleared before. The last run does not
+    /// continue: another author may write next.
     pub(crate) fn restored(&self, saved: SavedRuns) -> Self {
         Self {
             base: self.numbers().end,
@@ -333,7 +333,7 @@ impl SavedRuns {
     }
 }
 
-/// Saved runs as a file has them: a list for each thing that is known of a run, one item a run.
+/// Saved runs as a file has them: a list for each property, one item a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunColumns {
     pub(crate) firsts: Vec<i64>,

@@ -1,8 +1,9 @@
-//! Replay buffers: what is kept of the frames that collectors make, and how learners get at it.
+//! Replay buffers keep the frames of collectors, and give learners samples of them.
 //!
-//! A [`ReplayBuffer`] is put together of a storage, a [`Writer`], a [`Sampler`] and, if samples and insertions are to wait
-//! for each other, a [`RateLimiter`]. It is a [`Sink`](windrow_slab::Sink): collectors write to it while learners sample.
-//! Which frames follow each other is kept in [`Runs`], which every write brings up to date, so that no sampler searches.
+//! A [`ReplayBuffer`] consists of a [`Storage`], a [`Writer`], a [`Sampler`] and, if samples and insertions are to wait for each
+//! other, a [`RateLimiter`]. The first three are traits that other crates can implement. A buffer is a
+//! [`Sink`](windrow_slab::Sink): collectors write to it while learners sample. [`Runs`] say which frames follow each other; every
+//! write brings them up to date, so that no sampler searches.
 //!
 //! ```
 //! use tensordict::{Tensor, TensorDict};
@@ -20,15 +21,15 @@
 //!
 //! let batch = buffer.sample(None)?;
 //! assert_eq!(batch.as_slice::<f32>("priority_weight")?, [1.0; 32]);
-//! // What the learner found out about the frames it was given.
+//! // The learner's errors become priorities.
 //! let errors = [0.5; 32];
 //! buffer.update_priority(batch.as_slice("index")?, &errors)?;
 //! # Ok::<(), windrow_replay::ReplayError>(())
 //! ```
 //!
 //! A [`Storage`] keeps frames in rows: [`LazyTensorStorage`] in memory, [`LazyMemmapStorage`] on disk, where it outlives
-//! its process, [`ListStorage`] one by one, for small things of unequal shape. Everybody may read while one writes: a
-//! row that is being written is never seen.
+//! its process, [`ListStorage`] one by one, for small things of unequal shape. Many threads may read while one writes:
+//! no reader sees a row that is being written.
 //!
 //! ```
 //! use tensordict::{Tensor, TensorDict};

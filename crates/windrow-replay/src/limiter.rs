@@ -1,4 +1,4 @@
-//! When to wait, so that what is drawn and what is written keep a ratio.
+//! The rate limiter keeps a ratio between frames written and frames sampled.
 
 use crate::{Access, LimiterWait, ReplayError};
 
@@ -76,7 +76,7 @@ impl RateLimiter {
         })
     }
 
-    /// Whether a buffer of `capacity` frames can ever hold what samples wait for.
+    /// Checks that a buffer of `capacity` frames can hold as many as samples wait for.
     ///
     /// # Errors
     /// [`ReplayError::Argument`].
@@ -95,7 +95,7 @@ impl RateLimiter {
         inserted as f64 * self.samples_per_insert - sampled as f64
     }
 
-    /// What a sample of `frames` frames from a buffer that holds `size` must wait for, if anything.
+    /// The reason why a sample of `frames` frames from a buffer that holds `size` must wait, if it must.
     pub(crate) fn blocks_sample(&self, frames: usize, size: usize) -> Option<LimiterWait> {
         if size < self.min_size_to_sample {
             return Some(LimiterWait::Size {
@@ -114,7 +114,7 @@ impl RateLimiter {
         })
     }
 
-    /// What an insertion of `frames` frames into a buffer that holds `size` must wait for, if anything.
+    /// The reason why an insertion of `frames` frames into a buffer that holds `size` must wait, if it must.
     pub(crate) fn blocks_insert(&self, frames: usize, size: usize) -> Option<LimiterWait> {
         if size + frames <= self.min_size_to_sample {
             return None;

@@ -1,11 +1,11 @@
-//! What frames say of themselves: where episodes end, and which trajectory they belong to.
+//! Episode marks: the entries of frames that say where episodes end, and which trajectory a frame belongs to.
 
 use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::ReplayError;
 use crate::index::{Author, Open};
 
-/// Where the ends of episodes and the ids of trajectories are found.
+/// The entries that hold the ends of episodes and the ids of trajectories.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunKeys {
     /// A flag that is set with the last frame of an episode; `("next", "done")` when not given.
@@ -89,7 +89,7 @@ impl EpisodeMarks {
         })
     }
 
-    /// These marks, of frames of that author: users, where nothing is said.
+    /// These marks, of frames of that author; users are the default.
     pub(crate) fn by(self, author: Author) -> Self {
         Self { author, ..self }
     }
@@ -210,7 +210,7 @@ fn first_set(flags: &[bool]) -> Option<usize> {
     }
 }
 
-/// One flag a frame: whether any of its flags under `key` is set. Nothing when there is no such entry.
+/// One flag a frame: whether any of its flags under `key` is set. None when the entry is missing.
 fn ends_of(frames: &TensorDict, key: &NestedKey) -> Result<Option<Tensor>, TensorError> {
     let Some(flags) = found(frames, key, &[DType::Bool])? else {
         return Ok(None);
@@ -228,7 +228,7 @@ fn ends_of(frames: &TensorDict, key: &NestedKey) -> Result<Option<Tensor>, Tenso
     }
 }
 
-/// One id a frame. Nothing when there is no such entry.
+/// One id a frame. None when the entry is missing.
 fn ids_of(frames: &TensorDict, key: &NestedKey) -> Result<Option<Vec<i64>>, TensorError> {
     let Some(ids) = found(frames, key, &[DType::I64, DType::I32])? else {
         return Ok(None);

@@ -23,7 +23,7 @@ impl SampleRng {
         }
     }
 
-    /// A generator that nobody can repeat, seeded by the operating system.
+    /// A generator with a seed from the operating system.
     #[must_use]
     pub fn from_entropy() -> Self {
         // The standard library keys its hash maps from the operating system, each with another key.
@@ -50,7 +50,7 @@ impl SampleRng {
         self.pcg.next_u64()
     }
 
-    /// A whole number below `limit`, all as likely up to one part in 2^64 / `limit`; 0 when `limit` is.
+    /// A whole number below `limit`, uniform up to one part in 2^64 / `limit`; 0 when `limit` is 0.
     #[inline]
     pub fn below(&mut self, limit: usize) -> usize {
         ((u128::from(self.bits()) * limit as u128) >> 64) as usize

@@ -1,4 +1,4 @@
-//! How frames are chosen.
+//! Samplers choose the frames of a batch.
 
 use std::fmt::Debug;
 
@@ -29,13 +29,13 @@ pub trait Sampler: CloneSampler + Debug + Send {
     /// Called once, before anything else.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] when what the sampler was built with makes no sense.
+    /// [`ReplayError::Argument`] when an argument of the sampler is invalid.
     fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
         let _ = capacity;
         Ok(())
     }
 
-    /// The keys that tell episodes apart, if the sampler needs to know: [`Frames::runs`] is then there.
+    /// The keys that tell episodes apart, if the sampler needs them: [`Frames::runs`] is then present.
     fn run_keys(&self) -> Option<&RunKeys> {
         None
     }
@@ -46,17 +46,17 @@ pub trait Sampler: CloneSampler + Debug + Send {
         self.run_keys().is_some()
     }
 
-    /// The entry that priorities of new frames are taken from, where they have it, and how several values make one.
+    /// The entry that gives new frames their priorities, and how several values make one. Frames may lack it.
     fn priority_key(&self) -> Option<(&NestedKey, Reduction)> {
         None
     }
 
-    /// These rows were filled; `frames` has them already.
+    /// These rows were filled; `frames` contains them already.
     fn written(&mut self, rows: RowSpan, frames: &Frames<'_>) {
         let _ = (rows, frames);
     }
 
-    /// These rows will be overwritten; `frames` no longer has them.
+    /// These rows will be overwritten; `frames` no longer contains them.
     fn evicted(&mut self, rows: RowSpan, frames: &Frames<'_>) {
         let _ = (rows, frames);
     }
@@ -64,10 +64,10 @@ pub trait Sampler: CloneSampler + Debug + Send {
     /// All rows were given up.
     fn cleared(&mut self) {}
 
-    /// Chooses rows for a batch of `batch_size` frames. Draws nothing from `rng` when it fails.
+    /// Chooses rows for a batch of `batch_size` frames. Takes no numbers from `rng` when it fails.
     ///
     /// # Errors
-    /// [`NoDraw::Shortage`] when there are not the frames for it yet, [`NoDraw::Error`] when there never will be.
+    /// [`NoDraw::Shortage`] when frames are missing that may still be written, [`NoDraw::Error`] when waiting would not help.
     fn draw(
         &mut self,
         batch_size: usize,
@@ -75,13 +75,13 @@ pub trait Sampler: CloneSampler + Debug + Send {
         rng: &mut SampleRng,
     ) -> Result<Draw, NoDraw>;
 
-    /// Whether the last draw was the last of a pass over the frames, after which the next pass begins.
+    /// Whether the last draw ended a pass over the frames. The next draw begins another.
     fn ran_out(&self) -> bool {
         false
     }
 
-    /// Takes priorities of rows over: `priorities` has one for each of `rows`. A row without frame is passed over. Returns
-    /// how many were not.
+    /// Sets the priorities of rows: `priorities` has one for each of `rows`. Rows without a frame are skipped. Returns the
+    /// number of priorities that were set.
     ///
     /// # Errors
     /// [`ReplayError::NoPriorities`] when the sampler has none.
@@ -104,7 +104,7 @@ pub trait Sampler: CloneSampler + Debug + Send {
         Err(ReplayError::NoPriorities)
     }
 
-    /// What the sampler must be given to go on as it would: nothing that can be told from the frames.
+    /// The state from which another sampler draws as this one would. Frames are not part of it: they are announced again.
     ///
     /// # Errors
     /// When tensors cannot be made.
@@ -112,10 +112,11 @@ pub trait Sampler: CloneSampler + Debug + Send {
         Ok(TensorDict::new([]))
     }
 
-    /// Goes on from a state; the frames have been announced by [`written`](Sampler::written) before.
+    /// Takes a state over; [`written`](Sampler::written) has announced the frames before. The buffer calls this on a copy of the
+    /// sampler, and drops the copy when it fails.
     ///
     /// # Errors
-    /// When the state is of another sampler or another capacity.
+    /// [`ReplayError::State`] when the state is of another sampler or another capacity.
     fn load_state_dict(
         &mut self,
         state: &TensorDict,
@@ -164,13 +165,13 @@ impl<'a> Frames<'a> {
         self.rows.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no frames.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The row of frame `at` of `len()`, in an order of the buffer's own.
+    /// The row of frame `at` of `len()`: counted from the oldest where the writer keeps frames in order.
     ///
     /// # Panics
     /// May panic when `at` is not below `len()`.
@@ -192,7 +193,7 @@ impl<'a> Frames<'a> {
         self.rows.end()
     }
 
-    /// Which of them follow each other; there when the writer keeps frames in order.
+    /// The frames that follow each other; present when the writer keeps frames in order.
     #[must_use]
     pub fn runs(&self) -> Option<&'a Runs> {
         self.runs
@@ -206,25 +207,25 @@ pub struct Draw {
     pub rows: Vec<u32>,
     /// An importance weight for each of them.
     pub weights: Option<Vec<f32>>,
-    /// What they are pieces of, when they are not single frames.
+    /// The slices that the rows form, where they are not single frames.
     pub slices: Option<Slices>,
 }
 
 /// The slices that a batch consists of, end to end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slices {
-    /// Frames of each, without padding.
+    /// Number of frames of each slice, without padding.
     pub lens: Vec<usize>,
-    /// Frames of each with padding, when they are padded.
+    /// Number of frames of each slice with padding, where slices are padded.
     pub padded: Option<usize>,
-    /// The flag that marks the last frame of each, unless none is wanted.
+    /// The flag that marks the last frame of each slice; none where flags stay as they are.
     pub truncated_key: Option<NestedKey>,
 }
 
-/// Why nothing was drawn.
+/// Why a sampler drew nothing.
 #[derive(Debug)]
 pub enum NoDraw {
-    /// More frames are needed.
+    /// Frames are missing.
     Shortage(Shortage),
     /// The request cannot be met.
     Error(ReplayError),
@@ -242,7 +243,7 @@ impl From<Shortage> for NoDraw {
     }
 }
 
-/// Whether a buffer of `capacity` frames can ever hold a batch of so many, none of them twice.
+/// Checks that a buffer of `capacity` frames can hold `needed` different ones.
 fn check_batch(needed: usize, capacity: usize) -> Result<(), ReplayError> {
     if needed <= capacity {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What a buffer knows of its rows, behind its lock.
+//! The state of a buffer, behind its lock.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct State {
     pub(crate) contents: Contents,
     pub(crate) sampler: Box<dyn Sampler>,
-    /// What the sampler wants to know of frames that are written; another `Arc` with another sampler.
+    /// The entries of written frames that the sampler needs; another `Arc` with another sampler.
     pub(crate) keys: Arc<Keys>,
     pub(crate) writer: Box<dyn Writer>,
     pub(crate) limiter: Option<RateLimiter>,
@@ -40,7 +40,7 @@ pub(crate) struct State {
     pub(crate) writers: Writers,
 }
 
-/// What becomes of a [`State`] that goes on from a saved one.
+/// The parts of a [`State`] that a saved state replaces.
 #[derive(Debug)]
 pub(crate) struct Restored {
     contents: Contents,
@@ -52,14 +52,14 @@ pub(crate) struct Restored {
     sampled: u64,
 }
 
-/// What is read of frames before they are written.
+/// The entries that are read of frames before they are written.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    /// Which keys tell episodes apart.
+    /// The keys that tell episodes apart.
     pub(crate) runs: RunKeys,
-    /// Whether the sampler needs to know.
+    /// Whether the sampler needs these.
     pub(crate) needed: bool,
-    /// Where priorities are, and how several values make one.
+    /// The entry of priorities, and how several values make one.
     pub(crate) priority: Option<(NestedKey, Reduction)>,
 }
 
@@ -74,7 +74,7 @@ impl Keys {
         })
     }
 
-    /// The priority that each frame brings, if there are any.
+    /// The priority of each frame, where frames have an entry of priorities.
     ///
     /// # Errors
     /// [`ReplayError::Priorities`] for one that is negative or not finite.
@@ -130,7 +130,7 @@ impl State {
         self.sampler = sampler;
     }
 
-    /// Takes priorities of rows over, where the sampler has any.
+    /// Sets the priorities of rows, where the sampler has any.
     pub(crate) fn prioritize(
         &mut self,
         rows: &[i64],
@@ -196,7 +196,7 @@ impl State {
         self.overwritten = 0;
     }
 
-    /// What becomes of this state when it goes on from `saved`; copies of sampler and writer load their parts.
+    /// The parts of this state that `saved` replaces; copies of sampler and writer load theirs.
     ///
     /// # Errors
     /// [`ReplayError::State`] when the saved state is of another writer; those of sampler and writer.
@@ -223,7 +223,7 @@ impl State {
         })
     }
 
-    /// Takes over what a saved state was made into.
+    /// Replaces the parts that a saved state has given.
     pub(crate) fn apply(&mut self, restored: Restored) {
         self.contents = restored.contents;
         self.sampler = restored.sampler;
@@ -255,7 +255,7 @@ impl State {
         Ok(draw)
     }
 
-    /// Whether writing so many frames would overwrite some that a checkpoint has not copied yet.
+    /// Whether writing `frames` frames would overwrite some that a checkpoint has not copied yet.
     pub(crate) fn waits_for_checkpoint(&self, frames: usize) -> bool {
         let Some(saving) = &self.saving else {
             return false;
@@ -268,7 +268,7 @@ impl State {
         }
     }
 
-    /// What an insertion of so many frames must wait for, if anything.
+    /// The reason why an insertion of `frames` frames must wait, if it must.
     pub(crate) fn blocks_insert(&self, frames: usize) -> Result<Option<LimiterWait>, ReplayError> {
         let Some(limiter) = &self.limiter else {
             return Ok(None);
@@ -288,12 +288,12 @@ pub(crate) struct Writers {
     attached: BTreeMap<u64, u64>,
     next: u64,
     failure: Option<Arc<dyn Error + Send + Sync>>,
-    /// Whether somebody was told of the failure.
+    /// Whether the failure was reported.
     told: bool,
 }
 
 impl Writers {
-    /// `first`: what this was given when the same collector was first attached.
+    /// `first`: the number of the first attachment of the same collector.
     pub(crate) fn attach(&mut self, first: Option<u64>) -> u64 {
         let id = self.next;
         self.next += 1;
@@ -317,7 +317,7 @@ impl Writers {
         }
     }
 
-    /// The failure of a writer, if nobody was told of it yet.
+    /// The failure of a writer, unless it was reported before.
     pub(crate) fn news(&mut self) -> Option<ReplayError> {
         if self.told {
             return None;

@@ -1,4 +1,4 @@
-//! Where frames are kept.
+//! Storages keep frames in rows.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -23,8 +23,8 @@ pub use tensor::LazyTensorStorage;
 
 /// Rows that keep one frame each.
 ///
-/// A storage knows nothing of trajectories, order or priorities: which row a frame goes to, and which rows are read, is
-/// the buffer's affair. All methods may be called from any thread.
+/// A storage knows nothing of trajectories, order or priorities: the buffer decides which row a frame goes to, and which rows
+/// are read. All methods may be called from any thread.
 pub trait Storage: Send + Sync + Debug {
     /// Frames that there is room for.
     fn capacity(&self) -> usize;
@@ -64,7 +64,7 @@ pub trait Storage: Send + Sync + Debug {
         self.write(first, frames)
     }
 
-    /// Registers a reader, for whom the rows that are filled now stay as they are until it is dropped.
+    /// Registers a reader. The rows that are filled now stay as they are until it is dropped.
     fn read(&self) -> Box<dyn StorageRead + '_>;
 
     /// Forgets all frames; the layout stays until other frames come. Waits as [`write`](Storage::write) does.
@@ -75,7 +75,7 @@ pub trait Storage: Send + Sync + Debug {
         true
     }
 
-    /// What was found when the storage was opened; none when it began empty.
+    /// The rows found when the storage was opened; none when it began empty.
     fn recovered(&self) -> Option<Recovered> {
         None
     }
@@ -92,15 +92,15 @@ pub trait StorageRead {
     /// As [`gather`](StorageRead::gather), for these entries alone.
     ///
     /// # Errors
-    /// As there, and when there is no such entry.
+    /// As there, and when an entry is missing.
     fn gather_keys(&self, rows: &[u32], keys: &[NestedKey]) -> Result<TensorDict, ReplayError>;
 
     /// The rows that can be read, in order.
     fn filled(&self) -> Vec<Range<u32>>;
 }
 
-/// Most frames like `frames`, which are flat, that a storage in memory or on disk keeps in `bytes` bytes: a capacity for
-/// those who count in bytes. 0 when there is no room for one.
+/// The capacity of a storage in memory or on disk that has `bytes` bytes for frames like `frames`, which are flat. 0 when a single
+/// frame needs more.
 ///
 /// ```
 /// use tensordict::{DType, Tensor, TensorDict};
@@ -119,7 +119,7 @@ pub fn frames_within(bytes: usize, frames: &TensorDict) -> Result<usize, ReplayE
     Ok(Store::rows_within(&Store::leaves(frames)?, bytes))
 }
 
-/// What a storage held when it was opened.
+/// The contents of a storage when it was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovered {
     /// Rows that are whole, in order.

@@ -1,4 +1,4 @@
-//! Which rows frames are written to.
+//! Writers decide which rows frames are written to.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -65,7 +65,7 @@ pub trait Writer: CloneWriter + Debug + Send {
     /// Called once, before anything else.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] when an argument of the writer makes no sense, [`ReplayError::NoMemory`] from
+    /// [`ReplayError::Argument`] when an argument of the writer is invalid, [`ReplayError::NoMemory`] from
     /// [`check_room`](crate::check_room).
     fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
         let _ = capacity;

@@ -41,7 +41,7 @@ fn without_a_writer_a_sample_fails_at_once_and_says_what_there_is() {
     assert_eq!(
         buffer.sample(64).unwrap_err().to_string(),
         "cannot draw 64 frames: the buffer is empty; the buffer holds 0 frames of 0 trajectories, 0 of them complete; no \
-         writer is attached that could be waited for"
+         writer is attached"
     );
     let mut ended = frames(12);
     let mut done = vec![false; 12];
@@ -53,7 +53,7 @@ fn without_a_writer_a_sample_fails_at_once_and_says_what_there_is() {
     assert_eq!(
         buffer.sample(64).unwrap_err().to_string(),
         "cannot draw 64 frames: no trajectory has the 32 frames of a slice, the longest has 9; the buffer holds 12 frames \
-         of 2 trajectories, 1 of them complete; no writer is attached that could be waited for"
+         of 2 trajectories, 1 of them complete; no writer is attached"
     );
 }
 

@@ -10,11 +10,11 @@ use crate::state::State;
 use crate::{ReplayError, Storage};
 
 impl ReplayBuffer {
-    /// Has frames chosen by another sampler from now on. It begins with all frames that there are: none has had its turn, and
-    /// each has the highest priority.
+    /// Replaces the sampler. The new one begins with all frames of the buffer: none was drawn in this pass, and each has the
+    /// highest priority.
     ///
     /// # Errors
-    /// [`ReplayError::Argument`] when what the sampler was built with makes no sense, or not with this writer;
+    /// [`ReplayError::Argument`] when an argument of the sampler is invalid, or the writer does not suit it;
     /// [`ReplayError::NoRuns`] when it needs to know where trajectories end and cannot. Nothing is changed then.
     pub fn set_sampler(&self, sampler: impl Into<Box<dyn Sampler>>) -> Result<(), ReplayError> {
         let mut sampler = sampler.into();
@@ -68,7 +68,7 @@ impl ReplayBuffer {
     }
 }
 
-/// Whether frames may take the places of those in `rows`.
+/// Checks that `frames` may replace those in `rows`.
 fn check_places(
     state: &State,
     storage: &dyn Storage,

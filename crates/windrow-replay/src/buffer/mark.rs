@@ -4,7 +4,7 @@ use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::sampler::Slices;
 
-/// Those of a `batch` that consists of `slices`, and what else is known of it, under their keys.
+/// The flags of a `batch` that consists of `slices`, under their keys.
 pub(super) fn slices(batch: &TensorDict, slices: &Slices) -> Result<TensorDict, TensorError> {
     let mut marks = TensorDict::new(batch.batch_size());
     let mut first = vec![false; batch.numel()];

@@ -16,14 +16,14 @@ use crate::state::{Keys, State};
 use crate::sync::MutexGuard;
 use crate::{ReplayError, RowOrder, RowSpan, Storage};
 
-/// Whose frames they are.
+/// The author of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// A user's.
+    /// A user.
     User,
-    /// An attached collector's.
+    /// An attached collector.
     Writer(WriterId),
-    /// A collector's that writes without being waited for; its number.
+    /// A collector that is not attached, by its number: samples do not wait for it.
     Collector(WriterId),
 }
 
@@ -44,7 +44,7 @@ impl ReplayBuffer {
     /// [`ReplayError::Argument`] for a batch without frames, those of the storage when they do not fit,
     /// [`ReplayError::NoRuns`] when the sampler needs to know where trajectories end and cannot,
     /// [`ReplayError::NotTaken`] and [`ReplayError::NeverThrough`] when the limiter does not let them in,
-    /// [`ReplayError::Writer`] once when a collector has failed. Nothing of the batch is visible then.
+    /// [`ReplayError::Writer`] once when a collector has failed. No frame of the batch is visible then.
     pub fn extend(&self, batch: &TensorDict) -> Result<Vec<i64>, ReplayError> {
         self.extend_within(batch, self.shared.timeout)
     }
@@ -137,7 +137,7 @@ impl ReplayBuffer {
         }
     }
 
-    /// `timeout`: how long the limiter is waited for; as long as it takes where there is none.
+    /// Waits for the limiter no longer than `timeout`, if there is one.
     fn put(
         &self,
         batch: &TensorDict,
@@ -147,10 +147,10 @@ impl ReplayBuffer {
         let (frames, row) = flat(batch)?;
         self.shared.storage.prepare(&frames)?;
         let keys = Arc::clone(&self.shared.lock().keys);
-        let mut said = Said::read(&frames, row, &keys)?;
+        let mut entries = Entries::read(&frames, row, &keys)?;
         let (turn, state) = self.shared.turn_for(frames.numel(), source, timeout)?;
         if !Arc::ptr_eq(&keys, &state.keys) {
-            said = Said::read(&frames, row, &state.keys)?;
+            entries = Entries::read(&frames, row, &state.keys)?;
         }
         let author = match source {
             Source::User => Author::User((batch.ndim() == 1).then(|| thread::current().id())),
@@ -159,10 +159,10 @@ impl ReplayBuffer {
             }
             Source::Collector(WriterId(id)) => Author::Collector(id),
         };
-        said.marks = said.marks.by(author);
+        entries.marks = entries.marks.by(author);
         let written = match state.writer.order() {
-            RowOrder::Ring => self.shared.write_ring(state, &frames, said),
-            RowOrder::Any => self.shared.write_placed(state, &frames, &said),
+            RowOrder::Ring => self.shared.write_ring(state, &frames, entries),
+            RowOrder::Any => self.shared.write_placed(state, &frames, &entries),
         };
         drop(turn);
         self.shared.readable.notify_all();
@@ -170,13 +170,13 @@ impl ReplayBuffer {
     }
 }
 
-/// What frames say of themselves that the sampler wants to know.
-struct Said {
+/// The entries of frames that the sampler needs.
+struct Entries {
     marks: EpisodeMarks,
     priorities: Option<Vec<f32>>,
 }
 
-impl Said {
+impl Entries {
     /// As [`EpisodeMarks::read`].
     fn read(frames: &TensorDict, row: usize, keys: &Keys) -> Result<Self, ReplayError> {
         Ok(Self {
@@ -190,8 +190,8 @@ impl Said {
 type Turn<'a> = (MutexGuard<'a, ()>, MutexGuard<'a, State>);
 
 impl Shared {
-    /// Waits until it is this writer's turn, what it overwrites is in the checkpoint that is being written, if there is one, and
-    /// the limiter lets `frames` frames in.
+    /// Waits until no other thread writes, a checkpoint that is being written has copied the frames to be overwritten, and the
+    /// limiter lets `frames` frames in.
     fn turn_for(
         &self,
         frames: usize,
@@ -208,7 +208,7 @@ impl Shared {
                 return Err(ReplayError::Detached);
             }
             if state.waits_for_checkpoint(frames) {
-                // However long: it has only to be copied.
+                // Without a limit: the frames have only to be copied.
                 drop(turn);
                 drop(self.writable.wait(state));
                 continue;
@@ -240,12 +240,12 @@ impl Shared {
         &self,
         mut state: MutexGuard<'_, State>,
         frames: &TensorDict,
-        said: Said,
+        entries: Entries,
     ) -> Result<Vec<i64>, ReplayError> {
         let count = frames.numel();
         let skipped = count.saturating_sub(self.capacity);
         let kept = count - skipped;
-        let marks = said.marks.skip(skipped)?;
+        let marks = entries.marks.skip(skipped)?;
         let frames = match skipped {
             0 => Cow::Borrowed(frames),
             _ => Cow::Owned(frames.narrow(0, skipped, kept)?),
@@ -271,7 +271,7 @@ impl Shared {
         for range in rows.ranges() {
             written.extend(range.start as i64..range.end as i64);
         }
-        if let Some(priorities) = said.priorities {
+        if let Some(priorities) = entries.priorities {
             state.prioritize(&written, &priorities[skipped..])?;
         }
         Ok(written)
@@ -282,7 +282,7 @@ impl Shared {
         &self,
         mut state: MutexGuard<'_, State>,
         frames: &TensorDict,
-        said: &Said,
+        entries: &Entries,
     ) -> Result<Vec<i64>, ReplayError> {
         let State {
             writer, contents, ..
@@ -316,15 +316,15 @@ impl Shared {
             .into_iter()
             .map(|(frame, row)| (frame, i64::from(row)))
             .unzip();
-        if let Some(priorities) = &said.priorities {
+        if let Some(priorities) = &entries.priorities {
             let kept: Vec<f32> = frames.into_iter().map(|frame| priorities[frame]).collect();
             state.prioritize(&rows, &kept)?;
         }
         Ok(rows)
     }
 
-    /// Writes without the lock, so that samples go on meanwhile. What the storage panicked with is caught until the state says
-    /// that nobody is writing: others would wait for ever.
+    /// Writes without the lock, so that samples continue meanwhile. A panic of the storage is caught until the state says that no
+    /// thread is writing: others would wait for ever.
     fn write(
         &self,
         mut state: MutexGuard<'_, State>,

@@ -1,4 +1,4 @@
-//! Going on with what a storage on disk held when it was opened.
+//! Continuing with the frames that a storage on disk held when it was opened.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,7 @@ use crate::marks::EpisodeMarks;
 use crate::state::State;
 use crate::{Recovered, ReplayError, RowOrder, RowSpan, RunKeys, Storage, StorageRead};
 
-/// Takes the rows over that are whole. In a ring they are those that lead up to the last one written; others, if there are
-/// any, are given up.
+/// Takes over the rows that are whole. In a ring these are the rows that lead up to the last one written; others are given up.
 pub(super) fn recover(state: &mut State, storage: &dyn Storage) -> Result<(), ReplayError> {
     let Some(recovered) = storage.recovered() else {
         return Ok(());
@@ -60,7 +59,7 @@ fn leading_up(recovered: &Recovered, capacity: usize) -> Vec<u32> {
     (0..len).rev().map(|age| back(age) as u32).collect()
 }
 
-/// What frames in `rows`, which follow each other, say of trajectories.
+/// The episode marks of the frames in `rows`, which follow each other.
 pub(super) fn marks_of(
     reader: &dyn StorageRead,
     rows: &[u32],

@@ -15,7 +15,7 @@ const FRAMES: &str = "frames";
 const FILE: &str = "buffer";
 
 impl ReplayBuffer {
-    /// All that the next samples depend on, frames included, once nobody is writing. Collectors that are attached are not
+    /// All that the next samples depend on, frames included, as soon as no thread is writing. Attached collectors are not
     /// part of it.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl ReplayBuffer {
     }
 
     /// Goes on from a [state](Self::state_dict) of a buffer of the same parts: further samples are those that it would have
-    /// given. Only the trajectory that was being written does not go on: who writes next may be another who uses the same ids.
+    /// given. The trajectory that was being written does not continue: another author may use the same ids.
     ///
     /// # Errors
     /// [`ReplayError::State`] when it is of another buffer, or those of the storage when the frames are of another kind.
@@ -156,7 +156,7 @@ impl Drop for Saving<'_> {
 }
 
 /// Writes frames into `rows`: those that follow each other together. `apart` says of every row of the storage whether its frame
-/// was written apart from the one before; that stays as it is where nothing is said.
+/// was written apart from the one before; without it, that stays as it is.
 pub(super) fn write(
     storage: &dyn Storage,
     rows: &[u32],

@@ -11,7 +11,7 @@ impl ReplayBuffer {
     /// nothing, so that a loop which only looks at [`len`](Self::len) can call it too.
     ///
     /// # Errors
-    /// [`ReplayError::Writer`] when a collector has failed and nobody was told yet.
+    /// [`ReplayError::Writer`] when a collector has failed and its failure was not reported yet.
     pub fn check_writers(&self) -> Result<(), ReplayError> {
         self.shared.lock().writers.news().map_or(Ok(()), Err)
     }

@@ -10,7 +10,7 @@ use crate::sampler::{Draw, NoDraw};
 use crate::{ReplayError, StorageRead, check_room};
 
 impl ReplayBuffer {
-    /// A batch of `batch_size` frames, or as many as the builder was told: flat, in fresh memory.
+    /// A batch of `batch_size` frames, by default that of the builder: flat, in fresh memory.
     ///
     /// `"index"` holds the row of every frame, as `int64`. A prioritized sampler adds `"priority_weight"`, `float32`. Slices
     /// have `("next", "truncated")` and `("next", "done")` set with their last frame, `"is_init"`, where it is recorded, with
@@ -19,8 +19,8 @@ impl ReplayBuffer {
     /// Waits while collectors are attached that may bring what is missing, up to the builder's `timeout`.
     ///
     /// # Errors
-    /// [`ReplayError::NoBatchSize`]; [`ReplayError::BatchSize`] when it is no multiple of what slices need;
-    /// [`ReplayError::NoMemory`] when there is none for so many frames;
+    /// [`ReplayError::NoBatchSize`]; [`ReplayError::BatchSize`] when it is not a multiple of slices;
+    /// [`ReplayError::NoMemory`] when the system does not have it for so many frames;
     /// [`ReplayError::Writer`] once when a collector has failed; [`ReplayError::NotEnough`], at once when no collector is
     /// attached.
     pub fn sample(&self, batch_size: impl Into<Option<usize>>) -> Result<TensorDict, ReplayError> {
@@ -42,7 +42,7 @@ impl ReplayBuffer {
     }
 
     /// As [`sample_within`](Self::sample_within), but frames as they were written, and apart from them, under the same keys,
-    /// what [`sample`](Self::sample) adds to them or changes.
+    /// the entries that [`sample`](Self::sample) adds or changes.
     ///
     /// # Errors
     /// As there.
@@ -80,7 +80,7 @@ impl ReplayBuffer {
         reader.gather(&checked)
     }
 
-    /// Copies all frames in the order of their rows, once nobody is writing. Result: `[len()]`.
+    /// Copies all frames in the order of their rows, as soon as no thread is writing. Result: `[len()]`.
     ///
     /// # Errors
     /// Those of the storage, when the frames cannot be put into one batch.
@@ -110,7 +110,7 @@ impl Shared {
             }
             let why = match state.draw(batch_size) {
                 Ok(draw) => {
-                    // Under the lock: whoever overwrites these rows has not begun, and will wait for this reader.
+                    // Under the lock: no thread has begun to overwrite these rows, and the next one waits for this reader.
                     let reader = self.storage.read();
                     let limited = state.limiter.is_some();
                     drop(state);
@@ -148,7 +148,7 @@ impl Shared {
     }
 }
 
-/// What the sampler knows of the frames of a batch.
+/// The entries that the sampler adds to a batch.
 fn info(batch: &TensorDict, draw: Draw) -> Result<TensorDict, ReplayError> {
     let len = draw.rows.len();
     let mut info = match &draw.slices {

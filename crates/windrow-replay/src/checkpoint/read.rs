@@ -12,7 +12,7 @@ use crate::file::io_error;
 /// Bytes that are read at a time.
 const BLOCK: usize = 1 << 20;
 
-/// A checkpoint whose files have been compared with their checksums.
+/// A checkpoint whose files match their checksums.
 #[derive(Debug)]
 pub struct Checkpoint {
     directory: PathBuf,
@@ -51,7 +51,7 @@ impl Checkpoint {
         })
     }
 
-    /// What was put into the manifest under this name; null when nothing was.
+    /// The section of the manifest of this name; null without one.
     #[must_use]
     pub fn section(&self, name: &str) -> &Value {
         self.manifest.sections.get(name).unwrap_or(&Value::Null)

@@ -107,7 +107,7 @@ fn frames_of_a_segment(one: &TensorDict) -> u32 {
 }
 
 impl Checkpoint {
-    /// Puts the rows of this checkpoint into `storage`, in the place of what it holds.
+    /// Puts the rows of this checkpoint into `storage`, replacing its frames.
     ///
     /// # Errors
     /// [`ReplayError::Misfit`] when the storage has another capacity, [`ReplayError::Store`] when it holds frames of

@@ -9,8 +9,8 @@ use super::{EXTENSION, FileEntry, HEAD, MANIFEST, Manifest};
 use crate::ReplayError;
 use crate::file::{io_error, replace, sync_directory};
 
-/// A checkpoint that is being written; nobody sees it before [`finish`](CheckpointWriter::finish), and dropping it
-/// instead leaves what was there.
+/// A checkpoint that is being written. It replaces the one before with [`finish`](CheckpointWriter::finish); dropped instead, it
+/// leaves that in place.
 ///
 /// ```
 /// use serde_json::json;
@@ -40,13 +40,13 @@ pub struct CheckpointWriter {
     directory: PathBuf,
     manifest: Manifest,
     finished: bool,
-    /// Keeps others from taking the folder for what a dead process has left.
+    /// Keeps other processes from removing the folder as that of a dead process.
     _lock: Option<File>,
 }
 
 impl CheckpointWriter {
-    /// Begins a checkpoint in `directory`, which is made when it is not there, and removes what checkpoints have left there
-    /// whose processes died. Whatever else is there stays.
+    /// Begins a checkpoint in `directory`, which is made if necessary, and removes unfinished checkpoints of dead processes from
+    /// it. All other files stay.
     ///
     /// # Errors
     /// [`ReplayError::Misfit`] when there is a manifest of something else, which would be lost; [`ReplayError::Io`].
@@ -153,10 +153,10 @@ impl Drop for CheckpointWriter {
     }
 }
 
-/// What names of folders begin with; the number of the checkpoint follows.
+/// Prefix of the names of folders; the number of the checkpoint follows.
 const FOLDER: &str = "windrow-";
 
-/// Checks that what is there under the name of a manifest is one, damaged or not.
+/// Checks that the file of a manifest's name is a manifest, damaged or not.
 fn check_manifest(directory: &Path) -> Result<(), ReplayError> {
     let path = directory.join(MANIFEST);
     match fs::read(&path) {

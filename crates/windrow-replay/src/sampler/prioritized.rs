@@ -6,7 +6,7 @@ use crate::{
     PriorityError, Reduction, ReplayError, RowSpan, SampleRng, Shortage, StateError, check_room,
 };
 
-/// Frames in proportion to their priorities, with replacement.
+/// Draws frames in proportion to their priorities, with replacement.
 ///
 /// A frame of priority `p` is drawn with a probability proportional to `(p + eps)^alpha`, and comes with the weight
 /// `(P / P_min)^-beta` that makes up for it, where `P` is its probability and `P_min` the least of all: the weight of the
@@ -31,15 +31,15 @@ impl PrioritizedSampler {
         }
     }
 
-    /// What is added to every priority, so that none is 0.
+    /// Is added to every priority, so that none is 0.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.priorities.eps = eps;
         self
     }
 
-    /// An entry that new frames bring their priorities in: several values make one by `reduction`. Frames without it have
-    /// the highest priority, as all have when nothing is said.
+    /// The entry that holds the priorities of new frames; `reduction` makes one of several values. Frames without the entry, and
+    /// by default all, have the highest priority.
     #[must_use]
     pub fn priority_key(mut self, key: impl Into<NestedKey>, reduction: Reduction) -> Self {
         self.priorities.key = Some((key.into(), reduction));
@@ -133,7 +133,7 @@ pub(super) struct Priorities {
     alpha: f64,
     beta: f64,
     pub(super) eps: f64,
-    /// What new frames bring their priorities in.
+    /// The entry that holds the priorities of new frames.
     pub(super) key: Option<(NestedKey, Reduction)>,
     /// The highest priority given so far.
     pub(super) max: Option<f32>,
@@ -171,7 +171,7 @@ impl Priorities {
         Ok(())
     }
 
-    /// What a frame of priority `priority` adds to the sum: never nothing, and never so much that sums overflow.
+    /// The mass of a frame of this priority: never 0, and never so large that sums overflow.
     fn mass(&self, priority: f32) -> f32 {
         let mass = (f64::from(priority) + self.eps).powf(self.alpha);
         (mass as f32).clamp(f32::MIN_POSITIVE, f32::MAX)
@@ -181,7 +181,7 @@ impl Priorities {
         self.mass(self.max.unwrap_or(1.0))
     }
 
-    /// What each of `rows` that holds a frame adds to the sum, when its priority is that of `priorities`.
+    /// Each of `rows` that holds a frame, with the mass of its priority in `priorities`.
     ///
     /// # Errors
     /// [`ReplayError::Priorities`]; nothing is changed then.

@@ -40,7 +40,7 @@ impl PrioritizedSliceSampler {
         }
     }
 
-    /// What is added to every priority, so that none is 0.
+    /// Is added to every priority, so that none is 0.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.priorities.eps = eps;

@@ -1,12 +1,12 @@
 use super::{Draw, Frames, NoDraw, Sampler};
 use crate::{SampleRng, Shortage};
 
-/// Every frame with the same probability, again and again: with replacement.
+/// Draws every frame with the same probability, with replacement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RandomSampler;
 
 impl RandomSampler {
-    /// The sampler, which has nothing to be set.
+    /// The sampler, which has no arguments.
     #[must_use]
     pub fn new() -> Self {
         Self

@@ -5,7 +5,7 @@ use tensordict::NestedKey;
 use super::{Draw, Frames, NoDraw, Sampler, Slices};
 use crate::{ReplayError, Run, RunKeys, Runs, SampleRng, Shortage};
 
-/// Pieces of trajectories: first a trajectory, all as likely, then where in it the slice begins; with replacement.
+/// Draws slices of trajectories, with replacement: first a trajectory, then the place in it where the slice begins, both uniform.
 ///
 /// A batch is flat: `num_slices` slices of `slice_len` frames, end to end; with slices of equal length it can be seen as
 /// `[num_slices, slice_len]`. No slice crosses the end of an episode, a change of the trajectory's id, a writer's row, or
@@ -26,7 +26,7 @@ pub struct SliceSampler {
     eligible: Eligible,
 }
 
-/// What slices are like.
+/// The properties of slices.
 #[derive(Debug, Clone)]
 pub(super) struct SliceRules {
     cut: Cut,
@@ -37,7 +37,7 @@ pub(super) struct SliceRules {
     truncated_key: Option<NestedKey>,
 }
 
-/// How a batch is cut.
+/// How a batch is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     Len(usize),
@@ -148,7 +148,7 @@ impl SliceRules {
         }
     }
 
-    /// Whether a buffer of `capacity` frames can ever hold what a slice of `len` is drawn from.
+    /// Checks that a buffer of `capacity` frames can hold a trajectory that slices of `len` are drawn from.
     fn check_room(&self, len: usize, capacity: usize) -> Result<(), ReplayError> {
         if self.least(len) <= capacity {
             return Ok(());

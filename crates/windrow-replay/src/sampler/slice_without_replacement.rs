@@ -9,7 +9,7 @@ use crate::{ReplayError, RowSpan, RunKeys, Runs, SampleRng, Shortage, StateError
 /// Pieces of trajectories, one of every trajectory in each pass over the buffer.
 ///
 /// Slices are those of a [`SliceSampler`]: where in its trajectory a slice begins is random, and with `strict_length` only
-/// trajectories as long as a slice take part. A pass takes in what is written meanwhile and goes without what is overwritten;
+/// trajectories as long as a slice take part. Frames written meanwhile take part in a pass, and overwritten ones leave it;
 /// with the draw that leaves no trajectory, it is over and the next begins, and so it does when slices of another length are
 /// asked for. No batch has two slices of one trajectory: where there are fewer trajectories than slices in a batch, it is
 /// shorter.
@@ -190,7 +190,7 @@ impl Pass {
         pass
     }
 
-    /// Takes in what was written and leaves out what was overwritten.
+    /// Adds runs that were written, and drops those that were overwritten.
     fn sync(&mut self, runs: &Runs) {
         if self.least == 0 {
             return;

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// Children of a node. A node's sums are two cache lines, a leaf's values one.
 const FAN: usize = 16;
 
-/// What all children before each child of a node add up to.
+/// The sum of all children before each child of a node.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(128))]
 struct Node([f64; FAN]);
@@ -39,9 +39,9 @@ pub(crate) struct SumTree {
     totals: Vec<Vec<f64>>,
     mins: Vec<Vec<f32>>,
     total: f64,
-    /// Scratch: what has to be computed anew.
+    /// Scratch: nodes to be computed anew.
     touched: Vec<u32>,
-    /// Scratch: what is left of each mass while drawing.
+    /// Scratch: the remainder of each mass while drawing.
     masses: Vec<f64>,
 }
 
@@ -82,7 +82,7 @@ impl SumTree {
         self.total
     }
 
-    /// The least value above 0; infinite when there is none.
+    /// The least value above 0; infinite when all are 0.
     pub(crate) fn min(&self) -> f32 {
         self.mins.last().map_or(f32::INFINITY, |mins| least(mins))
     }

@@ -23,7 +23,7 @@ struct Held {
 }
 
 impl Breaks {
-    /// A file at `path` in which no row is apart, in the place of what is there.
+    /// A file at `path` in which no row is apart, replacing an old one.
     ///
     /// # Errors
     /// [`ReplayError::Io`].
@@ -36,7 +36,7 @@ impl Breaks {
         Ok(Self::of(path, capacity, file, bits))
     }
 
-    /// What the file at `path` says.
+    /// The contents of the file at `path`.
     ///
     /// # Errors
     /// [`ReplayError::Io`]; [`ReplayError::Damaged`] when it is of another size.

@@ -10,7 +10,7 @@ use windrow_store::{Store, StoreError, StoreRead};
 use super::StorageRead;
 use crate::ReplayError;
 
-/// What storages have in common whose frames all look alike.
+/// The common part of storages whose frames all have the same keys, dtypes and shapes.
 #[derive(Debug, Default)]
 pub(super) struct Lazy {
     /// Locked for writing only while a store is made; readers keep theirs alive.

@@ -9,7 +9,7 @@ use crate::ReplayError;
 
 /// Frames kept one by one, in memory of their own each: for small things whose keys or shapes may differ.
 ///
-/// Sampling stacks the frames, so those that are sampled together must be alike. Writers wait until nobody reads.
+/// Sampling stacks the frames, so those that are sampled together must be alike. Writers wait until no reader is left.
 #[derive(Debug)]
 pub struct ListStorage {
     capacity: usize,

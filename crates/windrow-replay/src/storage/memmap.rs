@@ -19,7 +19,7 @@ const ROWS: &str = "rows.bin";
 const BREAKS: &str = "breaks.bin";
 /// Locked by the storage that uses the directory.
 const LOCK: &str = "lock";
-/// What a layout says of itself.
+/// The format that a layout names.
 const FORMAT: &str = "windrow storage 2";
 
 /// Frames in a file that is mapped into memory, laid out when the first come; all frames have their keys, types and
@@ -35,7 +35,7 @@ const FORMAT: &str = "windrow storage 2";
 pub struct LazyMemmapStorage {
     capacity: usize,
     lazy: Lazy,
-    /// Where the files are to be; one without a name will do when nothing is said.
+    /// The directory of the files; without it, one file without a name.
     directory: Option<PathBuf>,
     /// There while the directory is in use.
     used: Mutex<Option<Used>>,
@@ -64,7 +64,7 @@ impl LazyMemmapStorage {
         }
     }
 
-    /// Keeps the files in `directory`, and goes on with what is there already. No other storage can use the directory until this
+    /// Keeps the files in `directory`, and continues with the frames that are there already. No other storage can use the directory until this
     /// one is dropped, or its process ends. A directory that is removed before the first write is made again.
     ///
     /// # Errors

@@ -6,9 +6,9 @@ use tensordict::{NestedKey, Tensor, TensorDict};
 use super::Writer;
 use crate::{Reduction, ReplayError, RowOrder, RowSet, StateError, check_room};
 
-/// Keeps what has the highest value: a full buffer takes a frame in only in the place of one whose value is lower.
+/// Keeps the frames of the highest values: in a full buffer, a frame replaces only one whose value is lower.
 ///
-/// Compared is the entry `("next", "reward")` unless another is named. To keep whole trajectories, write one in each row: a
+/// To keep whole trajectories, write one in each row: a
 /// batch of size `[N]` whose entries have time as their next dimension, `[N, T, …]`; their values are then added up.
 /// Frames lose their order, so there are no slices.
 ///
@@ -35,7 +35,7 @@ use crate::{Reduction, ReplayError, RowOrder, RowSet, StateError, check_room};
 pub struct MaxRewardWriter {
     key: NestedKey,
     reduction: Reduction,
-    /// What is kept, the least first.
+    /// The values that are kept, the least first.
     kept: BinaryHeap<Kept>,
     /// Rows that lost their frames when they could not be written.
     free: Vec<u32>,
@@ -80,7 +80,7 @@ impl MaxRewardWriter {
         }
     }
 
-    /// What is made of several values in one row: their sum when not set.
+    /// How several values of one row make one: by default their sum.
     #[must_use]
     pub fn reduction(mut self, reduction: Reduction) -> Self {
         self.reduction = reduction;
@@ -106,7 +106,7 @@ impl MaxRewardWriter {
         Ok(values)
     }
 
-    /// Takes in what is worth it of frames with these `values`; returns the rows to be written, each with its frame.
+    /// Chooses the frames to be kept by their `values`; returns the rows to be written, each with its frame.
     fn place_values(&mut self, values: &[f64], capacity: usize) -> BTreeMap<u32, usize> {
         let mut placed = BTreeMap::new();
         for (frame, &value) in values.iter().enumerate() {
@@ -205,7 +205,7 @@ impl Writer for MaxRewardWriter {
     }
 }
 
-/// What a value is compared as: NaN is below all numbers.
+/// A value as it is compared: NaN is below all numbers.
 fn rank(value: f64) -> f64 {
     match value.is_nan() {
         true => f64::NEG_INFINITY,
