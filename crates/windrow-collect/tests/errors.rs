@@ -4,7 +4,9 @@
 use tensordict::DType;
 use windrow_collect::{CollectError, Collector, CollectorBuilder, WorkerError, WorkerFault};
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
-use windrow_env::{CartPole, Env, EnvError, EnvSpec, Outcome, Pendulum, Spec};
+use windrow_env::{
+    CartPole, Env, EnvError, EnvSpec, Outcome, Pendulum, Spec, StepCounter, VecEnv, make_vec,
+};
 use windrow_policy::{Head, NetworkPolicy, PolicyError, nn::Sequential, policy_fn};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
@@ -153,7 +155,7 @@ fn a_policy_for_another_action_is_refused() {
 
 #[test]
 fn step_counters_do_not_stack() {
-    let counted = || windrow_env::StepCounter::new(windrow_env::make_vec("CartPole-v1", 1)?);
+    let counted = || make_vec("CartPole-v1", 1)?.transformed(StepCounter::new());
     let builder = Collector::builder(counted)
         .max_frames_per_traj(5)
         .frames_per_batch(1);

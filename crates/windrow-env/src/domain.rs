@@ -1,9 +1,10 @@
 //! Whether values lie in the domain that a spec gives them.
 
+use tensordict::NestedKey;
 use windrow_slab::Row;
 
 use crate::number::numbers;
-use crate::{EnvError, Spec};
+use crate::{EnvError, Spec, SpecError};
 
 impl Spec {
     /// Whether `row`, laid out by this spec, holds values of its domain. NaN lies in none.
@@ -15,26 +16,28 @@ impl Spec {
     /// Whether `row`, laid out by this spec, holds values of its domain; a bare leaf is called `name` in errors.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] for the first value outside: where it is, what it is and what was expected.
+    /// [`SpecError::Value`] or [`SpecError::Ones`] for the first value outside.
     /// [`EnvError::Row`] when the row is laid out by another spec.
     pub fn check(&self, name: &str, row: Row<'_>) -> Result<(), EnvError> {
         for (i, (key, leaf)) in self.leaves(name).into_iter().enumerate() {
             let Some(dtype) = leaf.dtype() else { continue };
             let values = numbers(row, i, dtype)?;
             if let Some(element) = (0..values.len()).find(|&e| !leaf.admits(e, values[e])) {
-                return Err(EnvError::Spec(format!(
-                    "element {element} of {key} is {}, expected {}",
-                    values[element],
-                    leaf.domain_of(element)
-                )));
+                return Err(SpecError::Value {
+                    leaf: key,
+                    element,
+                    value: values[element],
+                    expected: leaf.domain_of(element),
+                }
+                .into());
             }
-            leaf.check_ones(&key.to_string(), &values)?;
+            leaf.check_ones(&key, &values)?;
         }
         Ok(())
     }
 
     /// Whether each vector of a one-hot leaf, known to hold zeros and ones, has a single one.
-    fn check_ones(&self, name: &str, values: &[f64]) -> Result<(), EnvError> {
+    fn check_ones(&self, name: &NestedKey, values: &[f64]) -> Result<(), EnvError> {
         let Self::OneHot { nvec } = self else {
             return Ok(());
         };
@@ -45,10 +48,13 @@ impl Spec {
                 .filter(|&&x| x == 1.0)
                 .count();
             if ones != 1 {
-                return Err(EnvError::Spec(format!(
-                    "elements {first} to {} of {name} hold {ones} ones, expected exactly one",
-                    first + n - 1
-                )));
+                return Err(SpecError::Ones {
+                    leaf: name.clone(),
+                    first,
+                    last: first + n - 1,
+                    ones,
+                }
+                .into());
             }
             first += n;
         }

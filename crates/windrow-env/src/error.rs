@@ -1,6 +1,6 @@
 use windrow_slab::SlabError;
 
-use crate::NotFinite;
+use crate::{NotFinite, SpecError};
 
 /// What an environment can report.
 #[derive(Debug, thiserror::Error)]
@@ -17,9 +17,54 @@ pub enum EnvError {
     /// `step` was called before the first `reset`.
     #[error("step was called before reset")]
     NotReset,
-    /// A spec that contradicts itself, or one that an environment did not keep.
+    /// A spec, an argument or a value that does not fit.
+    #[error(transparent)]
+    Spec(Box<SpecError>),
+    /// An environment of another library does not keep its spec, or has one that does not fit; its adapter says how.
     #[error("{0}")]
-    Spec(String),
+    Foreign(String),
+    /// One of several environments, and what is wrong with it.
+    #[error(transparent)]
+    Member(Box<VecEnvError>),
+    /// A vector without environments.
+    #[error("a vector of environments needs at least one, got none")]
+    Empty,
+    /// Several copies of what is a vector of environments already.
+    #[error(
+        "already a vector of {envs} environments, asked for {asked} of them; leave num_envs out"
+    )]
+    AlreadyVector {
+        /// Environments in each copy.
+        envs: usize,
+        /// Copies that were asked for.
+        asked: usize,
+    },
+    /// More environments than there is memory for.
+    #[error("no memory for {num_envs} environments")]
+    NoMemory {
+        /// Environments that were asked for.
+        num_envs: usize,
+    },
+    /// An environment that does not exist, or has no row.
+    #[error(
+        "environment {env} was addressed, but there are {envs} environments and rows for {rows}"
+    )]
+    OutOfRange {
+        /// Index of the environment.
+        env: usize,
+        /// Number of environments.
+        envs: usize,
+        /// Number of rows.
+        rows: usize,
+    },
+    /// A transform has no rows of the environments' own, or leaves them as they are.
+    #[error(
+        "the transform fills no rows of the environments' own for {rows}: replace them in attach, and fill them"
+    )]
+    Unfilled {
+        /// Observations or actions.
+        rows: &'static str,
+    },
     /// A row was accessed as something that the spec does not say.
     #[error("environment broke its spec: {0}")]
     Row(#[from] SlabError),
@@ -36,6 +81,20 @@ pub enum EnvError {
         /// All registered ids.
         known: Vec<String>,
     },
+    /// Another environment is registered under this id.
+    #[error("an environment is registered as {id:?} already; choose another id")]
+    IdTaken {
+        /// The id.
+        id: String,
+    },
+    /// Something written that cannot be read.
+    #[error("{what} cannot be read: {reason}")]
+    Unreadable {
+        /// What was read: a transform, a recipe.
+        what: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Whatever the environment itself ran into.
     #[error("{0}")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -45,6 +104,18 @@ impl EnvError {
     /// An error of the environment's own, from a message or another error.
     pub fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Failed(error.into())
+    }
+
+    /// The same as an error of environment `env` among several.
+    #[must_use]
+    pub fn of(self, env: usize) -> VecEnvError {
+        VecEnvError { env, source: self }
+    }
+}
+
+impl From<SpecError> for EnvError {
+    fn from(error: SpecError) -> Self {
+        Self::Spec(Box::new(error))
     }
 }
 

@@ -1,9 +1,6 @@
 //! What a collector accepts as an environment: a constructor, a closure or an id.
 
-use crate::{
-    DoubleToFloat, Env, EnvError, FiniteCheck, InitTracker, LimitFlag, ObservationNorm,
-    OneHotActions, Primer, RewardSum, Serial, StepCounter, VecEnv, make_vec,
-};
+use crate::{Env, EnvError, Serial, Transform, Transformed, VecEnv, make_vec};
 
 /// Makes environments, as many as one worker steps in lockstep.
 ///
@@ -23,8 +20,8 @@ pub trait EnvFactory {
     /// `num_envs` environments as one.
     ///
     /// # Errors
-    /// Whatever they could not be made for, [`EnvError::Spec`] when `num_envs` is 0 or the factory makes vectors of
-    /// environments itself and `num_envs` is not 1.
+    /// What keeps them from being made: [`EnvError::Empty`] when `num_envs` is 0, [`EnvError::AlreadyVector`] when the
+    /// factory makes vectors of environments itself and `num_envs` is not 1.
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError>;
 }
 
@@ -57,8 +54,8 @@ pub trait IntoVecEnv: Sized {
     /// Several of them as one vector of environments.
     ///
     /// # Errors
-    /// The error of a copy that is one; [`EnvError::Spec`] when there are no copies, or several of what is a vector
-    /// already.
+    /// The error of a copy that is one; [`EnvError::Empty`] when there are no copies, [`EnvError::AlreadyVector`] when
+    /// there are several of what is a vector already.
     fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError>;
 }
 
@@ -74,27 +71,11 @@ impl<E: Env + 'static> IntoVecEnv for Serial<E> {
     }
 }
 
-macro_rules! vectors {
-    ($($wrapper:ident),*) => {$(
-        impl<V: VecEnv + 'static> IntoVecEnv for $wrapper<V> {
-            fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {
-                Ok(Box::new(sole(copies)?))
-            }
-        }
-    )*};
+impl<V: VecEnv + 'static, T: Transform + 'static> IntoVecEnv for Transformed<V, T> {
+    fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {
+        Ok(Box::new(sole(copies)?))
+    }
 }
-
-vectors!(
-    DoubleToFloat,
-    FiniteCheck,
-    InitTracker,
-    LimitFlag,
-    ObservationNorm,
-    OneHotActions,
-    Primer,
-    RewardSum,
-    StepCounter
-);
 
 impl IntoVecEnv for Box<dyn VecEnv> {
     fn join(copies: Vec<Self>) -> Result<Box<dyn VecEnv>, EnvError> {
@@ -111,11 +92,11 @@ impl<T: IntoVecEnv> IntoVecEnv for Result<T, EnvError> {
 /// `num_envs` of what `make` makes.
 ///
 /// # Errors
-/// [`EnvError::Spec`] when there is no memory for so many.
+/// [`EnvError::NoMemory`].
 pub(crate) fn many<T>(num_envs: usize, make: impl FnMut() -> T) -> Result<Vec<T>, EnvError> {
     let mut made = Vec::new();
     made.try_reserve_exact(num_envs)
-        .map_err(|_| EnvError::Spec(format!("no memory for {num_envs} environments")))?;
+        .map_err(|_| EnvError::NoMemory { num_envs })?;
     made.extend(std::iter::repeat_with(make).take(num_envs));
     Ok(made)
 }
@@ -123,26 +104,24 @@ pub(crate) fn many<T>(num_envs: usize, make: impl FnMut() -> T) -> Result<Vec<T>
 /// The one copy of something that is a vector of environments already.
 ///
 /// # Errors
-/// [`EnvError::Spec`] when there is not exactly one.
+/// [`EnvError::Empty`] or [`EnvError::AlreadyVector`] when there is not exactly one.
 pub fn sole<V: VecEnv>(copies: Vec<V>) -> Result<V, EnvError> {
     let asked = copies.len();
     let mut copies = copies.into_iter();
     match (copies.next(), copies.next()) {
         (Some(only), None) => Ok(only),
-        (None, _) => Err(EnvError::Spec(
-            "a vector of environments needs at least one, got none".into(),
-        )),
-        (Some(first), Some(_)) => Err(EnvError::Spec(format!(
-            "already a vector of {} environments, asked for {asked} of them; leave num_envs out",
-            first.num_envs()
-        ))),
+        (None, _) => Err(EnvError::Empty),
+        (Some(first), Some(_)) => Err(EnvError::AlreadyVector {
+            envs: first.num_envs(),
+            asked,
+        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CartPole, TimeLimit, make};
+    use crate::{CartPole, FiniteCheck, InitTracker, RewardSum, StepCounter, TimeLimit, make};
 
     fn build(factory: &impl EnvFactory, num_envs: usize) -> Result<usize, String> {
         let envs = factory.build(num_envs).map_err(|error| error.to_string())?;
@@ -162,15 +141,15 @@ mod tests {
     #[test]
     fn vectors_stand_for_themselves() {
         let pair = || Serial::from_fn(2, CartPole::v1);
-        let counted = || pair().and_then(StepCounter::new);
+        let counted = || pair()?.transformed(StepCounter::new());
         let named = || make_vec("CartPole-v1", 2);
         assert_eq!(
             [build(&pair, 1), build(&counted, 1), build(&named, 1)],
             [Ok(2), Ok(2), Ok(2)]
         );
-        let summed = || pair().and_then(RewardSum::new);
-        let tracked = || summed().and_then(InitTracker::new);
-        let checked = || tracked().and_then(FiniteCheck::new);
+        let summed = || pair()?.transformed(RewardSum::new());
+        let tracked = || summed()?.transformed(InitTracker::new());
+        let checked = || tracked()?.transformed(FiniteCheck {});
         assert_eq!(
             [build(&summed, 1), build(&tracked, 1), build(&checked, 1)],
             [Ok(2), Ok(2), Ok(2)]
@@ -184,7 +163,10 @@ mod tests {
     #[test]
     fn errors_of_the_factory_come_through() {
         let got = build(&|| TimeLimit::new(CartPole::new(), 0), 2);
-        assert!(got.unwrap_err().starts_with("a time limit needs"));
+        assert!(
+            got.unwrap_err()
+                .starts_with("max_episode_steps of CartPole-v1")
+        );
         assert!(
             build(&"Tetris", 2)
                 .unwrap_err()

@@ -1,6 +1,7 @@
 use tensordict::{DType, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut, Rows, RowsMut};
 
+use crate::vec_env::{check_rows, out_of_range};
 use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 
 /// Several vectors of environments as one: they observe and accept the same, and differ in anything else.
@@ -28,12 +29,10 @@ impl Joined {
     /// `vectors` as one, in this order.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when there is none, or one observes or accepts something else than the first.
+    /// [`EnvError::Empty`], or [`EnvError::Member`] for one that observes or accepts something else than the first.
     pub fn new(vectors: Vec<Box<dyn VecEnv>>) -> Result<Self, EnvError> {
         let Some(first) = vectors.first() else {
-            return Err(EnvError::Spec(
-                "a vector of environments needs at least one, got none".into(),
-            ));
+            return Err(EnvError::Empty);
         };
         let mut spec = first.spec().clone();
         let (observation, action) = (spec.observation_leaves(), spec.action_leaves());
@@ -41,7 +40,7 @@ impl Joined {
         let mut num_envs = 0;
         for envs in vectors {
             spec.join(envs.spec())
-                .map_err(|error| EnvError::Spec(format!("environment {num_envs}: {error}")))?;
+                .map_err(|error| EnvError::Member(Box::new(error.of(num_envs))))?;
             let rows = envs.num_envs();
             members.push(Member {
                 first: num_envs,
@@ -81,11 +80,9 @@ impl VecEnv for Joined {
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
-        if let Some(reset) = resets.iter().find(|reset| reset.env >= self.num_envs) {
-            return Err(VecEnvError {
-                env: reset.env,
-                source: EnvError::Spec(format!("there are {} environments", self.num_envs)),
-            });
+        let (envs, rows) = (self.num_envs, obs.envs());
+        if let Some(reset) = resets.iter().find(|reset| reset.env >= envs.min(rows)) {
+            return Err(out_of_range(reset.env, envs, rows));
         }
         for member in &mut self.members {
             let own = member.first..member.first + member.envs.num_envs();
@@ -115,6 +112,7 @@ impl VecEnv for Joined {
         mut obs: RowsMut<'_>,
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
+        check_rows(self.num_envs, actions, &obs, &outcomes)?;
         for member in &mut self.members {
             let rows = member.envs.num_envs();
             let own = member.first..member.first + rows;
@@ -173,7 +171,8 @@ fn copy(
     to: Option<RowMut<'_>>,
 ) -> Result<(), EnvError> {
     let (Some(from), Some(mut to)) = (from, to) else {
-        return Err(EnvError::Spec("there is no row for it".into()));
+        // A row that does not exist was reported before.
+        return Ok(());
     };
     for (leaf, spec) in leaves.iter().enumerate() {
         copy_leaf(spec.dtype, leaf, from, &mut to)?;
@@ -248,12 +247,8 @@ mod tests {
     fn limits_may_differ() {
         let limited = |steps| -> Box<dyn VecEnv> {
             let envs = Serial::from_fn(1, CartPole::new).unwrap();
-            Box::new(
-                StepCounter::new(envs)
-                    .unwrap()
-                    .with_max_steps(steps)
-                    .unwrap(),
-            )
+            let counter = StepCounter::new().with_max_steps(steps);
+            Box::new(envs.transformed(counter).unwrap())
         };
         let joined = Joined::new(vec![limited(2), limited(3)]).unwrap();
         assert_eq!(joined.spec().max_episode_steps, None);

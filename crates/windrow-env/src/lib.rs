@@ -47,8 +47,14 @@ mod registry;
 mod rng;
 mod spec;
 pub mod testing;
+mod transform;
+mod transformed;
+#[cfg(test)]
+mod transformed_tests;
+mod transforms;
 mod vec_env;
 mod wrappers;
+mod written;
 
 pub use env::{Env, Outcome};
 pub use error::{EnvError, VecEnvError};
@@ -57,9 +63,9 @@ pub use joined::Joined;
 pub use native::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum};
 pub use registry::{EnvRegistry, IntoEnv, make, make_vec};
 pub use rng::{EnvRng, NumpyRng};
-pub use spec::{EnvSpec, Spec};
+pub use spec::{EnvSpec, Spec, SpecError};
+pub use transform::{Attach, Effect, Observations, Transform};
+pub use transformed::Transformed;
+pub use transforms::*;
 pub use vec_env::{Outcomes, Reset, Serial, VecEnv};
-pub use wrappers::{
-    Appended, DoubleToFloat, FiniteCheck, FrameSkip, InitTracker, LimitFlag, NotFinite,
-    ObservationNorm, OneHotActions, Primer, RewardSum, StepCounter, TimeLimit,
-};
+pub use wrappers::{FrameSkip, TimeLimit};

@@ -52,7 +52,7 @@ impl EnvRegistry {
     /// Makes what `factory` makes available as `id`: an environment, or a `Result` of one.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when the id is taken.
+    /// [`EnvError::IdTaken`].
     pub fn register<F, R>(&mut self, id: impl Into<String>, factory: F) -> Result<(), EnvError>
     where
         F: Fn() -> R + Clone + Send + Sync + 'static,
@@ -60,9 +60,7 @@ impl EnvRegistry {
     {
         let id = id.into();
         if self.entries.contains_key(&id) {
-            return Err(EnvError::Spec(format!(
-                "an environment is registered as {id:?} already; choose another id"
-            )));
+            return Err(EnvError::IdTaken { id });
         }
         self.insert(id, factory);
         Ok(())
@@ -97,7 +95,7 @@ impl EnvRegistry {
     /// `num_envs` environments in lockstep, stepped one after the other.
     ///
     /// # Errors
-    /// As [`make`](Self::make), and [`EnvError::Spec`] when `num_envs` is 0.
+    /// As [`make`](Self::make), and [`EnvError::Empty`] when `num_envs` is 0.
     pub fn make_vec(&self, id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         (self.entry(id)?.many)(num_envs)
     }
@@ -175,7 +173,7 @@ pub fn make(id: &str) -> Result<Box<dyn Env>, EnvError> {
 /// Several of the environments that come with windrow, as [`EnvRegistry::make_vec`].
 ///
 /// # Errors
-/// [`EnvError::UnknownId`], and [`EnvError::Spec`] when `num_envs` is 0.
+/// [`EnvError::UnknownId`], and [`EnvError::Empty`] when `num_envs` is 0.
 pub fn make_vec(id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
     EnvRegistry::builtin().make_vec(id, num_envs)
 }
@@ -260,10 +258,11 @@ mod tests {
         registry
             .register("Broken", || TimeLimit::new(CountingEnv::default(), 0))
             .unwrap();
-        assert!(matches!(registry.make("Broken"), Err(EnvError::Spec(_))));
-        assert!(matches!(
-            registry.make_vec("Broken", 2),
-            Err(EnvError::Spec(_))
-        ));
+        let expected = "max_episode_steps of Counting: expected 1 step or more, got 0";
+        assert_eq!(registry.make("Broken").err().unwrap().to_string(), expected);
+        assert_eq!(
+            registry.make_vec("Broken", 2).err().unwrap().to_string(),
+            expected
+        );
     }
 }

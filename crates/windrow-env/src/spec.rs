@@ -1,7 +1,12 @@
 //! What an environment observes and accepts: names, element types, shapes and domains.
 
+mod error;
+mod observations;
+
 use tensordict::{DType, Group, NestedKey, Shape};
-use windrow_slab::{Key, LeafSpec};
+use windrow_slab::LeafSpec;
+
+pub use error::SpecError;
 
 use crate::EnvError;
 
@@ -65,20 +70,24 @@ impl Spec {
     /// `float32` values between `low` and `high`: a vector as long as both.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when the two differ in length, or a lower bound lies above its upper one or is NaN.
+    /// [`SpecError::Bounds`] when the two differ in length, [`SpecError::Interval`] when a lower bound lies above its upper
+    /// one or is NaN.
     pub fn bounded(low: &[f32], high: &[f32]) -> Result<Self, EnvError> {
         if low.len() != high.len() {
-            return Err(EnvError::Spec(format!(
-                "bounds of different lengths: {} lower and {} upper ones",
-                low.len(),
-                high.len()
-            )));
+            return Err(SpecError::Bounds {
+                lower: low.len(),
+                upper: high.len(),
+            }
+            .into());
         }
         for (i, (l, h)) in low.iter().zip(high).enumerate() {
             if l.partial_cmp(h).is_none_or(std::cmp::Ordering::is_gt) {
-                return Err(EnvError::Spec(format!(
-                    "bounds of element {i} are not an interval: [{l}, {h}]"
-                )));
+                return Err(SpecError::Interval {
+                    element: i,
+                    low: *l,
+                    high: *h,
+                }
+                .into());
             }
         }
         Ok(Self::Bounded {
@@ -270,23 +279,22 @@ impl EnvSpec {
     /// Whether what the spec says of each leaf goes together.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] naming the first leaf with more elements than can be counted, or with another number of bounds than
+    /// [`SpecError::Leaf`] for the first leaf with more elements than can be counted, or with another number of bounds than
     /// elements.
     pub fn check(&self) -> Result<(), EnvError> {
         let leaves = self.observation.leaves("observation").into_iter();
         for (key, leaf) in leaves.chain(self.action.leaves("action")) {
-            let fail = |what: String| Err(EnvError::Spec(format!("{key} of {}: {what}", self.id)));
             let Some(elements) = leaf.elements() else {
-                return fail(format!("more elements than can be counted: {leaf:?}"));
+                let expected = "as many elements as can be counted";
+                return Err(self.unfit(&key, expected, format!("{leaf:?}")));
             };
             if let Spec::Bounded { low, high, .. } = leaf
                 && (low.len(), high.len()) != (elements, elements)
             {
-                return fail(format!(
-                    "expected a lower and an upper bound for each of {elements} elements, got {} lower and {} upper ones",
-                    low.len(),
-                    high.len()
-                ));
+                let expected =
+                    format!("a lower and an upper bound for each of {elements} elements");
+                let got = format!("{} lower and {} upper ones", low.len(), high.len());
+                return Err(self.unfit(&key, expected, got));
             }
         }
         Ok(())
@@ -296,7 +304,7 @@ impl EnvSpec {
     /// differ; limits that do are left out.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when a policy would not see the same of both, or could not choose the same.
+    /// [`SpecError::Unlike`] when a policy would not see the same of both, or could not choose the same.
     ///
     /// ```
     /// use windrow_env::{CartPole, Env, Pendulum, TimeLimit};
@@ -308,34 +316,13 @@ impl EnvSpec {
     /// # Ok::<(), windrow_env::EnvError>(())
     /// ```
     pub fn join(&mut self, other: &Self) -> Result<(), EnvError> {
-        let unlike = |what: &str, expected: &dyn std::fmt::Debug, got: &dyn std::fmt::Debug| {
-            EnvError::Spec(format!(
-                "environments of one policy observe and accept the same: expected the {what} {expected:?} of {}, got {got:?} of {}",
-                self.id, other.id
-            ))
-        };
-        let (expected, got) = (self.observation_leaves(), other.observation_leaves());
-        if expected != got {
-            return Err(unlike("observation", &expected, &got));
-        }
-        if self.action != other.action {
-            return Err(unlike("action", &self.action, &other.action));
-        }
-        if self.rewards != other.rewards {
-            return Err(unlike("rewards", &self.rewards, &other.rewards));
-        }
-        if self.states != other.states {
-            return Err(unlike("states", &self.states, &other.states));
-        }
-        if self.masks != other.masks {
-            return Err(unlike("masks", &self.masks, &other.masks));
-        }
-        if self.flags != other.flags {
-            return Err(unlike("flags", &self.flags, &other.flags));
-        }
-        if self.groups != other.groups {
-            return Err(unlike("groups", &self.groups, &other.groups));
-        }
+        self.alike("observation", other, EnvSpec::observation_leaves)?;
+        self.alike("action", other, |spec| spec.action.clone())?;
+        self.alike("rewards", other, |spec| spec.rewards.clone())?;
+        self.alike("states", other, |spec| spec.states.clone())?;
+        self.alike("masks", other, |spec| spec.masks.clone())?;
+        self.alike("flags", other, |spec| spec.flags.clone())?;
+        self.alike("groups", other, |spec| spec.groups.clone())?;
         if self.max_episode_steps != other.max_episode_steps {
             self.max_episode_steps = None;
         }
@@ -343,33 +330,25 @@ impl EnvSpec {
         Ok(())
     }
 
-    /// The observation leaf called `name`, as `T`.
-    ///
-    /// # Errors
-    /// [`EnvError::Spec`] when there is no such leaf or it holds another element type.
-    pub fn observation_key<T: tensordict::Element>(
+    /// Whether `part` is the same in `other`.
+    fn alike<P: PartialEq + std::fmt::Debug>(
         &self,
-        name: impl Into<NestedKey>,
-    ) -> Result<Key<T>, EnvError> {
-        let (name, leaves) = (name.into(), self.observation_leaves());
-        match leaves.iter().position(|leaf| leaf.key == name) {
-            Some(i) if leaves[i].dtype == T::DTYPE => Ok(Key::new(i)),
-            Some(i) => Err(EnvError::Spec(format!(
-                "observation {name} of {} holds {}, not {}",
-                self.id,
-                leaves[i].dtype,
-                T::DTYPE
-            ))),
-            None => Err(EnvError::Spec(format!(
-                "{} has no observation {name}; it has {}",
-                self.id,
-                leaves
-                    .iter()
-                    .map(|leaf| leaf.key.to_string())
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            ))),
+        name: &'static str,
+        other: &Self,
+        part: impl Fn(&Self) -> P,
+    ) -> Result<(), EnvError> {
+        let (expected, got) = (part(self), part(other));
+        if expected == got {
+            return Ok(());
         }
+        Err(SpecError::Unlike {
+            part: name,
+            env: self.id.clone(),
+            expected: format!("{expected:?}"),
+            other: other.id.clone(),
+            got: format!("{got:?}"),
+        }
+        .into())
     }
 }
 
@@ -412,10 +391,7 @@ mod tests {
             .observation_key::<f32>("image")
             .unwrap_err()
             .to_string();
-        assert_eq!(
-            error,
-            "observation \"image\" of Nested holds uint8, not float32"
-        );
+        assert_eq!(error, "\"image\" of Nested: expected float32, got uint8");
         let error = spec
             .observation_key::<f32>("sound")
             .unwrap_err()

@@ -1,7 +1,7 @@
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use crate::factory::many;
-use crate::{Env, EnvError, EnvSpec, VecEnvError};
+use crate::{Env, EnvError, EnvSpec, SpecError, Transform, Transformed, VecEnvError};
 
 /// `num_envs` worlds in lockstep. It never resets by itself: the engine does.
 pub trait VecEnv: Send {
@@ -29,19 +29,28 @@ pub trait VecEnv: Send {
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError>;
 
-    /// Learns what the policy writes: the columns of `actions` in [`step`](Self::step), those of the action first. For
-    /// environments that look at more than the action.
+    /// Learns what the policy writes: the columns of `actions` in [`step`](Self::step), those of the action first.
+    /// Environments that look at the action alone have nothing to do; those around others pass it on.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when a column that they look at is another than they expect.
-    fn bind(&mut self, _columns: &[LeafSpec]) -> Result<(), EnvError> {
-        Ok(())
-    }
+    /// When a column that they look at is another than they expect.
+    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError>;
 
     /// The environment whose [`reset`](Self::reset) or [`step`](Self::step) panicked, if that is known: so that the error
     /// can name it. Nothing else is called after a panic.
     fn panicked_at(&self) -> Option<usize> {
         None
+    }
+
+    /// These environments with `transform` around them.
+    ///
+    /// # Errors
+    /// What keeps the transform from fitting them.
+    fn transformed<T: Transform>(self, transform: T) -> Result<Transformed<Self, T>, EnvError>
+    where
+        Self: Sized,
+    {
+        Transformed::new(self, &transform)
     }
 }
 
@@ -112,20 +121,18 @@ impl<E: Env> Serial<E> {
     /// The given environments as one.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when there is none, or their specs differ.
+    /// [`EnvError::Empty`], or [`SpecError::Differs`] for the first with another spec than environment 0.
     pub fn new(envs: Vec<E>) -> Result<Self, EnvError> {
         let [first, others @ ..] = envs.as_slice() else {
-            return Err(EnvError::Spec(
-                "a vector of environments needs at least one, got none".into(),
-            ));
+            return Err(EnvError::Empty);
         };
         if let Some(i) = others.iter().position(|env| env.spec() != first.spec()) {
-            return Err(EnvError::Spec(format!(
-                "environments of one vector need equal specs: environment 0 has {:?}, environment {} has {:?}",
-                first.spec(),
-                i + 1,
-                others[i].spec()
-            )));
+            return Err(SpecError::Differs {
+                first: Box::new(first.spec().clone()),
+                env: i + 1,
+                other: Box::new(others[i].spec().clone()),
+            }
+            .into());
         }
         Ok(Self {
             envs,
@@ -176,23 +183,13 @@ impl<E: Env> VecEnv for Serial<E> {
         mut obs: RowsMut<'_>,
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
+        check_rows(self.envs.len(), actions, &obs, &outcomes)?;
         let Outcomes {
             reward,
             terminated,
             truncated,
         } = outcomes;
         let total = self.envs.len();
-        // Compared once, so that nothing is left to compare in the loop.
-        let rows = [
-            actions.envs(),
-            obs.envs(),
-            reward.len(),
-            terminated.len(),
-            truncated.len(),
-        ];
-        if let Some(&rows) = rows.iter().find(|&&rows| rows != total) {
-            return Err(out_of_range(total.min(rows), total, rows));
-        }
         let mut calling = Calling {
             env: 0,
             panicked_at: &mut self.panicked_at,
@@ -214,19 +211,45 @@ impl<E: Env> VecEnv for Serial<E> {
         Ok(())
     }
 
+    fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
+        Ok(())
+    }
+
     fn panicked_at(&self) -> Option<usize> {
         self.panicked_at
     }
 }
 
-#[cold]
-fn out_of_range(env: usize, total: usize, rows: usize) -> VecEnvError {
-    VecEnvError {
-        env,
-        source: EnvError::Spec(format!(
-            "environment {env} was addressed, but there are {total} environments and rows for {rows}"
-        )),
+/// Whether there is a row of everything for each of `total` environments. Compared once, so that nothing is left to
+/// compare in a loop over them.
+#[inline(always)]
+pub(crate) fn check_rows(
+    total: usize,
+    actions: Rows<'_>,
+    obs: &RowsMut<'_>,
+    outcomes: &Outcomes<'_>,
+) -> Result<(), VecEnvError> {
+    let rows = [
+        actions.envs(),
+        obs.envs(),
+        outcomes.reward.len(),
+        outcomes.terminated.len(),
+        outcomes.truncated.len(),
+    ];
+    match rows.iter().find(|&&rows| rows != total) {
+        Some(&rows) => Err(out_of_range(total.min(rows), total, rows)),
+        None => Ok(()),
     }
+}
+
+#[cold]
+pub(crate) fn out_of_range(env: usize, total: usize, rows: usize) -> VecEnvError {
+    EnvError::OutOfRange {
+        env,
+        envs: total,
+        rows,
+    }
+    .of(env)
 }
 
 impl<V: VecEnv + ?Sized> VecEnv for Box<V> {
@@ -346,7 +369,7 @@ mod tests {
                 FailingEnv::new(LedgerEnv::new(env), at, Failure::Panic)
             };
             let envs = Serial::new((0..3).map(made).collect()).unwrap();
-            let mut envs = RewardSum::new(Box::new(envs)).unwrap();
+            let mut envs = Transformed::new(Box::new(envs), &RewardSum::new()).unwrap();
             let (actions, mut obs) = blocks(&envs, 3);
             let run = AssertUnwindSafe(|| {
                 envs.reset(&resets([0, 1, 2]), obs.rows_mut()).unwrap();

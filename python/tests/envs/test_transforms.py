@@ -209,7 +209,7 @@ def test_doubles_are_narrowed(echo: Any) -> None:
     torch.testing.assert_close(every["a"], plain["a"].float())
     some = rollout(TransformedEnv(make(), DoubleToFloat(in_keys=["b"])))
     assert (some["a"].dtype, some["b"].dtype) == (torch.float64, torch.float32)
-    with pytest.raises(ValueError, match='observation "c" of Echo cannot be narrowed'):
+    with pytest.raises(ValueError, match='"c" of Echo: expected float64 to be narrowed'):
         TransformedEnv(make(), DoubleToFloat(in_keys=["c"])).reset()
 
 
@@ -269,11 +269,11 @@ def test_a_flag_need_not_end_the_episode(pendulum: GymEnv) -> None:
         (lambda: RewardSum(out_keys=["a", "b"]), "expected one of out_keys, got"),
         (lambda: RewardSum(out_keys=[("a", 1)]), "out_keys has to be a name, got 1"),
         (lambda: RewardSum(reset_keys=["other"]), "reset_keys can only be"),
-        (lambda: StepCounter(step_count_key="observation"), 'Pendulum-v1 observes "observation" already'),
+        (lambda: StepCounter(step_count_key="observation"), 'frames of Pendulum-v1 have "observation" already'),
         (lambda: InitTracker("action"), 'frames of Pendulum-v1 have "action" already'),
         (lambda: RewardSum(out_keys=[("next", "sum")]), r'frames of Pendulum-v1 have \("next", "sum"\) already'),
-        (lambda: Compose(InitTracker("n"), StepCounter(step_count_key="n")), 'observes "n" already'),
-        (lambda: StepCounter(3, truncated_key="step_count"), 'observes "step_count" already'),
+        (lambda: Compose(InitTracker("n"), StepCounter(step_count_key="n")), 'have "n" already'),
+        (lambda: StepCounter(3, truncated_key="step_count"), 'have "step_count" already'),
     ],
 )
 def test_names_that_cannot_be_are_errors(make: Any, message: str) -> None:

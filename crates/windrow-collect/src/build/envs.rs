@@ -169,7 +169,7 @@ impl EnvOptions {
         let env = maker.build(self.num_envs)?;
         Ok(match self.max_frames_per_traj {
             None => env,
-            Some(frames) => Box::new(StepCounter::new(env)?.with_max_steps(frames)?),
+            Some(frames) => Box::new(env.transformed(StepCounter::new().with_max_steps(frames))?),
         })
     }
 }

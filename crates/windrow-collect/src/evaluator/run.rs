@@ -65,9 +65,8 @@ fn limited(env: Box<dyn VecEnv>, max_steps: Option<usize>) -> Result<Box<dyn Vec
     } else {
         "step_count"
     };
-    Ok(Box::new(
-        StepCounter::named(env, key)?.with_max_steps(steps)?,
-    ))
+    let counter = StepCounter::new().named(key).with_max_steps(steps);
+    Ok(Box::new(env.transformed(counter)?))
 }
 
 /// What is to come of an evaluation.

@@ -155,7 +155,9 @@ fn what_cannot_be_built_is_refused() {
     let env = || TimeLimit::new(CartPole::new(), 0);
     let error = refused(Evaluator::builder(env).policy(Choose(0)));
     assert!(
-        error.starts_with("failed to make the environments of worker 0: a time limit needs"),
+        error.starts_with(
+            "failed to make the environments of worker 0: max_episode_steps of CartPole-v1"
+        ),
         "{error}"
     );
     let ones = policy_fn([LeafSpec::new("action", DType::I8, [1])], |_, _| Ok(()));

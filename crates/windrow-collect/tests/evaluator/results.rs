@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use tensordict::{DType, TensorError};
 use windrow_collect::{Collector, Evaluator, EvaluatorBuilder};
 use windrow_env::testing::{CountingEnv, LedgerEnv};
-use windrow_env::{CartPole, RewardSum, Serial, StepCounter};
+use windrow_env::{CartPole, RewardSum, Serial, StepCounter, VecEnv};
 use windrow_policy::{ExplorationType, PolicyError, RandomPolicy, policy_fn};
 use windrow_slab::{Key, LeafSpec};
 
@@ -78,7 +78,7 @@ fn exactly_the_first_episodes_of_each_environment_count() {
 
 #[test]
 fn an_environment_that_counts_its_steps_is_limited_too() {
-    let counted = || StepCounter::new(Serial::from_fn(2, || CountingEnv::new(8, 0))?);
+    let counted = || Serial::from_fn(2, || CountingEnv::new(8, 0))?.transformed(StepCounter::new());
     let ones = policy_fn([LeafSpec::new("action", DType::I8, [1])], |_, mut out| {
         out.get_mut::<i8>(Key::new(0))?.fill(1);
         Ok(())
@@ -186,7 +186,10 @@ fn without_a_seed_each_evaluation_draws_one_and_has_episodes_of_its_own() {
 
 #[test]
 fn vectors_of_environments_keep_their_number_and_their_own_sums() {
-    let envs = || RewardSum::new(StepCounter::new(Serial::from_fn(3, LedgerEnv::from_seed)?)?);
+    let envs = || {
+        let counted = Serial::from_fn(3, LedgerEnv::from_seed)?.transformed(StepCounter::new())?;
+        counted.transformed(RewardSum::new())
+    };
     let evaluator = Evaluator::builder(envs)
         .policy(Choose(3))
         .num_trajectories(7)

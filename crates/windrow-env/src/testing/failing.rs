@@ -91,7 +91,7 @@ impl<E: Env> FailingEnv<E> {
             Failure::WrongDType => Ok(obs.write(Key::new(0), &[0i8])?),
             Failure::Unwritten => Ok(()),
             Failure::Nan if dtype.is_float() => for_dtype!(dtype, T => write_nan::<T>(obs)),
-            Failure::Nan => Err(EnvError::Spec(format!(
+            Failure::Nan => Err(EnvError::failed(format!(
                 "the first observation holds {dtype}, which has no NaN to fail with"
             ))),
         }

@@ -4,6 +4,7 @@ use tensordict::for_dtype;
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 
 use super::check::{CheckError, Report};
+use crate::SpecError;
 use crate::number::{Number, numbers, write_numbers};
 use crate::{EnvError, EnvSpec, NumpyRng, Outcome, Outcomes, Reset, Spec, VecEnv};
 
@@ -273,10 +274,13 @@ fn check_row(spec: &Spec, row: Row<'_>) -> Result<(), EnvError> {
         let Some(dtype) = leaf.dtype() else { continue };
         let values = numbers(row, i, dtype)?;
         if let Some(element) = values.iter().position(|value| !value.is_finite()) {
-            return Err(EnvError::Spec(format!(
-                "element {element} of {key} is {}, expected a finite number",
-                values[element]
-            )));
+            return Err(SpecError::Value {
+                leaf: key,
+                element,
+                value: values[element],
+                expected: "a finite number".to_owned(),
+            }
+            .into());
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 use windrow_slab::{Row, RowMut};
 
-use crate::{Env, EnvError, EnvSpec, Outcome};
+use crate::{Env, EnvError, EnvSpec, Outcome, SpecError};
 
 /// An environment that takes every action several times, or until the episode ends: rewards add up, and the last
 /// observation is seen.
@@ -16,13 +16,10 @@ impl<E: Env> FrameSkip<E> {
     /// `env`, which takes every action `steps` times.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when `steps` is 0.
+    /// [`SpecError::Argument`] when `steps` is 0.
     pub fn new(env: E, steps: usize) -> Result<Self, EnvError> {
         if steps == 0 {
-            return Err(EnvError::Spec(format!(
-                "an action is taken once at least, got frame_skip = 0 for {}",
-                env.spec().id
-            )));
+            return Err(SpecError::no_steps("frame_skip", env.spec()));
         }
         Ok(Self { env, steps })
     }
@@ -90,7 +87,7 @@ mod tests {
     fn an_action_is_taken_once_at_least() {
         let error = FrameSkip::new(CartPole::new(), 0).unwrap_err().to_string();
         assert!(
-            error.ends_with("got frame_skip = 0 for CartPole-v1"),
+            error.ends_with("frame_skip of CartPole-v1: expected 1 step or more, got 0"),
             "{error}"
         );
     }

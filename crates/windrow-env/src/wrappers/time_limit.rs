@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use windrow_slab::{Row, RowMut};
 
-use crate::{Env, EnvError, EnvSpec, Outcome};
+use crate::{Env, EnvError, EnvSpec, Outcome, SpecError};
 
 /// An environment whose episodes are truncated after a number of steps.
 ///
@@ -20,13 +20,10 @@ impl<E: Env> TimeLimit<E> {
     /// `env`, truncated after `max_episode_steps` steps.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when `max_episode_steps` is 0.
+    /// [`SpecError::Argument`] when `max_episode_steps` is 0.
     pub fn new(env: E, max_episode_steps: usize) -> Result<Self, EnvError> {
         if max_episode_steps == 0 {
-            return Err(EnvError::Spec(format!(
-                "a time limit needs at least one step, got max_episode_steps = 0 for {}",
-                env.spec().id
-            )));
+            return Err(SpecError::no_steps("max_episode_steps", env.spec()));
         }
         Ok(Self::of(env, max_episode_steps))
     }
@@ -107,7 +104,7 @@ mod tests {
         let error = TimeLimit::new(CartPole::new(), 0).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "a time limit needs at least one step, got max_episode_steps = 0 for CartPole-v1"
+            "max_episode_steps of CartPole-v1: expected 1 step or more, got 0"
         );
     }
 }

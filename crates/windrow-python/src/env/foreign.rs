@@ -233,7 +233,7 @@ impl VecEnv for ForeignEnvs {
             };
             let written = &columns[index];
             if written.elements() != leaf.elements() {
-                return Err(EnvError::Spec(format!(
+                return Err(EnvError::Foreign(format!(
                     "state {} of {}: expected {:?}, the policy writes {:?}",
                     leaf.key,
                     self.spec.id,

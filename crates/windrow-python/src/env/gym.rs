@@ -5,7 +5,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow::slab::{RowMut, Rows, RowsMut};
+use windrow::slab::{LeafSpec, RowMut, Rows, RowsMut};
 
 use super::info::{Entry, InfoReader};
 use super::read::Reader;
@@ -62,14 +62,14 @@ impl GymEnvs {
             let (mut spec, reader, writer) = spaces(env, one_hot).map_err(EnvError::failed)?;
             let info = InfoReader::new(py, entries, &mut spec)?;
             if frame_skip == 0 {
-                return Err(EnvError::Spec(format!(
+                return Err(EnvError::Foreign(format!(
                     "an action is taken once at least, got frame_skip = 0 for {}",
                     spec.id
                 )));
             }
             let (first, ..) = parts.get_or_insert((spec.clone(), reader, writer));
             first.join(&spec).map_err(|error| {
-                EnvError::Spec(format!("environment {}: {error}", stepped.len()))
+                EnvError::Foreign(format!("environment {}: {error}", stepped.len()))
             })?;
             stepped.push(World {
                 step: held.method(py, "step")?,
@@ -80,7 +80,7 @@ impl GymEnvs {
             });
         }
         let Some((spec, reader, writer)) = parts else {
-            return Err(EnvError::Spec(
+            return Err(EnvError::Foreign(
                 "a vector of environments needs at least one, got none".into(),
             ));
         };
@@ -140,7 +140,7 @@ impl GymEnvs {
         let values = match result.cast::<PyTuple>() {
             Ok(values) if values.len() == 2 => values,
             _ => {
-                return Err(EnvError::Spec(format!(
+                return Err(EnvError::Foreign(format!(
                     "reset of {}: expected (observation, info), got {}",
                     self.spec.id,
                     result.get_type()
@@ -197,7 +197,7 @@ fn number(reward: &Bound<'_, PyAny>, id: &str) -> Result<f64, EnvError> {
         Err(_) => reward.extract(),
     };
     one.map_err(|_: PyErr| {
-        EnvError::Spec(format!(
+        EnvError::Foreign(format!(
             "reward of {id}: expected a number, got {reward} ({})",
             reward.get_type()
         ))
@@ -227,14 +227,14 @@ pub(super) fn not_five(id: &str, result: &Bound<'_, PyAny>) -> EnvError {
         Ok(len) => format!("{} of {len}", result.get_type()),
         Err(_) => result.get_type().to_string(),
     };
-    EnvError::Spec(format!(
+    EnvError::Foreign(format!(
         "step of {id}: expected (observation, reward, terminated, truncated, info), got {got}"
     ))
 }
 
 #[cold]
 pub(super) fn no_row() -> EnvError {
-    EnvError::Spec("there is no such environment, or no row for it".into())
+    EnvError::Foreign("there is no such environment, or no row for it".into())
 }
 
 /// What `env` observes and accepts, and what reads and makes it.
@@ -270,6 +270,10 @@ impl VecEnv for GymEnvs {
 
     fn num_envs(&self) -> usize {
         self.worlds.len()
+    }
+
+    fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
+        Ok(())
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {

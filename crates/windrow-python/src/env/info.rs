@@ -69,7 +69,7 @@ impl InfoReader {
                 .iter()
                 .any(|(name, _)| entry.names.first() == Some(name));
             if taken || !add(&mut added, &entry.names, entry) {
-                return Err(EnvError::Spec(format!(
+                return Err(EnvError::Foreign(format!(
                     "the entry {:?} of info: {} has an observation of this name already",
                     entry.names, spec.id
                 )));
@@ -267,7 +267,7 @@ fn get<'py>(level: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> Option<Bo
 #[cold]
 fn with_way_out(error: EnvError) -> EnvError {
     match error {
-        EnvError::Spec(what) => EnvError::Spec(format!(
+        EnvError::Foreign(what) => EnvError::Foreign(format!(
             "{what}: give info_keys as a dictionary, with something that has the shape and dtype of each entry"
         )),
         other => other,

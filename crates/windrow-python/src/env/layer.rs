@@ -2,8 +2,8 @@
 
 use tensordict::NestedKey;
 use windrow::env::{
-    DoubleToFloat, EnvError, FiniteCheck, InitTracker, LimitFlag, ObservationNorm, Primer,
-    RewardSum, StepCounter, VecEnv,
+    AnyTransform, DoubleToFloat, EnvError, FiniteCheck, InitTracker, LimitFlag, ObservationNorm,
+    Primer, RewardSum, StepCounter, VecEnv,
 };
 
 /// One thing that is done to environments.
@@ -41,35 +41,31 @@ impl Layer {
     /// # Errors
     /// Whatever keeps it from being done.
     pub(super) fn around(&self, envs: Box<dyn VecEnv>) -> Result<Box<dyn VecEnv>, EnvError> {
-        Ok(match self {
-            Self::StepCounter { key, max_steps } => {
-                let counted = StepCounter::named(envs, key)?;
-                match max_steps {
-                    None => Box::new(counted),
-                    Some(steps) => Box::new(counted.with_max_steps(*steps)?),
-                }
+        let transform = match self.clone() {
+            Self::StepCounter { key, max_steps } => StepCounter {
+                step_count_key: key.into(),
+                max_steps,
             }
-            Self::LimitFlag { key, max_steps } => Box::new(LimitFlag::new(envs, key, *max_steps)?),
-            Self::RewardSum(key) => Box::new(RewardSum::named(envs, key)?),
-            Self::InitTracker(key) => Box::new(InitTracker::named(envs, key)?),
-            Self::DoubleToFloat(None) => Box::new(DoubleToFloat::new(envs)?),
-            Self::DoubleToFloat(Some(keys)) => Box::new(DoubleToFloat::of(envs, keys)?),
-            Self::FiniteCheck => Box::new(FiniteCheck::new(envs)?),
+            .into(),
+            Self::LimitFlag { key, max_steps } => LimitFlag::new(key, max_steps).into(),
+            Self::RewardSum(key) => RewardSum::new().named(key).into(),
+            Self::InitTracker(key) => InitTracker::new().named(key).into(),
+            Self::DoubleToFloat(in_keys) => DoubleToFloat { in_keys }.into(),
+            Self::FiniteCheck => AnyTransform::from(FiniteCheck {}),
             Self::ObservationNorm {
                 key,
                 loc,
                 scale,
                 name,
-            } => {
-                let normed = ObservationNorm::new(envs, key.clone(), loc, scale)?;
-                match name {
-                    None => Box::new(normed),
-                    Some(name) => Box::new(normed.named(name)?),
-                }
+            } => ObservationNorm {
+                in_key: key,
+                out_key: name,
+                loc,
+                scale,
             }
-            Self::Primer { key, shape, value } => {
-                Box::new(Primer::new(envs, key.clone(), shape.as_slice(), *value)?)
-            }
-        })
+            .into(),
+            Self::Primer { key, shape, value } => Primer::new(key, shape, value).into(),
+        };
+        transform.around(envs)
     }
 }

@@ -105,7 +105,7 @@ impl Reader {
 
     #[cold]
     fn misfit(&self, expected: &str, got: impl std::fmt::Display) -> EnvError {
-        EnvError::Spec(format!("{}: expected {expected}, got {got}", self.name()))
+        EnvError::Foreign(format!("{}: expected {expected}, got {got}", self.name()))
     }
 }
 
@@ -194,7 +194,7 @@ impl Leaf {
         };
         match convert() {
             Ok(Some(Ok(array))) => Ok(array),
-            Ok(Some(Err(lost))) => Err(EnvError::Spec(format!(
+            Ok(Some(Err(lost))) => Err(EnvError::Foreign(format!(
                 "{}: expected values that {} can hold, got {lost}",
                 self.name, self.dtype
             ))),
@@ -210,7 +210,7 @@ impl Leaf {
             (Ok(dtype), Ok(shape)) => format!("{dtype} {shape}"),
             _ => format!("{value} ({})", value.get_type()),
         };
-        EnvError::Spec(format!(
+        EnvError::Foreign(format!(
             "{}: expected {} {}, got {got}",
             self.name,
             self.dtype,
@@ -285,7 +285,7 @@ impl Choices {
             for ((index, &n), &start) in row.iter_mut().zip(&self.nvec).zip(&self.start) {
                 let shifted = index.wrapping_sub(start);
                 if !(0..n as i64).contains(&shifted) {
-                    return Err(EnvError::Spec(format!(
+                    return Err(EnvError::Foreign(format!(
                         "{name}: expected an integer from {start} to {}, got {index}",
                         start.saturating_add(n as i64 - 1)
                     )));

@@ -118,7 +118,7 @@ pub(super) fn prepare(recipe: &Arc<Recipe>, keeper: &Keeper) -> Result<Made, Env
                 ..made
             })
         }
-        Recipe::Call { .. } => Err(EnvError::Spec(
+        Recipe::Call { .. } => Err(EnvError::Foreign(
             "a function stands for what it returns".into(),
         )),
     }
@@ -141,7 +141,7 @@ fn several(members: &[Arc<Recipe>], keeper: &Keeper) -> Result<Made, EnvError> {
     let members = members.iter().map(|member| resolve(member, keeper));
     let members = members.collect::<Result<Vec<_>, _>>()?;
     let Some(first) = members.first() else {
-        return Err(EnvError::Spec(
+        return Err(EnvError::Foreign(
             "a vector of environments needs at least one, got none".into(),
         ));
     };
@@ -189,7 +189,9 @@ fn native(recipe: &Recipe, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError>
         frame_skip,
     } = recipe
     else {
-        return Err(EnvError::Spec("not an environment of windrow's own".into()));
+        return Err(EnvError::Foreign(
+            "not an environment of windrow's own".into(),
+        ));
     };
     let envs: Box<dyn VecEnv> = match frame_skip {
         1 => make_vec(id, num_envs)?,
@@ -202,7 +204,7 @@ fn native(recipe: &Recipe, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError>
         }
     };
     match *one_hot && envs.spec().action.choices().is_some() {
-        true => Ok(Box::new(OneHotActions::new(envs)?)),
+        true => Ok(Box::new(envs.transformed(OneHotActions::new())?)),
         false => Ok(envs),
     }
 }
@@ -269,7 +271,7 @@ impl Factory {
             _ => {
                 let mut members = Vec::new();
                 members.try_reserve_exact(num_envs).map_err(|error| {
-                    EnvError::Spec(format!("num_envs={num_envs} is too much: {error}"))
+                    EnvError::Foreign(format!("num_envs={num_envs} is too much: {error}"))
                 })?;
                 members.resize(num_envs, Arc::clone(&self.recipe));
                 several(&members, &self.keeper)

@@ -62,7 +62,7 @@ fn in_use(object: &Bound<'_, PyAny>, own: bool) -> EnvError {
     let name = object
         .repr()
         .map_or_else(|_| "an environment".to_owned(), |name| name.to_string());
-    EnvError::Spec(match own {
+    EnvError::Foreign(match own {
         true => format!(
             "{name} is one object and already in use, by another worker, collector, evaluator or wrapper: give each a function that makes an environment of its own"
         ),
@@ -85,7 +85,7 @@ pub(super) fn call<'py>(
     let _turn = Turn::take(py).map_err(EnvError::failed)?;
     // Nobody may wait any more since this thread began to wait for its turn.
     if keeper.is_abandoned() {
-        return Err(EnvError::Spec("nobody waits for environments".into()));
+        return Err(EnvError::Foreign("nobody waits for environments".into()));
     }
     let call = || {
         let kwargs = kwargs.map(|kwargs| kwargs.bind(py).cast::<PyDict>());

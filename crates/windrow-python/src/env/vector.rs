@@ -68,7 +68,7 @@ impl VectorEnvs {
         let made = Self::describe(held.object.bind(py), one_hot);
         let (mut spec, num_envs, reader, writer, mode, some) = made.map_err(EnvError::failed)?;
         if mode == "NextStep" && some == Partial::Never {
-            return Err(EnvError::Spec(format!(
+            return Err(EnvError::Foreign(format!(
                 "{} resets an environment in the step after its end, which would be a frame of no episode: expected a vector with autoreset_mode SAME_STEP or DISABLED, got NEXT_STEP. Its own arguments may choose another (autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP), or gymnasium.make_vec(..., vectorization_mode=\"sync\") makes a vector that can reset single environments",
                 spec.id
             )));
@@ -189,7 +189,7 @@ impl VectorEnvs {
             .ok()
             .and_then(|info| info.get_item(intern!(py, "final_obs")).ok().flatten());
         let Some(last) = last else {
-            return Err(EnvError::Spec(format!(
+            return Err(EnvError::Foreign(format!(
                 "step of {}: expected the observation that environment {env} ended with under \"final_obs\" in info, got {info}",
                 self.spec.id
             )));
@@ -217,7 +217,7 @@ impl VectorEnvs {
                     (value(0)?, value(1)?)
                 }
                 _ => {
-                    return Err(EnvError::Spec(format!(
+                    return Err(EnvError::Foreign(format!(
                         "reset of {}: expected (observation, info), got {}",
                         self.spec.id,
                         result.get_type()
@@ -263,7 +263,7 @@ impl VectorEnvs {
     ) -> Result<Bound<'py, PyAny>, EnvError> {
         let is_partial = asked.len() < self.num_envs;
         if is_partial && self.partial == Partial::Never {
-            return Err(EnvError::Spec(format!(
+            return Err(EnvError::Foreign(format!(
                 "{} cannot reset an environment without the others: its episodes can be ended by itself only",
                 self.spec.id
             )));
@@ -345,6 +345,10 @@ impl VecEnv for VectorEnvs {
 
     fn num_envs(&self) -> usize {
         self.num_envs
+    }
+
+    fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
+        Ok(())
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {

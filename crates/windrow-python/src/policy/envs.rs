@@ -75,7 +75,7 @@ impl EnvFactory for PolicyEnvs {
         let is_init = NestedKey::from("is_init");
         let observed = env.spec().observation_leaves();
         Ok(match observed.iter().any(|leaf| leaf.key == is_init) {
-            false if self.need_init()? => Box::new(InitTracker::new(env)?),
+            false if self.need_init()? => Box::new(env.transformed(InitTracker::new())?),
             _ => env,
         })
     }

@@ -1,13 +1,14 @@
+use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
-use windrow_slab::{Key, LeafSpec, Row, Rows, RowsMut, SlabError};
+use windrow_slab::{Key, Row, Rows, SlabError};
 
-use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use crate::{Attach, Effect, EnvError, Observations, Outcomes, Reset, Transform, VecEnvError};
 
-/// Environments that fail as soon as something they write is infinite or not a number.
+/// Fails as soon as something that the environments write is infinite or not a number.
 ///
 /// After a reset, the `float32` and `float64` observations of the environments that were reset have to be finite; after
-/// a step, those of all environments and their rewards. The spec stays as it is. Observations that other wrappers
-/// append are checked when this one is around them.
+/// a step, those of all environments and their rewards. The spec stays as it is. Observations that other
+/// transforms append are checked when this one is around them.
 ///
 /// The error is [`EnvError::NotFinite`], about the first environment concerned.
 ///
@@ -17,7 +18,7 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 /// use windrow_slab::RowBlock;
 ///
 /// let broken = || FailingEnv::new(CartPole::v1(), FailAt::Reset(2), Failure::Nan);
-/// let mut envs = FiniteCheck::new(Serial::from_fn(4, broken)?)?;
+/// let mut envs = Serial::from_fn(4, broken)?.transformed(FiniteCheck {})?;
 /// let mut obs = RowBlock::new(&envs.spec().observation_leaves(), 4)?;
 /// let reset = [Reset { env: 3, seed: None }];
 /// envs.reset(&reset, obs.rows_mut())?;
@@ -30,11 +31,9 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 /// assert!(matches!(error.source, EnvError::NotFinite(NotFinite::Observation { element: 0, .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone)]
-pub struct FiniteCheck<V> {
-    envs: V,
-    leaves: Vec<Leaf>,
-}
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FiniteCheck {}
 
 /// What a [`FiniteCheck`] found.
 ///
@@ -78,23 +77,18 @@ enum FloatKey {
     F64(Key<f64>),
 }
 
-impl<V: VecEnv> FiniteCheck<V> {
-    /// `envs`, checked.
-    ///
-    /// # Errors
-    /// [`EnvError::Spec`] when an observation holds floating point numbers of a type that cannot be checked.
-    pub fn new(envs: V) -> Result<Self, EnvError> {
+impl Transform for FiniteCheck {
+    type Effect = Checking;
+
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Checking, EnvError> {
         let mut leaves = Vec::new();
-        for (i, leaf) in envs.spec().observation_leaves().into_iter().enumerate() {
+        for (i, leaf) in envs.inner().observation_leaves().into_iter().enumerate() {
             let key = match leaf.dtype {
                 DType::F32 => FloatKey::F32(Key::new(i)),
                 DType::F64 => FloatKey::F64(Key::new(i)),
                 other if other.is_float() => {
-                    return Err(EnvError::Spec(format!(
-                        "observation {} of {} holds {other}, expected float32 or float64 to be checked",
-                        leaf.key,
-                        envs.spec().id
-                    )));
+                    let expected = "float32 or float64 to be checked";
+                    return Err(envs.inner().unfit(&leaf.key, expected, other.name()));
                 }
                 _ => continue,
             };
@@ -103,14 +97,17 @@ impl<V: VecEnv> FiniteCheck<V> {
                 key,
             });
         }
-        Ok(Self { envs, leaves })
+        Ok(Checking { leaves })
     }
+}
 
-    /// The environments without the check.
-    pub fn into_inner(self) -> V {
-        self.envs
-    }
+/// Looks at every real number that is written.
+#[derive(Debug)]
+pub struct Checking {
+    leaves: Vec<Leaf>,
+}
 
+impl Checking {
     /// Whether all environments' observations are finite.
     fn all_finite(&self, obs: Rows<'_>) -> Result<bool, SlabError> {
         for leaf in &self.leaves {
@@ -129,10 +126,8 @@ impl<V: VecEnv> FiniteCheck<V> {
     /// Checks one environment's observation.
     fn check(&self, env: usize, obs: Row<'_>) -> Result<(), VecEnvError> {
         for leaf in &self.leaves {
-            let found = leaf.key.find(obs).map_err(|error| VecEnvError {
-                env,
-                source: error.into(),
-            })?;
+            let found = leaf.key.find(obs);
+            let found = found.map_err(|error| EnvError::from(error).of(env))?;
             if let Some((element, value)) = found {
                 let leaf = leaf.name.clone();
                 return Err(NotFinite::Observation {
@@ -176,54 +171,26 @@ fn first(values: impl Iterator<Item = f64>) -> Option<(usize, f64)> {
 impl NotFinite {
     /// As the error of environment `env`.
     fn of(self, env: usize) -> VecEnvError {
-        VecEnvError {
-            env,
-            source: self.into(),
-        }
+        EnvError::from(self).of(env)
     }
 }
 
-impl<V: VecEnv> VecEnv for FiniteCheck<V> {
-    fn spec(&self) -> &EnvSpec {
-        self.envs.spec()
-    }
-
-    fn num_envs(&self) -> usize {
-        self.envs.num_envs()
-    }
-
-    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
-        self.envs.bind(columns)
-    }
-
-    fn panicked_at(&self) -> Option<usize> {
-        self.envs.panicked_at()
-    }
-
-    fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
-        self.envs.reset(resets, obs.reborrow())?;
+impl Effect for Checking {
+    fn reset(&mut self, resets: &[Reset], obs: Observations<'_>) -> Result<(), VecEnvError> {
         for &Reset { env, .. } in resets {
             // An environment that does not exist was reported by the inner ones.
-            if let Some(row) = obs.as_rows().env(env) {
+            if let Some(row) = obs.rows.as_rows().env(env) {
                 self.check(env, row)?;
             }
         }
         Ok(())
     }
 
-    fn step(
-        &mut self,
-        actions: Rows<'_>,
-        mut obs: RowsMut<'_>,
-        mut outcomes: Outcomes<'_>,
-    ) -> Result<(), VecEnvError> {
-        self.envs
-            .step(actions, obs.reborrow(), outcomes.reborrow())?;
-        let (obs, rewards) = (obs.as_rows(), &*outcomes.reward);
-        let observed = self.all_finite(obs).map_err(|error| VecEnvError {
-            env: 0,
-            source: error.into(),
-        })?;
+    #[inline]
+    fn step(&mut self, obs: Observations<'_>, outcomes: Outcomes<'_>) -> Result<(), VecEnvError> {
+        let (obs, rewards) = (obs.rows.as_rows(), &*outcomes.reward);
+        let observed = self.all_finite(obs);
+        let observed = observed.map_err(|error| EnvError::from(error).of(0))?;
         if observed && rewards.iter().all(|reward| reward.is_finite()) {
             return Ok(());
         }
@@ -237,8 +204,8 @@ mod tests {
 
     use super::*;
     use crate::testing::CountingEnv;
-    use crate::wrappers::vec_driver::VecDriver;
-    use crate::{Env, Outcome, Serial, Spec};
+    use crate::transforms::vec_driver::VecDriver;
+    use crate::{Env, EnvSpec, Outcome, Serial, Spec, VecEnv};
 
     /// Writes zeros in a reset and what it is told in a step.
     #[derive(Clone)]
@@ -288,8 +255,13 @@ mod tests {
         }
     }
 
-    fn driver(envs: Vec<Told>) -> VecDriver<FiniteCheck<Serial<Told>>> {
-        VecDriver::new(FiniteCheck::new(Serial::new(envs).unwrap()).unwrap())
+    fn driver(envs: Vec<Told>) -> VecDriver<impl VecEnv> {
+        VecDriver::new(
+            Serial::new(envs)
+                .unwrap()
+                .transformed(FiniteCheck {})
+                .unwrap(),
+        )
     }
 
     fn fine() -> Told {
@@ -373,7 +345,7 @@ mod tests {
     #[test]
     fn the_spec_stays_as_it_is() {
         let inner = || Serial::from_fn(2, || CountingEnv::new(9, 0)).unwrap();
-        let checked = FiniteCheck::new(inner()).unwrap();
+        let checked = inner().transformed(FiniteCheck {}).unwrap();
         assert_eq!(checked.spec(), inner().spec());
         assert_eq!(checked.num_envs(), 2);
         assert_eq!(checked.into_inner().spec(), inner().spec());
@@ -381,7 +353,8 @@ mod tests {
 
     #[test]
     fn rows_of_another_layout_are_an_error() {
-        let mut envs = FiniteCheck::new(Serial::from_fn(1, fine).unwrap()).unwrap();
+        let envs = Serial::from_fn(1, fine).unwrap();
+        let mut envs = envs.transformed(FiniteCheck {}).unwrap();
         let leaves = envs.spec().observation_leaves();
         let mut obs = RowBlock::new(&leaves[..2], 1).unwrap();
         let reset = [Reset { env: 0, seed: None }];

@@ -1,10 +1,11 @@
+use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 
 use super::appended::{Appended, Appendix};
-use super::step_counter::limit;
-use crate::{EnvError, Outcomes, VecEnv};
+use super::step_counter::steps;
+use crate::{Attach, EnvError, Outcomes, Transform, written};
 
-/// Environments that also observe whether their episode has lasted a number of steps, which does not end it.
+/// Observes whether each episode has lasted a number of steps, which does not end it.
 ///
 /// Appends an observation `bool [1]`: false after a reset, true from the last of these steps on. For an episode that also
 /// ends there, see [`StepCounter`](crate::StepCounter).
@@ -12,15 +13,46 @@ use crate::{EnvError, Outcomes, VecEnv};
 /// ```
 /// use windrow_env::{CartPole, LimitFlag, Serial, VecEnv};
 ///
-/// let envs = LimitFlag::new(Serial::from_fn(8, CartPole::v1)?, "late", 200)?;
+/// let envs = Serial::from_fn(8, CartPole::v1)?.transformed(LimitFlag::new("late", 200))?;
 /// assert_eq!(envs.spec().max_episode_steps, Some(500));
 /// envs.spec().observation_key::<bool>("late")?;
 /// # Ok::<(), windrow_env::EnvError>(())
 /// ```
-pub type LimitFlag<V> = Appended<V, Late>;
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitFlag {
+    /// Name of the flag.
+    #[serde(with = "written::key")]
+    pub key: NestedKey,
+    /// Steps after which it is raised; at least 1.
+    pub max_steps: usize,
+}
+
+impl LimitFlag {
+    /// A flag under the name `key` that is raised after `max_steps` steps.
+    #[must_use]
+    pub fn new(key: impl Into<NestedKey>, max_steps: usize) -> Self {
+        Self {
+            key: key.into(),
+            max_steps,
+        }
+    }
+}
+
+impl Transform for LimitFlag {
+    type Effect = Appended<Late>;
+
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+        let late = Late {
+            limit: steps(&envs.spec, self.max_steps)?,
+            counts: vec![0; envs.num_envs()],
+        };
+        Appended::new(envs, &self.key, late)
+    }
+}
 
 /// Whether an episode has lasted so many steps.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Late {
     limit: i64,
     counts: Vec<i64>,
@@ -43,32 +75,19 @@ impl Appendix for Late {
     }
 }
 
-impl<V: VecEnv> LimitFlag<V> {
-    /// `envs`, with a flag under the name `key` that is raised after `max_steps` steps.
-    ///
-    /// # Errors
-    /// [`EnvError::Spec`] when `max_steps` is 0, or something else has that name.
-    pub fn new(envs: V, key: impl Into<NestedKey>, max_steps: usize) -> Result<Self, EnvError> {
-        let late = Late {
-            limit: limit(envs.spec(), max_steps)?,
-            counts: vec![0; envs.num_envs()],
-        };
-        Self::append(envs, &key.into(), late)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::CountingEnv;
-    use crate::wrappers::vec_driver::VecDriver;
-    use crate::{Serial, StepCounter};
+    use crate::transforms::vec_driver::VecDriver;
+    use crate::{Serial, StepCounter, VecEnv};
 
     #[test]
     fn is_raised_at_the_limit_and_stays_until_a_reset() {
         let envs = Serial::from_fn(2, || CountingEnv::new(9, 0)).unwrap();
-        let counted = StepCounter::new(envs).unwrap();
-        let mut envs = VecDriver::new(LimitFlag::new(counted, ("steps", "late"), 2).unwrap());
+        let counted = envs.transformed(StepCounter::new()).unwrap();
+        let flagged = counted.transformed(LimitFlag::new(("steps", "late"), 2));
+        let mut envs = VecDriver::new(flagged.unwrap());
         let late = |envs: &VecDriver<_>| envs.seen_at::<bool>(2);
         envs.reset(&[0, 1]).unwrap();
         assert_eq!(late(&envs), [false; 2]);
@@ -87,7 +106,10 @@ mod tests {
     #[test]
     fn no_step_at_all_is_an_error() {
         let envs = Serial::from_fn(1, CountingEnv::default).unwrap();
-        let error = LimitFlag::new(envs, "late", 0).unwrap_err().to_string();
-        assert!(error.contains("got max_steps = 0"), "{error}");
+        let flagged = envs.transformed(LimitFlag::new("late", 0));
+        assert_eq!(
+            flagged.unwrap_err().to_string(),
+            "max_steps of Counting: expected 1 step or more, got 0"
+        );
     }
 }

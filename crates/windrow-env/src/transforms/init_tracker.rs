@@ -1,9 +1,10 @@
+use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 
 use super::appended::{Appended, Appendix};
-use crate::{EnvError, Outcomes, VecEnv};
+use crate::{Attach, EnvError, Outcomes, Transform, written};
 
-/// Environments that also observe whether their episode has just begun.
+/// Observes whether each episode has just begun.
 ///
 /// Appends the observation `is_init`, `bool [1]`: true after a reset, false after a step. A recurrent policy clears its
 /// memory where it is true. A bare observation becomes the named one it is delivered as,
@@ -13,17 +14,54 @@ use crate::{EnvError, Outcomes, VecEnv};
 /// use windrow_env::{CartPole, InitTracker, Reset, Serial, VecEnv};
 /// use windrow_slab::RowBlock;
 ///
-/// let mut envs = InitTracker::new(Serial::from_fn(2, CartPole::v1)?)?;
+/// let mut envs = Serial::from_fn(2, CartPole::v1)?.transformed(InitTracker::new())?;
 /// let is_init = envs.spec().observation_key::<bool>("is_init")?;
 /// let mut obs = RowBlock::new(&envs.spec().observation_leaves(), 2)?;
 /// envs.reset(&[Reset { env: 1, seed: None }], obs.rows_mut())?;
 /// assert_eq!(obs.rows().get(is_init)?, [false, true]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub type InitTracker<V> = Appended<V, Beginning>;
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InitTracker {
+    /// Name of the mark.
+    #[serde(with = "written::key")]
+    pub init_key: NestedKey,
+}
+
+impl Default for InitTracker {
+    fn default() -> Self {
+        Self {
+            init_key: "is_init".into(),
+        }
+    }
+}
+
+impl InitTracker {
+    /// Marks first observations.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The mark is observed as `key`.
+    #[must_use]
+    pub fn named(mut self, key: impl Into<NestedKey>) -> Self {
+        self.init_key = key.into();
+        self
+    }
+}
+
+impl Transform for InitTracker {
+    type Effect = Appended<Beginning>;
+
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+        Appended::new(envs, &self.init_key, Beginning)
+    }
+}
 
 /// Whether an episode has just begun.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Beginning;
 
 impl Appendix for Beginning {
@@ -36,35 +74,17 @@ impl Appendix for Beginning {
     }
 }
 
-impl<V: VecEnv> InitTracker<V> {
-    /// `envs`, their first observations marked.
-    ///
-    /// # Errors
-    /// As [`named`](Self::named).
-    pub fn new(envs: V) -> Result<Self, EnvError> {
-        Self::named(envs, "is_init")
-    }
-
-    /// As [`new`](Self::new), with the mark under the name `key`.
-    ///
-    /// # Errors
-    /// [`EnvError::Spec`] when something else has that name.
-    pub fn named(envs: V, key: impl Into<NestedKey>) -> Result<Self, EnvError> {
-        Self::append(envs, &key.into(), Beginning)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::CountingEnv;
-    use crate::wrappers::vec_driver::VecDriver;
-    use crate::{CartPole, Serial};
+    use crate::transforms::vec_driver::VecDriver;
+    use crate::{CartPole, Serial, VecEnv};
 
     #[test]
     fn marks_what_follows_a_reset_and_nothing_else() {
         let envs = Serial::from_fn(3, || CountingEnv::new(9, 0)).unwrap();
-        let mut envs = VecDriver::new(InitTracker::new(envs).unwrap());
+        let mut envs = VecDriver::new(envs.transformed(InitTracker::new()).unwrap());
         let flags = |envs: &VecDriver<_>| envs.seen::<bool>("is_init");
         envs.reset(&[0, 1, 2]).unwrap();
         assert_eq!(flags(&envs), [true; 3]);
@@ -82,7 +102,7 @@ mod tests {
     #[test]
     fn errors_of_the_inner_environments_come_through() {
         let envs = Serial::from_fn(2, CartPole::v1).unwrap();
-        let mut envs = VecDriver::new(InitTracker::new(envs).unwrap());
+        let mut envs = VecDriver::new(envs.transformed(InitTracker::new()).unwrap());
         envs.reset(&[0]).unwrap();
         assert_eq!(
             envs.step(0i64).unwrap_err().to_string(),
@@ -93,10 +113,13 @@ mod tests {
 
     #[test]
     fn a_second_mark_is_refused() {
-        let once = InitTracker::new(Serial::from_fn(1, CartPole::v1).unwrap()).unwrap();
+        let envs = Serial::from_fn(1, CartPole::v1).unwrap();
+        let once = envs.transformed(InitTracker::new()).unwrap();
         assert_eq!(
-            InitTracker::new(once).unwrap_err().to_string(),
-            "CartPole-v1 observes \"is_init\" already: an observation appended to it needs another name"
+            once.transformed(InitTracker::new())
+                .unwrap_err()
+                .to_string(),
+            "frames of CartPole-v1 have \"is_init\" already: a new observation needs another name"
         );
     }
 }

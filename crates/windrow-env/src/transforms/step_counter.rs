@@ -1,9 +1,10 @@
+use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 
 use super::appended::{Appended, Appendix};
-use crate::{EnvError, EnvSpec, Outcomes, VecEnv};
+use crate::{Attach, EnvError, EnvSpec, Outcomes, SpecError, Transform, written};
 
-/// Environments that also observe how many steps their episode has lasted, and may be truncated by it.
+/// Observes how many steps each episode has lasted, and may truncate it by that.
 ///
 /// Appends the observation `step_count`, `int64 [1]`: 0 at a reset, one more at each step. A bare observation becomes
 /// the named one it is delivered as, `{"observation": …, "step_count": …}`.
@@ -12,16 +13,69 @@ use crate::{EnvError, EnvSpec, Outcomes, VecEnv};
 /// use windrow_env::{CartPole, Serial, StepCounter, VecEnv};
 ///
 /// let envs = Serial::from_fn(8, CartPole::new)?;
-/// let counted = StepCounter::new(envs)?.with_max_steps(200)?;
+/// let counted = envs.transformed(StepCounter::new().with_max_steps(200))?;
 /// assert_eq!(counted.spec().max_episode_steps, Some(200));
 /// let names = counted.spec().observation_leaves().into_iter().map(|leaf| leaf.key.last().to_owned());
 /// assert_eq!(names.collect::<Vec<_>>(), ["observation", "step_count"]);
 /// # Ok::<(), windrow_env::EnvError>(())
 /// ```
-pub type StepCounter<V> = Appended<V, Steps>;
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StepCounter {
+    /// Name of the count.
+    #[serde(with = "written::key")]
+    pub step_count_key: NestedKey,
+    /// Steps after which an episode is truncated, if it lasts so long; at least 1.
+    pub max_steps: Option<usize>,
+}
+
+impl Default for StepCounter {
+    fn default() -> Self {
+        Self {
+            step_count_key: "step_count".into(),
+            max_steps: None,
+        }
+    }
+}
+
+impl StepCounter {
+    /// Counts steps, without a limit.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The count is observed as `key`.
+    #[must_use]
+    pub fn named(mut self, key: impl Into<NestedKey>) -> Self {
+        self.step_count_key = key.into();
+        self
+    }
+
+    /// Truncates an episode after `max_steps` steps, in addition to what truncates it already.
+    #[must_use]
+    pub fn with_max_steps(mut self, max_steps: usize) -> Self {
+        self.max_steps = Some(max_steps);
+        self
+    }
+}
+
+impl Transform for StepCounter {
+    type Effect = Appended<Steps>;
+
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+        let mut limit = i64::MAX;
+        if let Some(max_steps) = self.max_steps {
+            limit = steps(&envs.spec, max_steps)?;
+            let least = &mut envs.spec.max_episode_steps;
+            *least = Some(least.unwrap_or(max_steps).min(max_steps));
+        }
+        Appended::new(envs, &self.step_count_key, Steps { limit })
+    }
+}
 
 /// How many steps an episode has lasted.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Steps {
     limit: i64,
 }
@@ -39,45 +93,13 @@ impl Appendix for Steps {
     }
 }
 
-impl<V: VecEnv> StepCounter<V> {
-    /// `envs`, counted but not limited.
-    ///
-    /// # Errors
-    /// As [`named`](Self::named).
-    pub fn new(envs: V) -> Result<Self, EnvError> {
-        Self::named(envs, "step_count")
-    }
-
-    /// As [`new`](Self::new), with the count under the name `key`.
-    ///
-    /// # Errors
-    /// [`EnvError::Spec`] when something else has that name.
-    pub fn named(envs: V, key: impl Into<NestedKey>) -> Result<Self, EnvError> {
-        Self::append(envs, &key.into(), Steps { limit: i64::MAX })
-    }
-
-    /// Truncates an episode after `max_steps` steps, besides what truncates it already.
-    ///
-    /// # Errors
-    /// [`EnvError::Spec`] when `max_steps` is 0.
-    pub fn with_max_steps(mut self, max_steps: usize) -> Result<Self, EnvError> {
-        self.own.limit = limit(&self.spec, max_steps)?;
-        let limit = &mut self.spec.max_episode_steps;
-        *limit = Some(limit.unwrap_or(max_steps).min(max_steps));
-        Ok(self)
-    }
-}
-
-/// `max_steps` as a count of steps.
+/// `max_steps` as a count of steps of the environments of `spec`.
 ///
 /// # Errors
-/// [`EnvError::Spec`] when it is 0.
-pub(super) fn limit(spec: &EnvSpec, max_steps: usize) -> Result<i64, EnvError> {
+/// [`SpecError::Argument`] when it is 0.
+pub(super) fn steps(spec: &EnvSpec, max_steps: usize) -> Result<i64, EnvError> {
     if max_steps == 0 {
-        return Err(EnvError::Spec(format!(
-            "a step counter needs at least one step, got max_steps = 0 for {}",
-            spec.id
-        )));
+        return Err(SpecError::no_steps("max_steps", spec));
     }
     Ok(i64::try_from(max_steps).unwrap_or(i64::MAX))
 }
@@ -88,13 +110,13 @@ mod tests {
 
     use super::*;
     use crate::testing::CountingEnv;
-    use crate::wrappers::vec_driver::VecDriver;
-    use crate::{CartPole, Serial};
+    use crate::transforms::vec_driver::VecDriver;
+    use crate::{CartPole, Serial, VecEnv};
 
-    fn counting(max_steps: usize) -> VecDriver<StepCounter<Serial<CountingEnv>>> {
+    fn counting(max_steps: usize) -> VecDriver<impl VecEnv> {
         let envs = Serial::from_fn(2, || CountingEnv::new(3, 0)).unwrap();
-        let counter = StepCounter::new(envs).unwrap();
-        VecDriver::new(counter.with_max_steps(max_steps).unwrap())
+        let counter = StepCounter::new().with_max_steps(max_steps);
+        VecDriver::new(envs.transformed(counter).unwrap())
     }
 
     /// The counts and the flags after a step with ones.
@@ -129,7 +151,7 @@ mod tests {
     #[test]
     fn appends_to_a_composite() {
         let inner = Serial::from_fn(1, CartPole::v1).unwrap();
-        let once = StepCounter::new(inner).unwrap();
+        let once = inner.transformed(StepCounter::new()).unwrap();
         assert_eq!(once.spec().max_episode_steps, Some(500));
         let leaves = once.spec().observation_leaves();
         assert_eq!(
@@ -137,17 +159,20 @@ mod tests {
             (DType::I64, &[1][..])
         );
         assert_eq!(
-            StepCounter::new(once).unwrap_err().to_string(),
-            "CartPole-v1 observes \"step_count\" already: an observation appended to it needs another name"
+            once.transformed(StepCounter::new())
+                .unwrap_err()
+                .to_string(),
+            "frames of CartPole-v1 have \"step_count\" already: a new observation needs another name"
         );
     }
 
     #[test]
     fn no_step_at_all_is_an_error() {
-        let envs = StepCounter::new(Serial::from_fn(1, CartPole::new).unwrap()).unwrap();
+        let envs = Serial::from_fn(1, CartPole::new).unwrap();
+        let none = StepCounter::new().with_max_steps(0);
         assert_eq!(
-            envs.with_max_steps(0).unwrap_err().to_string(),
-            "a step counter needs at least one step, got max_steps = 0 for CartPole-v1"
+            envs.transformed(none).unwrap_err().to_string(),
+            "max_steps of CartPole-v1: expected 1 step or more, got 0"
         );
     }
 }

@@ -1,10 +1,13 @@
+use serde::{Deserialize, Serialize};
 use tensordict::{DType, for_dtype};
-use windrow_slab::{Key, RowBlock, Rows, RowsMut};
+use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::number::Number;
-use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, VecEnv, VecEnvError};
+use crate::{
+    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
+};
 
-/// Environments with discrete actions that are given as vectors instead of indices: the largest element is the choice.
+/// Takes discrete actions as vectors instead of indices: the largest element is the choice.
 ///
 /// The vectors are `int64`, one at the choice and zero elsewhere, as one-hot policies write them; or `float32` scores,
 /// as networks do. The first of equally large elements is chosen. Several choices lie side by side.
@@ -12,90 +15,96 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, VecEnv, VecEnvError};
 /// ```
 /// use windrow_env::{CartPole, OneHotActions, Serial, Spec, VecEnv};
 ///
-/// let envs = OneHotActions::new(Serial::from_fn(8, CartPole::v1)?)?;
+/// let envs = Serial::from_fn(8, CartPole::v1)?.transformed(OneHotActions::new())?;
 /// assert_eq!(envs.spec().action, Spec::one_hot(2));
 /// # Ok::<(), windrow_env::EnvError>(())
 /// ```
-#[derive(Debug)]
-pub struct OneHotActions<V> {
-    envs: V,
-    spec: EnvSpec,
-    nvec: Box<[usize]>,
-    dtype: DType,
-    indices: RowBlock,
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OneHotActions {
+    /// Whether the vectors are `float32` scores, compared as they are.
+    pub scores: bool,
 }
 
-impl<V: VecEnv> OneHotActions<V> {
-    /// `envs`, whose actions are one-hot vectors of `int64`.
-    ///
-    /// # Errors
-    /// [`EnvError::Spec`] when their action is not a single leaf of indices.
-    pub fn new(envs: V) -> Result<Self, EnvError> {
-        Self::build(envs, |nvec| Spec::OneHot { nvec })
+impl OneHotActions {
+    /// Vectors of `int64`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
     }
 
-    /// `envs`, whose actions are vectors of `float32` scores, compared as they are.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn of_scores(envs: V) -> Result<Self, EnvError> {
-        Self::build(envs, |nvec| {
-            Spec::unbounded(DType::F32, [nvec.iter().sum()])
-        })
+    /// Vectors of `float32` scores, compared as they are.
+    #[must_use]
+    pub fn of_scores() -> Self {
+        Self { scores: true }
     }
+}
 
-    fn build(envs: V, encode: impl FnOnce(Vec<usize>) -> Spec) -> Result<Self, EnvError> {
-        let mut spec = envs.spec().clone();
-        let nvec = match &spec.action {
+impl Transform for OneHotActions {
+    type Effect = Decoding;
+
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Decoding, EnvError> {
+        let nvec = match &envs.spec.action {
             action @ (Spec::Discrete { .. } | Spec::MultiDiscrete { .. }) => action.choices(),
             _ => None,
         };
         let Some(nvec) = nvec.map(<[usize]>::to_vec) else {
-            return Err(EnvError::Spec(format!(
-                "one-hot actions stand for indices: expected a discrete action of {}, got {:?}",
-                spec.id, spec.action
-            )));
+            let expected = "a discrete action, which has a one-hot form";
+            let got = format!("{:?}", envs.spec.action);
+            return Err(envs.spec.unfit(&"action".into(), expected, got));
         };
-        let indices = RowBlock::new(&spec.action_leaves(), envs.num_envs())?;
-        spec.action = encode(nvec.clone());
-        Ok(Self {
-            dtype: spec.action.dtype().unwrap_or(DType::I64),
+        envs.replace_actions();
+        envs.spec.action = match self.scores {
+            true => Spec::unbounded(DType::F32, [nvec.iter().sum()]),
+            false => Spec::OneHot { nvec: nvec.clone() },
+        };
+        Ok(Decoding {
+            dtype: envs.spec.action.dtype().unwrap_or(DType::I64),
             nvec: nvec.into(),
-            envs,
-            spec,
-            indices,
         })
-    }
-
-    /// The environments that take indices.
-    pub fn into_inner(self) -> V {
-        self.envs
     }
 }
 
-/// Writes the index of the largest element of each vector to `to`: the outer error is one of the rows, the inner one of
-/// an environment.
-fn decode<T: Number>(
-    nvec: &[usize],
-    actions: Rows<'_>,
-    to: &mut [i64],
-) -> Result<Result<(), VecEnvError>, EnvError> {
+/// Turns vectors into indices.
+#[derive(Debug)]
+pub struct Decoding {
+    nvec: Box<[usize]>,
+    dtype: DType,
+}
+
+impl Effect for Decoding {
+    fn act(&mut self, actions: Rows<'_>, mut inner: RowsMut<'_>) -> Result<(), VecEnvError> {
+        let indices = inner.get_mut(Key::<i64>::new(0));
+        let indices = indices.map_err(|error| EnvError::from(error).of(0))?;
+        for_dtype!(self.dtype, T => decode::<T>(&self.nvec, actions, indices))
+    }
+
+    fn reset(&mut self, _: &[Reset], _: Observations<'_>) -> Result<(), VecEnvError> {
+        Ok(())
+    }
+
+    #[inline]
+    fn step(&mut self, _: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
+        Ok(())
+    }
+}
+
+/// Writes the index of the largest element of each vector to `to`.
+fn decode<T: Number>(nvec: &[usize], actions: Rows<'_>, to: &mut [i64]) -> Result<(), VecEnvError> {
     let width = nvec.iter().sum::<usize>().max(1);
-    let rows = actions
-        .get(Key::<T>::new(0))?
+    let vectors = actions.get(Key::<T>::new(0));
+    let vectors = vectors.map_err(|error| EnvError::from(error).of(0))?;
+    let rows = vectors
         .chunks_exact(width)
         .zip(to.chunks_exact_mut(nvec.len().max(1)));
     for (env, (mut vector, indices)) in rows.enumerate() {
         for (&n, index) in nvec.iter().zip(indices) {
             let (choices, others) = vector.split_at(n);
-            match largest(choices) {
-                Ok(choice) => *index = choice,
-                Err(source) => return Ok(Err(VecEnvError { env, source })),
-            }
+            *index = largest(choices).map_err(|error| error.of(env))?;
             vector = others;
         }
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 fn largest<T: Number>(choices: &[T]) -> Result<i64, EnvError> {
@@ -115,48 +124,11 @@ fn largest<T: Number>(choices: &[T]) -> Result<i64, EnvError> {
     Ok(best.0 as i64)
 }
 
-impl<V: VecEnv> VecEnv for OneHotActions<V> {
-    fn spec(&self) -> &EnvSpec {
-        &self.spec
-    }
-
-    fn num_envs(&self) -> usize {
-        self.envs.num_envs()
-    }
-
-    fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
-        self.envs.reset(resets, obs)
-    }
-
-    fn step(
-        &mut self,
-        actions: Rows<'_>,
-        obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
-    ) -> Result<(), VecEnvError> {
-        let broken = |error: EnvError| VecEnvError {
-            env: 0,
-            source: error,
-        };
-        let mut rows = self.indices.rows_mut();
-        let indices = rows
-            .get_mut(Key::<i64>::new(0))
-            .map_err(|error| broken(error.into()))?;
-        let decoded = for_dtype!(self.dtype, T => decode::<T>(&self.nvec, actions, indices));
-        decoded.map_err(broken)??;
-        self.envs.step(self.indices.rows(), obs, outcomes)
-    }
-
-    fn panicked_at(&self) -> Option<usize> {
-        self.envs.panicked_at()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CartPole, Env, Outcome, Pendulum, Serial};
-    use windrow_slab::{Row, RowMut};
+    use crate::{CartPole, Env, EnvSpec, Outcome, Pendulum, Serial, VecEnv};
+    use windrow_slab::{Row, RowBlock, RowMut};
 
     /// Observes the indices it was given.
     #[derive(Clone)]
@@ -185,7 +157,7 @@ mod tests {
 
     /// The indices that two environments are given for `vectors`.
     fn indices<T: Number>(
-        mut envs: OneHotActions<Serial<Echo>>,
+        mut envs: impl VecEnv,
         vectors: [T; 10],
     ) -> Result<Vec<i64>, VecEnvError> {
         let mut actions = RowBlock::new(&envs.spec().action_leaves(), 2).unwrap();
@@ -203,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_one_is_the_choice() {
-        let envs = OneHotActions::new(echoes()).unwrap();
+        let envs = echoes().transformed(OneHotActions::new()).unwrap();
         assert_eq!(envs.spec().action, Spec::OneHot { nvec: vec![2, 3] });
         let got = indices(envs, [0i64, 1, 0, 0, 1, 1, 0, 0, 1, 0]);
         assert_eq!(got.unwrap(), [1, 2, 0, 1]);
@@ -211,7 +183,7 @@ mod tests {
 
     #[test]
     fn scores_are_compared_before_anything_is_rounded() {
-        let envs = OneHotActions::of_scores(echoes()).unwrap();
+        let envs = echoes().transformed(OneHotActions::of_scores()).unwrap();
         assert_eq!(envs.spec().action_leaves()[0].dtype, DType::F32);
         let scores = [0.2f32, 0.3, -0.9, -0.1, -0.5, 0.4, 0.4, 0.0, 0.0, f32::MIN];
         assert_eq!(indices(envs, scores).unwrap(), [1, 1, 0, 0]);
@@ -219,7 +191,7 @@ mod tests {
 
     #[test]
     fn scores_that_are_no_numbers_are_an_error() {
-        let envs = OneHotActions::of_scores(echoes()).unwrap();
+        let envs = echoes().transformed(OneHotActions::of_scores()).unwrap();
         let mut scores = [0f32; 10];
         scores[8] = f32::NAN;
         assert_eq!(
@@ -231,14 +203,13 @@ mod tests {
     #[test]
     fn only_indices_have_a_one_hot_form() {
         let envs = Serial::from_fn(1, Pendulum::v1).unwrap();
-        let error = OneHotActions::new(envs).unwrap_err().to_string();
-        assert!(
-            error.starts_with(
-                "one-hot actions stand for indices: expected a discrete action of Pendulum-v1"
-            ),
-            "{error}"
-        );
-        let envs = OneHotActions::new(Serial::from_fn(1, CartPole::v1).unwrap()).unwrap();
-        assert!(OneHotActions::new(envs).is_err());
+        let error = envs.transformed(OneHotActions::new()).unwrap_err();
+        let error = error.to_string();
+        let expected =
+            "\"action\" of Pendulum-v1: expected a discrete action, which has a one-hot form, got ";
+        assert!(error.starts_with(expected), "{error}");
+        let envs = Serial::from_fn(1, CartPole::v1).unwrap();
+        let envs = envs.transformed(OneHotActions::new()).unwrap();
+        assert!(envs.transformed(OneHotActions::new()).is_err());
     }
 }

@@ -1,29 +1,28 @@
-//! What wrappers around vectors of environments owe each other.
+//! What all transforms have in common.
 
 use tensordict::DType;
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use super::vec_driver::VecDriver;
 use super::{
-    DoubleToFloat, FiniteCheck, InitTracker, ObservationNorm, OneHotActions, RewardSum, StepCounter,
+    AnyTransform, DoubleToFloat, FiniteCheck, InitTracker, LimitFlag, ObservationNorm,
+    OneHotActions, Primer, RewardSum, StepCounter,
 };
 use crate::testing::{FailAt, FailingEnv, Failure, LedgerEnv, check_vec_env};
 use crate::{
-    CartPole, EnvError, EnvSpec, Joined, Outcomes, Reset, Serial, TimeLimit, VecEnv, VecEnvError,
+    CartPole, EnvError, EnvSpec, Joined, Outcomes, Reset, Serial, SpecError, TimeLimit, VecEnv,
+    VecEnvError,
 };
 
-type Wrap = fn(Box<dyn VecEnv>) -> Result<Box<dyn VecEnv>, EnvError>;
-
-/// The wrappers with the names that they append.
-const WRAPS: [(Wrap, &str); 4] = [
-    (
-        |envs| Ok(Box::new(StepCounter::new(envs)?.with_max_steps(4)?)),
-        "step_count",
-    ),
-    (|envs| Ok(Box::new(RewardSum::new(envs)?)), "episode_reward"),
-    (|envs| Ok(Box::new(InitTracker::new(envs)?)), "is_init"),
-    (|envs| Ok(Box::new(FiniteCheck::new(envs)?)), ""),
-];
+/// Transforms with the names that they append.
+fn transforms() -> [(AnyTransform, &'static str); 4] {
+    [
+        (StepCounter::new().with_max_steps(4).into(), "step_count"),
+        (RewardSum::new().into(), "episode_reward"),
+        (InitTracker::new().into(), "is_init"),
+        (FiniteCheck {}.into(), ""),
+    ]
+}
 
 /// All orders of the four.
 fn orders() -> Vec<[usize; 4]> {
@@ -35,8 +34,9 @@ fn orders() -> Vec<[usize; 4]> {
 }
 
 fn stacked(envs: Box<dyn VecEnv>, order: [usize; 4]) -> Box<dyn VecEnv> {
-    let wraps = order.iter().map(|&i| WRAPS[i].0);
-    wraps.fold(envs, |envs, wrap| wrap(envs).unwrap())
+    let all = transforms();
+    let chosen = order.iter().map(|&i| &all[i].0);
+    chosen.fold(envs, |envs, transform| transform.around(envs).unwrap())
 }
 
 fn cart_poles() -> Box<dyn VecEnv> {
@@ -50,7 +50,7 @@ fn every_order_observes_the_same() {
         let mut envs = VecDriver::new(stacked(cart_poles(), order));
         let leaves = envs.envs.spec().observation_leaves();
         let names: Vec<_> = leaves.iter().map(|leaf| leaf.key.last()).collect();
-        let appended = order.map(|i| WRAPS[i].1);
+        let appended = order.map(|i| transforms()[i].1);
         let appended = appended.into_iter().filter(|name| !name.is_empty());
         let expected: Vec<_> = std::iter::once("observation").chain(appended).collect();
         assert_eq!(names, expected);
@@ -107,22 +107,33 @@ fn every_order_finds_what_is_not_finite() {
 #[test]
 fn no_name_is_appended_twice_however_far_apart() {
     for order in orders() {
-        for &(wrap, name) in WRAPS.iter().filter(|(_, name)| !name.is_empty()) {
-            let Err(error) = wrap(stacked(cart_poles(), order)) else {
+        let named = transforms()
+            .into_iter()
+            .filter(|(_, name)| !name.is_empty());
+        for (transform, name) in named {
+            let Err(error) = transform.around(stacked(cart_poles(), order)) else {
                 panic!("{name} was appended twice");
             };
-            assert!(matches!(error, EnvError::Spec(_)));
-            assert!(error.to_string().contains(name), "{error}");
+            let EnvError::Spec(error) = error else {
+                panic!("not about a name: {error}");
+            };
+            let taken = SpecError::NameTaken {
+                env: "CartPole-v1".to_owned(),
+                key: name.into(),
+            };
+            assert_eq!(*error, taken);
         }
     }
 }
 
 #[test]
 fn each_of_a_kind_has_a_name_of_its_own() {
-    let short = StepCounter::named(cart_poles(), "short").and_then(|envs| envs.with_max_steps(2));
-    let both = StepCounter::new(short.unwrap()).unwrap();
-    let sums = RewardSum::named(both, ("stats", "sum")).unwrap();
-    let mut envs = VecDriver::new(InitTracker::named(sums, "begun").unwrap());
+    let short = StepCounter::new().named("short").with_max_steps(2);
+    let both = cart_poles().transformed(short).unwrap();
+    let both = both.transformed(StepCounter::new()).unwrap();
+    let sums = both.transformed(RewardSum::new().named(("stats", "sum")));
+    let begun = sums.unwrap().transformed(InitTracker::new().named("begun"));
+    let mut envs = VecDriver::new(begun.unwrap());
     envs.reset(&[0, 1]).unwrap();
     envs.step(0i64).unwrap();
     envs.step(0i64).unwrap();
@@ -135,13 +146,13 @@ fn each_of_a_kind_has_a_name_of_its_own() {
 }
 
 #[test]
-fn layers_come_off_again() {
+fn transforms_come_off_again() {
     let plain = CartPole::v1();
-    let counted = StepCounter::new(Serial::from_fn(2, || plain.clone()).unwrap()).unwrap();
-    let all = RewardSum::new(counted)
-        .and_then(InitTracker::new)
-        .and_then(FiniteCheck::new)
-        .unwrap();
+    let envs = Serial::from_fn(2, || plain.clone()).unwrap();
+    let counted = envs.transformed(StepCounter::new()).unwrap();
+    let summed = counted.transformed(RewardSum::new()).unwrap();
+    let tracked = summed.transformed(InitTracker::new()).unwrap();
+    let all = tracked.transformed(FiniteCheck {}).unwrap();
     let inner = all.into_inner().into_inner().into_inner().into_inner();
     assert_eq!(inner.spec(), Serial::new(vec![plain]).unwrap().spec());
 }
@@ -160,7 +171,7 @@ impl VecEnv for Told {
 
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
         let names: Vec<_> = columns.iter().map(|leaf| leaf.key.to_string()).collect();
-        Err(EnvError::Spec(names.join(" ")))
+        Err(EnvError::failed(names.join(" ")))
     }
 
     fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
@@ -181,34 +192,45 @@ impl VecEnv for Told {
     }
 }
 
-#[test]
-fn where_an_environment_panicked_is_told_through_all_wrappers() {
-    let told = || Told(Serial::new(vec![CartPole::v1()]).unwrap());
-    let wrapped: [Box<dyn VecEnv>; 4] = [
-        stacked(Box::new(told()), [0, 1, 2, 3]),
-        Box::new(DoubleToFloat::new(told()).unwrap()),
-        Box::new(ObservationNorm::new(told(), "observation", &[0.0], &[1.0]).unwrap()),
-        Box::new(OneHotActions::new(told()).unwrap()),
+/// One of each transform that fits a cart pole, around an environment that says what it was told.
+fn each_around_told() -> Vec<(&'static str, Box<dyn VecEnv>)> {
+    let transforms = [
+        DoubleToFloat::new().into(),
+        FiniteCheck {}.into(),
+        InitTracker::new().into(),
+        LimitFlag::new("late", 9).into(),
+        ObservationNorm::new("observation", &[0.0], &[1.0]).into(),
+        OneHotActions::new().into(),
+        Primer::new("hidden", [2], 0.0).into(),
+        RewardSum::new().into(),
+        StepCounter::new().into(),
     ];
-    for envs in wrapped {
-        assert_eq!(envs.panicked_at(), Some(0));
+    let around = |transform: AnyTransform| {
+        let told = Told(Serial::new(vec![CartPole::v1()]).unwrap());
+        let envs = transform.around(Box::new(told)).unwrap();
+        (transform.name(), envs)
+    };
+    transforms.into_iter().map(around).collect()
+}
+
+#[test]
+fn the_environment_that_panicked_is_known_outside_of_every_transform() {
+    for (name, envs) in each_around_told() {
+        assert_eq!(envs.panicked_at(), Some(0), "{name}");
     }
-    let joined = Joined::new(vec![cart_poles(), Box::new(told())]).unwrap();
+    let told = Told(Serial::new(vec![CartPole::v1()]).unwrap());
+    let joined = Joined::new(vec![cart_poles(), Box::new(told)]).unwrap();
     assert_eq!(joined.panicked_at(), Some(2));
 }
 
 #[test]
-fn what_the_policy_writes_reaches_the_innermost() {
-    let told = || Told(Serial::new(vec![CartPole::v1()]).unwrap());
+fn columns_of_the_policy_reach_the_innermost_environments() {
     let columns = ["action", "goal"].map(|name| LeafSpec::new(name, DType::F32, []));
-    let wrapped: [Box<dyn VecEnv>; 4] = [
-        stacked(Box::new(told()), [0, 1, 2, 3]),
-        Box::new(DoubleToFloat::new(told()).unwrap()),
-        Box::new(ObservationNorm::new(told(), "observation", &[0.0], &[1.0]).unwrap()),
-        Box::new(Joined::new(vec![Box::new(told())]).unwrap()),
-    ];
-    for mut envs in wrapped {
+    let told = Told(Serial::new(vec![CartPole::v1()]).unwrap());
+    let joined: Box<dyn VecEnv> = Box::new(Joined::new(vec![Box::new(told)]).unwrap());
+    let all = each_around_told().into_iter().chain([("Joined", joined)]);
+    for (name, mut envs) in all {
         let error = envs.bind(&columns).unwrap_err().to_string();
-        assert!(error.contains(r#""action" "goal""#), "{error}");
+        assert!(error.contains(r#""action" "goal""#), "{name}: {error}");
     }
 }

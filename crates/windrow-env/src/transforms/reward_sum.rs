@@ -1,9 +1,10 @@
+use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 
 use super::appended::{Appended, Appendix};
-use crate::{EnvError, Outcomes, VecEnv};
+use crate::{Attach, EnvError, Outcomes, Transform, written};
 
-/// Environments that also observe what their episode has earned.
+/// Observes what each episode has earned.
 ///
 /// Appends the observation `episode_reward`, `float32 [1]`: 0 after a reset, then the sum of the rewards up to and
 /// including this step's, added up in `float32` in the order of the steps. After the last step of an episode it is
@@ -14,7 +15,7 @@ use crate::{EnvError, Outcomes, VecEnv};
 /// use windrow_env::{CartPole, Outcomes, Reset, RewardSum, Serial, VecEnv};
 /// use windrow_slab::RowBlock;
 ///
-/// let mut envs = RewardSum::new(Serial::from_fn(1, CartPole::v1)?)?;
+/// let mut envs = Serial::from_fn(1, CartPole::v1)?.transformed(RewardSum::new())?;
 /// let sum = envs.spec().observation_key::<f32>("episode_reward")?;
 /// let mut obs = RowBlock::new(&envs.spec().observation_leaves(), 1)?;
 /// let actions = RowBlock::new(&envs.spec().action_leaves(), 1)?;
@@ -28,10 +29,47 @@ use crate::{EnvError, Outcomes, VecEnv};
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub type RewardSum<V> = Appended<V, Earned>;
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RewardSum {
+    /// Name of the sum.
+    #[serde(with = "written::key")]
+    pub out_key: NestedKey,
+}
+
+impl Default for RewardSum {
+    fn default() -> Self {
+        Self {
+            out_key: "episode_reward".into(),
+        }
+    }
+}
+
+impl RewardSum {
+    /// Sums rewards.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The sum is observed as `key`.
+    #[must_use]
+    pub fn named(mut self, key: impl Into<NestedKey>) -> Self {
+        self.out_key = key.into();
+        self
+    }
+}
+
+impl Transform for RewardSum {
+    type Effect = Appended<Earned>;
+
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
+        Appended::new(envs, &self.out_key, Earned)
+    }
+}
 
 /// What an episode has earned.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Earned;
 
 impl Appendix for Earned {
@@ -46,30 +84,12 @@ impl Appendix for Earned {
     }
 }
 
-impl<V: VecEnv> RewardSum<V> {
-    /// `envs`, their rewards added up.
-    ///
-    /// # Errors
-    /// As [`named`](Self::named).
-    pub fn new(envs: V) -> Result<Self, EnvError> {
-        Self::named(envs, "episode_reward")
-    }
-
-    /// As [`new`](Self::new), with the sum under the name `key`.
-    ///
-    /// # Errors
-    /// [`EnvError::Spec`] when something else has that name.
-    pub fn named(envs: V, key: impl Into<NestedKey>) -> Result<Self, EnvError> {
-        Self::append(envs, &key.into(), Earned)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::LedgerEnv;
-    use crate::wrappers::vec_driver::VecDriver;
-    use crate::{CartPole, Serial};
+    use crate::transforms::vec_driver::VecDriver;
+    use crate::{CartPole, Serial, VecEnv};
 
     /// Environments 0 and 1 have the index of their first long episode, so that they do not end meanwhile.
     fn ledgers() -> Serial<LedgerEnv> {
@@ -80,7 +100,7 @@ mod tests {
 
     #[test]
     fn sums_up_each_environments_episode_by_itself() {
-        let mut envs = VecDriver::new(RewardSum::new(ledgers()).unwrap());
+        let mut envs = VecDriver::new(ledgers().transformed(RewardSum::new()).unwrap());
         let sums = |envs: &VecDriver<_>| envs.seen::<f32>("episode_reward");
         envs.reset(&[0, 1]).unwrap();
         assert_eq!(sums(&envs), [0.0, 0.0]);
@@ -102,8 +122,8 @@ mod tests {
 
     #[test]
     fn a_step_that_fails_earns_nothing() {
-        let envs = RewardSum::new(Serial::from_fn(2, CartPole::v1).unwrap()).unwrap();
-        let mut envs = VecDriver::new(envs);
+        let envs = Serial::from_fn(2, CartPole::v1).unwrap();
+        let mut envs = VecDriver::new(envs.transformed(RewardSum::new()).unwrap());
         envs.reset(&[0, 1]).unwrap();
         envs.step(1i64).unwrap();
         assert_eq!(envs.step(7i64).unwrap_err().env, 0);
@@ -113,10 +133,11 @@ mod tests {
 
     #[test]
     fn a_second_sum_is_refused() {
-        let once = RewardSum::new(Serial::from_fn(1, CartPole::v1).unwrap()).unwrap();
+        let envs = Serial::from_fn(1, CartPole::v1).unwrap();
+        let once = envs.transformed(RewardSum::new()).unwrap();
         assert_eq!(
-            RewardSum::new(once).unwrap_err().to_string(),
-            "CartPole-v1 observes \"episode_reward\" already: an observation appended to it needs another name"
+            once.transformed(RewardSum::new()).unwrap_err().to_string(),
+            "frames of CartPole-v1 have \"episode_reward\" already: a new observation needs another name"
         );
     }
 }

@@ -5,17 +5,17 @@ use windrow_slab::{Key, RowBlock};
 
 use crate::{Outcomes, Reset, VecEnv, VecEnvError};
 
-pub(super) struct VecDriver<V> {
-    pub(super) envs: V,
+pub(crate) struct VecDriver<V> {
+    pub(crate) envs: V,
     obs: RowBlock,
     actions: RowBlock,
-    pub(super) reward: Vec<f32>,
-    pub(super) terminated: Vec<bool>,
-    pub(super) truncated: Vec<bool>,
+    pub(crate) reward: Vec<f32>,
+    pub(crate) terminated: Vec<bool>,
+    pub(crate) truncated: Vec<bool>,
 }
 
 impl<V: VecEnv> VecDriver<V> {
-    pub(super) fn new(envs: V) -> Self {
+    pub(crate) fn new(envs: V) -> Self {
         let total = envs.num_envs();
         Self {
             obs: RowBlock::new(&envs.spec().observation_leaves(), total).unwrap(),
@@ -28,12 +28,12 @@ impl<V: VecEnv> VecDriver<V> {
     }
 
     /// Resets the environments named; the first of them with `seed`, the others with those that follow.
-    pub(super) fn reset_seeded(&mut self, envs: &[usize], seed: u64) -> Result<(), VecEnvError> {
+    pub(crate) fn reset_seeded(&mut self, envs: &[usize], seed: u64) -> Result<(), VecEnvError> {
         let seeds = (seed..).map(Some);
         self.reset_with(envs, seeds)
     }
 
-    pub(super) fn reset(&mut self, envs: &[usize]) -> Result<(), VecEnvError> {
+    pub(crate) fn reset(&mut self, envs: &[usize]) -> Result<(), VecEnvError> {
         self.reset_with(envs, std::iter::repeat(None))
     }
 
@@ -48,7 +48,7 @@ impl<V: VecEnv> VecDriver<V> {
     }
 
     /// Steps all environments with the same action of one element.
-    pub(super) fn step<T: Element>(&mut self, action: T) -> Result<(), VecEnvError> {
+    pub(crate) fn step<T: Element>(&mut self, action: T) -> Result<(), VecEnvError> {
         let mut rows = self.actions.rows_mut();
         rows.get_mut(Key::<T>::new(0)).unwrap().fill(action);
         let outcomes = Outcomes {
@@ -61,12 +61,12 @@ impl<V: VecEnv> VecDriver<V> {
     }
 
     /// What all environments observe in leaf `leaf`.
-    pub(super) fn seen_at<T: Element>(&self, leaf: usize) -> Vec<T> {
+    pub(crate) fn seen_at<T: Element>(&self, leaf: usize) -> Vec<T> {
         self.obs.rows().get(Key::<T>::new(leaf)).unwrap().to_vec()
     }
 
     /// What all environments observe as `name`.
-    pub(super) fn seen<T: Element>(&self, name: &str) -> Vec<T> {
+    pub(crate) fn seen<T: Element>(&self, name: &str) -> Vec<T> {
         let key = self.envs.spec().observation_key::<T>(name).unwrap();
         self.obs.rows().get(key).unwrap().to_vec()
     }

@@ -1,0 +1,142 @@
+//! Observations of a spec: found by name, added, changed.
+
+use tensordict::{Element, NestedKey};
+use windrow_slab::{Key, LeafSpec};
+
+use super::{EnvSpec, Spec};
+use crate::{EnvError, SpecError};
+
+/// Names that frames have beside those of observations and actions.
+const TAKEN: [&str; 6] = [
+    "done",
+    "terminated",
+    "truncated",
+    "reward",
+    "next",
+    "collector",
+];
+
+impl EnvSpec {
+    /// The observation leaf called `name`, as `T`.
+    ///
+    /// # Errors
+    /// [`SpecError::NoObservation`], or [`SpecError::Leaf`] when it holds another element type.
+    pub fn observation_key<T: Element>(
+        &self,
+        name: impl Into<NestedKey>,
+    ) -> Result<Key<T>, EnvError> {
+        let (i, leaf) = self.find_observation(&name.into())?;
+        if leaf.dtype != T::DTYPE {
+            return Err(self.unfit(&leaf.key, T::DTYPE.name(), leaf.dtype.name()));
+        }
+        Ok(Key::new(i))
+    }
+
+    /// Place and description of the observation leaf called `key`.
+    ///
+    /// # Errors
+    /// [`SpecError::NoObservation`].
+    pub fn find_observation(&self, key: &NestedKey) -> Result<(usize, LeafSpec), EnvError> {
+        let leaves = self.observation_leaves();
+        match leaves.iter().position(|leaf| leaf.key == *key) {
+            Some(i) => Ok((i, leaves[i].clone())),
+            None => Err(SpecError::NoObservation {
+                env: self.id.clone(),
+                key: key.clone(),
+                known: leaves.into_iter().map(|leaf| leaf.key).collect(),
+            }
+            .into()),
+        }
+    }
+
+    /// Adds the observation `leaf` behind all others, and returns its place among them. A bare observation becomes the
+    /// named one it is delivered as.
+    ///
+    /// # Errors
+    /// [`SpecError::NameTaken`] when something else in a frame is called `key`, or observations beside which it stands have
+    /// others behind them.
+    pub fn append_observation(&mut self, key: &NestedKey, leaf: Spec) -> Result<usize, EnvError> {
+        let taken = || SpecError::NameTaken {
+            env: self.id.clone(),
+            key: key.clone(),
+        };
+        let actions = self.action.leaves("action");
+        let is_action = actions
+            .iter()
+            .any(|(action, _)| action.first() == key.first());
+        if TAKEN.contains(&key.first()) || is_action {
+            return Err(taken().into());
+        }
+        let index = self.observation_leaves().len();
+        let mut entries = match self.observation.clone() {
+            Spec::Composite(entries) => entries,
+            bare => vec![("observation".to_owned(), bare)],
+        };
+        if !push_last(&mut entries, key.components(), leaf) {
+            return Err(taken().into());
+        }
+        self.observation = Spec::Composite(entries);
+        Ok(index)
+    }
+
+    /// The error for an observation or action that has to be `expected`.
+    pub(crate) fn unfit(
+        &self,
+        leaf: &NestedKey,
+        expected: impl Into<String>,
+        got: impl Into<String>,
+    ) -> EnvError {
+        let error = SpecError::Leaf {
+            env: self.id.clone(),
+            leaf: leaf.clone(),
+            expected: expected.into(),
+            got: got.into(),
+        };
+        error.into()
+    }
+}
+
+impl Spec {
+    /// The `index`-th leaf, depth first; `None` when there are not so many.
+    #[must_use]
+    pub fn leaf_mut(&mut self, index: usize) -> Option<&mut Spec> {
+        find(self, &mut { index })
+    }
+}
+
+/// The leaf before which `before` others come, depth first.
+fn find<'a>(spec: &'a mut Spec, before: &mut usize) -> Option<&'a mut Spec> {
+    match spec {
+        Spec::Composite(entries) => {
+            let mut entries = entries.iter_mut();
+            entries.find_map(|(_, entry)| find(entry, before))
+        }
+        leaf if *before == 0 => Some(leaf),
+        _ => {
+            *before -= 1;
+            None
+        }
+    }
+}
+
+/// Adds `leaf` behind all others; whether its name was free and leaves that place to it.
+fn push_last<N: AsRef<str>>(entries: &mut Vec<(String, Spec)>, names: &[N], leaf: Spec) -> bool {
+    let [name, below @ ..] = names else {
+        return false;
+    };
+    let name = name.as_ref();
+    match entries.iter().position(|(entry, _)| entry == name) {
+        None => {
+            let nested = below.iter().rev().fold(leaf, |inner, name| {
+                Spec::composite([(name.as_ref(), inner)])
+            });
+            entries.push((name.to_owned(), nested));
+            true
+        }
+        Some(at) if at + 1 == entries.len() => match &mut entries[at].1 {
+            Spec::Composite(inner) => push_last(inner, below, leaf),
+            _ => false,
+        },
+        Some(_) => false,
+    }
+}

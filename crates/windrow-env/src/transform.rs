@@ -1,0 +1,182 @@
+//! What a transform is: a value that describes it, and its effect on given environments.
+
+use std::fmt::Debug;
+
+use tensordict::NestedKey;
+use windrow_slab::{LeafSpec, Rows, RowsMut};
+
+use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, VecEnvError};
+
+/// A change of what environments observe, accept or earn, described by its arguments alone.
+///
+/// A transform is a value: it can be copied, compared and written down, and belongs to no environments.
+/// [`Transformed`](crate::Transformed) puts it around environments; then [`attach`](Self::attach) checks the arguments
+/// against their spec, once, and returns the [`Effect`] that every step runs through.
+///
+/// ```
+/// use windrow_env::{
+///     Attach, CartPole, Effect, EnvError, Observations, Outcomes, Reset, Serial, Transform, VecEnv, VecEnvError,
+/// };
+///
+/// /// Rewards of the opposite sign.
+/// #[derive(Debug, Clone, Copy)]
+/// struct Costs;
+///
+/// impl Transform for Costs {
+///     type Effect = Self;
+///
+///     fn attach(&self, _: &mut Attach<'_>) -> Result<Self, EnvError> {
+///         Ok(Costs)
+///     }
+/// }
+///
+/// impl Effect for Costs {
+///     fn reset(&mut self, _: &[Reset], _: Observations<'_>) -> Result<(), VecEnvError> {
+///         Ok(())
+///     }
+///
+///     fn step(&mut self, _: Observations<'_>, outcomes: Outcomes<'_>) -> Result<(), VecEnvError> {
+///         outcomes.reward.iter_mut().for_each(|reward| *reward = -*reward);
+///         Ok(())
+///     }
+/// }
+///
+/// let envs = Serial::from_fn(2, CartPole::v1)?.transformed(Costs)?;
+/// assert_eq!(envs.num_envs(), 2);
+/// # Ok::<(), EnvError>(())
+/// ```
+///
+/// # State
+///
+/// What changes from step to step, such as counts, lives in the effect, one for each vector of environments. What
+/// workers share or a run saves, such as running statistics, belongs to the description: a field that holds a shared
+/// handle, from which each effect takes a clone.
+pub trait Transform: Debug {
+    /// What it does to environments that it is attached to.
+    type Effect: Effect;
+
+    /// Changes the spec of `envs` to what is seen from outside, and makes the effect. Everything that can be checked or
+    /// looked up is, here: names, element types, lengths.
+    ///
+    /// # Errors
+    /// An argument that does not fit the environments.
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError>;
+}
+
+/// What an attached transform does at every step of its environments. It neither allocates nor looks anything up.
+pub trait Effect: Debug + Send {
+    /// Writes the actions that the environments take for `actions`, those that the policy chose. Only called after
+    /// [`Attach::replace_actions`]; what a policy writes besides actions is passed on without it.
+    ///
+    /// # Errors
+    /// [`EnvError::Action`] for the first action that stands for none of the environment's.
+    fn act(&mut self, _actions: Rows<'_>, _inner: RowsMut<'_>) -> Result<(), VecEnvError> {
+        Err(EnvError::Unfilled { rows: "actions" }.of(0))
+    }
+
+    /// Changes the first observations of the environments that were just reset; rows of others stay as they are.
+    ///
+    /// # Errors
+    /// The first environment whose observation cannot be transformed, and why.
+    fn reset(&mut self, resets: &[Reset], obs: Observations<'_>) -> Result<(), VecEnvError>;
+
+    /// Changes what a step of all environments led to.
+    ///
+    /// # Errors
+    /// As [`reset`](Self::reset).
+    fn step(&mut self, obs: Observations<'_>, outcomes: Outcomes<'_>) -> Result<(), VecEnvError>;
+}
+
+/// Observations for an [`Effect`] to change.
+#[derive(Debug)]
+pub struct Observations<'a> {
+    inner: Option<Rows<'a>>,
+    /// Rows as seen from outside. The environments have written theirs into the first of the leaves, unless they have
+    /// rows of their own.
+    pub rows: RowsMut<'a>,
+}
+
+impl<'a> Observations<'a> {
+    pub(crate) fn new(inner: Option<Rows<'a>>, rows: RowsMut<'a>) -> Self {
+        Self { inner, rows }
+    }
+
+    /// What the environments wrote into rows of their own, and the rows that are seen from outside.
+    ///
+    /// # Errors
+    /// [`EnvError::Unfilled`] where the transform did not ask for such rows by [`Attach::replace_observations`].
+    #[inline(always)]
+    pub fn apart(self) -> Result<(Rows<'a>, RowsMut<'a>), VecEnvError> {
+        match self.inner {
+            Some(inner) => Ok((inner, self.rows)),
+            None => Err(EnvError::Unfilled {
+                rows: "observations",
+            }
+            .of(0)),
+        }
+    }
+}
+
+/// Environments that a transform is being put around.
+#[derive(Debug)]
+pub struct Attach<'a> {
+    inner: &'a EnvSpec,
+    num_envs: usize,
+    /// The spec as seen from outside: at first that of the environments, for the transform to change.
+    pub spec: EnvSpec,
+    pub(crate) own_observations: bool,
+    pub(crate) own_actions: bool,
+}
+
+impl<'a> Attach<'a> {
+    pub(crate) fn new(inner: &'a EnvSpec, num_envs: usize) -> Self {
+        Self {
+            inner,
+            num_envs,
+            spec: inner.clone(),
+            own_observations: false,
+            own_actions: false,
+        }
+    }
+
+    /// What the environments observe and accept.
+    #[must_use]
+    pub fn inner(&self) -> &'a EnvSpec {
+        self.inner
+    }
+
+    /// Number of environments.
+    #[must_use]
+    pub fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    /// Adds the observation `leaf` behind all others, and returns its place among them. A bare observation becomes the
+    /// named one it is delivered as.
+    ///
+    /// # Errors
+    /// [`SpecError::NameTaken`](crate::SpecError::NameTaken).
+    pub fn append(&mut self, key: &NestedKey, leaf: Spec) -> Result<usize, EnvError> {
+        self.spec.append_observation(key, leaf)
+    }
+
+    /// Place and description of the environments' observation `key`.
+    ///
+    /// # Errors
+    /// [`SpecError::NoObservation`](crate::SpecError::NoObservation).
+    pub fn observation(&self, key: &NestedKey) -> Result<(usize, LeafSpec), EnvError> {
+        self.inner.find_observation(key)
+    }
+
+    /// Gives the environments rows of their own for observations, so that the effect can write others of any layout from
+    /// them: for element types, sizes or an order that change. Without it the environments write into the first leaves of
+    /// the rows seen from outside, which costs no copy.
+    pub fn replace_observations(&mut self) {
+        self.own_observations = true;
+    }
+
+    /// Gives the environments rows of their own for actions, which [`Effect::act`] writes.
+    pub fn replace_actions(&mut self) {
+        self.own_actions = true;
+    }
+}

@@ -1,0 +1,215 @@
+use windrow_slab::{Key, LeafSpec, RowBlock, Rows, RowsMut};
+
+use crate::transform::{Attach, Effect, Observations, Transform};
+use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use tensordict::for_dtype;
+
+/// Environments with a [`Transform`] around them.
+///
+/// It forwards to the environments whatever the transform leaves alone. Several transforms are several of these around
+/// each other; only those that replace observations or actions copy rows.
+///
+/// ```
+/// use windrow_env::{CartPole, RewardSum, Serial, StepCounter, VecEnv};
+///
+/// let envs = Serial::from_fn(8, CartPole::v1)?
+///     .transformed(StepCounter::new().with_max_steps(200))?
+///     .transformed(RewardSum::new())?;
+/// assert_eq!(envs.spec().max_episode_steps, Some(200));
+/// # Ok::<(), windrow_env::EnvError>(())
+/// ```
+pub struct Transformed<V, T: Transform> {
+    envs: V,
+    spec: EnvSpec,
+    effect: T::Effect,
+    /// Where the environments write, if not where observations are seen from outside.
+    observations: Option<RowBlock>,
+    actions: Option<Actions>,
+}
+
+/// Actions as the environments take them.
+#[derive(Debug)]
+struct Actions {
+    rows: RowBlock,
+    /// What the policy writes besides actions, behind those of the environments, and how many leaves further back it lies
+    /// in the policy's rows.
+    extras: Vec<LeafSpec>,
+    first: usize,
+    first_outside: usize,
+}
+
+impl<V: VecEnv, T: Transform> Transformed<V, T> {
+    /// `envs` with `transform` around them.
+    ///
+    /// # Errors
+    /// What keeps the transform from fitting them; [`EnvError::Row`] when there is no memory for rows of their own.
+    pub fn new(envs: V, transform: &T) -> Result<Self, EnvError> {
+        let num_envs = envs.num_envs();
+        let mut attach = Attach::new(envs.spec(), num_envs);
+        let effect = transform.attach(&mut attach)?;
+        let (own_observations, own_actions) = (attach.own_observations, attach.own_actions);
+        let spec = attach.spec;
+        if !own_observations {
+            check_places(envs.spec(), &spec)?;
+        }
+        let observations = match own_observations {
+            true => Some(RowBlock::new(&envs.spec().observation_leaves(), num_envs)?),
+            false => None,
+        };
+        let actions = match own_actions {
+            true => Some(Actions::new(envs.spec(), &spec, num_envs)?),
+            false => None,
+        };
+        Ok(Self {
+            envs,
+            spec,
+            effect,
+            observations,
+            actions,
+        })
+    }
+
+    /// The environments without the transform.
+    pub fn into_inner(self) -> V {
+        self.envs
+    }
+}
+
+/// Whether the environments of `inner` can write into the first of the leaves that `outside` has.
+fn check_places(inner: &EnvSpec, outside: &EnvSpec) -> Result<(), EnvError> {
+    let (written, seen) = (inner.observation_leaves(), outside.observation_leaves());
+    for (i, leaf) in written.iter().enumerate() {
+        let place = seen.get(i);
+        let fits =
+            |place: &&LeafSpec| (place.dtype, place.elements()) == (leaf.dtype, leaf.elements());
+        if place.filter(fits).is_none() {
+            let (elements, dtype) = (leaf.elements(), leaf.dtype);
+            let expected = format!("{elements} elements of {dtype} in place {i}");
+            let got = place.map_or_else(
+                || "no such place".to_owned(),
+                |place| format!("{} of {}", place.elements(), place.dtype),
+            );
+            return Err(outside.unfit(&leaf.key, expected, got));
+        }
+    }
+    Ok(())
+}
+
+impl Actions {
+    fn new(inner: &EnvSpec, outside: &EnvSpec, num_envs: usize) -> Result<Self, EnvError> {
+        let leaves = inner.action_leaves();
+        Ok(Self {
+            rows: RowBlock::new(&leaves, num_envs)?,
+            extras: Vec::new(),
+            first: leaves.len(),
+            first_outside: outside.action_leaves().len(),
+        })
+    }
+
+    /// Passes on what a policy that writes `columns` writes besides actions; what the environments are told to expect.
+    fn bind(
+        &mut self,
+        inner: &EnvSpec,
+        columns: &[LeafSpec],
+        num_envs: usize,
+    ) -> Result<Vec<LeafSpec>, EnvError> {
+        self.extras = columns
+            .get(self.first_outside..)
+            .unwrap_or_default()
+            .to_vec();
+        let mut told = inner.action_leaves();
+        told.extend_from_slice(&self.extras);
+        self.rows = RowBlock::new(&told, num_envs)?;
+        Ok(told)
+    }
+
+    fn copy_extras(&mut self, from: Rows<'_>) -> Result<(), EnvError> {
+        let mut to = self.rows.rows_mut();
+        for (i, extra) in self.extras.iter().enumerate() {
+            let (theirs, ours) = (self.first_outside + i, self.first + i);
+            for_dtype!(extra.dtype, E => {
+                let from = from.get(Key::<E>::new(theirs))?;
+                to.get_mut(Key::<E>::new(ours))?.copy_from_slice(from);
+            });
+        }
+        Ok(())
+    }
+}
+
+impl<V: VecEnv, T: Transform> VecEnv for Transformed<V, T> {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn num_envs(&self) -> usize {
+        self.envs.num_envs()
+    }
+
+    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
+        match &mut self.actions {
+            None => self.envs.bind(columns),
+            Some(actions) => {
+                let told = actions.bind(self.envs.spec(), columns, self.envs.num_envs())?;
+                self.envs.bind(&told)
+            }
+        }
+    }
+
+    fn panicked_at(&self) -> Option<usize> {
+        self.envs.panicked_at()
+    }
+
+    fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        let inner = match &mut self.observations {
+            None => {
+                self.envs.reset(resets, obs.reborrow())?;
+                None
+            }
+            Some(own) => {
+                self.envs.reset(resets, own.rows_mut())?;
+                Some(own.rows())
+            }
+        };
+        self.effect.reset(resets, Observations::new(inner, obs))
+    }
+
+    #[inline]
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        mut obs: RowsMut<'_>,
+        mut outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        let actions = match &mut self.actions {
+            None => actions,
+            Some(own) => {
+                own.copy_extras(actions).map_err(|error| error.of(0))?;
+                self.effect.act(actions, own.rows.rows_mut())?;
+                own.rows.rows()
+            }
+        };
+        let inner = match &mut self.observations {
+            None => {
+                self.envs
+                    .step(actions, obs.reborrow(), outcomes.reborrow())?;
+                None
+            }
+            Some(own) => {
+                self.envs
+                    .step(actions, own.rows_mut(), outcomes.reborrow())?;
+                Some(own.rows())
+            }
+        };
+        self.effect.step(Observations::new(inner, obs), outcomes)
+    }
+}
+
+impl<V: std::fmt::Debug, T: Transform> std::fmt::Debug for Transformed<V, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transformed")
+            .field("envs", &self.envs)
+            .field("spec", &self.spec)
+            .field("effect", &self.effect)
+            .finish_non_exhaustive()
+    }
+}

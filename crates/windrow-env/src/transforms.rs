@@ -1,0 +1,112 @@
+//! The transforms that come with windrow, and a value that is any of them.
+
+mod appended;
+mod double_to_float;
+mod finite_check;
+mod init_tracker;
+mod limit_flag;
+mod observation_norm;
+mod one_hot_actions;
+mod primer;
+mod reward_sum;
+#[cfg(test)]
+mod stacking_tests;
+mod step_counter;
+#[cfg(test)]
+pub(crate) mod vec_driver;
+
+use serde::{Deserialize, Serialize};
+
+pub use double_to_float::DoubleToFloat;
+pub use finite_check::{FiniteCheck, NotFinite};
+pub use init_tracker::InitTracker;
+pub use limit_flag::LimitFlag;
+pub use observation_norm::ObservationNorm;
+pub use one_hot_actions::OneHotActions;
+pub use primer::Primer;
+pub use reward_sum::RewardSum;
+pub use step_counter::StepCounter;
+
+use crate::{EnvError, Transformed, VecEnv};
+
+/// The table of transforms: a variant for each, called as its type.
+macro_rules! transforms {
+    ($($name:ident),* $(,)?) => {
+        /// Any of windrow's transforms, with its arguments: what an recipe holds.
+        ///
+        /// It is written down as its name and arguments, `{"StepCounter": {"max_steps": 200}}`; arguments that have a default
+        /// may be left out.
+        ///
+        /// ```
+        /// use windrow_env::{AnyTransform, CartPole, Serial, StepCounter, VecEnv};
+        ///
+        /// let transform = AnyTransform::from_json("StepCounter", r#"{"max_steps": 200}"#)?;
+        /// assert_eq!(transform, StepCounter::new().with_max_steps(200).into());
+        /// let envs = transform.around(Box::new(Serial::from_fn(8, CartPole::v1)?))?;
+        /// assert_eq!(envs.spec().max_episode_steps, Some(200));
+        /// # Ok::<(), windrow_env::EnvError>(())
+        /// ```
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum AnyTransform {
+            $(
+                #[doc = concat!("See [`", stringify!($name), "`].")]
+                $name($name),
+            )*
+        }
+
+        impl AnyTransform {
+            /// The name of the transform, that of its type.
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$name(_) => stringify!($name),)*
+                }
+            }
+
+            /// `envs` with the transform around them.
+            ///
+            /// # Errors
+            /// What keeps the transform from fitting them.
+            pub fn around(&self, envs: Box<dyn VecEnv>) -> Result<Box<dyn VecEnv>, EnvError> {
+                Ok(match self {
+                    $(Self::$name(transform) => Box::new(Transformed::new(envs, transform)?),)*
+                })
+            }
+        }
+
+        $(impl From<$name> for AnyTransform {
+            fn from(transform: $name) -> Self {
+                Self::$name(transform)
+            }
+        })*
+    };
+}
+
+transforms!(
+    DoubleToFloat,
+    FiniteCheck,
+    InitTracker,
+    LimitFlag,
+    ObservationNorm,
+    OneHotActions,
+    Primer,
+    RewardSum,
+    StepCounter,
+);
+
+impl AnyTransform {
+    /// The transform called `name` with `arguments`, an object of JSON.
+    ///
+    /// # Errors
+    /// [`EnvError::Unreadable`] when there is no such transform, or an argument is missing, unknown or of another type.
+    pub fn from_json(name: &str, arguments: &str) -> Result<Self, EnvError> {
+        let unreadable = |error: serde_json::Error| EnvError::Unreadable {
+            what: name.to_owned(),
+            reason: error.to_string(),
+        };
+        let arguments: serde_json::Value = serde_json::from_str(arguments).map_err(unreadable)?;
+        let whole = serde_json::Map::from_iter([(name.to_owned(), arguments)]);
+        serde_json::from_value(whole.into()).map_err(unreadable)
+    }
+}
