@@ -22,6 +22,13 @@ pub struct Transformed<V, T: Transform> {
     envs: V,
     spec: EnvSpec,
     effect: T::Effect,
+    /// Rows of the environments' own, where there are any. Behind one pointer, since most transforms have none.
+    own: Option<Box<Own>>,
+}
+
+/// Rows of the environments' own.
+#[derive(Debug)]
+struct Own {
     /// Where the environments write, if not where observations are seen from outside.
     observations: Option<RowBlock>,
     actions: Option<Actions>,
@@ -60,12 +67,15 @@ impl<V: VecEnv, T: Transform> Transformed<V, T> {
             true => Some(Actions::new(envs.spec(), &spec, num_envs)?),
             false => None,
         };
+        let own = Own {
+            observations,
+            actions,
+        };
         Ok(Self {
+            own: (own_observations || own_actions).then(|| Box::new(own)),
             envs,
             spec,
             effect,
-            observations,
-            actions,
         })
     }
 
@@ -146,7 +156,7 @@ impl<V: VecEnv, T: Transform> VecEnv for Transformed<V, T> {
     }
 
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
-        match &mut self.actions {
+        match self.own.as_mut().and_then(|own| own.actions.as_mut()) {
             None => self.envs.bind(columns),
             Some(actions) => {
                 let told = actions.bind(self.envs.spec(), columns, self.envs.num_envs())?;
@@ -160,7 +170,8 @@ impl<V: VecEnv, T: Transform> VecEnv for Transformed<V, T> {
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
-        let inner = match &mut self.observations {
+        let observations = self.own.as_mut().and_then(|own| own.observations.as_mut());
+        let inner = match observations {
             None => {
                 self.envs.reset(resets, obs.reborrow())?;
                 None
@@ -173,9 +184,28 @@ impl<V: VecEnv, T: Transform> VecEnv for Transformed<V, T> {
         self.effect.reset(resets, Observations::new(inner, obs))
     }
 
-    #[inline]
+    #[inline(always)]
     fn step(
         &mut self,
+        actions: Rows<'_>,
+        mut obs: RowsMut<'_>,
+        mut outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        if let Some(own) = &mut self.own {
+            return own.step(&mut self.envs, &mut self.effect, actions, obs, outcomes);
+        }
+        self.envs
+            .step(actions, obs.reborrow(), outcomes.reborrow())?;
+        self.effect.step(Observations::new(None, obs), outcomes)
+    }
+}
+
+impl Own {
+    /// A step of environments that read or write these rows.
+    fn step(
+        &mut self,
+        envs: &mut impl VecEnv,
+        effect: &mut impl Effect,
         actions: Rows<'_>,
         mut obs: RowsMut<'_>,
         mut outcomes: Outcomes<'_>,
@@ -184,23 +214,21 @@ impl<V: VecEnv, T: Transform> VecEnv for Transformed<V, T> {
             None => actions,
             Some(own) => {
                 own.copy_extras(actions).map_err(|error| error.of(0))?;
-                self.effect.act(actions, own.rows.rows_mut())?;
+                effect.act(actions, own.rows.rows_mut())?;
                 own.rows.rows()
             }
         };
         let inner = match &mut self.observations {
             None => {
-                self.envs
-                    .step(actions, obs.reborrow(), outcomes.reborrow())?;
+                envs.step(actions, obs.reborrow(), outcomes.reborrow())?;
                 None
             }
             Some(own) => {
-                self.envs
-                    .step(actions, own.rows_mut(), outcomes.reborrow())?;
+                envs.step(actions, own.rows_mut(), outcomes.reborrow())?;
                 Some(own.rows())
             }
         };
-        self.effect.step(Observations::new(inner, obs), outcomes)
+        effect.step(Observations::new(inner, obs), outcomes)
     }
 }
 

@@ -58,7 +58,7 @@ impl<A: Appendix> Effect for Appended<A> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn step(
         &mut self,
         mut obs: Observations<'_>,
