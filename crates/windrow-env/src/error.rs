@@ -87,6 +87,14 @@ pub enum EnvError {
         /// The id.
         id: String,
     },
+    /// Environments that cannot be written down.
+    #[error(
+        "environments made by {factory} cannot be written down: register them, and use their id"
+    )]
+    Unwritable {
+        /// Type of the factory that makes them.
+        factory: &'static str,
+    },
     /// Something written that cannot be read.
     #[error("{what} cannot be read: {reason}")]
     Unreadable {

@@ -1,11 +1,11 @@
-//! What a collector accepts as an environment: a constructor, a closure or an id.
+//! What a collector accepts as an environment: a constructor, a closure, an id or a recipe.
 
-use crate::{Env, EnvError, Serial, Transform, Transformed, VecEnv, make_vec};
+use crate::{Env, EnvError, EnvRecipe, Serial, Transform, Transformed, VecEnv, make_vec};
 
 /// Makes environments, as many as one worker steps in lockstep.
 ///
-/// Implemented for functions and closures that return something [`IntoVecEnv`], and for ids of the environments that
-/// come with windrow:
+/// Implemented for functions and closures that return something [`IntoVecEnv`], for ids of the environments that come
+/// with windrow, and for an [`EnvRecipe`]:
 ///
 /// ```
 /// use windrow_env::{CartPole, EnvFactory, Serial};
@@ -23,6 +23,11 @@ pub trait EnvFactory {
     /// What keeps them from being made: [`EnvError::Empty`] when `num_envs` is 0, [`EnvError::AlreadyVector`] when the
     /// factory makes vectors of environments itself and `num_envs` is not 1.
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError>;
+
+    /// The factory as a value that can be written down; `None` for code, such as closures.
+    fn recipe(&self) -> Option<EnvRecipe> {
+        None
+    }
 }
 
 impl<F, R> EnvFactory for F
@@ -39,11 +44,19 @@ impl EnvFactory for &str {
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         make_vec(self, num_envs)
     }
+
+    fn recipe(&self) -> Option<EnvRecipe> {
+        Some(EnvRecipe::of(*self))
+    }
 }
 
 impl EnvFactory for String {
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         make_vec(self, num_envs)
+    }
+
+    fn recipe(&self) -> Option<EnvRecipe> {
+        Some(EnvRecipe::of(self))
     }
 }
 

@@ -32,7 +32,8 @@ use crate::{EnvError, Transformed, VecEnv};
 /// The table of transforms: a variant for each, called as its type.
 macro_rules! transforms {
     ($($name:ident),* $(,)?) => {
-        /// Any of windrow's transforms, with its arguments: what an recipe holds.
+        /// Any of windrow's transforms, with its arguments: what an
+        /// [`EnvRecipe`](crate::EnvRecipe) holds.
         ///
         /// It is written down as its name and arguments, `{"StepCounter": {"max_steps": 200}}`; arguments that have a default
         /// may be left out.

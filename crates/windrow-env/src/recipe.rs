@@ -1,0 +1,379 @@
+//! Environments as values that can be written down.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::factory::many;
+use crate::{AnyTransform, EnvError, EnvFactory, EnvRegistry, FrameSkip, Serial, VecEnv};
+
+/// How to make environments: which ones, how many, and the transforms around them.
+///
+/// A recipe of an id is a value: it can be compared, written down, sent to another process and read there. One of a
+/// factory can be used in this process only.
+///
+/// ```
+/// use windrow_env::{CartPole, EnvFactory, EnvRecipe, RewardSum, StepCounter};
+///
+/// let recipe = EnvRecipe::of("CartPole-v1")
+///     .with_transform(StepCounter::new().with_max_steps(200))
+///     .with_transform(RewardSum::new());
+/// assert_eq!(EnvRecipe::from_json(&recipe.to_json()?)?, recipe);
+/// let envs = recipe.build(8)?;
+/// assert_eq!(envs.spec().max_episode_steps, Some(200));
+///
+/// assert!(EnvRecipe::opaque(CartPole::v1).to_json().is_err());
+/// # Ok::<(), windrow_env::EnvError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "Written")]
+pub struct EnvRecipe {
+    source: Source,
+    num_envs: usize,
+    transforms: Vec<AnyTransform>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Source {
+    Id {
+        id: String,
+        /// How often each action is taken.
+        frame_skip: usize,
+    },
+    Factory(Opaque),
+}
+
+/// A factory of the program's, of which nothing but its type is known.
+#[derive(Clone)]
+struct Opaque {
+    factory: Arc<dyn EnvFactory + Send + Sync>,
+    type_name: &'static str,
+}
+
+/// A recipe as it is written down.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    id: String,
+    #[serde(default = "one")]
+    frame_skip: usize,
+    #[serde(default = "one")]
+    num_envs: usize,
+    #[serde(default)]
+    transforms: Vec<AnyTransform>,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl EnvRecipe {
+    /// The environment registered as `id`.
+    #[must_use]
+    pub fn of(id: impl Into<String>) -> Self {
+        Self::of_skipping(id, 1)
+    }
+
+    /// The environment registered as `id`, which takes every action `frame_skip` times, as [`FrameSkip`] does.
+    #[must_use]
+    pub fn of_skipping(id: impl Into<String>, frame_skip: usize) -> Self {
+        Self::new(Source::Id {
+            id: id.into(),
+            frame_skip,
+        })
+    }
+
+    /// Whatever `factory` makes, which cannot be written down.
+    #[must_use]
+    pub fn opaque<F: EnvFactory + Send + Sync + 'static>(factory: F) -> Self {
+        Self::new(Source::Factory(Opaque {
+            factory: Arc::new(factory),
+            type_name: std::any::type_name::<F>(),
+        }))
+    }
+
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            num_envs: 1,
+            transforms: Vec::new(),
+        }
+    }
+
+    /// Makes `num_envs` environments in lockstep instead of one.
+    #[must_use]
+    pub fn with_num_envs(mut self, num_envs: usize) -> Self {
+        self.num_envs = num_envs;
+        self
+    }
+
+    /// Puts `transform` around the environments and the transforms so far.
+    #[must_use]
+    pub fn with_transform(mut self, transform: impl Into<AnyTransform>) -> Self {
+        self.transforms.push(transform.into());
+        self
+    }
+
+    /// The transforms, the first nearest to the environments.
+    #[must_use]
+    pub fn transforms(&self) -> &[AnyTransform] {
+        &self.transforms
+    }
+
+    /// As [`build`](EnvFactory::build), with ids of `registry` instead of those that come with windrow.
+    ///
+    /// # Errors
+    /// As [`build`](EnvFactory::build), and [`EnvError::UnknownId`].
+    pub fn build_from(
+        &self,
+        registry: &EnvRegistry,
+        num_envs: usize,
+    ) -> Result<Box<dyn VecEnv>, EnvError> {
+        let num_envs = match (self.num_envs, num_envs) {
+            (own, 1) => own,
+            (1, asked) => asked,
+            (envs, asked) => return Err(EnvError::AlreadyVector { envs, asked }),
+        };
+        let envs = self.source.build(registry, num_envs)?;
+        let mut transforms = self.transforms.iter();
+        transforms.try_fold(envs, |envs, transform| transform.around(envs))
+    }
+
+    /// The recipe as an object of JSON.
+    ///
+    /// # Errors
+    /// [`EnvError::Unwritable`] for environments that a factory makes.
+    pub fn to_json(&self) -> Result<String, EnvError> {
+        let written = self.written()?;
+        serde_json::to_string(&written).map_err(EnvError::failed)
+    }
+
+    /// The recipe that [`to_json`](Self::to_json) wrote.
+    ///
+    /// # Errors
+    /// [`EnvError::Unreadable`] for anything else.
+    pub fn from_json(json: &str) -> Result<Self, EnvError> {
+        serde_json::from_str(json).map_err(|error| EnvError::Unreadable {
+            what: "the recipe of environments".to_owned(),
+            reason: error.to_string(),
+        })
+    }
+
+    fn written(&self) -> Result<Written, EnvError> {
+        match &self.source {
+            Source::Id { id, frame_skip } => Ok(Written {
+                id: id.clone(),
+                frame_skip: *frame_skip,
+                num_envs: self.num_envs,
+                transforms: self.transforms.clone(),
+            }),
+            Source::Factory(opaque) => Err(EnvError::Unwritable {
+                factory: opaque.type_name,
+            }),
+        }
+    }
+}
+
+impl EnvFactory for EnvRecipe {
+    fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+        self.build_from(&EnvRegistry::builtin(), num_envs)
+    }
+
+    fn recipe(&self) -> Option<EnvRecipe> {
+        Some(self.clone())
+    }
+}
+
+impl Source {
+    fn build(&self, registry: &EnvRegistry, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+        match self {
+            Self::Id { id, frame_skip: 1 } => registry.make_vec(id, num_envs),
+            Self::Id { id, frame_skip } => {
+                let make = || FrameSkip::new(registry.make(id)?, *frame_skip);
+                let envs = many(num_envs, make)?.into_iter();
+                Ok(Box::new(Serial::new(envs.collect::<Result<_, _>>()?)?))
+            }
+            Self::Factory(opaque) => opaque.factory.build(num_envs),
+        }
+    }
+}
+
+impl Serialize for EnvRecipe {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let written = self.written().map_err(serde::ser::Error::custom)?;
+        written.serialize(to)
+    }
+}
+
+impl From<Written> for EnvRecipe {
+    fn from(written: Written) -> Self {
+        Self {
+            source: Source::Id {
+                id: written.id,
+                frame_skip: written.frame_skip,
+            },
+            num_envs: written.num_envs,
+            transforms: written.transforms,
+        }
+    }
+}
+
+impl fmt::Debug for Opaque {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.type_name)
+    }
+}
+
+/// The very same factory.
+impl PartialEq for Opaque {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.factory, &other.factory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::CountingEnv;
+    use crate::transforms::vec_driver::VecDriver;
+    use crate::{
+        CartPole, DoubleToFloat, FiniteCheck, InitTracker, LimitFlag, ObservationNorm,
+        OneHotActions, Primer, RewardSum, StepCounter,
+    };
+
+    /// A recipe with every transform, and arguments that are easily lost.
+    fn full() -> EnvRecipe {
+        let norm = ObservationNorm::new("observation", &[0.1, -0.0, 1e-300], &[1.0 / 3.0]);
+        EnvRecipe::of_skipping("Pendulum-v1", 4)
+            .with_num_envs(3)
+            .with_transform(DoubleToFloat::of([("body", "speed")]))
+            .with_transform(FiniteCheck {})
+            .with_transform(InitTracker::new().named("begun"))
+            .with_transform(LimitFlag::new(("steps", "late"), 9))
+            .with_transform(norm.named("normed"))
+            .with_transform(OneHotActions::of_scores())
+            .with_transform(Primer::new("hidden", [1, 2], f32::NEG_INFINITY))
+            .with_transform(RewardSum::new().named(("stats", "sum", "all")))
+            .with_transform(StepCounter::new().with_max_steps(5))
+    }
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        for recipe in [EnvRecipe::of("CartPole-v1"), full()] {
+            let json = recipe.to_json().unwrap();
+            assert_eq!(EnvRecipe::from_json(&json).unwrap(), recipe, "{json}");
+        }
+    }
+
+    #[test]
+    fn arguments_with_a_default_need_not_be_written() {
+        let json =
+            r#"{"id": "CartPole-v1", "transforms": [{"StepCounter": {}}, {"DoubleToFloat": {}}]}"#;
+        let expected = EnvRecipe::of("CartPole-v1")
+            .with_transform(StepCounter::new())
+            .with_transform(DoubleToFloat::new());
+        assert_eq!(EnvRecipe::from_json(json).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let error = |json: &str| EnvRecipe::from_json(json).unwrap_err().to_string();
+        for (json, named) in [
+            (r#"{"num_envs": 2}"#, "missing field `id`"),
+            (r#"{"id": "x", "steps": 2}"#, "unknown field `steps`"),
+            (
+                r#"{"id": "x", "transforms": [{"Blur": {}}]}"#,
+                "unknown variant `Blur`",
+            ),
+            (
+                r#"{"id": "x", "transforms": [{"LimitFlag": {"key": "late"}}]}"#,
+                "missing field `max_steps`",
+            ),
+            (
+                r#"{"id": "x", "transforms": [{"StepCounter": {"limit": 2}}]}"#,
+                "unknown field `limit`",
+            ),
+        ] {
+            let error = error(json);
+            assert!(
+                error.starts_with("the recipe of environments cannot be read: "),
+                "{error}"
+            );
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_factory_cannot_be_written_and_is_named() {
+        let recipe = EnvRecipe::opaque(CountingEnv::default).with_transform(StepCounter::new());
+        let error = recipe.to_json().unwrap_err().to_string();
+        assert!(
+            error.starts_with("environments made by ") && error.contains("CountingEnv"),
+            "{error}"
+        );
+        assert_eq!(
+            serde_json::to_string(&recipe).unwrap_err().to_string(),
+            error
+        );
+    }
+
+    #[test]
+    fn transforms_go_around_in_order() {
+        let recipe = EnvRecipe::opaque(|| CountingEnv::new(9, 0))
+            .with_transform(StepCounter::new())
+            .with_transform(LimitFlag::new("late", 2));
+        let mut envs = VecDriver::new(recipe.build(2).unwrap());
+        envs.reset(&[0, 1]).unwrap();
+        envs.step(1i8).unwrap();
+        envs.step(1i8).unwrap();
+        assert_eq!(envs.seen_at::<i64>(1), [2, 2]);
+        assert_eq!(envs.seen_at::<bool>(2), [true, true]);
+    }
+
+    #[test]
+    fn ids_are_those_of_the_registry() {
+        let mut registry = EnvRegistry::new();
+        registry.register("Count", CountingEnv::default).unwrap();
+        let recipe = EnvRecipe::of("Count");
+        let envs = recipe.build_from(&registry, 2).unwrap();
+        assert_eq!((envs.num_envs(), envs.spec().id.as_str()), (2, "Counting"));
+        assert!(matches!(
+            recipe.build(2).err(),
+            Some(EnvError::UnknownId { .. })
+        ));
+    }
+
+    #[test]
+    fn actions_are_repeated_where_the_recipe_says_so() {
+        let mut registry = EnvRegistry::new();
+        let counting = || CountingEnv::new(9, 0);
+        registry.register("Count", counting).unwrap();
+        let envs = EnvRecipe::of_skipping("Count", 3).build_from(&registry, 2);
+        let mut envs = VecDriver::new(envs.unwrap());
+        envs.reset(&[0, 1]).unwrap();
+        envs.step(1i8).unwrap();
+        assert_eq!(envs.seen::<i32>("observation"), [3, 3]);
+    }
+
+    #[test]
+    fn a_recipe_of_several_is_not_multiplied() {
+        let pair = EnvRecipe::of("CartPole-v1").with_num_envs(2);
+        assert_eq!(pair.build(1).unwrap().num_envs(), 2);
+        assert_eq!(
+            pair.build(3).err().unwrap().to_string(),
+            "already a vector of 2 environments, asked for 3 of them; leave num_envs out"
+        );
+        let none = EnvRecipe::of("CartPole-v1").build(0);
+        assert!(matches!(none.err(), Some(EnvError::Empty)));
+    }
+
+    #[test]
+    fn factories_that_are_values_give_their_recipe() {
+        let recipe = Some(EnvRecipe::of("CartPole-v1"));
+        assert_eq!("CartPole-v1".recipe(), recipe);
+        assert_eq!(String::from("CartPole-v1").recipe(), recipe);
+        assert_eq!(EnvRecipe::of("CartPole-v1").recipe(), recipe);
+        assert_eq!(CartPole::v1.recipe(), None);
+    }
+}
