@@ -1,10 +1,10 @@
 //! Whether values lie in the domain that a spec gives them.
 
 use tensordict::NestedKey;
-use windrow_slab::Row;
+use windrow_slab::{Key, Row, RowMut};
 
-use crate::number::numbers;
-use crate::{EnvError, Spec, SpecError};
+use crate::number::{numbers, write_numbers};
+use crate::{EnvError, Spec, SpecError, write_choice};
 
 impl Spec {
     /// Whether `row`, laid out by this spec, holds values of its domain. NaN lies in none.
@@ -61,6 +61,42 @@ impl Spec {
         Ok(())
     }
 
+    /// Writes random values of its domain into `row`, laid out by this spec; `unit` draws numbers from `[0, 1)`. Where a
+    /// domain has no bounds, they lie within 1 of zero or of the bound that there is.
+    ///
+    /// # Errors
+    /// [`EnvError::Row`] when the row is laid out by another spec.
+    pub fn sample(
+        &self,
+        row: &mut RowMut<'_>,
+        mut unit: impl FnMut() -> f64,
+    ) -> Result<(), EnvError> {
+        for (i, (_, leaf)) in self.leaves("").into_iter().enumerate() {
+            let Some(dtype) = leaf.dtype() else { continue };
+            if let Self::OneHot { nvec } = leaf {
+                let mut vectors = row.get_mut(Key::<i64>::new(i))?;
+                for &n in nvec {
+                    let (vector, others) = vectors.split_at_mut(n.min(vectors.len()));
+                    write_choice((unit() * n as f64) as usize, true, vector);
+                    vectors = others;
+                }
+                continue;
+            }
+            write_numbers(row, i, dtype, |element| leaf.draw(element, unit()))?;
+        }
+        Ok(())
+    }
+
+    /// A value of a leaf's domain for `unit` in `[0, 1)`.
+    fn draw(&self, element: usize, unit: f64) -> f64 {
+        let (low, high) = self.range_of(element).unwrap_or_default();
+        match self {
+            Self::Bounded { dtype, .. } if dtype.is_float() => between(low, high, unit),
+            Self::Unbounded { .. } => between(low, high, unit),
+            _ => (low + unit * (high - low + 1.0)).floor(),
+        }
+    }
+
     /// Whether a leaf's element may be `value`.
     fn admits(&self, element: usize, value: f64) -> bool {
         match self {
@@ -95,6 +131,15 @@ impl Spec {
             (Self::Unbounded { .. }, _) => "a number".into(),
             (_, None) | (Self::Composite(_), _) => "nothing: the spec has no such element".into(),
         }
+    }
+}
+
+fn between(low: f64, high: f64, unit: f64) -> f64 {
+    match (low.is_finite(), high.is_finite()) {
+        (true, true) => low + unit * (high - low),
+        (true, false) => low + unit,
+        (false, true) => high - unit,
+        (false, false) => 2.0 * unit - 1.0,
     }
 }
 
@@ -200,5 +245,36 @@ mod tests {
                 .ends_with("is 2, expected an integer from 0 to 1"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn samples_lie_in_the_domain() {
+        let bounded = |dtype, low: f64, high: f64| Spec::Bounded {
+            dtype,
+            shape: [2].as_slice().into(),
+            low: vec![low; 2],
+            high: vec![high; 2],
+        };
+        let spec = Spec::composite([
+            ("free", Spec::unbounded(DType::F64, [2])),
+            ("whole", bounded(DType::I32, -3.0, 4.0)),
+            ("half", bounded(DType::F32, -1.0, f64::INFINITY)),
+            ("choice", Spec::discrete(3)),
+            ("choices", Spec::MultiDiscrete { nvec: vec![2, 5] }),
+            ("hot", Spec::OneHot { nvec: vec![1, 4] }),
+            (
+                "binary",
+                Spec::Binary {
+                    shape: [3].as_slice().into(),
+                },
+            ),
+        ]);
+        let mut block = block(&spec);
+        for unit in [0.0, 0.3, 0.5, 1.0 - f64::EPSILON] {
+            let mut rows = block.rows_mut();
+            let mut row = rows.env_mut(0).unwrap();
+            spec.sample(&mut row, || unit).unwrap();
+            spec.check("x", row.as_row()).unwrap();
+        }
     }
 }

@@ -34,6 +34,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod choice;
 mod domain;
 #[cfg(test)]
 mod driver;
@@ -57,6 +58,7 @@ mod vec_env;
 mod wrappers;
 mod written;
 
+pub use choice::{largest, write_choice};
 pub use env::{Env, Outcome};
 pub use error::{EnvError, VecEnvError};
 pub use factory::{EnvFactory, IntoVecEnv, sole};

@@ -131,11 +131,12 @@ pub fn check_vec_env(envs: &mut dyn VecEnv, seed: u64) -> Result<Report, CheckEr
 
 #[cfg(test)]
 mod tests {
-    use windrow_slab::{Row, RowMut};
+    use tensordict::DType;
+    use windrow_slab::{Key, Row, RowMut};
 
     use super::*;
     use crate::testing::{CountingEnv, FailAt, FailingEnv, Failure, LedgerEnv};
-    use crate::{EnvFactory, EnvRegistry, EnvSpec, Outcome, TimeLimit, make};
+    use crate::{EnvFactory, EnvRegistry, EnvSpec, Outcome, Spec, TimeLimit, make};
 
     #[test]
     fn native_environments_pass() {
@@ -245,5 +246,32 @@ mod tests {
             1,
         )
         .unwrap();
+    }
+
+    /// Takes nothing but a one among zeros.
+    struct Strict(EnvSpec);
+
+    impl Env for Strict {
+        fn spec(&self) -> &EnvSpec {
+            &self.0
+        }
+
+        fn reset(&mut self, _: Option<u64>, mut obs: RowMut<'_>) -> Result<(), EnvError> {
+            Ok(obs.write(Key::new(0), &[0.0f32])?)
+        }
+
+        fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+            self.0.action.check("action", action)?;
+            self.reset(None, obs)?;
+            Ok(Outcome::default())
+        }
+    }
+
+    #[test]
+    fn actions_of_a_check_are_in_the_domain_of_one_hot_vectors() {
+        let observation = Spec::unbounded(DType::F32, [1]);
+        let action = Spec::OneHot { nvec: vec![2, 3] };
+        let mut env = Strict(EnvSpec::new("Strict", observation, action));
+        check_env(&mut env, 1).unwrap();
     }
 }

@@ -5,7 +5,7 @@ use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 
 use super::check::{CheckError, Report};
 use crate::SpecError;
-use crate::number::{Number, numbers, write_numbers};
+use crate::number::{Number, numbers};
 use crate::{EnvError, EnvSpec, NumpyRng, Outcome, Outcomes, Reset, Spec, VecEnv};
 
 /// What one environment did in one step or reset, small enough to keep all of them.
@@ -202,13 +202,7 @@ impl<'a> Recorder<'a> {
         let Some(mut row) = rows.env_mut(env) else {
             return Ok(());
         };
-        for (i, (_, leaf)) in self.spec.action.leaves("action").into_iter().enumerate() {
-            let Some(dtype) = leaf.dtype() else { continue };
-            write_numbers(&mut row, i, dtype, |element| {
-                sample(leaf, element, self.rng.random())
-            })?;
-        }
-        Ok(())
+        self.spec.action.sample(&mut row, || self.rng.random())
     }
 
     /// Fills the observation of environment `env` with values that it hardly ever writes.
@@ -221,25 +215,6 @@ impl<'a> Recorder<'a> {
             for_dtype!(leaf.dtype, T => fill::<T>(&mut row, i, self.second))?;
         }
         Ok(())
-    }
-}
-
-/// A value of `leaf`'s domain for `unit` in `[0, 1)`; within `[-1, 1]` where the domain has no bounds.
-fn sample(leaf: &Spec, element: usize, unit: f64) -> f64 {
-    let (low, high) = leaf.range_of(element).unwrap_or_default();
-    match leaf {
-        Spec::Bounded { dtype, .. } if dtype.is_float() => between(low, high, unit),
-        Spec::Unbounded { .. } => between(low, high, unit),
-        _ => (low + unit * (high - low + 1.0)).floor(),
-    }
-}
-
-fn between(low: f64, high: f64, unit: f64) -> f64 {
-    match (low.is_finite(), high.is_finite()) {
-        (true, true) => low + unit * (high - low),
-        (true, false) => low + unit,
-        (false, true) => high - unit,
-        (false, false) => 2.0 * unit - 1.0,
     }
 }
 

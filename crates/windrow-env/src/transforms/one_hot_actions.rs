@@ -4,7 +4,7 @@ use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::number::Number;
 use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError,
+    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError, largest,
 };
 
 /// Takes discrete actions as vectors instead of indices: the largest element is the choice.
@@ -100,28 +100,22 @@ fn decode<T: Number>(nvec: &[usize], actions: Rows<'_>, to: &mut [i64]) -> Resul
     for (env, (mut vector, indices)) in rows.enumerate() {
         for (&n, index) in nvec.iter().zip(indices) {
             let (choices, others) = vector.split_at(n);
-            *index = largest(choices).map_err(|error| error.of(env))?;
+            *index = choose(choices).map_err(|error| error.of(env))?;
             vector = others;
         }
     }
     Ok(())
 }
 
-fn largest<T: Number>(choices: &[T]) -> Result<i64, EnvError> {
-    let mut best = (0, f64::NEG_INFINITY);
-    for (i, choice) in choices.iter().enumerate() {
-        let value = choice.number();
-        if value.is_nan() {
-            return Err(EnvError::Action {
-                expected: "scores that can be compared".into(),
-                got: format!("NaN as score of choice {i}"),
-            });
-        }
-        if value > best.1 {
-            best = (i, value);
-        }
+/// The choice that `scores` stand for.
+fn choose<T: Number>(scores: &[T]) -> Result<i64, EnvError> {
+    if let Some(i) = scores.iter().position(|score| score.number().is_nan()) {
+        return Err(EnvError::Action {
+            expected: "scores that can be compared".into(),
+            got: format!("NaN as score of choice {i}"),
+        });
     }
-    Ok(best.0 as i64)
+    Ok(largest(scores) as i64)
 }
 
 #[cfg(test)]
