@@ -62,7 +62,7 @@ impl Spec {
     }
 
     /// Writes random values of its domain into `row`, laid out by this spec; `unit` draws numbers from `[0, 1)`. Where a
-    /// domain has no bounds, they lie within 1 of zero or of the bound that there is.
+    /// domain has no bounds, they lie within 1 of zero, or of the only bound.
     ///
     /// # Errors
     /// [`EnvError::Row`] when the row is laid out by another spec.
@@ -108,7 +108,7 @@ impl Spec {
         }
     }
 
-    /// Lowest and highest value of a leaf's element; `None` where there is no such element.
+    /// Lowest and highest value of a leaf's element; `None` for an element that does not exist.
     pub(crate) fn range_of(&self, element: usize) -> Option<(f64, f64)> {
         let below = |n: usize| Some((0.0, n.checked_sub(1)? as f64));
         match self {

@@ -8,7 +8,7 @@ use crate::{EnvError, EnvSpec};
 /// `truncated`. An environment never resets by itself: the engine does, in the same step, after it has kept the
 /// last observation.
 pub trait Env: Send {
-    /// What the environment observes and accepts; the same for its whole life.
+    /// Observation and action; the same for its whole life.
     fn spec(&self) -> &EnvSpec;
 
     /// Starts an episode and writes its first observation, every leaf of it.
@@ -17,18 +17,18 @@ pub trait Env: Send {
     /// seeded from the operating system the first time).
     ///
     /// # Errors
-    /// Whatever kept the episode from starting.
+    /// The reason why the episode cannot start.
     fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError>;
 
     /// Takes one action and writes the observation that follows, every leaf of it.
     ///
     /// # Errors
     /// [`EnvError::Action`] for an action outside the space, [`EnvError::NotReset`] before the first reset, or
-    /// whatever kept the world from moving on.
+    /// the reason why the world cannot move on.
     fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError>;
 }
 
-/// What one step led to, apart from the observation.
+/// Reward and flags of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Outcome {
     /// Reward of the step.

@@ -2,7 +2,7 @@ use windrow_slab::SlabError;
 
 use crate::{NotFinite, SpecError};
 
-/// What an environment can report.
+/// An error of an environment, or of making one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvError {
@@ -23,13 +23,13 @@ pub enum EnvError {
     /// An environment of another library does not keep its spec, or has one that does not fit; its adapter says how.
     #[error("{0}")]
     Foreign(String),
-    /// One of several environments, and what is wrong with it.
+    /// The error of one of several environments.
     #[error(transparent)]
     Member(Box<VecEnvError>),
     /// A vector without environments.
     #[error("a vector of environments needs at least one, got none")]
     Empty,
-    /// Several copies of what is a vector of environments already.
+    /// More than one copy of a vector of environments.
     #[error(
         "already a vector of {envs} environments, asked for {asked} of them; leave num_envs out"
     )]
@@ -39,7 +39,7 @@ pub enum EnvError {
         /// Copies that were asked for.
         asked: usize,
     },
-    /// More environments than there is memory for.
+    /// Too little memory for the environments.
     #[error("no memory for {num_envs} environments")]
     NoMemory {
         /// Environments that were asked for.
@@ -57,7 +57,7 @@ pub enum EnvError {
         /// Number of rows.
         rows: usize,
     },
-    /// A transform has no rows of the environments' own, or leaves them as they are.
+    /// A transform reads or replaces rows of the environments' own, but did not ask for them or does not fill them.
     #[error(
         "the transform fills no rows of the environments' own for {rows}: replace them in attach, and fill them"
     )]
@@ -98,12 +98,12 @@ pub enum EnvError {
     /// Something written that cannot be read.
     #[error("{what} cannot be read: {reason}")]
     Unreadable {
-        /// What was read: a transform, a recipe.
+        /// The thing that was read: a transform, a recipe.
         what: String,
-        /// What is wrong with it.
+        /// Why it cannot be read.
         reason: String,
     },
-    /// Whatever the environment itself ran into.
+    /// An error of the environment's own.
     #[error("{0}")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -142,7 +142,7 @@ fn others(near: &[String], known: &[String]) -> String {
 pub struct VecEnvError {
     /// Index among the environments of the [`VecEnv`](crate::VecEnv).
     pub env: usize,
-    /// What it reported.
+    /// The error.
     pub source: EnvError,
 }
 

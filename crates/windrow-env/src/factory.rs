@@ -1,4 +1,4 @@
-//! What a collector accepts as an environment: a constructor, a closure, an id or a recipe.
+//! Sources of environments that a collector takes: constructors, closures, ids and recipes.
 
 use crate::{Env, EnvError, EnvRecipe, Serial, Transform, Transformed, VecEnv, make_vec};
 
@@ -20,7 +20,7 @@ pub trait EnvFactory {
     /// `num_envs` environments as one.
     ///
     /// # Errors
-    /// What keeps them from being made: [`EnvError::Empty`] when `num_envs` is 0, [`EnvError::AlreadyVector`] when the
+    /// The error of a constructor; [`EnvError::Empty`] when `num_envs` is 0, [`EnvError::AlreadyVector`] when the
     /// factory makes vectors of environments itself and `num_envs` is not 1.
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError>;
 
@@ -60,7 +60,7 @@ impl EnvFactory for String {
     }
 }
 
-/// What an [`EnvFactory`]'s closure may return: an environment, a vector of them, or a `Result` of either.
+/// Return types of closures that are an [`EnvFactory`]: an environment, a vector of them, or a `Result` of either.
 ///
 /// A [`VecEnv`] of one's own becomes acceptable by an implementation that calls [`sole`].
 pub trait IntoVecEnv: Sized {
@@ -102,7 +102,7 @@ impl<T: IntoVecEnv> IntoVecEnv for Result<T, EnvError> {
     }
 }
 
-/// `num_envs` of what `make` makes.
+/// The results of `num_envs` calls of `make`.
 ///
 /// # Errors
 /// [`EnvError::NoMemory`].

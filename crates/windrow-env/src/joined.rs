@@ -4,7 +4,7 @@ use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut, Rows, RowsMut};
 use crate::vec_env::{check_rows, out_of_range};
 use crate::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 
-/// Several vectors of environments as one: they observe and accept the same, and differ in anything else.
+/// Several vectors of environments as one. They have the same observations and actions, and may differ in anything else.
 ///
 /// Environments of one type are better joined by [`Serial`](crate::Serial), which copies no rows.
 pub struct Joined {
@@ -151,7 +151,7 @@ impl VecEnv for Joined {
 }
 
 impl Member {
-    /// Copies what its environment `env` observes into the row that it has among all.
+    /// Copies the observation of its environment `env` into the row of this environment among all.
     fn give_observation(
         &self,
         leaves: &[LeafSpec],

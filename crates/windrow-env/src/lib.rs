@@ -1,11 +1,12 @@
-//! Environments: the contract, specs, wrappers and native classic control.
+//! Environments: the contract, specs, transforms, recipes and native classic control.
 //!
 //! An [`Env`] is one world, a [`VecEnv`] several in lockstep; [`Serial`] makes the one of the other. Both write into
-//! rows that they are lent and describe themselves by an [`EnvSpec`]. A collector takes either as an
-//! [`EnvFactory`]: a constructor, a closure, or an id of the [`EnvRegistry`].
+//! rows that they are lent and describe themselves by an [`EnvSpec`]. A collector takes an [`EnvFactory`] of either: a
+//! constructor, a closure, an id of the [`EnvRegistry`], or an [`EnvRecipe`], which can be written down.
 //!
 //! [`CartPole`], [`Pendulum`], [`MountainCar`], [`MountainCarContinuous`] and [`Acrobot`] are those of Gymnasium, bit
-//! for bit. [`TimeLimit`], [`StepCounter`] and others wrap environments. [`testing`] explains how to write one, and checks it.
+//! for bit. A [`Transform`] such as [`StepCounter`] changes what environments observe, accept or earn; [`Transformed`] puts
+//! it around them. [`testing`] explains how to write an environment, and checks it.
 //!
 //! ```
 //! use windrow_env::{CartPole, Outcomes, Reset, Serial, VecEnv};

@@ -1,4 +1,4 @@
-//! Elements of any type as numbers, for code that looks at rows whose types it learns at run time.
+//! Elements of any type as numbers, for code that learns the types of rows at run time.
 
 use tensordict::{DType, Element, for_dtype};
 use windrow_slab::{Key, Row, RowMut};
@@ -10,7 +10,7 @@ pub(crate) trait Number: Element + PartialOrd {
     /// The value; whole numbers beyond 2^53 are rounded.
     fn number(self) -> f64;
 
-    /// The nearest value to `number` that there is.
+    /// The value nearest to `number`.
     fn nearest(number: f64) -> Self;
 
     /// The bits, one to one.
@@ -95,7 +95,7 @@ pub(crate) fn numbers(row: Row<'_>, leaf: usize, dtype: DType) -> Result<Vec<f64
     })
 }
 
-/// Writes what `value` says for each element of one leaf.
+/// Writes `value(i)` to element `i` of one leaf, for each element.
 pub(crate) fn write_numbers(
     row: &mut RowMut<'_>,
     leaf: usize,

@@ -84,7 +84,7 @@ impl EnvRecipe {
         })
     }
 
-    /// Whatever `factory` makes, which cannot be written down.
+    /// The environments that `factory` makes. Such a recipe cannot be written down.
     #[must_use]
     pub fn opaque<F: EnvFactory + Send + Sync + 'static>(factory: F) -> Self {
         Self::new(Source::Factory(Opaque {

@@ -49,7 +49,7 @@ impl EnvRegistry {
         registry
     }
 
-    /// Makes what `factory` makes available as `id`: an environment, or a `Result` of one.
+    /// Registers the environments of `factory` as `id`; it returns an environment, or a `Result` of one.
     ///
     /// # Errors
     /// [`EnvError::IdTaken`].
@@ -86,8 +86,8 @@ impl EnvRegistry {
     /// One environment.
     ///
     /// # Errors
-    /// [`EnvError::UnknownId`] with the ids of the same namespace that look like it; whatever the environment could not
-    /// be made for.
+    /// [`EnvError::UnknownId`] with the ids of the same namespace that look like it; the error of
+    /// the factory.
     pub fn make(&self, id: &str) -> Result<Box<dyn Env>, EnvError> {
         (self.entry(id)?.one)()
     }
@@ -113,7 +113,7 @@ impl EnvRegistry {
         })
     }
 
-    /// The ids that look like `id`, best first. What stands before a slash is a namespace, which one has to mean.
+    /// The ids that look like `id`, best first. The part before a slash is a namespace, which has to be right.
     fn near(&self, id: &str) -> Vec<String> {
         const ALIKE: f64 = 0.7;
         let namespace = |id: &str| id.rsplit_once('/').map(|(space, _)| space.to_owned());
@@ -134,15 +134,15 @@ impl std::fmt::Debug for EnvRegistry {
     }
 }
 
-/// What a registered factory may return: an environment, or a [`Result`] of one.
+/// Return types of registered factories: an environment, or a [`Result`] of one.
 pub trait IntoEnv {
     /// The environment.
     type Env: Env + 'static;
 
-    /// The environment, or why there is none.
+    /// The environment, or the error of the factory.
     ///
     /// # Errors
-    /// Whatever the factory ran into.
+    /// The error of the factory.
     fn into_env(self) -> Result<Self::Env, EnvError>;
 }
 

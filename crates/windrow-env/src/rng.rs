@@ -32,7 +32,7 @@ impl NumpyRng {
         }
     }
 
-    /// A generator that nobody can repeat, seeded by the operating system.
+    /// A generator seeded by the operating system, which gives other numbers every time.
     #[must_use]
     pub fn from_entropy() -> Self {
         // The standard library keys its hash maps from the operating system, each with another key.
@@ -67,7 +67,7 @@ impl NumpyRng {
 
 /// The generator that belongs to one environment, made when the first reset needs it.
 ///
-/// It does what [`Env::reset`](crate::Env::reset) promises about seeds.
+/// It treats seeds as [`Env::reset`](crate::Env::reset) promises.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EnvRng(Option<NumpyRng>);
 
@@ -78,8 +78,8 @@ impl EnvRng {
         Self(None)
     }
 
-    /// The generator for an episode that starts with `seed`: a new one for `Some`, else the one there is, seeded
-    /// by the operating system if there was none.
+    /// The generator for an episode that starts with `seed`: a new one for `Some`, otherwise the present one. The first
+    /// one without a seed is seeded by the operating system.
     pub fn for_reset(&mut self, seed: Option<u64>) -> &mut NumpyRng {
         if let Some(seed) = seed {
             self.0 = Some(NumpyRng::new(seed));
@@ -88,7 +88,7 @@ impl EnvRng {
     }
 }
 
-/// What `numpy.random.SeedSequence(seed)` makes of an integer below 2^64.
+/// `numpy.random.SeedSequence(seed)` of an integer below 2^64.
 ///
 /// Source: NumPy's `bit_generator.pyx`, after M. E. O'Neill's `seed_seq_fe` ("Developing a seed_seq
 /// alternative", 2015; MIT licence, copyright 2015 Melissa E. O'Neill).

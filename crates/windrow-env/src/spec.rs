@@ -1,4 +1,4 @@
-//! What an environment observes and accepts: names, element types, shapes and domains.
+//! Specs of observations and actions: names, element types, shapes and domains.
 
 mod error;
 mod observations;
@@ -213,7 +213,7 @@ impl Spec {
     }
 }
 
-/// What an environment is: its observation, its action, and how long an episode may last.
+/// Observation and action of an environment, and the longest episode.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct EnvSpec {
@@ -276,7 +276,7 @@ impl EnvSpec {
         self.action.leaf_specs("action")
     }
 
-    /// Whether what the spec says of each leaf goes together.
+    /// Checks that the parts of each leaf's spec agree with each other.
     ///
     /// # Errors
     /// [`SpecError::Leaf`] for the first leaf with more elements than can be counted, or with another number of bounds than

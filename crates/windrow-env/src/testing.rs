@@ -14,8 +14,7 @@
 //!    the first reset, [`Action`](crate::EnvError::Action) for an action it does not know, and
 //!    [`EnvError::failed`](crate::EnvError::failed) for anything of its own.
 //!
-//! Time limits are not its business: [`TimeLimit`](crate::TimeLimit) adds them. [`check_env`] then finds what was
-//! overlooked:
+//! Leave time limits to [`TimeLimit`](crate::TimeLimit). [`check_env`] then finds the rest of the mistakes:
 //!
 //! ```
 //! use windrow_env::testing::check_env;

@@ -1,4 +1,4 @@
-//! What a transform is: a value that describes it, and its effect on given environments.
+//! Transforms: values that describe a change, and their effects on given environments.
 
 use std::fmt::Debug;
 
@@ -48,25 +48,25 @@ use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, VecEnvError};
 ///
 /// # State
 ///
-/// What changes from step to step, such as counts, lives in the effect, one for each vector of environments. What
-/// workers share or a run saves, such as running statistics, belongs to the description: a field that holds a shared
-/// handle, from which each effect takes a clone.
+/// State that changes from step to step, such as counts, lives in the effect, one for each vector of environments. State that
+/// workers share or a run saves, such as running statistics, belongs to the transform: in a field that is a shared handle,
+/// of which each effect holds a clone.
 pub trait Transform: Debug {
-    /// What it does to environments that it is attached to.
+    /// The transform at work on some environments.
     type Effect: Effect;
 
-    /// Changes the spec of `envs` to what is seen from outside, and makes the effect. Everything that can be checked or
-    /// looked up is, here: names, element types, lengths.
+    /// Changes the spec of `envs` to the one seen from outside, and makes the effect. Checks arguments, and looks up names,
+    /// element types and lengths, so that no step has to.
     ///
     /// # Errors
     /// An argument that does not fit the environments.
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError>;
 }
 
-/// What an attached transform does at every step of its environments. It neither allocates nor looks anything up.
+/// A transform at work: a few calls at every step of its environments, which neither allocate nor look anything up.
 pub trait Effect: Debug + Send {
     /// Writes the actions that the environments take for `actions`, those that the policy chose. Only called after
-    /// [`Attach::replace_actions`]; what a policy writes besides actions is passed on without it.
+    /// [`Attach::replace_actions`]; other columns of the policy are passed on in any case.
     ///
     /// # Errors
     /// [`EnvError::Action`] for the first action that stands for none of the environment's.
@@ -80,7 +80,7 @@ pub trait Effect: Debug + Send {
     /// The first environment whose observation cannot be transformed, and why.
     fn reset(&mut self, resets: &[Reset], obs: Observations<'_>) -> Result<(), VecEnvError>;
 
-    /// Changes what a step of all environments led to.
+    /// Changes observations, rewards and flags after a step of all environments.
     ///
     /// # Errors
     /// As [`reset`](Self::reset).
@@ -101,7 +101,7 @@ impl<'a> Observations<'a> {
         Self { inner, rows }
     }
 
-    /// What the environments wrote into rows of their own, and the rows that are seen from outside.
+    /// The environments' own rows, and the rows seen from outside.
     ///
     /// # Errors
     /// [`EnvError::Unfilled`] where the transform did not ask for such rows by [`Attach::replace_observations`].
@@ -139,7 +139,7 @@ impl<'a> Attach<'a> {
         }
     }
 
-    /// What the environments observe and accept.
+    /// Spec of the environments inside.
     #[must_use]
     pub fn inner(&self) -> &'a EnvSpec {
         self.inner

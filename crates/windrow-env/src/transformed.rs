@@ -6,8 +6,8 @@ use tensordict::for_dtype;
 
 /// Environments with a [`Transform`] around them.
 ///
-/// It forwards to the environments whatever the transform leaves alone. Several transforms are several of these around
-/// each other; only those that replace observations or actions copy rows.
+/// Everything that the transform does not change is forwarded to the environments. Several transforms nest; only those
+/// that replace observations or actions copy rows.
 ///
 /// ```
 /// use windrow_env::{CartPole, RewardSum, Serial, StepCounter, VecEnv};
@@ -29,7 +29,7 @@ pub struct Transformed<V, T: Transform> {
 /// Rows of the environments' own.
 #[derive(Debug)]
 struct Own {
-    /// Where the environments write, if not where observations are seen from outside.
+    /// Rows that the environments write, where these are not the ones seen from outside.
     observations: Option<RowBlock>,
     actions: Option<Actions>,
 }
@@ -38,8 +38,8 @@ struct Own {
 #[derive(Debug)]
 struct Actions {
     rows: RowBlock,
-    /// What the policy writes besides actions, behind those of the environments, and how many leaves further back it lies
-    /// in the policy's rows.
+    /// The policy's columns other than actions, which follow the actions: in these rows from leaf `first` on, in the policy's
+    /// from `first_outside` on.
     extras: Vec<LeafSpec>,
     first: usize,
     first_outside: usize,
@@ -49,7 +49,7 @@ impl<V: VecEnv, T: Transform> Transformed<V, T> {
     /// `envs` with `transform` around them.
     ///
     /// # Errors
-    /// What keeps the transform from fitting them; [`EnvError::Row`] when there is no memory for rows of their own.
+    /// The error of [`Transform::attach`]; [`EnvError::Row`] when there is no memory for the environments' own rows.
     pub fn new(envs: V, transform: &T) -> Result<Self, EnvError> {
         let num_envs = envs.num_envs();
         let mut attach = Attach::new(envs.spec(), num_envs);
@@ -116,7 +116,7 @@ impl Actions {
         })
     }
 
-    /// Passes on what a policy that writes `columns` writes besides actions; what the environments are told to expect.
+    /// Makes room for the `columns` of the policy that are not actions. Returns the columns that the environments see.
     fn bind(
         &mut self,
         inner: &EnvSpec,

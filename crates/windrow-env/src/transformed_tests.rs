@@ -72,7 +72,7 @@ fn observations_of_another_layout_need_rows_of_the_environments_own() {
     );
 }
 
-/// Observes the action and what the policy writes besides it.
+/// Observes the action and another column of the policy.
 #[derive(Clone)]
 struct Goals(EnvSpec);
 
@@ -93,7 +93,7 @@ impl Env for Goals {
 }
 
 #[test]
-fn environments_behind_one_hot_actions_read_what_the_policy_writes_besides_them() {
+fn environments_behind_one_hot_actions_read_other_columns_of_the_policy() {
     let observation = Spec::composite([
         ("action_taken", Spec::unbounded(DType::I64, [])),
         ("goal_read", Spec::unbounded(DType::F64, [2])),

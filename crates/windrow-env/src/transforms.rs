@@ -68,7 +68,7 @@ macro_rules! transforms {
             /// `envs` with the transform around them.
             ///
             /// # Errors
-            /// What keeps the transform from fitting them.
+            /// The error of [`Transform::attach`](crate::Transform::attach).
             pub fn around(&self, envs: Box<dyn VecEnv>) -> Result<Box<dyn VecEnv>, EnvError> {
                 Ok(match self {
                     $(Self::$name(transform) => Box::new(Transformed::new(envs, transform)?),)*

@@ -5,7 +5,7 @@ use crate::{Env, EnvError, EnvSpec, SpecError, Transform, Transformed, VecEnvErr
 
 /// `num_envs` worlds in lockstep. It never resets by itself: the engine does.
 pub trait VecEnv: Send {
-    /// What each environment observes and accepts; the same for all and for their whole life.
+    /// Observation and action of each environment; the same for all and for their whole life.
     fn spec(&self) -> &EnvSpec;
 
     /// Number of environments.
@@ -29,15 +29,15 @@ pub trait VecEnv: Send {
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError>;
 
-    /// Learns what the policy writes: the columns of `actions` in [`step`](Self::step), those of the action first.
-    /// Environments that look at the action alone have nothing to do; those around others pass it on.
+    /// Prepares for the columns that the policy writes, those of the action first: `actions` in [`step`](Self::step) has
+    /// them. Environments that read the action alone do nothing; those around others forward the call.
     ///
     /// # Errors
-    /// When a column that they look at is another than they expect.
+    /// A column that the environments read is missing, or of another type or shape.
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError>;
 
-    /// The environment whose [`reset`](Self::reset) or [`step`](Self::step) panicked, if that is known: so that the error
-    /// can name it. Nothing else is called after a panic.
+    /// The environment whose [`reset`](Self::reset) or [`step`](Self::step) panicked, if known, for the error message.
+    /// Nothing else is called after a panic.
     fn panicked_at(&self) -> Option<usize> {
         None
     }
@@ -45,7 +45,7 @@ pub trait VecEnv: Send {
     /// These environments with `transform` around them.
     ///
     /// # Errors
-    /// What keeps the transform from fitting them.
+    /// The error of [`Transform::attach`].
     fn transformed<T: Transform>(self, transform: T) -> Result<Transformed<Self, T>, EnvError>
     where
         Self: Sized,
@@ -63,7 +63,7 @@ pub struct Reset {
     pub seed: Option<u64>,
 }
 
-/// Where a [`VecEnv`] writes what a step led to: `[num_envs]` each.
+/// Rewards and flags of a step, `[num_envs]` each, which a [`VecEnv`] writes.
 #[derive(Debug)]
 pub struct Outcomes<'a> {
     /// Rewards.
@@ -94,7 +94,7 @@ pub struct Serial<E> {
     panicked_at: Option<usize>,
 }
 
-/// Notes the environment that is being called, if its panic drops this. Nothing is stored before, so that it costs nothing.
+/// Notes the environment that is being called when its panic drops this. Stores nothing before, so it costs nothing.
 struct Calling<'a> {
     env: usize,
     panicked_at: &'a mut Option<usize>,
@@ -143,7 +143,7 @@ impl<E: Env> Serial<E> {
     /// `num_envs` environments made by `make`.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and when there is no memory for so many.
+    /// As [`new`](Self::new), and [`EnvError::NoMemory`].
     pub fn from_fn(num_envs: usize, make: impl FnMut() -> E) -> Result<Self, EnvError> {
         Self::new(many(num_envs, make)?)
     }
@@ -220,8 +220,7 @@ impl<E: Env> VecEnv for Serial<E> {
     }
 }
 
-/// Whether there is a row of everything for each of `total` environments. Compared once, so that nothing is left to
-/// compare in a loop over them.
+/// Checks that each of `total` environments has a row of everything, so that a loop over them has nothing to compare.
 #[inline(always)]
 pub(crate) fn check_rows(
     total: usize,

@@ -1,4 +1,4 @@
-//! How what serde cannot write by itself is written down.
+//! Written forms of types that serde cannot write by itself.
 
 /// Keys: a name as a string, several as a list of strings, outermost first.
 pub(crate) mod key {

@@ -18,7 +18,7 @@ pub(super) fn interval<const N: usize>(low: [f32; N], high: [f32; N]) -> Spec {
     }
 }
 
-/// What the discrete action of `row` stands for.
+/// The entry of `table` that the discrete action of `row` chooses.
 ///
 /// A table instead of branches: a random policy would make every branch a coin toss for the predictor.
 #[inline(always)]

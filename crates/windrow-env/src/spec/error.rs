@@ -2,7 +2,7 @@ use tensordict::NestedKey;
 
 use crate::{EnvError, EnvSpec};
 
-/// What does not fit in a spec, an argument or a value.
+/// A spec, an argument or a value that does not fit, and why.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -13,21 +13,21 @@ pub enum SpecError {
         argument: &'static str,
         /// Environment, transform or observation that it is an argument for.
         of: String,
-        /// What was expected.
+        /// Expected values, in words.
         expected: String,
-        /// What was given.
+        /// The value given.
         got: String,
     },
-    /// An observation or action that is not of the kind that it has to be.
+    /// An observation or action of the wrong element type, size or domain.
     #[error("{leaf} of {env}: expected {expected}, got {got}")]
     Leaf {
         /// Id of the environment.
         env: String,
         /// Name of the observation or action.
         leaf: NestedKey,
-        /// What was expected: an element type, a shape, bounds.
+        /// Expected element type, shape or bounds.
         expected: String,
-        /// What the environment has.
+        /// Element type, shape or bounds in the environment.
         got: String,
     },
     /// No observation has this name.
@@ -102,20 +102,20 @@ pub enum SpecError {
         /// Its spec.
         other: Box<EnvSpec>,
     },
-    /// Environments of one policy that differ in what a policy sees of them.
+    /// Environments of one policy whose specs differ.
     #[error(
         "environments of one policy observe and accept the same: expected the {part} {expected} of {env}, got {got} of {other}"
     )]
     Unlike {
-        /// What differs: the observation, the action, the rewards …
+        /// The part of the spec that differs: observation, action, rewards …
         part: &'static str,
         /// Id of the first environment.
         env: String,
-        /// What the first one has.
+        /// This part of the first one.
         expected: String,
         /// Id of the other one.
         other: String,
-        /// What the other one has.
+        /// This part of the other one.
         got: String,
     },
 }

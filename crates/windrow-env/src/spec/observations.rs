@@ -97,7 +97,7 @@ impl EnvSpec {
 }
 
 impl Spec {
-    /// The `index`-th leaf, depth first; `None` when there are not so many.
+    /// The `index`-th leaf, depth first; `None` when there are fewer.
     #[must_use]
     pub fn leaf_mut(&mut self, index: usize) -> Option<&mut Spec> {
         find(self, &mut { index })

@@ -4,7 +4,7 @@ use crate::{Env, EnvError, Serial, VecEnv, VecEnvError};
 /// Steps that a check takes.
 const STEPS: u64 = 1000;
 
-/// What a check saw of environments that it found nothing wrong with.
+/// Figures of a check that found nothing wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Report {
@@ -18,7 +18,7 @@ pub struct Report {
     pub truncated: u64,
 }
 
-/// The first thing wrong with an environment.
+/// The first mistake of an environment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
@@ -27,7 +27,7 @@ pub enum CheckError {
     Failed {
         /// Number of the step over all episodes; 0 is the first reset.
         step: u64,
-        /// What it reported.
+        /// Its error.
         source: VecEnvError,
     },
     /// It left a leaf of its observation unwritten.
@@ -47,7 +47,7 @@ pub enum CheckError {
         env: usize,
         /// Number of the step over all episodes; 0 is the first reset.
         step: u64,
-        /// Where, what it was, and what was expected.
+        /// The element, its value, and the expected domain.
         source: EnvError,
     },
     /// A reward that is not a finite number.
@@ -60,7 +60,7 @@ pub enum CheckError {
         /// The reward.
         reward: f32,
     },
-    /// The same seed and the same actions led elsewhere the second time.
+    /// The same seed and the same actions led to other data the second time.
     #[error(
         "environment {env} is not determined by seed {seed} and its actions: {what} differs in step {step} of two runs"
     )]
@@ -71,7 +71,7 @@ pub enum CheckError {
         step: u64,
         /// Seed of the environment.
         seed: u64,
-        /// What differs: an observation leaf, the reward or a flag.
+        /// The difference: an observation leaf, the reward or a flag.
         what: String,
     },
     /// An episode longer than the spec's `max_episode_steps`.
@@ -86,18 +86,18 @@ pub enum CheckError {
         /// The spec's limit.
         limit: usize,
     },
-    /// A spec that does not describe anything that could be checked.
+    /// A spec that cannot be checked.
     #[error(transparent)]
     Spec(#[from] EnvError),
 }
 
-/// Drives one environment with random actions through 1000 steps, twice, and says what is wrong with it.
+/// Drives one environment with random actions through 1000 steps, twice, and reports the first mistake.
 ///
 /// Checked are: that every leaf of the observation is written, within its spec and finite; that rewards are finite;
 /// that no episode outlasts `max_episode_steps`; and that the same seed leads to the same data.
 ///
 /// # Errors
-/// The first thing found wrong.
+/// The first mistake found.
 pub fn check_env(env: &mut dyn Env, seed: u64) -> Result<Report, CheckError> {
     check_vec_env(&mut Serial::new(vec![env])?, seed)
 }
@@ -105,7 +105,7 @@ pub fn check_env(env: &mut dyn Env, seed: u64) -> Result<Report, CheckError> {
 /// As [`check_env`] for a vector of environments; environment `i` is seeded with `seed + i`.
 ///
 /// # Errors
-/// The first thing found wrong.
+/// The first mistake found.
 pub fn check_vec_env(envs: &mut dyn VecEnv, seed: u64) -> Result<Report, CheckError> {
     let first = Recorder::run(envs, seed, false, STEPS)?;
     let second = Recorder::run(envs, seed, true, STEPS)?;

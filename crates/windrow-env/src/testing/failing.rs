@@ -32,7 +32,7 @@ pub enum Failure {
     Nan,
 }
 
-/// An environment that does what another one does, except for one call that fails.
+/// An environment around another one that fails in one call.
 ///
 /// ```
 /// use windrow_env::testing::{CountingEnv, FailAt, FailingEnv, Failure};

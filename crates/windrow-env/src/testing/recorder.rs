@@ -1,4 +1,4 @@
-//! Drives environments with random actions and keeps fingerprints of what they did.
+//! Drives environments with random actions and keeps fingerprints of their observations.
 
 use tensordict::for_dtype;
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
@@ -8,7 +8,7 @@ use crate::SpecError;
 use crate::number::{Number, numbers};
 use crate::{EnvError, EnvSpec, NumpyRng, Outcome, Outcomes, Reset, Spec, VecEnv};
 
-/// What one environment did in one step or reset, small enough to keep all of them.
+/// One step or reset of one environment, small enough to keep all of them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Frame {
     pub(super) env: usize,
@@ -31,7 +31,7 @@ impl Frame {
         leaves.position(|(a, b)| a.untouched && b.untouched && a.hash != b.hash)
     }
 
-    /// What differs, if anything does.
+    /// The first difference, if any.
     pub(super) fn difference(&self, other: &Self, leaves: &[LeafSpec]) -> Option<String> {
         let mut pairs = self.leaves.iter().zip(&other.leaves);
         if let Some(leaf) = pairs.position(|(a, b)| a.hash != b.hash) {
@@ -60,7 +60,7 @@ pub(super) struct Recorder<'a> {
     record: Record,
 }
 
-/// What came of a run.
+/// The frames of a run, and a report on it.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     pub(super) frames: Vec<Frame>,
@@ -146,7 +146,7 @@ impl<'a> Recorder<'a> {
         self.reset(&resets)
     }
 
-    /// Checks and keeps what environment `env` has just done.
+    /// Checks and keeps the last frame of environment `env`.
     fn keep(&mut self, env: usize, outcome: Outcome) -> Result<(), CheckError> {
         let (step, reward) = (self.step, outcome.reward);
         let mut leaves = Vec::new();
