@@ -66,13 +66,6 @@ impl Keeper {
     }
 }
 
-impl Kept {
-    /// The same object, held on behalf of another.
-    pub(crate) fn kept_by(&self, py: Python<'_>, keeper: &Keeper) -> Self {
-        keeper.keep(self.bind(py))
-    }
-}
-
 impl Deref for Kept {
     type Target = Py<PyAny>;
 

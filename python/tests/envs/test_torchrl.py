@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -147,7 +149,7 @@ def test_errors_cross() -> None:
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_specs_are_torchrls_where_it_is_imported() -> None:
+def test_specs_are_torchrls_where_it_is_installed() -> None:
     env = ours.GymEnv("CartPole-v1")
     theirs = GymEnv("CartPole-v1")
     assert env.action_spec == theirs.action_spec
@@ -157,3 +159,31 @@ def test_specs_are_torchrls_where_it_is_imported() -> None:
     assert pendulum.action_spec == GymEnv("Pendulum-v1").action_spec
     indices = ours.GymEnv("CartPole-v1", categorical_action_encoding=True)
     assert indices.action_spec == GymEnv("CartPole-v1", categorical_action_encoding=True).action_spec
+
+
+def test_classes_of_specs_do_not_depend_on_what_was_imported() -> None:
+    program = (
+        "import sys; from windrow.envs import GymEnv; env = GymEnv('CartPole-v1')\n"
+        "assert 'torchrl' not in sys.modules; first = env.action_spec\n"
+        "import torchrl.data; print(type(first) is type(env.action_spec) is torchrl.data.OneHot)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (told.stdout, told.stderr) == ("True\n", "")
+
+
+def test_specs_have_torchrls_names_where_it_is_not_installed() -> None:
+    program = (
+        "import sys; sys.modules['torchrl'] = None\n"
+        "from windrow.envs import GymEnv, SerialEnv, check_env\n"
+        "env = SerialEnv(2, lambda: GymEnv('CartPole-v1')); check_env(env)\n"
+        "spec = env.action_spec; drawn = spec.rand((3,))\n"
+        "print(type(spec).__name__, spec.n, spec.space.n, tuple(drawn.shape), spec.is_in(drawn), spec == env.full_action_spec['action'])\n"
+        "spec = GymEnv('Pendulum-v1').action_spec; print(spec.space.low.item(), spec.high.item(), spec.is_in(spec.rand()), spec.one())\n"
+        "print(sorted(env.specs['output_spec', 'full_done_spec'].zero().keys()), env.done_spec.rand()['done'].shape)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert told.stdout.splitlines() == [
+        "OneHot 2 2 (3, 2, 2) True True",
+        "-2.0 2.0 True tensor([1.])",
+        "['done', 'terminated', 'truncated'] torch.Size([2, 1])",
+    ], told.stderr

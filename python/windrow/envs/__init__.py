@@ -31,7 +31,7 @@ from windrow.envs._base import EnvBase
 from windrow.envs._batched import ParallelEnv, SerialEnv
 from windrow.envs._check import check_env, check_env_specs
 from windrow.envs._gym import GymEnv, GymWrapper
-from windrow.envs._theirs import of_torchrl
+from windrow.envs._torchrl_compat import of_torchrl
 from windrow.envs.env_creator import EnvCreator, env_creator
 from windrow.envs.transforms import (
     Compose,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from windrow import _needs
 from windrow._numbers import whole
-from windrow._windrow import EnvHandle, EnvRecipe
-from windrow.envs._described import FLAGS, Described, Facts, short
-from windrow.envs._specs import legal
-from windrow.envs._theirs import AskedByTorchRL
+from windrow._windrow import EnvHandle
+from windrow.envs._described import FLAGS, Described, Facts
+from windrow.envs._recipe import Recipe
+from windrow.envs._torchrl_compat import AskedByTorchRL
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -45,10 +45,10 @@ class EnvBase(Described):
                 "torchrl.envs.EnvBase; collectors, and whatever else takes an environment, take it as well"
             )
 
-    def _make_recipe(self) -> EnvRecipe:
+    def _make_recipe(self) -> Recipe:
         raise NotImplementedError
 
-    def _recipe(self) -> EnvRecipe:
+    def _recipe(self) -> Recipe:
         """How collectors make this environment. An object that only one can step at a time is given over."""
         self._handle = None
         return self._make_recipe()
@@ -61,7 +61,7 @@ class EnvBase(Described):
             self._handle = EnvHandle(self._make_recipe())
         return self._handle
 
-    def _plain_recipe(self) -> EnvRecipe:
+    def _plain_recipe(self) -> Recipe:
         """How an environment is made that has the same specs, but may observe other numbers."""
         return self._recipe()
 
@@ -108,7 +108,7 @@ class EnvBase(Described):
                 flags = flags.reshape((*facts.batch, 1))
             root.set(name, flags)
         if partial and tensordict is not None:
-            for key in facts.states:
+            for key in facts.primed:
                 kept = tensordict.get(key, None)
                 if kept is not None:
                     begun = tensordict.get("_reset").reshape((*facts.batch, *[1] * (kept.ndim - len(facts.batch))))
@@ -119,14 +119,14 @@ class EnvBase(Described):
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Takes the actions in ``tensordict``, and adds to it what follows as ``"next"``."""
         handle, facts = self._made(), self._known()
-        actions = [facts.to_action(tensordict, path, leaf) for path, leaf in facts.action]
+        actions = [facts.to_action(tensordict, leaf) for leaf in facts.action]
         seen, reward, terminated, truncated = handle.step(actions)
         import torch
 
         following = self._tensordict(seen)
         shape = (*facts.batch, 1)
         flags = [torch.tensor(values).reshape(shape) for values in (terminated, truncated)]
-        if ("reward",) not in facts.rewards:
+        if "reward" not in facts.rewards:
             following.set("reward", torch.tensor(reward, dtype=torch.float32).reshape(shape))
         following.set("done", flags[0] | flags[1])
         following.set("terminated", flags[0])
@@ -134,7 +134,7 @@ class EnvBase(Described):
         written = tensordict.get("next", None)
         if written is not None:
             # What the policy remembers, and whatever else it has written.
-            known = {*following.keys(include_nested=True, leaves_only=True), *self.reward_keys} - facts.states
+            known = {*following.keys(include_nested=True, leaves_only=True), *self.reward_keys} - facts.primed
             following.update(written.exclude(*known))
         tensordict.set("next", following)
         self._seen = following if facts.masks else None
@@ -163,20 +163,10 @@ class EnvBase(Described):
         root = self._seen if tensordict is None else tensordict
         if tensordict is None:
             tensordict = self._empty()
-        leaves = dict(facts.action)
-        for key, spec in self._action().leaves():
-            names = (key,) if isinstance(key, str) else key
-            mask = None if root is None or names not in facts.masks else root.get(facts.masks[names], None)
-            tensordict.set(key, spec.rand() if mask is None else self._legal(leaves[names], mask, spec))
+        for leaf in facts.action:
+            mask = None if root is None or leaf.key not in facts.masks else root.get(facts.masks[leaf.key], None)
+            tensordict.set(leaf.key, self._random_action(leaf, mask))
         return tensordict
-
-    def _legal(self, leaf: Any, mask: Any, spec: Any) -> Any:
-        """Actions drawn from those that ``mask`` allows."""
-        import torch
-
-        mask = mask.detach().cpu().reshape(self._known().num_envs, -1)
-        drawn = legal(leaf, mask.bool().numpy(), torch.rand(mask.shape).numpy())
-        return torch.from_numpy(drawn).reshape(spec.shape).to(dtype=spec.dtype, device=self.device)
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Steps with actions drawn from the action space."""
@@ -275,15 +265,13 @@ class EnvBase(Described):
 
     def fake_tensordict(self) -> TensorDictBase:
         """One step of zeros, with all keys, shapes and element types."""
-        fake = self._observation().zero()
-        following = self._observation().zero()
+        fake, following = (self._specs_of("observation").zero() for _ in range(2))
         for name in FLAGS:
             fake.set(name, self._zeros(bool))
             following.set(name, self._zeros(bool))
-        for key, spec in self._reward().leaves():
-            following.set(key, spec.zero())
-        for key, spec in self._action().leaves():
-            fake.set(key, spec.zero())
+        for part, root in (("reward", following), ("action", fake)):
+            for key, spec in self._specs_of(part).leaves():
+                root.set(key, spec.zero())
         return fake.set("next", following)
 
     def add_truncated_keys(self) -> EnvBase:
@@ -363,11 +351,11 @@ class EnvBase(Described):
         import torch
 
         facts, root = self._known(), self._empty()
-        for (path, _), array in zip(facts.observation, seen, strict=True):
+        for leaf, array in zip(facts.observation, seen, strict=True):
             tensor = torch.from_numpy(array)
-            root.set(short(path), tensor if facts.batch else tensor[0])
-        for path, size in facts.groups.items():
-            group = root.get(short(path), None)
+            root.set(leaf.key, tensor if facts.batch else tensor[0])
+        for key, size in facts.groups.items():
+            group = root.get(key, None)
             if group is not None:
                 group.batch_size = (*facts.batch, *size)
         return root

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from windrow._passed_over import Fixed, pass_over
-from windrow._windrow import EnvHandle, EnvRecipe
+from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
-from windrow.envs._theirs import is_of_torchrl
+from windrow.envs._recipe import Many, Recipe, of
+from windrow.envs._torchrl_compat import is_of_torchrl
 
 
 class SerialEnv(EnvBase):
@@ -42,13 +43,13 @@ class SerialEnv(EnvBase):
         self.num_workers = num_workers
         self._makers = _for_each("create_env_fn", create_env_fn, num_workers)
         self._kwargs = _for_each("create_env_kwargs", create_env_kwargs or {}, num_workers)
-        self._members: list[EnvRecipe] | None = None
+        self._members: tuple[Recipe, ...] | None = None
 
-    def _make_recipe(self) -> EnvRecipe:
+    def _make_recipe(self) -> Recipe:
         if self._members is None:
             given = zip(self._makers, self._kwargs, strict=True)
-            self._members = [EnvRecipe.of(make, kwargs or None) for make, kwargs in given]
-        return EnvRecipe.many(self._members)
+            self._members = tuple(of(make, kwargs or None) for make, kwargs in given)
+        return Many(self._members)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_members": None}
@@ -64,7 +65,7 @@ class ParallelEnv(SerialEnv):
 
     _checked = False
 
-    def _make_recipe(self) -> EnvRecipe:
+    def _make_recipe(self) -> Recipe:
         recipe = super()._make_recipe()
         if not self._checked and not _is_native(self._makers[0], self._kwargs[0]):
             warn_of_turns()
@@ -104,9 +105,8 @@ def _for_each(name: str, given: Any, number: int) -> list[Any]:
 
 
 def _is_native(make: Any, kwargs: dict[str, Any]) -> bool:
-    recipe = EnvRecipe.of(make, kwargs or None)
-    native = recipe.is_native()
-    return not EnvHandle(recipe).is_python if native is None else native
+    recipe = of(make, kwargs or None)
+    return not EnvHandle(recipe).is_python if recipe.is_native is None else recipe.is_native
 
 
 _warned = False

@@ -28,7 +28,7 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
     first, second = (_play(env, steps, seed) for _ in range(2))
     batch = tuple(env.batch_size)
     for name, level in (("root", first), ("next", first.get("next"))):
-        for key, spec in env._observation().leaves():
+        for key, spec in env._specs_of("observation").leaves():
             value = level.get(key, None)
             assert value is not None, f"observation {key!r} is missing in the {name}"
             expected = (*batch, first.shape[-1], *spec._shape[len(batch) :])

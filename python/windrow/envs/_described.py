@@ -6,24 +6,90 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from windrow._windrow import EnvHandle
-from windrow.envs import _specs
+from windrow.envs._specs import Composite, Key, Leaf, Spec, TorchNoise, draw, spec_of, tree_of
+from windrow.envs._torchrl_compat import public
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-Key = str | tuple[str, ...]
-
 FLAGS = ("done", "terminated", "truncated")
 
 
-def short(path: tuple[str, ...]) -> Key:
-    """A path as tensordict spells it."""
-    return path[0] if len(path) == 1 else path
+class Facts:
+    """What a handle says of itself, kept when the handle is given over: its description (see ``describe.rs``), in Python's types."""
+
+    def __init__(self, handle: EnvHandle) -> None:
+        told = handle.describe()
+        self.id: str = told["id"]
+        self.num_envs: int = told["num_envs"]
+        self.batch: tuple[int, ...] = (self.num_envs,) if told["is_batched"] else ()
+        self.max_episode_steps: int | None = told["max_episode_steps"]
+        self.observation = [Leaf(*leaf) for leaf in told["observation"]]
+        self.action = [Leaf(*leaf) for leaf in told["action"]]
+        #: Observations that are rewards.
+        self.rewards: set[Key] = set(told["rewards"])
+        #: Observations that states of policies begin with.
+        self.primed: set[Key] = set(told["primed"])
+        #: Flags of groups.
+        self.flags: list[Key] = told["flags"]
+        #: Actions, each with the observation that says which choices are legal.
+        self.masks: dict[Key, Key] = dict(told["masks"])
+        self.groups: dict[Key, list[int]] = dict(told["groups"])
+
+    def leaves(self, part: str) -> list[Leaf]:
+        """The leaves of ``"observation"``, ``"action"``, ``"reward"``, ``"done"`` or ``"state"``."""
+        if part == "action":
+            return self.action
+        if part == "done":
+            return [Leaf(name, "discrete", "bool", (1,), [2]) for name in FLAGS]
+        if part == "reward":
+            step = Leaf("reward", "unbounded", "float32", (1,))
+            return list({step.key: step, **{leaf.key: leaf for leaf in self.observation if leaf.key in self.rewards}}.values())
+        return [leaf for leaf in self.observation if leaf.key not in self.rewards] if part == "observation" else []
+
+    def to_action(self, tensordict: TensorDictBase, leaf: Leaf) -> Any:
+        """The action of ``leaf`` as an array with a leading dimension for the environments."""
+        import torch
+
+        value = tensordict.get(leaf.key).detach().cpu()
+        if leaf.kind == "one_hot" and value.is_floating_point():
+            # Scores: the largest one chooses, before anything is rounded.
+            value = value.reshape(self.num_envs, *leaf.shape)
+            chosen = [torch.zeros_like(v).scatter(-1, v.argmax(-1, True), 1) for v in value.split(list(leaf.nvec or ()), -1)]
+            value = torch.cat(chosen, -1)
+        expected = (self.num_envs, *leaf.shape)
+        if value.numel() != math.prod(expected):
+            raise ValueError(
+                f"action {leaf.key!r} of {self.id}: expected shape {(*self.batch, *leaf.shape)}, got {tuple(value.shape)}"
+            )
+        return value.reshape(expected).to(spec_of(leaf).dtype).numpy()
+
+    def draw_action(self, leaf: Leaf, noise: Any, mask: Any = None) -> Any:
+        """Random actions of ``leaf``, ``[num_envs, *shape]``: legal ones, where there is a ``mask`` (an array) that says which are."""
+        mask = None if mask is None else mask.reshape(self.num_envs, -1).astype(bool)
+        return draw(leaf, noise, (self.num_envs,), mask)
+
+
+def _spec(part: str, told: str, *, unbatched: bool = False, bare: bool = False) -> Any:
+    """A property: the specs of ``part``, without dimensions for the environments where ``unbatched``; the spec of the single leaf
+    itself where ``bare``.
+    """
+
+    def get(env: Described) -> Any:
+        specs: Spec | Composite = env._specs_of(part, () if unbatched else None)
+        if bare:
+            leaves = list(specs.leaves())  # type: ignore[union-attr]
+            specs = leaves[0][1] if len(leaves) == 1 else specs
+        return public(specs)
+
+    return property(get, doc=told)
 
 
 class Described:
     """Shapes, names and specs of an environment. Where a name ends in ``_unbatched``, without dimensions for the
     environments.
+
+    Specs are of TorchRL's classes where torchrl is installed, and have the same names and attributes where it is not.
     """
 
     _device: Any
@@ -79,162 +145,65 @@ class Described:
 
     # Specs
 
-    @property
-    def observation_spec(self) -> Any:
-        """Names and specs of the observations."""
-        return _specs.give(self._observation())
+    observation_spec = full_observation_spec = _spec("observation", "Names and specs of the observations.")
+    observation_spec_unbatched = full_observation_spec_unbatched = _spec(
+        "observation", "Names and specs of the observations of one environment.", unbatched=True
+    )
+    full_action_spec = _spec("action", "Names and specs of the actions.")
+    full_action_spec_unbatched = _spec("action", "Names and specs of the actions of one environment.", unbatched=True)
+    action_spec = _spec("action", "The action's spec; a composite where there are several.", bare=True)
+    action_spec_unbatched = _spec(
+        "action", "The spec of one environment's action; a composite where there are several.", unbatched=True, bare=True
+    )
+    full_reward_spec = _spec(
+        "reward", "Specs of the rewards under their names: that of the step, and others if the environment has some."
+    )
+    full_reward_spec_unbatched = _spec("reward", "Specs of the rewards of one environment.", unbatched=True)
+    reward_spec = _spec("reward", "The reward's spec, ``[*batch, 1]``; a composite where there are several.", bare=True)
+    reward_spec_unbatched = _spec(
+        "reward", "The spec of one environment's reward, ``[1]``; a composite where there are several.", unbatched=True, bare=True
+    )
+    done_spec = full_done_spec = _spec("done", "Specs of ``done``, ``terminated`` and ``truncated``, ``[*batch, 1]``.")
+    done_spec_unbatched = full_done_spec_unbatched = _spec("done", "Specs of the flags of one environment, ``[1]``.", unbatched=True)
+    state_spec = full_state_spec = _spec("state", "What is read beside actions: nothing.")
+    state_spec_unbatched = full_state_spec_unbatched = _spec(
+        "state", "What one environment reads beside actions: nothing.", unbatched=True
+    )
+    input_spec = _spec("input", "``full_state_spec`` and ``full_action_spec``.")
+    output_spec = _spec("output", "``full_reward_spec``, ``full_done_spec`` and ``full_observation_spec``.")
+    specs = _spec("all", "``output_spec`` and ``input_spec``.")
 
-    full_observation_spec = observation_spec
-
-    @property
-    def observation_spec_unbatched(self) -> Any:
-        """Names and specs of the observations of one environment."""
-        return _specs.give(self._observation(()))
-
-    full_observation_spec_unbatched = observation_spec_unbatched
-
-    @property
-    def full_action_spec(self) -> Any:
-        """Names and specs of the actions."""
-        return _specs.give(self._action())
-
-    @property
-    def action_spec(self) -> Any:
-        """The action's spec; a composite where there are several."""
-        return _specs.give(_only_one(self._action()))
-
-    @property
-    def full_action_spec_unbatched(self) -> Any:
-        """Names and specs of the actions of one environment."""
-        return _specs.give(self._action(()))
-
-    @property
-    def action_spec_unbatched(self) -> Any:
-        """The spec of one environment's action; a composite where there are several."""
-        return _specs.give(_only_one(self._action(())))
-
-    @property
-    def full_reward_spec(self) -> Any:
-        """Specs of the rewards under their names: that of the step, and others if the environment has some."""
-        return _specs.give(self._reward())
-
-    @property
-    def reward_spec(self) -> Any:
-        """The reward's spec, ``[*batch, 1]``; a composite where there are several."""
-        return _specs.give(_only_one(self._reward()))
-
-    @property
-    def full_reward_spec_unbatched(self) -> Any:
-        """Specs of the rewards of one environment."""
-        return _specs.give(self._reward(()))
-
-    @property
-    def reward_spec_unbatched(self) -> Any:
-        """The spec of one environment's reward, ``[1]``; a composite where there are several."""
-        return _specs.give(_only_one(self._reward(())))
-
-    @property
-    def done_spec(self) -> Any:
-        """Specs of ``done``, ``terminated`` and ``truncated``, ``[*batch, 1]``."""
-        return _specs.give(self._done())
-
-    full_done_spec = done_spec
-
-    @property
-    def done_spec_unbatched(self) -> Any:
-        """Specs of the flags of one environment, ``[1]``."""
-        return _specs.give(self._done(()))
-
-    full_done_spec_unbatched = done_spec_unbatched
-
-    @property
-    def state_spec(self) -> Any:
-        """What is read beside actions: nothing."""
-        return _specs.give(self._named([]))
-
-    full_state_spec = state_spec
-
-    @property
-    def state_spec_unbatched(self) -> Any:
-        """What one environment reads beside actions: nothing."""
-        return _specs.give(self._named([], ()))
-
-    full_state_spec_unbatched = state_spec_unbatched
-
-    @property
-    def input_spec(self) -> Any:
-        """``full_state_spec`` and ``full_action_spec``."""
-        return _specs.give(self._input())
-
-    @property
-    def output_spec(self) -> Any:
-        """``full_reward_spec``, ``full_done_spec`` and ``full_observation_spec``."""
-        return _specs.give(self._output())
-
-    @property
-    def specs(self) -> Any:
-        """``output_spec`` and ``input_spec``."""
-        both = {"output_spec": self._output(), "input_spec": self._input()}
-        return _specs.give(_specs.Composite(both, self._known().batch, self._device))
-
-    def _input(self) -> _specs.Composite:
-        entries = {"full_state_spec": self._named([]), "full_action_spec": self._action()}
-        return _specs.Composite(entries, self._known().batch, self._device)
-
-    def _output(self) -> _specs.Composite:
-        entries = {
-            "full_reward_spec": self._reward(),
-            "full_done_spec": self._done(),
-            "full_observation_spec": self._observation(),
-        }
-        return _specs.Composite(entries, self._known().batch, self._device)
-
-    def _observation(self, batch: tuple[int, ...] | None = None) -> _specs.Composite:
+    def _specs_of(self, part: str, batch: tuple[int, ...] | None = None) -> Composite:
         facts = self._known()
-        return self._named([leaf for leaf in facts.observation if leaf[0] not in facts.rewards], batch)
+        batch = facts.batch if batch is None else batch
+        below = {
+            "input": {f"full_{name}_spec": name for name in ("state", "action")},
+            "output": {f"full_{name}_spec": name for name in ("reward", "done", "observation")},
+            "all": {f"{name}_spec": name for name in ("output", "input")},
+        }.get(part)
+        if below is not None:
+            return Composite({name: self._specs_of(inner, batch) for name, inner in below.items()}, batch, self._device)
+        return tree_of(facts.leaves(part), batch, facts.groups, self._device)
 
-    def _action(self, batch: tuple[int, ...] | None = None) -> _specs.Composite:
-        return self._named(self._known().action, batch)
+    def _random_action(self, leaf: Leaf, mask: Any) -> Any:
+        """A tensor of random actions; ``mask`` is None, or a tensor that says which choices are legal."""
+        import torch
 
-    def _reward(self, batch: tuple[int, ...] | None = None) -> _specs.Composite:
-        facts = self._known()
-        reward = (("reward",), ("unbounded", "float32", (1,)))
-        return self._named([reward, *(leaf for leaf in facts.observation if leaf[0] in facts.rewards)], batch)
-
-    def _done(self, batch: tuple[int, ...] | None = None) -> _specs.Composite:
-        batch = self._known().batch if batch is None else batch
-        flags = {name: _specs.Categorical(2, (*batch, 1), "bool", self._device) for name in FLAGS}
-        return _specs.Composite(flags, batch, self._device)
-
-    def _named(
-        self, leaves: list[tuple[tuple[str, ...], _specs.Description]], own: tuple[int, ...] | None = None
-    ) -> _specs.Composite:
-        batch, groups = self._known().batch if own is None else own, self._known().groups
-        root: dict[str, Any] = {}
-        for path, leaf in leaves:
-            level = root
-            for name in path[:-1]:
-                level = level.setdefault(name, {})
-            level[path[-1]] = _specs.of(leaf, batch, self._device)
-
-        def composite(level: dict[str, Any], path: tuple[str, ...] = ()) -> _specs.Composite:
-            below = {name: (*path, name) for name in level}
-            entries = {n: composite(entry, below[n]) if isinstance(entry, dict) else entry for n, entry in level.items()}
-            return _specs.Composite(entries, (*batch, *groups.get(path, ())), self._device)
-
-        return composite(root)
+        drawn = self._known().draw_action(leaf, TorchNoise, None if mask is None else mask.detach().cpu().numpy())
+        spec = spec_of(leaf, self._known().batch)
+        return torch.as_tensor(drawn).reshape(spec.shape).to(dtype=spec.dtype, device=self.device)
 
     # Names
 
     @property
     def observation_keys(self) -> list[Key]:
         """Names of the observations."""
-        return [key for key, _ in self._observation().leaves()]
+        return [leaf.key for leaf in self._known().leaves("observation")]
 
     @property
     def action_keys(self) -> list[Key]:
         """Names of the actions."""
-        return [short(path) for path, _ in self._known().action]
+        return [leaf.key for leaf in self._known().action]
 
     @property
     def action_key(self) -> Key:
@@ -244,7 +213,7 @@ class Described:
     @property
     def reward_keys(self) -> list[Key]:
         """Names of the rewards: one, unless the environment has more."""
-        return [key for key, _ in self._reward().leaves()]
+        return [leaf.key for leaf in self._known().leaves("reward")]
 
     @property
     def reward_key(self) -> Key:
@@ -260,48 +229,3 @@ class Described:
     def reset_keys(self) -> list[Key]:
         """Name of the flags that ask for a partial reset."""
         return ["_reset"]
-
-
-def _only_one(specs: _specs.Composite) -> _specs.Spec | _specs.Composite:
-    """The single leaf, if there is one."""
-    leaves = list(specs.leaves())
-    return leaves[0][1] if len(leaves) == 1 else specs
-
-
-class Facts:
-    """What a handle says of itself, kept when the handle is given over."""
-
-    def __init__(self, handle: EnvHandle) -> None:
-        self.id = handle.id
-        self.num_envs = handle.num_envs
-        self.batch: tuple[int, ...] = (handle.num_envs,) if handle.is_batched else ()
-        self.max_episode_steps = handle.max_episode_steps
-        self.observation = _specs.leaves(handle.observation, "observation")
-        self.action = _specs.leaves(handle.action, "action")
-        self.rewards = {tuple(path) for path in handle.rewards}
-        #: Flags of groups.
-        self.flags: list[Key] = [short(tuple(path)) for path in handle.flags]
-        #: Actions, each with the observation that says which choices are legal.
-        self.masks = {tuple(action): short(tuple(mask)) for action, mask in handle.masks}
-        self.groups = {tuple(path): tuple(size) for path, size in handle.groups}
-        #: Observations that states of policies begin with.
-        self.states: set[Key] = {short(tuple(path)) for path in handle.states}
-
-    def to_action(self, tensordict: TensorDictBase, path: tuple[str, ...], leaf: _specs.Description) -> Any:
-        """The action at ``path`` as an array with a leading dimension for the environments."""
-        import torch
-
-        value = tensordict.get(short(path)).detach().cpu()
-        spec = _specs.of(leaf)
-        assert isinstance(spec, _specs.Spec)
-        if leaf[0] == "one_hot" and value.is_floating_point():
-            # Scores: the largest one chooses, before anything is rounded.
-            value = value.reshape(self.num_envs, *spec.shape)
-            chosen = [torch.zeros_like(v).scatter(-1, v.argmax(-1, True), 1) for v in value.split(list(leaf[1]), -1)]
-            value = torch.cat(chosen, -1)
-        expected = (self.num_envs, *spec.shape)
-        if value.numel() != torch.Size(expected).numel():
-            raise ValueError(
-                f"action {short(path)!r} of {self.id}: expected shape {(*self.batch, *spec.shape)}, got {tuple(value.shape)}"
-            )
-        return value.reshape(expected).to(spec.dtype).numpy()

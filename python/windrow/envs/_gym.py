@@ -7,22 +7,29 @@ from functools import partial
 from typing import Any
 
 from windrow._numbers import whole_or_none
-from windrow._windrow import EnvHandle, EnvRecipe, native_ids
+from windrow._windrow import EnvHandle, native_ids
 from windrow.envs import _info
 from windrow.envs._base import EnvBase
-from windrow.envs._described import Key
+from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
+from windrow.envs._specs import Key
 
 BACKENDS = ("auto", "native", "gymnasium")
 
 
-def _make(env_name: str, kwargs: dict[str, Any]) -> Any:
-    """An environment of Gymnasium; where it has none, names like this one that windrow has."""
+def make(env_name: str, kwargs: dict[str, Any], pixels: str | None = None) -> Any:
+    """An environment of Gymnasium; where it has none, the error names environments of windrow with a similar id.
+
+    Args:
+        env_name: the id.
+        kwargs: passed to ``gymnasium.make``.
+        pixels: ``"only"`` observes pictures of the environment, ``"beside"`` its own observations too.
+    """
     try:
         import gymnasium
     except ImportError as error:
         raise _unknown(env_name, 'and Gymnasium is not installed: pip install "windrow[gymnasium]"') from error
     try:
-        return gymnasium.make(env_name, **kwargs)
+        made = gymnasium.make(env_name, **{**({"render_mode": "rgb_array"} if pixels else {}), **kwargs})
     except gymnasium.error.VersionNotFound as error:
         raise _unknown(env_name, f"Gymnasium: {error}") from error
     except gymnasium.error.UnregisteredEnv as error:
@@ -30,11 +37,7 @@ def _make(env_name: str, kwargs: dict[str, Any]) -> Any:
             f"no environment is called {env_name!r}: {str(error).rstrip('.')}. Ids of a package are known once it has been imported, "
             'and some packages are registered besides: gymnasium.register_envs(ale_py). "module:id" imports the module first'
         ) from error
-
-
-def _make_with_pixels(env_name: str, kwargs: dict[str, Any], pixels_only: bool) -> Any:
-    """As :func:`_make`, with pictures of the environment among its observations, or in place of them."""
-    return _with_pixels(_make(env_name, {"render_mode": "rgb_array", **kwargs}), pixels_only)
+    return _with_pixels(made, pixels == "only") if pixels else made
 
 
 def _with_pixels(env: Any, pixels_only: bool) -> Any:
@@ -61,7 +64,7 @@ def _observes_pixels(space: Any) -> bool:
 
 def _unknown(env_name: str, more: str) -> ValueError:
     try:
-        EnvHandle(EnvRecipe.native(env_name, False, 1))
+        EnvHandle(Native(env_name, False))
     except ValueError as error:
         return ValueError(f"{error} ({more})")
     return ValueError(f"{env_name!r} needs Gymnasium here: {more}")
@@ -121,13 +124,13 @@ class GymEnv(EnvBase):
         self._from_pixels, self._pixels_only = from_pixels, pixels_only
         self._info_wanted: _info.Wanted | None = None if info_keys is None else _info.wanted(info_keys)
         self._reads_info = bool(self._info_wanted)
-        self._info_entries: list[_info.Entry] | None = None
+        self._info_entries: tuple[Entry, ...] | None = None
         self._given_backend = backend or "auto"
         self.backend = self._choose(self._given_backend)
         self._num_envs = whole_or_none("num_envs", num_envs, 0) or 0
         if self._num_envs and not isinstance(env_name, str):
             raise ValueError(f"num_envs={num_envs} needs an id: one object is one environment")
-        self._source: EnvRecipe | None = None
+        self._source: Recipe | None = None
 
     def _choose(self, backend: str) -> str:
         if backend not in BACKENDS:
@@ -147,29 +150,28 @@ class GymEnv(EnvBase):
             return "native" if own and plain else "gymnasium"
         return backend
 
-    def _make_recipe(self) -> EnvRecipe:
+    def _make_recipe(self) -> Recipe:
         if self._source is None:
             self._source = self._new_recipe()
         return self._source
 
-    def _new_recipe(self) -> EnvRecipe:
+    def _new_recipe(self) -> Recipe:
         single = self._single_recipe()
-        return EnvRecipe.many([single] * self._num_envs) if self._num_envs else single
+        return Many((single,) * self._num_envs) if self._num_envs else single
 
-    def _single_recipe(self) -> EnvRecipe:
+    def _single_recipe(self) -> Recipe:
         if self.backend == "native":
-            return EnvRecipe.native(self._name, self._one_hot, self._frame_skip)
+            return Native(self._name, self._one_hot, self._frame_skip)
         if not isinstance(self._name, str):
             env = _with_pixels(self._name, self._pixels_only) if self._from_pixels else self._name
-            return EnvRecipe.gymnasium(env, True, self._one_hot, self._frame_skip, self._info_of(lambda: env, own=True))
+            return Gymnasium(env, True, self._one_hot, self._frame_skip, self._info_of(lambda: env, own=True))
         # Observations are checked as they are read.
         kwargs = {"disable_env_checker": True, **self._kwargs}
-        make = partial(_make, self._name, kwargs)
-        if self._from_pixels:
-            make = partial(_make_with_pixels, self._name, kwargs, self._pixels_only)
-        return EnvRecipe.gymnasium(make, False, self._one_hot, self._frame_skip, self._info_of(make, own=False))
+        pixels = None if not self._from_pixels else "only" if self._pixels_only else "beside"
+        made = partial(make, env_name=self._name, kwargs=kwargs, pixels=pixels)
+        return Gymnasium(made, False, self._one_hot, self._frame_skip, self._info_of(made, own=False))
 
-    def _info_of(self, make: Callable[[], Any], *, own: bool) -> list[_info.Entry]:
+    def _info_of(self, make: Callable[[], Any], *, own: bool) -> tuple[Entry, ...]:
         """The entries of ``info`` that are observed; what ``make`` returns is stepped where nothing else tells what they are."""
         if self._info_entries is None:
             wanted, seen = self._info_wanted, {}
@@ -181,7 +183,7 @@ class GymEnv(EnvBase):
                 del held
                 if not own:
                     env.close()
-            self._info_entries = _info.entries(wanted, seen) if self._reads_info else []
+            self._info_entries = tuple(_info.entries(wanted, seen)) if self._reads_info else ()
         return self._info_entries
 
     def set_info_dict_reader(self, info_dict_reader: Any = None, ignore_private: bool = True) -> GymEnv:
@@ -271,7 +273,7 @@ class GymWrapper(GymEnv):
             backend="gymnasium",
         )
 
-    def _new_recipe(self) -> EnvRecipe:
+    def _new_recipe(self) -> Recipe:
         from gymnasium.vector import VectorEnv
 
         if not isinstance(self._name, VectorEnv):
@@ -280,4 +282,4 @@ class GymWrapper(GymEnv):
             raise ValueError(f"a vector takes every action once, got frame_skip={self._frame_skip}")
         if self._from_pixels:
             raise ValueError("a vector observes what it observes: give from_pixels to single environments")
-        return EnvRecipe.vector(self._name, True, self._one_hot, self._info_of(lambda: self._name, own=True))
+        return Vector(self._name, True, self._one_hot, self._info_of(lambda: self._name, own=True))

@@ -6,11 +6,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from windrow.envs._described import Key, short
-from windrow.envs._transform import path
-
-Entry = tuple[list[str], str, list[int]]
-"""Names, outermost first, element type and shape."""
+from windrow.envs._recipe import Entry
+from windrow.envs._specs import Key, path, short
 
 Wanted = dict[tuple[str, ...], Any]
 """Names, each with something that has the shape and dtype of the entry, or None."""
@@ -61,11 +58,11 @@ def entries(wanted: Wanted | None, seen: Mapping[tuple[str, ...], Any]) -> list[
 
 def _entry(names: tuple[str, ...], like: Any) -> Entry:
     if like is None:
-        return (list(names), "float32", [])
+        return (short(names), "float32", ())
     dtype = _type(like)
     if dtype is None:
         raise TypeError(f"the entry {short(names)!r} of info cannot be observed: expected numbers, got {like!r}")
-    return (list(names), dtype, [int(size) for size in _arraylike(like).shape])
+    return (short(names), dtype, tuple(int(size) for size in _arraylike(like).shape))
 
 
 def _arraylike(like: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from windrow.envs._theirs import is_of_torchrl
+from windrow.envs._torchrl_compat import is_of_torchrl
 
 
 #: Libraries whose environments hold no state: several can step one object.

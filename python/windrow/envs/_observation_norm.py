@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from windrow._windrow import EnvHandle, EnvRecipe
-from windrow.envs._described import Key
-from windrow.envs._transform import Transform, path
+from windrow._windrow import EnvHandle
+from windrow.envs._described import Facts
+from windrow.envs._specs import Key, path, short
+from windrow.envs._transform import Described, Transform
 
 FRAMES_FOR_STATISTICS = 1000
 """Random frames that statistics are estimated from where none were given."""
@@ -109,41 +110,45 @@ class ObservationNorm(Transform):
         if self._parent is None:
             raise RuntimeError("init_stats steps the environment: put ObservationNorm into a TransformedEnv first")
         handle = EnvHandle(self._parent.recipe())
+        facts = Facts(handle)
         loc, scale = {}, {}
-        for name, frames in _observe(handle, self.in_keys if key is None else [path(key)], num_iter).items():
-            dims = _reduced(reduce_dim, cat_dim, 2 if handle.is_batched else 1, frames.ndim - 1)
+        wanted = [short(name) for name in self.in_keys] if key is None else [key]
+        for name, frames in _observe(facts, handle, wanted, num_iter).items():
+            dims = _reduced(reduce_dim, cat_dim, len(facts.batch) + 1, frames.ndim - 1)
             full = frames.shape[1:]
             mean = _broadcast(frames.mean(axis=dims, keepdims=True)[0], full)
             deviation = _broadcast(frames.std(axis=dims, ddof=1, keepdims=True)[0].clip(self.eps), full)
-            for target in self.in_keys if key is not None else [name]:
+            for target in self.in_keys if key is not None else [path(name)]:
                 loc[target] = mean if self.standard_normal else -mean / deviation
                 scale[target] = deviation if self.standard_normal else 1 / deviation
         self._loc, self._scale = loc, scale
 
-    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
+    def _described(self) -> list[Described]:
         if not self.initialized:
             warnings.warn(
                 f"ObservationNorm has no statistics: estimating them from {FRAMES_FOR_STATISTICS} random frames",
                 UserWarning,
                 stacklevel=2,
             )
-            handle_envs = EnvHandle(self._parent.recipe()).num_envs if self._parent else 1
+            handle_envs = EnvHandle(self._parent.recipe()).describe()["num_envs"] if self._parent else 1
             self.init_stats(-(-FRAMES_FOR_STATISTICS // handle_envs))
         assert self._loc is not None and self._scale is not None
-        return self._normalising(recipe, self._loc, self._scale)
+        return self._normalising(self._loc, self._scale)
 
-    def _plainly_around(self, recipe: EnvRecipe) -> EnvRecipe:
+    def _described_plainly(self) -> list[Described]:
         one = dict.fromkeys(self.in_keys, _numbers(1))
-        return self._normalising(recipe, one, one)
+        return self._normalising(one, one)
 
-    def _normalising(self, recipe: EnvRecipe, locs: dict[Any, Any], scales: dict[Any, Any]) -> EnvRecipe:
+    def _normalising(self, locs: dict[Any, Any], scales: dict[Any, Any]) -> list[Described]:
+        described: list[Described] = []
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             loc, scale = locs[key], scales[key]
             if self.standard_normal:
                 loc, scale = -loc / scale, 1 / scale
             name = None if out == key else out[0]
-            recipe = recipe.observation_norm(list(key), loc.ravel().tolist(), scale.ravel().tolist(), name)
-        return recipe
+            numbers = {"loc": loc.ravel().tolist(), "scale": scale.ravel().tolist()}
+            described.append(("ObservationNorm", {"key": short(key), **numbers, "name": name}))
+        return described
 
     def state_dict(self) -> dict[str, Any]:
         """The statistics, if there are any."""
@@ -203,60 +208,27 @@ def _broadcast(values: Any, shape: tuple[int, ...]) -> Any:
     return numpy.broadcast_to(values, shape)
 
 
-def _observe(handle: EnvHandle, keys: list[tuple[str, ...]], steps: int) -> dict[tuple[str, ...], Any]:
+def _observe(facts: Facts, handle: EnvHandle, keys: list[Key], steps: int) -> dict[Key, Any]:
     """What is observed under ``keys`` in ``steps`` steps with random actions, ``[frames, *shape]`` each. The same for
     every environment that is made alike.
     """
     import numpy
 
-    from windrow.envs import _specs
-
-    names = [path for path, _ in _specs.leaves(handle.observation, "observation")]
+    places = {leaf.key: place for place, leaf in enumerate(facts.observation)}
     for key in keys:
-        if key not in names:
-            raise KeyError(f"{handle.id} has no observation {key!r}, it has {names}")
-    wanted = {key: names.index(key) for key in keys}
-    drawn = numpy.random.default_rng(0)
-    actions = _specs.leaves(handle.action, "action")
-    masks = {tuple(action): names.index(tuple(mask)) for action, mask in handle.masks}
-    which = list(range(handle.num_envs))
+        if key not in places:
+            raise KeyError(f"{facts.id} has no observation {key!r}, it has {list(places)}")
+    noise = numpy.random.default_rng(0)
+    which = list(range(facts.num_envs))
     arrays = handle.reset(which, list(which))
-    seen: dict[tuple[str, ...], list[Any]] = {key: [] for key in keys}
+    seen: dict[Key, list[Any]] = {key: [] for key in keys}
     for _ in range(steps):
-        legal = {action: arrays[place] for action, place in masks.items()}
-        taken = [_draw(drawn, leaf, handle.num_envs, legal.get(path)) for path, leaf in actions]
+        masks = {action: arrays[places[mask]] for action, mask in facts.masks.items()}
+        taken = [facts.draw_action(leaf, noise, masks.get(leaf.key)) for leaf in facts.action]
         arrays, _, terminated, truncated = handle.step(taken)
-        for key, place in wanted.items():
-            seen[key].append(arrays[place].astype(numpy.float64))
+        for key, frames in seen.items():
+            frames.append(arrays[places[key]].astype(numpy.float64))
         ended = [env for env in which if terminated[env] or truncated[env]]
         if ended:
             arrays = handle.reset(ended, [None] * len(ended))
     return {key: numpy.concatenate(frames) for key, frames in seen.items()}
-
-
-def _draw(drawn: Any, leaf: Any, num_envs: int, mask: Any = None) -> Any:
-    """Random actions of one leaf, ``[num_envs, *shape]``: those that ``mask`` says are legal, where there is one."""
-    import numpy
-
-    from windrow.envs import _specs
-
-    kind, *rest = leaf
-    if mask is not None:
-        mask = mask.reshape(num_envs, -1).astype(bool)
-        return _specs.legal(leaf, mask, drawn.random(mask.shape))
-    if kind == "discrete":
-        return drawn.integers(0, rest[0], num_envs)
-    if kind == "multi_discrete":
-        return drawn.integers(0, rest[0], (num_envs, len(rest[0])))
-    if kind == "one_hot":
-        eyes = [numpy.eye(n, dtype=numpy.int64)[drawn.integers(0, n, num_envs)] for n in rest[0]]
-        return numpy.concatenate(eyes, -1)
-    if kind == "binary":
-        return drawn.integers(0, 2, (num_envs, *rest[0])).astype(numpy.int8)
-    shape = (num_envs, *rest[1])
-    if kind == "unbounded":
-        return drawn.standard_normal(shape).astype(rest[0])
-    low, high = (numpy.clip(bound, -1e6, 1e6).reshape(rest[1]) for bound in rest[2:4])
-    if not rest[0].startswith("float"):
-        return drawn.integers(low, high, shape, endpoint=True).astype(rest[0])
-    return drawn.uniform(low, high, shape).astype(rest[0])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-from windrow._windrow import EnvRecipe
-from windrow.envs._described import Key
-from windrow.envs._transform import Transform, path
+from windrow.envs._specs import Key, path
+from windrow.envs._transform import Described, Transform
 
 
 class Primer(Transform):
@@ -28,20 +26,11 @@ class Primer(Transform):
             for key, spec in primer.primers.items(include_nested=True, leaves_only=True)
         ]
 
-    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
-        for names, shape, value in self._states:
-            recipe = recipe.primer(list(names), shape, value)
-        return recipe
+    def _described(self) -> list[Described]:
+        return [("Primer", {"key": names, "shape": shape, "value": value}) for names, shape, value in self._states]
 
     def __repr__(self) -> str:
         return f"Primer({', '.join('.'.join(names) for names, _, _ in self._states)})"
-
-
-def is_primer(transform: Any) -> bool:
-    """Whether this is a ``TensorDictPrimer`` of TorchRL."""
-    # Whoever has one has imported it.
-    theirs = sys.modules.get("torchrl.envs")
-    return theirs is not None and isinstance(transform, theirs.TensorDictPrimer)
 
 
 def _first(key: Key, spec: Any, primer: Any) -> float:

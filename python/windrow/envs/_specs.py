@@ -1,25 +1,128 @@
-"""What environments observe and accept, as specs with TorchRL's names.
+"""What environments observe and accept, as specs with TorchRL's names and attributes.
 
-Where torchrl has been imported, environments give its own classes, so that its modules take them; otherwise those here,
-which have the same attributes. Nothing here imports torch before a tensor is asked for.
+Users are given these where torchrl is not installed, and TorchRL's own otherwise (``_torchrl_compat.public``). Nothing here imports
+torch before a tensor is asked for.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-Description = tuple[Any, ...]
-"""A spec in plain values, as the extension gives it: ``("discrete", 2)``."""
+Key = str | tuple[str, ...]
+
+
+def path(key: Key) -> tuple[str, ...]:
+    """The names of a key, outermost first."""
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def short(names: tuple[str, ...]) -> Key:
+    """Names as tensordict spells them: a string where there is one."""
+    return names[0] if len(names) == 1 else names
+
+
+class Leaf(NamedTuple):
+    """One leaf in plain values, as the engine describes it, without dimensions for the environments."""
+
+    key: Key
+    #: ``"unbounded"``, ``"bounded"``, ``"discrete"``, ``"multi_discrete"``, ``"one_hot"`` or ``"binary"``.
+    kind: str
+    dtype: str
+    shape: Sequence[int] = ()
+    #: Number of each choice, where there are choices.
+    nvec: Sequence[int] | None = None
+    #: Bounds, one for each element, where there are bounds.
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+
+
+def draw(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any = None) -> Any:
+    """An array ``[*lead, *shape]`` drawn from the domain of ``leaf``: uniformly where it is bounded, with exponential or normal tails
+    where it is not.
+
+    Args:
+        leaf: what is drawn.
+        noise: a ``numpy.random.Generator``, or something with its methods ``random``, ``standard_normal`` and
+            ``standard_exponential``.
+        lead: dimensions in front.
+        mask: of choices, which are legal: ``bool``, with ``sum(nvec)`` elements for each of ``lead``. The first choice stands
+            where none is.
+    """
+    import numpy
+
+    shape = (*lead, *leaf.shape)
+    if leaf.nvec is not None:
+        return _draw_choices(leaf, noise, lead, mask)
+    if leaf.kind == "binary" or leaf.dtype == "bool":
+        return (noise.random(shape) < 0.5).astype(leaf.dtype)
+    is_float = leaf.dtype.startswith("float")
+    if leaf.kind == "unbounded" and is_float:
+        return noise.standard_normal(shape).astype(leaf.dtype)
+    low: Any = leaf.low
+    high: Any = leaf.high
+    if leaf.kind == "unbounded":
+        info = numpy.iinfo(leaf.dtype)
+        low, high = max(info.min, -(2**31)), min(info.max, 2**31)
+    else:
+        low, high = numpy.reshape(low, leaf.shape), numpy.reshape(high, leaf.shape)
+    if not is_float:
+        return numpy.clip(numpy.floor(low + (high - low + 1) * noise.random(shape)), low, high).astype(leaf.dtype)
+    tail = noise.standard_exponential(shape)
+    above, below = numpy.isfinite(low), numpy.isfinite(high)
+    start, end = numpy.where(above, low, 0.0), numpy.where(below, high, 0.0)
+    u = noise.random(shape)
+    drawn = numpy.where(above, start + tail, numpy.where(below, end - tail, noise.standard_normal(shape)))
+    return numpy.where(above & below, start * (1 - u) + end * u, drawn).astype(leaf.dtype)
+
+
+def _draw_choices(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any) -> Any:
+    import numpy
+
+    nvec = [int(n) for n in leaf.nvec or ()]
+    if mask is None:
+        chosen = [numpy.minimum((noise.random(lead) * n).astype(numpy.int64), n - 1) for n in nvec]
+    else:
+        # Of as many random numbers as there are legal choices, each is as likely to be the largest.
+        scores = numpy.where(mask, noise.random(mask.shape), -1.0).reshape((*lead, sum(nvec)))
+        chosen = [part.argmax(-1) for part in numpy.split(scores, numpy.cumsum(nvec)[:-1], -1)]
+    if leaf.kind == "one_hot":
+        return numpy.concatenate([numpy.eye(n, dtype=numpy.int64)[index] for n, index in zip(nvec, chosen, strict=True)], -1)
+    return numpy.stack(chosen, -1).reshape((*lead, *leaf.shape))
+
+
+class TorchNoise:
+    """The generator of torch, with the names of numpy's."""
+
+    @staticmethod
+    def random(shape: tuple[int, ...]) -> Any:
+        """Uniform numbers from 0 to 1."""
+        import torch
+
+        return torch.rand(shape, dtype=torch.float64).numpy()
+
+    @staticmethod
+    def standard_normal(shape: tuple[int, ...]) -> Any:
+        """Normal numbers."""
+        import torch
+
+        return torch.randn(shape, dtype=torch.float64).numpy()
+
+    @staticmethod
+    def standard_exponential(shape: tuple[int, ...]) -> Any:
+        """Exponential numbers."""
+        import torch
+
+        return torch.empty(shape, dtype=torch.float64).exponential_().numpy()
 
 
 class Spec:
-    """One leaf: its shape (batch dimensions included), element type and device."""
+    """The domain of one leaf, with batch dimensions in front: any value of its element type, unless a subclass says otherwise."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: str, device: Any = None) -> None:
-        self._shape, self._dtype, self.device = tuple(shape), dtype, device
+    def __init__(self, leaf: Leaf, batch: tuple[int, ...] = (), device: Any = None) -> None:
+        self._leaf, self._batch, self.device = leaf, tuple(batch), device
+        self._shape = (*batch, *leaf.shape)
 
     @property
     def shape(self) -> Any:
@@ -33,7 +136,7 @@ class Spec:
         """Element type as a ``torch.dtype``."""
         import torch
 
-        return getattr(torch, self._dtype)
+        return getattr(torch, self._leaf.dtype)
 
     @property
     def ndim(self) -> int:
@@ -52,21 +155,16 @@ class Spec:
 
     def one(self, shape: tuple[int, ...] = ()) -> Any:
         """A tensor of ones, with ``shape`` in front."""
-        return self.zero(shape) + self.zero(shape).new_ones(())
+        return self.zero(shape).fill_(1)
 
     def rand(self, shape: tuple[int, ...] = ()) -> Any:
         """A tensor drawn from the whole domain, with ``shape`` in front."""
         import torch
 
-        drawn = self._draw((*shape, *self._shape))
+        drawn = draw(self._leaf, TorchNoise, (*shape, *self._batch))
         return torch.as_tensor(drawn, dtype=self.dtype, device=self.device)
 
     sample = rand
-
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        import torch
-
-        return torch.randn(shape)
 
     def is_in(self, value: Any) -> bool:
         """Whether ``value`` has this shape and element type, and lies in the domain."""
@@ -78,123 +176,63 @@ class Spec:
         return value.isfinite().all() if value.is_floating_point() else True
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(shape={self._shape}, dtype={self._dtype})"
+        return f"{type(self).__name__}(shape={self._shape}, dtype={self._leaf.dtype})"
 
     def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
+        if not isinstance(other, Spec):
             return NotImplemented
-        return repr(self) == repr(other) and _plain(self.__dict__) == _plain(other.__dict__)
+        own, its = (tuple(map(repr, (*spec._leaf[1:], spec._batch, spec.device))) for spec in (self, other))
+        return own == its
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in attributes.items()}
 
 
 class Unbounded(Spec):
     """Any value."""
 
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        import torch
-
-        if self.dtype.is_floating_point:
-            return torch.randn(shape)
-        if self.dtype is torch.bool:
-            return torch.randint(0, 2, shape)
-        info = torch.iinfo(self.dtype)
-        return torch.randint(max(info.min, -(2**31)), min(info.max, 2**31) + 1, shape)
-
 
 class Bounded(Spec):
     """Values between ``low`` and ``high``, both included."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: str, low: Any, high: Any, device: Any = None) -> None:
-        super().__init__(shape, dtype, device)
-        self._low, self._high = low, high
-
     @property
     def low(self) -> Any:
         """Lowest values, with the shape of the spec."""
-        return self._bound(self._low)
+        return self._bound(self._leaf.low)
 
     @property
     def high(self) -> Any:
         """Highest values, with the shape of the spec."""
-        return self._bound(self._high)
+        return self._bound(self._leaf.high)
 
-    def _bound(self, values: list[float]) -> Any:
+    def _bound(self, values: Any) -> Any:
         import torch
 
         bound = torch.tensor(values, dtype=torch.float64, device=self.device)
-        inner = self._shape[len(self._shape) - _ndim(values, self._shape) :]
-        return bound.reshape(inner).expand(self._shape).to(self.dtype)
+        return bound.reshape(tuple(self._leaf.shape)).expand(self._shape).to(self.dtype)
 
     @property
     def space(self) -> Bounded:
         """The bounds: this spec itself."""
         return self
 
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        import torch
-
-        low, high = self.low.double().expand(shape), self.high.double().expand(shape)
-        if not self.dtype.is_floating_point:
-            return (low + (high - low + 1) * torch.rand(shape)).floor().clamp(low, high)
-        both = low.isfinite() & high.isfinite()
-        tail = torch.empty(shape).exponential_()
-        open_ended = torch.where(
-            low.isfinite(), low + tail, torch.where(high.isfinite(), high - tail, torch.randn(shape).double())
-        )
-        u = torch.rand(shape).double()
-        return torch.where(both, low.nan_to_num() * (1 - u) + high.nan_to_num() * u, open_ended)
-
     def _holds(self, value: Any) -> Any:
         return ((value >= self.low) & (value <= self.high)).all()
 
 
-def _ndim(values: list[float], shape: tuple[int, ...]) -> int:
-    """How many of the last dimensions of ``shape`` hold as many elements as there are ``values``."""
-    size, ndim = 1, 0
-    for dim in reversed(shape):
-        if size == len(values):
-            break
-        size, ndim = size * dim, ndim + 1
-    return ndim
-
-
-class Categorical(Spec):
-    """One of ``n`` choices as its index."""
-
-    def __init__(self, n: int, shape: tuple[int, ...] = (), dtype: str = "int64", device: Any = None) -> None:
-        super().__init__(shape, dtype, device)
-        self.n = n
-
-    @property
-    def space(self) -> Categorical:
-        """The choices: this spec itself."""
-        return self
-
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        import torch
-
-        return torch.randint(0, self.n, shape)
+class Binary(Spec):
+    """Zeros and ones."""
 
     def _holds(self, value: Any) -> Any:
-        return ((value >= 0) & (value < self.n)).all()
+        return ((value == 0) | (value == 1)).all()
 
 
 class MultiCategorical(Spec):
     """Several choices as their indices, element ``i`` below ``nvec[i]``."""
 
-    def __init__(self, nvec: list[int], shape: tuple[int, ...], device: Any = None) -> None:
-        super().__init__(shape, "int64", device)
-        self.nvec = list(nvec)
-
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        import torch
-
-        return torch.stack([torch.randint(0, n, shape[:-1]) for n in self.nvec], -1)
+    @property
+    def nvec(self) -> list[int]:
+        """Number of each choice."""
+        return list(self._leaf.nvec or ())
 
     def _holds(self, value: Any) -> Any:
         import torch
@@ -202,54 +240,39 @@ class MultiCategorical(Spec):
         return ((value >= 0) & (value < torch.tensor(self.nvec))).all()
 
 
-class MultiOneHot(Spec):
+class _OneChoice(Spec):
+    @property
+    def n(self) -> int:
+        """Number of choices."""
+        return (self._leaf.nvec or (0,))[0]
+
+    @property
+    def space(self) -> Spec:
+        """The choices: this spec itself."""
+        return self
+
+
+class Categorical(_OneChoice, MultiCategorical):
+    """One of ``n`` choices as its index."""
+
+
+class MultiOneHot(MultiCategorical):
     """Several choices side by side, each a one among ``nvec[i]`` elements."""
-
-    def __init__(self, nvec: list[int], shape: tuple[int, ...], device: Any = None) -> None:
-        super().__init__(shape, "int64", device)
-        self.nvec = list(nvec)
-
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        import torch
-        from torch.nn.functional import one_hot
-
-        return torch.cat([one_hot(torch.randint(0, n, shape[:-1]), n) for n in self.nvec], -1)
 
     def _holds(self, value: Any) -> Any:
         groups = value.split(self.nvec, -1)
         return all(bool(((g == 0) | (g == 1)).all() & (g.sum(-1) == 1).all()) for g in groups)
 
 
-class OneHot(MultiOneHot):
+class OneHot(_OneChoice, MultiOneHot):
     """One of ``n`` choices as a one among ``n`` elements."""
-
-    def __init__(self, n: int, shape: tuple[int, ...], device: Any = None) -> None:
-        super().__init__([n], shape, device)
-        self.n = n
-
-    @property
-    def space(self) -> OneHot:
-        """The choices: this spec itself."""
-        return self
-
-
-class Binary(Spec):
-    """Zeros and ones."""
-
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        import torch
-
-        return torch.randint(0, 2, shape)
-
-    def _holds(self, value: Any) -> Any:
-        return ((value == 0) | (value == 1)).all()
 
 
 class Composite(Mapping[str, Any]):
     """Named specs, nested; keys of several names are tuples."""
 
-    def __init__(self, entries: dict[str, Any], shape: tuple[int, ...] = (), device: Any = None) -> None:
-        self._entries, self._shape, self.device = entries, tuple(shape), device
+    def __init__(self, entries: Mapping[str, Any], shape: tuple[int, ...] = (), device: Any = None) -> None:
+        self._entries, self._shape, self.device = dict(entries), tuple(shape), device
 
     @property
     def shape(self) -> Any:
@@ -258,16 +281,11 @@ class Composite(Mapping[str, Any]):
 
         return torch.Size(self._shape)
 
-    @property
-    def batch_size(self) -> Any:
-        """The same as :attr:`shape`."""
-        return self.shape
+    batch_size = shape
 
     def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, tuple):
-            return self._entries[key]
-        entry: Any = self
-        for name in key:
+        entry: Any = self._entries
+        for name in path(key):
             entry = entry[name]
         return entry
 
@@ -282,7 +300,7 @@ class Composite(Mapping[str, Any]):
         for name, entry in self._entries.items():
             if isinstance(entry, Composite):
                 for key, leaf in entry.leaves():
-                    yield (name, *key) if isinstance(key, tuple) else (name, key), leaf
+                    yield (name, *path(key)), leaf
             else:
                 yield name, entry
 
@@ -312,76 +330,37 @@ class Composite(Mapping[str, Any]):
         return f"Composite({entries})"
 
 
-def of(description: Description, batch: tuple[int, ...] = (), device: Any = None) -> Spec | Composite:
-    """The spec that ``description`` stands for, with batch dimensions in front."""
-    kind, *rest = description
-    if kind == "composite":
-        return Composite({name: of(entry, batch, device) for name, entry in rest[0]}, batch, device)
-    if kind == "unbounded":
-        return Unbounded((*batch, *rest[1]), rest[0], device)
-    if kind == "bounded":
-        return Bounded((*batch, *rest[1]), rest[0], rest[2], rest[3], device)
-    if kind == "discrete":
-        return Categorical(rest[0], batch, device=device)
-    if kind == "binary":
-        return Binary((*batch, *rest[0]), "int8", device)
-    nvec = list(rest[0])
-    if kind == "multi_discrete":
-        return MultiCategorical(nvec, (*batch, len(nvec)), device)
-    if len(nvec) == 1:
-        return OneHot(nvec[0], (*batch, nvec[0]), device)
-    return MultiOneHot(nvec, (*batch, sum(nvec)), device)
+_SINGLE = {
+    "unbounded": Unbounded,
+    "bounded": Bounded,
+    "discrete": Categorical,
+    "binary": Binary,
+    "multi_discrete": MultiCategorical,
+    "one_hot": OneHot,
+}
 
 
-def leaves(description: Description, name: str) -> list[tuple[tuple[str, ...], Description]]:
-    """Each leaf of a description with its path; a bare leaf is called ``name``."""
-    if description[0] != "composite":
-        return [((name,), description)]
-    found = []
-    for entry, inner in description[1]:
-        below = leaves(inner, entry)
-        found += [(path if inner[0] != "composite" else (entry, *path), leaf) for path, leaf in below]
-    return found
+def spec_of(leaf: Leaf, batch: tuple[int, ...] = (), device: Any = None) -> Spec:
+    """The spec of ``leaf``, with batch dimensions in front."""
+    kind = MultiOneHot if leaf.kind == "one_hot" and len(leaf.nvec or ()) > 1 else _SINGLE[leaf.kind]
+    return kind(leaf, batch, device)
 
 
-def legal(description: Description, mask: Any, noise: Any) -> Any:
-    """Choices of the leaf ``description`` that ``mask`` (``bool [envs, choices]``) allows, drawn by ``noise``, which is as large
-    and uniform: ``int64 [envs, *shape]``, zeros where nothing is allowed.
-    """
-    import numpy
+def tree_of(
+    leaves: Iterable[Leaf], batch: tuple[int, ...], groups: Mapping[Key, Sequence[int]] = {}, device: Any = None
+) -> Composite:
+    """The specs of ``leaves`` under their names. ``groups`` have dimensions of their own behind those of the batch."""
+    root: dict[str, Any] = {}
+    for leaf in leaves:
+        level, (*outer, last) = root, path(leaf.key)
+        for name in outer:
+            level = level.setdefault(name, {})
+        level[last] = spec_of(leaf, batch, device)
 
-    kind, n = description
-    nvec = [n] if kind == "discrete" else list(n)
-    drawn = numpy.where(mask, noise, -1.0)
-    parts = numpy.split(drawn, numpy.cumsum(nvec)[:-1], -1)
-    chosen = [part.argmax(-1) for part in parts]
-    if kind == "one_hot":
-        return numpy.concatenate([numpy.eye(n, dtype=numpy.int64)[index] for n, index in zip(nvec, chosen)], -1)
-    return chosen[0] if kind == "discrete" else numpy.stack(chosen, -1)
+    own = {path(key): tuple(size) for key, size in groups.items()}
 
+    def composite(level: dict[str, Any], at: tuple[str, ...]) -> Composite:
+        entries = {name: composite(entry, (*at, name)) if isinstance(entry, dict) else entry for name, entry in level.items()}
+        return Composite(entries, (*batch, *own.get(at, ())), device)
 
-def give(spec: Spec | Composite) -> Any:
-    """``spec`` for users: of torchrl's class where torchrl has been imported."""
-    return _torchrl(spec) if "torchrl" in sys.modules else spec
-
-
-def _torchrl(spec: Any) -> Any:
-    from torchrl.data import tensor_specs as theirs
-
-    if isinstance(spec, Composite):
-        entries = {name: _torchrl(entry) for name, entry in spec.items()}
-        return theirs.Composite(entries, shape=spec.shape, device=spec.device)
-    common = {"shape": spec.shape, "dtype": spec.dtype, "device": spec.device}
-    if isinstance(spec, Bounded):
-        return theirs.Bounded(low=spec.low, high=spec.high, **common)
-    if isinstance(spec, OneHot):
-        return theirs.OneHot(spec.n, **common)
-    if isinstance(spec, MultiOneHot):
-        return theirs.MultiOneHot(spec.nvec, **common)
-    if isinstance(spec, Categorical):
-        return theirs.Categorical(spec.n, **common)
-    if isinstance(spec, MultiCategorical):
-        return theirs.MultiCategorical(spec.nvec, **common)
-    if isinstance(spec, Binary):
-        return theirs.Binary(n=spec.shape[-1] if spec.ndim else None, **common)
-    return theirs.Unbounded(**common)
+    return composite(root, ())

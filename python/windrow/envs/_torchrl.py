@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +13,7 @@ from tensordict import TensorDictBase, unravel_key
 from torchrl.data import tensor_specs as theirs
 from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
-from windrow.envs._described import short
-from windrow.envs._specs import Description, leaves
+from windrow.envs._specs import Key, Leaf, path, short
 
 _TYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"}
 
@@ -52,27 +52,26 @@ class Adapter:
         #: Names for masks that specs of actions hold and nothing that is observed tells of, each with the action and a shape.
         self._legal: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         # Transforms read masks of the state too.
-        observed.update((key, state.pop(key)) for key in list(state) if _path(key) in [mask for _, mask in self._masks])
+        observed.update((key, state.pop(key)) for key in list(state) if key in self._masks.values())
         self._warn_of_others()
         rewards = dict(_leaves(env.full_reward_spec))
         for key, spec in rewards.items():
             self._check_reward(key, self._shape(spec))
         self._rewards = ["reward"] if "reward" in rewards else list(rewards)
         own = {key: spec for key, spec in rewards.items() if key != "reward" or _type(spec.dtype) != "float32"}
-        self.rewards = [_path(key) for key in own]
+        self._own_rewards = list(own)
         observed.update(own)
         nested = {key: spec for key, spec in _leaves(env.full_done_spec) if isinstance(key, tuple)}
-        self.flags = list(nested)
+        self._nested_flags = list(nested)
         observed.update(nested)
         self._specs = observed
-        self.action = _tree([(key, self._describe(key, spec)) for key, spec in acted.items()])
-        self._acted = [(key, acted[key]) for key in _order(self.action)]
-        self.groups = [(_path(key), size) for key, size in self._groups().items()]
-        self.state = _tree([(key, ("unbounded", _type(spec.dtype), self._shape(spec))) for key, spec in state.items()])
+        self._action = [self._action_leaf(key, acted[key]) for key in _in_order(acted)]
+        self._acted = [(leaf.key, acted[leaf.key]) for leaf in self._action]
+        self._state = [self._leaf(key, state[key]) for key in _in_order(state)]
         self._readable = {**observed, **state}
         self._written: list[tuple[Any, Any]] = []
         flags = [key for key, _ in _leaves(env.full_done_spec)]
-        self._flags = {name: [key for key in flags if _last(key) == name] for name in ("done", "terminated", "truncated")}
+        self._flags = {name: [key for key in flags if path(key)[-1] == name] for name in ("done", "terminated", "truncated")}
 
     def __repr__(self) -> str:
         return " ".join(repr(self._env).split())
@@ -83,32 +82,40 @@ class Adapter:
         found: dict[Any, tuple[int, ...]] = {}
         for spec in (env.full_observation_spec, env.full_action_spec, env.full_reward_spec, env.full_done_spec):
             nested = {unravel_key(key): leaf for key, leaf in spec.items(True) if isinstance(leaf, theirs.Composite)}
-            for key, leaf in sorted(nested.items(), key=lambda entry: len(_path(entry[0]))):
+            for key, leaf in sorted(nested.items(), key=lambda entry: len(path(entry[0]))):
                 found.setdefault(key, self._shape(leaf))
         return {key: size for key, size in found.items() if size}
 
     @cached_property
-    def observation(self) -> Description:
-        """What is observed. It is asked for by whoever is about to step the environment."""
+    def _observation(self) -> list[Leaf]:
+        """What is observed. It is asked for when the environment is about to be stepped."""
         self._find_masks()
-        described = {key: ("unbounded", _type(spec.dtype), self._shape(spec)) for key, spec in self._specs.items()}
-        described.update((key, ("unbounded", "bool", shape)) for key, (_, shape) in self._legal.items())
-        tree = _tree(list(described.items()))
-        self._observed = [(key, described[key][2], described[key][1]) for key in _order(tree)]
-        return tree
+        leaves = {key: self._leaf(key, spec) for key, spec in self._specs.items()}
+        leaves.update((key, Leaf(key, "unbounded", "bool", shape)) for key, (_, shape) in self._legal.items())
+        return [leaves[key] for key in _in_order(leaves)]
 
-    @property
-    def masks(self) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Actions that are limited, each with the observation that says which are legal."""
-        _ = self.observation
-        return self._masks
+    def describe(self) -> dict[str, Any]:
+        """What the engine has to know of the environment: the entries of ``Description`` in ``describe.rs``."""
+        return {
+            "id": self.id,
+            "num_envs": self.num_envs,
+            "is_batched": self.is_batched,
+            "max_episode_steps": None,
+            "observation": self._observation,
+            "action": self._action,
+            "state": self._state,
+            "rewards": self._own_rewards,
+            "primed": [],
+            "flags": self._nested_flags,
+            "masks": list(self._masks.items()),
+            "groups": list(self._groups().items()),
+        }
 
     def _find_masks(self) -> None:
         """Finds the masks that the environment keeps in specs of its actions, as TorchRL's ``PettingZooWrapper`` does: where they
         are observed, or else under a name of their own.
         """
-        named = {short(action) for action, _ in self._masks}
-        masked = [key for key in self._maskable if key not in named]
+        masked = [key for key in self._maskable if key not in self._masks]
         if not masked:
             return
         # Environments set them with the first reset, which is kept for whoever resets first.
@@ -123,7 +130,7 @@ class Adapter:
             if seen is None or seen.numel() != mask.numel() or not torch.equal(seen.bool().flatten(), mask.flatten()):
                 name = short((*_group(key), "legal_actions" if name in observed else "action_mask"))
                 self._legal[name] = (key, tuple(mask.shape[len(self._batch) :]))
-            self._masks.append((_path(key), _path(name)))
+            self._masks[key] = name
 
     def _mask(self, action: Any) -> torch.Tensor | None:
         """The choices that the spec of ``action`` says are legal at present. Transforms have specs of their own around it."""
@@ -211,7 +218,7 @@ class Adapter:
 
     def _arrays(self, root: TensorDictBase) -> list[Any]:
         arrays = []
-        for key, shape, name in self._observed:
+        for key, _, name, shape, *_ in self._observation:
             value = root.get(key, None)
             if key in self._legal:
                 value = self._mask(self._legal[key][0])
@@ -227,7 +234,11 @@ class Adapter:
     def _shape(self, spec: Any) -> tuple[int, ...]:
         return tuple(spec.shape[len(self._batch) :])
 
-    def _describe(self, key: Any, spec: Any) -> Description:
+    def _leaf(self, key: Key, spec: Any) -> Leaf:
+        """What is observed, or read, of an environment: any value."""
+        return Leaf(key, "unbounded", _type(spec.dtype), self._shape(spec))
+
+    def _action_leaf(self, key: Key, spec: Any) -> Leaf:
         """What windrow's random policy and heads have to know of an action."""
         shape = self._shape(spec)
         # Each of several agents would have a vector of its own.
@@ -236,34 +247,34 @@ class Adapter:
                 f"action {key!r} of {self.id} is {type(spec).__name__} of shape {shape}: expected one vector, or indices where there "
                 "are several agents (categorical_actions=True)"
             )
-        # The one of several choices is one of a single choice, too.
-        if isinstance(spec, theirs.MultiOneHot):
-            return ("one_hot", [box.n for box in spec.space])
+        # Before OneHot: the one of several choices is one of a single choice, too.
+        if isinstance(spec, (theirs.MultiOneHot, theirs.MultiCategorical)):
+            kind = "one_hot" if isinstance(spec, theirs.MultiOneHot) else "multi_discrete"
+            return Leaf(key, kind, "int64", shape, [box.n for box in spec.space])
         if isinstance(spec, theirs.OneHot):
-            return ("one_hot", [spec.space.n])
+            return Leaf(key, "one_hot", "int64", shape, [spec.space.n])
         if isinstance(spec, theirs.Binary):
-            return ("binary", shape)
-        if isinstance(spec, theirs.MultiCategorical):
-            return ("multi_discrete", [box.n for box in spec.space])
+            return Leaf(key, "binary", "int8", shape)
         if isinstance(spec, theirs.Categorical):
-            return ("discrete", spec.space.n) if not shape else ("multi_discrete", [spec.space.n] * math.prod(shape))
+            kind = "multi_discrete" if shape else "discrete"
+            return Leaf(key, kind, "int64", shape, [spec.space.n] * math.prod(shape))
         if isinstance(spec, theirs.Bounded):
             own = (0,) * len(self._batch)
             low, high = (bound[own].double().flatten().tolist() for bound in (spec.space.low, spec.space.high))
-            return ("bounded", _type(spec.dtype), shape, low, high)
+            return Leaf(key, "bounded", _type(spec.dtype), shape, None, low, high)
         if isinstance(spec, theirs.Unbounded):
-            return ("unbounded", _type(spec.dtype), shape)
+            return self._leaf(key, spec)
         raise TypeError(f"action {key!r} of {self.id}: specs of type {type(spec).__name__} are not supported")
 
 
-def _masks(env: EnvBase) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _masks(env: EnvBase) -> dict[Key, Key]:
     """Actions that an ``ActionMask`` limits, each with the observation that does."""
     masks = []
     while isinstance(env, TransformedEnv):
         transforms = env.transform if isinstance(env.transform, Compose) else [env.transform]
         masks += [transform.in_keys for transform in transforms if isinstance(transform, ActionMask)]
         env = env.base_env
-    return [(_path(action), _path(mask)) for action, mask in masks]
+    return {unravel_key(action): unravel_key(mask) for action, mask in masks}
 
 
 def _leaves(spec: Any) -> list[tuple[Any, Any]]:
@@ -271,7 +282,7 @@ def _leaves(spec: Any) -> list[tuple[Any, Any]]:
     found, changing = [], {}
     for key, leaf in spec.items(True, True):
         key = unravel_key(key)
-        names = _path(key)
+        names = path(key)
         if leaf is not None and not isinstance(leaf, theirs.NonTensor) and not any(n.startswith("_") for n in names):
             if any(dim < 0 for dim in leaf.shape):
                 changing[key] = tuple(leaf.shape)
@@ -285,22 +296,13 @@ def _leaves(spec: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-def _tree(named: list[tuple[Any, Description]]) -> Description:
-    """The composite description of named leaves; they are in the order of a tree."""
-    order: dict[str, list[tuple[Any, Description]]] = {}
-    for key, leaf in named:
-        names = _path(key)
-        order.setdefault(names[0], []).append((names[1:], leaf))
-    entries = []
-    for name, below in order.items():
-        bare = len(below) == 1 and below[0][0] == ()
-        entries.append((name, below[0][1] if bare else _tree(below)))
-    return ("composite", entries)
-
-
-def _order(description: Description) -> list[Any]:
-    """The keys of a description in the order of the leaves."""
-    return [path if len(path) > 1 else path[0] for path, _ in leaves(description, "")]
+def _in_order(keys: Iterable[Key]) -> list[Key]:
+    """Keys in the order of the tree that they make: those of one group side by side, where the first of them is."""
+    rank: dict[tuple[str, ...], int] = {}
+    for key in keys:
+        for depth in range(1, len(path(key)) + 1):
+            rank.setdefault(path(key)[:depth], len(rank))
+    return sorted(keys, key=lambda key: [rank[path(key)[:depth]] for depth in range(1, len(path(key)) + 1)])
 
 
 def _type(dtype: torch.dtype) -> str:
@@ -310,13 +312,5 @@ def _type(dtype: torch.dtype) -> str:
     return "float32" if dtype.is_floating_point else "int64"
 
 
-def _path(key: Any) -> tuple[str, ...]:
-    return key if isinstance(key, tuple) else (key,)
-
-
-def _last(key: Any) -> str:
-    return _path(key)[-1]
-
-
-def _group(key: Any) -> tuple[str, ...]:
-    return _path(key)[:-1]
+def _group(key: Key) -> tuple[str, ...]:
+    return path(key)[:-1]

@@ -6,10 +6,13 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from windrow._windrow import EnvRecipe
 from windrow.envs._base import EnvBase
-from windrow.envs._described import Key
-from windrow.envs._theirs import AskedByTorchRL
+from windrow.envs._recipe import Recipe
+from windrow.envs._torchrl_compat import AskedByTorchRL
+
+
+Described = tuple[str, dict[str, Any]]
+"""The name of a transform that the engine has, and its arguments."""
 
 
 class Transform:
@@ -23,12 +26,13 @@ class Transform:
         """Whether there is all that it works with."""
         return True
 
-    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
+    def _described(self) -> list[Described]:
+        """Names and arguments of what the engine does, the first nearest to the environment."""
         raise NotImplementedError
 
-    def _plainly_around(self, recipe: EnvRecipe) -> EnvRecipe:
-        """As ``_around``, where it is enough that the specs are right."""
-        return self._around(recipe)
+    def _described_plainly(self) -> list[Described]:
+        """As ``_described``, where it is enough that the specs are right."""
+        return self._described()
 
     def clone(self) -> Transform:
         """The same for another environment, with a copy of what it works with."""
@@ -52,13 +56,6 @@ class Parent:
     def __init__(self, base: EnvBase, before: Sequence[Transform]) -> None:
         self.base, self.before = base, list(before)
 
-    def recipe(self) -> EnvRecipe:
-        recipe = self.base._recipe()
-        for transform in self.before:
-            recipe = transform._around(recipe)
-        return recipe
+    def recipe(self) -> Recipe:
+        return self.base._recipe().transformed(*(value for transform in self.before for value in transform._described()))
 
-
-def path(key: Key) -> tuple[str, ...]:
-    """The names of a key, outermost first."""
-    return (key,) if isinstance(key, str) else tuple(key)

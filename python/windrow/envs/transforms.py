@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from windrow._windrow import EnvHandle, EnvRecipe
+from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
-from windrow.envs._described import Facts, Key
+from windrow.envs._described import Facts
 from windrow.envs._observation_norm import ObservationNorm
-from windrow.envs._primer import Primer, is_primer
-from windrow.envs._theirs import of_torchrl
-from windrow.envs._transform import Parent, Transform, path
+from windrow.envs._primer import Primer
+from windrow.envs._recipe import Recipe, of
+from windrow.envs._specs import Key, path, short
+from windrow.envs._torchrl_compat import is_primer, of_torchrl
+from windrow.envs._transform import Described, Parent, Transform
 
 
 class StepCounter(Transform):
@@ -48,11 +50,12 @@ class StepCounter(Transform):
         self.step_count_key = _name("step_count_key", step_count_key)
         self.update_done = update_done
 
-    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
-        recipe = recipe.step_counter(self.step_count_key, self.max_steps if self.update_done else None)
+    def _described(self) -> list[Described]:
+        limit = self.max_steps if self.update_done else None
+        described: list[Described] = [("StepCounter", {"key": self.step_count_key, "max_steps": limit})]
         if self.max_steps is not None and self.truncated_key != "truncated":
-            recipe = recipe.limit_flag(self.truncated_key, self.max_steps)
-        return recipe
+            described.append(("LimitFlag", {"key": self.truncated_key, "max_steps": self.max_steps}))
+        return described
 
     def __repr__(self) -> str:
         return f"StepCounter(max_steps={self.max_steps})"
@@ -81,10 +84,10 @@ class RewardSum(Transform):
         keys = ["episode_reward"] if out_keys is None else list(out_keys)
         if len(keys) != 1 or not keys[0]:
             raise ValueError(f"RewardSum sums one reward up: expected one of out_keys, got {keys}")
-        self.out_key = tuple(_name("out_keys", name) for name in path(keys[0]))
+        self.out_key = short(tuple(_name("out_keys", name) for name in path(keys[0])))
 
-    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
-        return recipe.reward_sum(list(self.out_key))
+    def _described(self) -> list[Described]:
+        return [("RewardSum", {"key": self.out_key})]
 
 
 class InitTracker(Transform):
@@ -100,8 +103,8 @@ class InitTracker(Transform):
     def __init__(self, init_key: str = "is_init") -> None:
         self.init_key = _name("init_key", init_key)
 
-    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
-        return recipe.init_tracker(self.init_key)
+    def _described(self) -> list[Described]:
+        return [("InitTracker", {"key": self.init_key})]
 
 
 class DoubleToFloat(Transform):
@@ -126,10 +129,10 @@ class DoubleToFloat(Transform):
     ) -> None:
         _only("out_keys", list(out_keys or in_keys or []), list(in_keys or []))
         # Actions are cast to what the environment takes in any case.
-        self.in_keys = None if in_keys is None else [path(key) for key in in_keys]
+        self.in_keys = None if in_keys is None else list(in_keys)
 
-    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
-        return recipe.double_to_float(None if self.in_keys is None else [list(key) for key in self.in_keys])
+    def _described(self) -> list[Described]:
+        return [("DoubleToFloat", {"keys": self.in_keys})]
 
 
 class FiniteTensorDictCheck(Transform):
@@ -138,8 +141,8 @@ class FiniteTensorDictCheck(Transform):
     Observations of other transforms are checked where they come before this one.
     """
 
-    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
-        return recipe.finite_check()
+    def _described(self) -> list[Described]:
+        return [("FiniteCheck", {})]
 
 
 class Compose(Transform):
@@ -171,10 +174,11 @@ class Compose(Transform):
     def __iter__(self) -> Iterator[Transform]:
         return iter(self.transforms)
 
-    def _around(self, recipe: EnvRecipe) -> EnvRecipe:
-        for transform in self.transforms:
-            recipe = transform._around(recipe)
-        return recipe
+    def _described(self) -> list[Described]:
+        return [described for transform in self.transforms for described in transform._described()]
+
+    def _described_plainly(self) -> list[Described]:
+        return [described for transform in self.transforms for described in transform._described_plainly()]
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.transforms))})"
@@ -230,16 +234,13 @@ class TransformedEnv(EnvBase):
         self._arrange()
         return super()._made()
 
-    def _make_recipe(self) -> EnvRecipe:
+    def _make_recipe(self) -> Recipe:
         self._arrange()
-        return self._transforms._around(self.base_env._recipe())
+        return self.base_env._recipe().transformed(*self._transforms._described())
 
-    def _plain_recipe(self) -> EnvRecipe:
+    def _plain_recipe(self) -> Recipe:
         self._handle = None
-        recipe = self.base_env._plain_recipe()
-        for transform in self._transforms:
-            recipe = transform._plainly_around(recipe)
-        return recipe
+        return self.base_env._plain_recipe().transformed(*self._transforms._described_plainly())
 
     def _is_settled(self) -> bool:
         return self.base_env._is_settled() and all(transform.initialized for transform in self._transforms)
@@ -285,11 +286,11 @@ class _Wrapped(EnvBase):
     def __init__(self, env: Any) -> None:
         super().__init__()
         self._env = env
-        self._source: EnvRecipe | None = None
+        self._source: Recipe | None = None
 
-    def _make_recipe(self) -> EnvRecipe:
+    def _make_recipe(self) -> Recipe:
         if self._source is None:
-            self._source = EnvRecipe.of(self._env)
+            self._source = of(self._env)
         return self._source
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from windrow import _needs
 from windrow.envs._check import check_env, check_env_specs
-from windrow.envs._theirs import of_torchrl
+from windrow.envs._torchrl_compat import of_torchrl
 from windrow.modules import RandomPolicy
 
 if TYPE_CHECKING:

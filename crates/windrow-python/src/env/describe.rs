@@ -1,106 +1,245 @@
-//! Specs as plain Python values, and back: `("bounded", "float32", (3,), low, high)` and the like.
+//! What environments observe and accept, in the plain values that Python has of it.
+//!
+//! One form serves both directions: windrow's environments are described to Python in it, and adapters written in Python describe
+//! theirs. `python/windrow/envs/_described.py` reads and writes the same form.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
 use tensordict::{DType, NestedKey, Shape};
-use windrow::env::Spec;
+use windrow::env::{EnvSpec, Spec};
 
-/// `spec` as a tuple that begins with its kind.
-///
-/// # Errors
-/// `TypeError` for a kind that Python does not know.
-pub(super) fn to_python<'py>(py: Python<'py>, spec: &Spec) -> PyResult<Bound<'py, PyTuple>> {
-    let shape = |shape: &Shape| PyTuple::new(py, shape.iter().copied());
-    match spec {
-        Spec::Unbounded { dtype, shape: dims } => {
-            ("unbounded", dtype.name(), shape(dims)?).into_pyobject(py)
+use crate::batch::key_to_python;
+
+/// A key as tensordict spells it: a string, or a tuple of strings.
+#[derive(Debug, Clone)]
+pub(crate) struct Key(pub(crate) NestedKey);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Key {
+    type Error = PyErr;
+
+    fn extract(key: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(name) = key.extract::<&str>() {
+            return Ok(Self(name.into()));
         }
-        Spec::Bounded {
-            dtype,
-            shape: dims,
+        let names: Vec<String> = key.extract()?;
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Ok(Self(names.as_slice().into()))
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Key {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        key_to_python(py, &self.0)
+    }
+}
+
+/// An element type under its name: `"float32"`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Type(pub(super) DType);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Type {
+    type Error = PyErr;
+
+    fn extract(name: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let name: String = name.extract()?;
+        let known = DType::ALL.into_iter().find(|dtype| dtype.name() == name);
+        known.map(Self).ok_or_else(|| {
+            PyTypeError::new_err(format!("elements of type {name} are not supported"))
+        })
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Type {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(self.0.name().into_pyobject(py)?.into_any())
+    }
+}
+
+/// One leaf: its key, the kind of its domain, element type, shape for one environment, number of each choice, and bounds.
+#[derive(FromPyObject, IntoPyObject)]
+pub(super) struct LeafForm(
+    Key,
+    String,
+    Type,
+    Vec<usize>,
+    Option<Vec<usize>>,
+    Option<Vec<f64>>,
+    Option<Vec<f64>>,
+);
+
+/// What environments are, as a dictionary of Python's with these entries.
+#[derive(FromPyObject, IntoPyObject)]
+#[pyo3(from_item_all)]
+pub(super) struct Description {
+    pub(super) id: String,
+    pub(super) num_envs: usize,
+    /// Whether batches have a dimension for the environments, even if there is one.
+    pub(super) is_batched: bool,
+    pub(super) max_episode_steps: Option<usize>,
+    pub(super) observation: Vec<LeafForm>,
+    pub(super) action: Vec<LeafForm>,
+    /// What environments read beside their actions, where a policy writes it.
+    pub(super) state: Vec<LeafForm>,
+    /// Observations that are rewards.
+    pub(super) rewards: Vec<Key>,
+    /// Observations that states of policies begin with.
+    pub(super) primed: Vec<Key>,
+    /// Observations that are flags of groups.
+    pub(super) flags: Vec<Key>,
+    /// Actions, each with the observation that says which choices are legal.
+    pub(super) masks: Vec<(Key, Key)>,
+    /// Nested dictionaries that have dimensions of their own, with these.
+    pub(super) groups: Vec<(Key, Vec<usize>)>,
+}
+
+impl Description {
+    /// `num_envs` environments of `spec`.
+    ///
+    /// # Errors
+    /// `TypeError` for a domain that has no form in Python.
+    pub(super) fn of(spec: &EnvSpec, num_envs: usize, is_batched: bool) -> PyResult<Self> {
+        let keys = |keys: &[NestedKey]| keys.iter().cloned().map(Key).collect();
+        Ok(Self {
+            id: spec.id.clone(),
+            num_envs,
+            is_batched,
+            max_episode_steps: spec.max_episode_steps,
+            observation: leaves_of(&spec.observation, "observation")?,
+            action: leaves_of(&spec.action, "action")?,
+            state: Vec::new(),
+            rewards: keys(&spec.rewards),
+            primed: keys(&spec.states),
+            flags: keys(&spec.flags),
+            masks: (spec.masks.iter().cloned())
+                .map(|(action, mask)| (Key(action), Key(mask)))
+                .collect(),
+            groups: (spec.groups.iter())
+                .map(|(key, own)| (Key(key.clone()), own.to_vec()))
+                .collect(),
+        })
+    }
+
+    /// The spec of the environments, and what they read beside their actions.
+    ///
+    /// # Errors
+    /// `TypeError` for a kind of domain that is unknown, or two leaves of one key.
+    pub(super) fn into_specs(self) -> PyResult<(EnvSpec, Spec)> {
+        let keys = |keys: Vec<Key>| keys.into_iter().map(|key| key.0).collect();
+        let mut spec = EnvSpec::new(self.id, tree(self.observation)?, tree(self.action)?);
+        spec.max_episode_steps = self.max_episode_steps;
+        spec.rewards = keys(self.rewards);
+        spec.states = keys(self.primed);
+        spec.flags = keys(self.flags);
+        spec.masks = (self.masks.into_iter())
+            .map(|(action, mask)| (action.0, mask.0))
+            .collect();
+        spec.groups = (self.groups.into_iter())
+            .map(|(key, own)| (key.0, Shape::from_vec(own)))
+            .collect();
+        Ok((spec, tree(self.state)?))
+    }
+}
+
+fn leaves_of(spec: &Spec, role: &str) -> PyResult<Vec<LeafForm>> {
+    let leaves = spec.leaves(role).into_iter();
+    leaves.map(|(key, leaf)| form_of(key, leaf)).collect()
+}
+
+fn form_of(key: NestedKey, leaf: &Spec) -> PyResult<LeafForm> {
+    let kind = match leaf {
+        Spec::Unbounded { .. } => "unbounded",
+        Spec::Bounded { .. } => "bounded",
+        Spec::Discrete { .. } => "discrete",
+        Spec::Binary { .. } => "binary",
+        Spec::MultiDiscrete { .. } => "multi_discrete",
+        Spec::OneHot { .. } => "one_hot",
+        _ => "",
+    };
+    let (low, high) = match leaf {
+        Spec::Bounded { low, high, .. } => (Some(low.clone()), Some(high.clone())),
+        _ => (None, None),
+    };
+    match leaf.dtype() {
+        Some(dtype) if !kind.is_empty() => Ok(LeafForm(
+            Key(key),
+            kind.to_owned(),
+            Type(dtype),
+            leaf.shape().to_vec(),
+            leaf.choices().map(<[usize]>::to_vec),
             low,
             high,
-        } => {
-            let (low, high) = (PyList::new(py, low)?, PyList::new(py, high)?);
-            ("bounded", dtype.name(), shape(dims)?, low, high).into_pyobject(py)
-        }
-        Spec::Discrete { n } => ("discrete", *n).into_pyobject(py),
-        Spec::Binary { shape: dims } => ("binary", shape(dims)?).into_pyobject(py),
-        Spec::MultiDiscrete { nvec } => ("multi_discrete", nvec.clone()).into_pyobject(py),
-        Spec::OneHot { nvec } => ("one_hot", nvec.clone()).into_pyobject(py),
-        Spec::Composite(entries) => {
-            let entries = entries
-                .iter()
-                .map(|(name, spec)| Ok((name, to_python(py, spec)?)))
-                .collect::<PyResult<Vec<_>>>()?;
-            ("composite", entries).into_pyobject(py)
-        }
-        other => Err(PyTypeError::new_err(format!(
-            "specs of this kind have no form in Python: {other:?}"
+        )),
+        _ => Err(PyTypeError::new_err(format!(
+            "specs of this kind have no form in Python: {leaf:?}"
         ))),
     }
 }
 
-/// The spec that [`to_python`] describes so.
-///
-/// # Errors
-/// `TypeError` for anything else.
-pub(super) fn from_python(value: &Bound<'_, PyAny>) -> PyResult<Spec> {
-    let tuple = value.cast::<PyTuple>()?;
-    let kind: String = tuple.get_item(0)?.extract()?;
-    let shape = |index| -> PyResult<Shape> {
-        let dims: Vec<usize> = tuple.get_item(index)?.extract()?;
-        Ok(Shape::from_slice(&dims))
-    };
-    let dtype = || -> PyResult<DType> {
-        let name: String = tuple.get_item(1)?.extract()?;
-        let mut all = DType::ALL.into_iter();
-        all.find(|dtype| dtype.name() == name).ok_or_else(|| {
-            PyTypeError::new_err(format!("elements of type {name} are not supported"))
-        })
-    };
-    Ok(match kind.as_str() {
-        "unbounded" => Spec::Unbounded {
-            dtype: dtype()?,
-            shape: shape(2)?,
+fn spec_of(leaf: LeafForm) -> PyResult<(NestedKey, Spec)> {
+    let LeafForm(Key(key), kind, Type(dtype), shape, nvec, low, high) = leaf;
+    let shape = Shape::from_vec(shape);
+    let spec = match (kind.as_str(), nvec, low, high) {
+        ("unbounded", ..) => Spec::Unbounded { dtype, shape },
+        ("bounded", _, Some(low), Some(high)) => Spec::Bounded {
+            dtype,
+            shape,
+            low,
+            high,
         },
-        "bounded" => Spec::Bounded {
-            dtype: dtype()?,
-            shape: shape(2)?,
-            low: tuple.get_item(3)?.extract()?,
-            high: tuple.get_item(4)?.extract()?,
-        },
-        "discrete" => Spec::discrete(tuple.get_item(1)?.extract()?),
-        "binary" => Spec::Binary { shape: shape(1)? },
-        "multi_discrete" => Spec::MultiDiscrete {
-            nvec: tuple.get_item(1)?.extract()?,
-        },
-        "one_hot" => Spec::OneHot {
-            nvec: tuple.get_item(1)?.extract()?,
-        },
-        "composite" => {
-            let mut entries = Vec::new();
-            for entry in tuple.get_item(1)?.try_iter()? {
-                let (name, spec): (String, Bound<'_, PyAny>) = entry?.extract()?;
-                entries.push((name, from_python(&spec)?));
-            }
-            Spec::Composite(entries)
-        }
-        other => {
+        ("binary", ..) => Spec::Binary { shape },
+        ("discrete", Some(nvec), ..) if nvec.len() == 1 => Spec::discrete(nvec[0]),
+        ("multi_discrete", Some(nvec), ..) => Spec::MultiDiscrete { nvec },
+        ("one_hot", Some(nvec), ..) => Spec::OneHot { nvec },
+        _ => {
             return Err(PyTypeError::new_err(format!(
-                "expected the description of a spec, got one of kind {other:?}"
+                "expected the description of a leaf, got {key} of kind {kind:?}"
             )));
         }
-    })
+    };
+    Ok((key, spec))
 }
 
-/// A key from its names, outermost first.
-///
-/// # Errors
-/// `TypeError` for anything but a sequence of strings.
-pub(super) fn nested_key(names: &Bound<'_, PyAny>) -> PyResult<NestedKey> {
-    let names: Vec<String> = names.extract()?;
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    Ok(NestedKey::from(names.as_slice()))
+fn tree(leaves: Vec<LeafForm>) -> PyResult<Spec> {
+    let mut root = Vec::new();
+    for leaf in leaves {
+        let (key, spec) = spec_of(leaf)?;
+        if !add(&mut root, &key, spec) {
+            return Err(PyTypeError::new_err(format!("two leaves are called {key}")));
+        }
+    }
+    Ok(Spec::Composite(root))
+}
+
+/// Puts `leaf` into the tree of `entries` under `key`; false when there is something of that name already.
+pub(super) fn add(entries: &mut Vec<(String, Spec)>, key: &NestedKey, leaf: Spec) -> bool {
+    let Some((last, groups)) = key.components().split_last() else {
+        return false;
+    };
+    let mut level = entries;
+    for name in groups {
+        let place = match level.iter().position(|(known, _)| **known == **name) {
+            Some(place) => place,
+            None => {
+                level.push((name.to_string(), Spec::Composite(Vec::new())));
+                level.len() - 1
+            }
+        };
+        let Spec::Composite(inner) = &mut level[place].1 else {
+            return false;
+        };
+        level = inner;
+    }
+    let is_new = level.iter().all(|(known, _)| **known != **last);
+    if is_new {
+        level.push((last.to_string(), leaf));
+    }
+    is_new
 }

@@ -3,11 +3,11 @@
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use tensordict::{DType, NestedKey, Shape};
+use tensordict::{DType, NestedKey};
 use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow::slab::{LeafSpec, RowBlock, Rows, RowsMut};
 
-use super::describe;
+use super::describe::Description;
 use super::read::Leaf;
 use super::rows::{Origin, Target, copy_rows};
 use super::source::Held;
@@ -33,45 +33,26 @@ pub(super) struct ForeignEnvs {
 }
 
 impl ForeignEnvs {
-    /// The environments of `held`.
+    /// The environments of `held`, and whether they have batch dimensions.
     ///
     /// # Errors
     /// [`EnvError::Failed`] when it is no such adapter.
-    pub(super) fn new(py: Python<'_>, held: Held) -> Result<Self, EnvError> {
-        let adapter = held.object.bind(py);
-        let describe = || -> PyResult<(EnvSpec, Vec<LeafSpec>, usize)> {
-            let mut spec = EnvSpec::new(
-                adapter.getattr("id")?.extract::<String>()?,
-                describe::from_python(&adapter.getattr("observation")?)?,
-                describe::from_python(&adapter.getattr("action")?)?,
-            );
-            for key in adapter.getattr("rewards")?.try_iter()? {
-                spec.rewards.push(describe::nested_key(&key?)?);
-            }
-            for pair in adapter.getattr("masks")?.try_iter()? {
-                let (action, mask): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract()?;
-                let pair = (describe::nested_key(&action)?, describe::nested_key(&mask)?);
-                spec.masks.push(pair);
-            }
-            for key in adapter.getattr("flags")?.try_iter()? {
-                spec.flags.push(describe::nested_key(&key?)?);
-            }
-            for pair in adapter.getattr("groups")?.try_iter()? {
-                let (key, shape): (Bound<'_, PyAny>, Vec<usize>) = pair?.extract()?;
-                let group = (describe::nested_key(&key)?, Shape::from_vec(shape));
-                spec.groups.push(group);
-            }
+    pub(super) fn new(py: Python<'_>, held: Held) -> Result<(Self, bool), EnvError> {
+        let describe = || -> PyResult<(EnvSpec, Vec<LeafSpec>, usize, bool)> {
+            let described = held.object.bind(py).call_method0("describe")?;
+            let described: Description = described.extract()?;
+            let Description {
+                num_envs,
+                is_batched,
+                ..
+            } = described;
+            let (mut spec, state) = described.into_specs()?;
             spec.keeps_seed = true;
-            let state = describe::from_python(&adapter.getattr("state")?)?;
-            Ok((
-                spec,
-                state.leaf_specs("state"),
-                adapter.getattr("num_envs")?.extract()?,
-            ))
+            Ok((spec, state.leaf_specs("state"), num_envs, is_batched))
         };
-        let (spec, state, num_envs) = describe().map_err(EnvError::failed)?;
+        let (spec, state, num_envs, is_batched) = describe().map_err(EnvError::failed)?;
         let observed = spec.observation_leaves();
-        Ok(Self {
+        let envs = Self {
             scratch: RowBlock::new(&observed, num_envs)?,
             observed: read_leaves(&observed, "observation", &spec.id),
             acted: write_leaves(&spec.action_leaves()),
@@ -81,7 +62,8 @@ impl ForeignEnvs {
             spec,
             num_envs,
             held,
-        })
+        };
+        Ok((envs, is_batched))
     }
 
     fn reset_some(

@@ -4,16 +4,15 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
-use tensordict::NestedKey;
 use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow::slab::RowBlock;
 
-use super::describe;
+use super::describe::Description;
 use super::foreign::{read_all, read_leaves, write_leaves};
 use super::read::Leaf;
-use super::recipe::{self, Made};
+use super::recipe::{self, Made, Recipe};
 use super::rows::{Origin, Target};
 use super::write::Writer;
 use crate::error::raised_in;
@@ -24,10 +23,8 @@ use crate::keep::Keeper;
 #[pyclass(frozen, module = "windrow._windrow")]
 pub(crate) struct EnvHandle {
     spec: EnvSpec,
-    #[pyo3(get)]
     num_envs: usize,
     /// Whether batches have a dimension for the environments.
-    #[pyo3(get)]
     is_batched: bool,
     /// Whether Python steps any of them.
     #[pyo3(get)]
@@ -60,7 +57,7 @@ impl EnvHandle {
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let keeper = Keeper::default();
-        let recipe = recipe::of(env, kwargs, &keeper)?;
+        let recipe = Recipe::of(env, kwargs, &keeper)?;
         let make = || -> Result<Self, EnvError> {
             let Made {
                 envs,
@@ -90,64 +87,9 @@ impl EnvHandle {
         make().map_err(|error| to_py(py, &error))
     }
 
-    /// Id of the environments, or the name of their class.
-    #[getter]
-    fn id(&self) -> &str {
-        &self.spec.id
-    }
-
-    /// Steps after which the environments truncate an episode by themselves, if they do.
-    #[getter]
-    fn max_episode_steps(&self) -> Option<usize> {
-        self.spec.max_episode_steps
-    }
-
-    /// The observation's spec, described.
-    #[getter]
-    fn observation<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        describe::to_python(py, &self.spec.observation)
-    }
-
-    /// The action's spec, described.
-    #[getter]
-    fn action<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        describe::to_python(py, &self.spec.action)
-    }
-
-    /// Names of the observations that are rewards.
-    #[getter]
-    fn rewards(&self) -> Vec<Vec<String>> {
-        self.spec.rewards.iter().map(names).collect()
-    }
-
-    /// Names of the observations that states of policies begin with.
-    #[getter]
-    fn states(&self) -> Vec<Vec<String>> {
-        self.spec.states.iter().map(names).collect()
-    }
-
-    /// Names of the observations that are flags of groups.
-    #[getter]
-    fn flags(&self) -> Vec<Vec<String>> {
-        self.spec.flags.iter().map(names).collect()
-    }
-
-    /// Names of actions, each with that of the observation that says which choices are legal.
-    #[getter]
-    fn masks(&self) -> Vec<(Vec<String>, Vec<String>)> {
-        let masks = self.spec.masks.iter();
-        masks
-            .map(|(action, mask)| (names(action), names(mask)))
-            .collect()
-    }
-
-    /// Names of nested dicts that have dimensions of their own, with these.
-    #[getter]
-    fn groups(&self) -> Vec<(Vec<String>, Vec<usize>)> {
-        let groups = self.spec.groups.iter();
-        groups
-            .map(|(key, own)| (names(key), own.to_vec()))
-            .collect()
+    /// What the environments are: the entries of a [`Description`].
+    fn describe(&self) -> PyResult<Description> {
+        Description::of(&self.spec, self.num_envs, self.is_batched)
     }
 
     /// Resets the environments `envs`, each with its seed or None, and returns what all observe.
@@ -224,10 +166,6 @@ impl EnvHandle {
             ))),
         }
     }
-}
-
-fn names(key: &NestedKey) -> Vec<String> {
-    key.components().iter().map(ToString::to_string).collect()
 }
 
 impl Inner {

@@ -5,39 +5,17 @@ use std::cell::Cell;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use tensordict::{DType, NestedKey, Shape, for_dtype};
+use tensordict::for_dtype;
 use windrow::env::{EnvError, EnvSpec, Spec};
 use windrow::slab::RowMut;
 
+use super::describe::{self, Key, Type};
 use super::read::Leaf;
 use super::rows::Target;
 
-/// An entry that is observed: its names, outermost first, and what it holds.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry {
-    names: Vec<String>,
-    dtype: DType,
-    shape: Vec<usize>,
-}
-
-impl<'a, 'py> FromPyObject<'a, 'py> for Entry {
-    type Error = PyErr;
-
-    fn extract(described: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        let (names, dtype, shape): (Vec<String>, String, Vec<usize>) = described.extract()?;
-        let mut all = DType::ALL.into_iter();
-        let dtype = all.find(|known| known.name() == dtype).ok_or_else(|| {
-            pyo3::exceptions::PyTypeError::new_err(format!(
-                "elements of type {dtype} are not supported"
-            ))
-        })?;
-        Ok(Self {
-            names,
-            dtype,
-            shape,
-        })
-    }
-}
+/// An entry that is observed: its key, its element type and its shape.
+#[derive(Debug, Clone, FromPyObject)]
+pub(crate) struct Entry(Key, Type, Vec<usize>);
 
 /// Writes entries of `info` into rows: zeros where there is none.
 #[derive(Debug)]
@@ -64,14 +42,13 @@ impl InfoReader {
             bare => vec![("observation".to_owned(), bare.clone())],
         };
         let (first, mut added) = (own.len(), Vec::new());
-        for entry in entries {
-            let taken = joined
-                .iter()
-                .any(|(name, _)| entry.names.first() == Some(name));
-            if taken || !add(&mut added, &entry.names, entry) {
+        for Entry(Key(key), Type(dtype), shape) in entries {
+            let first = key.components().first();
+            let taken = first.is_some_and(|first| joined.iter().any(|(name, _)| **name == **first));
+            if taken || !describe::add(&mut added, key, Spec::unbounded(*dtype, shape)) {
                 return Err(EnvError::Foreign(format!(
-                    "the entry {:?} of info: {} has an observation of this name already",
-                    entry.names, spec.id
+                    "the entry {key} of info: {} has an observation of this name already",
+                    spec.id
                 )));
             }
         }
@@ -80,23 +57,17 @@ impl InfoReader {
             spec.observation = Spec::Composite(joined);
         }
         let places = Spec::Composite(added).leaf_specs("info");
-        let leaf = |entry: &Entry| {
-            let names: Vec<&str> = entry.names.iter().map(String::as_str).collect();
-            let key = NestedKey::from(names.as_slice());
-            let place = places.iter().position(|leaf| leaf.key == key);
-            Leaf {
+        let read = entries.iter().map(|Entry(Key(key), Type(dtype), shape)| {
+            let place = places.iter().position(|leaf| leaf.key == *key);
+            let leaf = Leaf {
                 name: format!("the entry {key} of info of {}", spec.id),
                 index: first + place.unwrap_or_default(),
-                dtype: entry.dtype,
-                shape: entry.shape.clone(),
-            }
-        };
-        let read = entries.iter().map(|entry| {
-            let names = entry
-                .names
-                .iter()
-                .map(|name| PyString::new(py, name).unbind());
-            (names.collect(), leaf(entry))
+                dtype: *dtype,
+                shape: shape.clone(),
+            };
+            let names = key.components().iter();
+            let names = names.map(|name| PyString::new(py, name).unbind());
+            (names.collect(), leaf)
         });
         Ok(Self {
             entries: read.collect(),
@@ -235,29 +206,6 @@ impl InfoReader {
     }
 }
 
-/// Puts `entry` into the tree `level`, at `names`; false when something is there already.
-fn add(level: &mut Vec<(String, Spec)>, names: &[String], entry: &Entry) -> bool {
-    let Some((name, below)) = names.split_first() else {
-        return false;
-    };
-    let found = level.iter_mut().find(|(known, _)| known == name);
-    match (found, below) {
-        (None, []) => {
-            let shape = Shape::from_slice(&entry.shape);
-            level.push((name.clone(), Spec::unbounded(entry.dtype, shape)));
-            true
-        }
-        (None, below) => {
-            let mut inner = Vec::new();
-            let added = add(&mut inner, below, entry);
-            level.push((name.clone(), Spec::Composite(inner)));
-            added
-        }
-        (Some((_, Spec::Composite(inner))), [_, ..]) => add(inner, below, entry),
-        (Some(_), _) => false,
-    }
-}
-
 /// The entry `name`, if `level` is a dictionary that has one.
 fn get<'py>(level: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> Option<Bound<'py, PyAny>> {
     let found = level.cast::<PyDict>().ok()?.get_item(name).ok()??;
@@ -267,7 +215,7 @@ fn get<'py>(level: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> Option<Bo
 #[cold]
 fn with_way_out(error: EnvError) -> EnvError {
     match error {
-        EnvError::Foreign(what) => EnvError::Foreign(format!(
+        EnvError::Foreign(what) => EnvError::Spec(format!(
             "{what}: give info_keys as a dictionary, with something that has the shape and dtype of each entry"
         )),
         other => other,

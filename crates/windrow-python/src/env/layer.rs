@@ -1,10 +1,15 @@
-//! What is done to environments.
+//! Transforms around environments, read from their names and arguments.
 
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use tensordict::NestedKey;
 use windrow::env::{
     AnyTransform, DoubleToFloat, EnvError, FiniteCheck, InitTracker, LimitFlag, ObservationNorm,
     Primer, RewardSum, StepCounter, VecEnv,
 };
+
+use super::describe::Key;
 
 /// One thing that is done to environments.
 #[derive(Debug, Clone)]
@@ -36,6 +41,48 @@ pub(crate) enum Layer {
 }
 
 impl Layer {
+    /// The transform `name` of `windrow.envs`, with its arguments.
+    ///
+    /// # Errors
+    /// `TypeError` or `KeyError` for another name or other arguments.
+    pub(super) fn read(name: &str, arguments: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let get = |name: &str| arguments.as_any().get_item(name);
+        let key = |value: Bound<'_, PyAny>| value.extract::<Key>().map(|key| key.0);
+        Ok(match name {
+            "StepCounter" => Self::StepCounter {
+                key: get("key")?.extract()?,
+                max_steps: get("max_steps")?.extract()?,
+            },
+            "LimitFlag" => Self::LimitFlag {
+                key: get("key")?.extract()?,
+                max_steps: get("max_steps")?.extract()?,
+            },
+            "RewardSum" => Self::RewardSum(key(get("key")?)?),
+            "InitTracker" => Self::InitTracker(get("key")?.extract()?),
+            "DoubleToFloat" => {
+                let keys: Option<Vec<Key>> = get("keys")?.extract()?;
+                Self::DoubleToFloat(keys.map(|keys| keys.into_iter().map(|key| key.0).collect()))
+            }
+            "FiniteCheck" => Self::FiniteCheck,
+            "ObservationNorm" => Self::ObservationNorm {
+                key: key(get("key")?)?,
+                loc: get("loc")?.extract()?,
+                scale: get("scale")?.extract()?,
+                name: get("name")?.extract()?,
+            },
+            "Primer" => Self::Primer {
+                key: key(get("key")?)?,
+                shape: get("shape")?.extract()?,
+                value: get("value")?.extract()?,
+            },
+            other => {
+                return Err(PyTypeError::new_err(format!(
+                    "there is no transform {other:?}"
+                )));
+            }
+        })
+    }
+
     /// `envs` with this done to them.
     ///
     /// # Errors

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 
 mod cast;
 mod describe;
-mod env_recipe;
 mod foreign;
 mod gym;
 mod handle;
@@ -25,12 +24,12 @@ mod write;
 use crate::keep::Keeper;
 
 pub(crate) use recipe::Factory;
+use recipe::Recipe;
 
 /// Adds what Python sees of environments.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<env_recipe::EnvRecipe>()?;
     module.add_class::<handle::EnvHandle>()?;
-    module.add_function(wrap_pyfunction!(env_recipe::native_ids, module)?)
+    module.add_function(wrap_pyfunction!(native_ids, module)?)
 }
 
 /// The factory behind anything that Python calls an environment: one of `windrow.envs`, of Gymnasium or of TorchRL, an id,
@@ -47,7 +46,7 @@ pub(crate) fn maker(
     kwargs: Option<&Bound<'_, PyDict>>,
     keeper: &Keeper,
 ) -> PyResult<Arc<Factory>> {
-    let recipe = recipe::of(env, kwargs, keeper)?;
+    let recipe = Recipe::of(env, kwargs, keeper)?;
     Ok(Arc::new(Factory::new(recipe, keeper.clone())))
 }
 
@@ -56,7 +55,8 @@ pub(crate) fn maker(
 /// # Errors
 /// As [`maker`].
 pub(crate) fn is_batched(env: &Bound<'_, PyAny>) -> PyResult<bool> {
-    recipe::of(env, None, &Keeper::default())?.is_batched(env.py())
+    let recipe = recipe::python_recipe(env, None, true)?;
+    recipe.getattr("is_batched")?.extract()
 }
 
 /// Says once that environments of Python's take turns.
@@ -67,4 +67,11 @@ pub(crate) fn warn_of_turns(py: Python<'_>) -> PyResult<()> {
     py.import("windrow.envs._batched")?
         .call_method0("warn_of_turns")?;
     Ok(())
+}
+
+/// Ids of the environments that come with windrow.
+#[pyfunction]
+fn native_ids(py: Python<'_>) -> Vec<Bound<'_, PyString>> {
+    let registry = windrow::env::EnvRegistry::builtin();
+    registry.ids().map(|id| PyString::new(py, id)).collect()
 }

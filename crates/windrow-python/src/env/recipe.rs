@@ -11,51 +11,149 @@ use windrow::env::{
     Env, EnvError, EnvFactory, FrameSkip, Joined, OneHotActions, Serial, VecEnv, make, make_vec,
 };
 
-use super::env_recipe::EnvRecipe;
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
 use super::info::Entry;
 use super::layer::Layer;
-use super::source::{Source, call};
+use super::source::{Lender, call};
 use super::vector::VectorEnvs;
 use crate::gil::attach;
 use crate::keep::{Keeper, Kept};
 
-/// How to make the environments of a worker.
+/// How to make the environments of a worker: a recipe of `windrow.envs._recipe`, whose objects a keeper knows.
 #[derive(Debug)]
-pub(crate) enum Recipe {
-    /// One that comes with windrow.
-    Native {
-        id: String,
-        one_hot: bool,
-        frame_skip: usize,
-    },
-    /// One of Gymnasium.
-    Gym {
-        source: Source,
-        one_hot: bool,
-        frame_skip: usize,
-        /// Of `info`, what is observed.
-        info: Vec<Entry>,
-    },
+pub(crate) struct Recipe {
+    source: Source,
+    /// The first is nearest to the environment.
+    transforms: Vec<Layer>,
+}
+
+/// What is stepped.
+#[derive(Debug)]
+enum Source {
+    /// An environment that comes with windrow.
+    Native(Native),
+    /// An environment of Gymnasium.
+    Gym(Gym),
     /// A vector of Gymnasium.
     Vector {
-        source: Source,
+        lender: Lender,
         one_hot: bool,
         /// Of `info`, what is observed.
         info: Vec<Entry>,
     },
-    /// Whatever an adapter in Python steps.
-    Foreign { source: Source },
-    /// What a function returns.
+    /// Environments behind an adapter in Python.
+    Adapted(Lender),
+    /// The environment that a function returns.
     Call {
         function: Kept,
         kwargs: Option<Kept>,
     },
     /// Several in lockstep.
     Many(Vec<Arc<Recipe>>),
-    /// One with something done to it.
-    Layered(Arc<Recipe>, Layer),
+}
+
+#[derive(Debug, PartialEq, FromPyObject)]
+struct Native {
+    id: String,
+    one_hot: bool,
+    frame_skip: usize,
+}
+
+#[derive(Debug)]
+struct Gym {
+    lender: Lender,
+    one_hot: bool,
+    frame_skip: usize,
+    /// Of `info`, what is observed.
+    info: Vec<Entry>,
+}
+
+impl Recipe {
+    /// The recipe of anything that Python calls an environment, whose objects `keeper` knows. `kwargs` are passed to a
+    /// function.
+    ///
+    /// # Errors
+    /// `TypeError` for anything else.
+    pub(super) fn of(
+        env: &Bound<'_, PyAny>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        keeper: &Keeper,
+    ) -> PyResult<Arc<Self>> {
+        Self::read(&python_recipe(env, kwargs, true)?, keeper)
+    }
+
+    /// Reads a recipe of Python's.
+    fn read(recipe: &Bound<'_, PyAny>, keeper: &Keeper) -> PyResult<Arc<Self>> {
+        let get = |name: &str| recipe.getattr(name);
+        let kind: String = get("kind")?.extract()?;
+        let source = match kind.as_str() {
+            "native" => Source::Native(recipe.extract()?),
+            "gymnasium" => Source::Gym(Gym {
+                lender: Lender::read(recipe, keeper)?,
+                one_hot: get("one_hot")?.extract()?,
+                frame_skip: get("frame_skip")?.extract()?,
+                info: get("info")?.extract()?,
+            }),
+            "vector" => Source::Vector {
+                lender: Lender::read(recipe, keeper)?,
+                one_hot: get("one_hot")?.extract()?,
+                info: get("info")?.extract()?,
+            },
+            "adapted" => Source::Adapted(Lender::read(recipe, keeper)?),
+            "call" => {
+                let kwargs = get("kwargs")?;
+                Source::Call {
+                    function: keeper.keep(&get("function")?),
+                    kwargs: (!kwargs.is_none()).then(|| keeper.keep(&kwargs)),
+                }
+            }
+            "many" => {
+                let members = get("members")?;
+                let members = members.try_iter()?.map(|one| Self::read(&one?, keeper));
+                Source::Many(members.collect::<PyResult<_>>()?)
+            }
+            other => {
+                return Err(PyTypeError::new_err(format!(
+                    "expected the recipe of an environment, got one of kind {other:?}"
+                )));
+            }
+        };
+        let transforms: Vec<(String, Bound<'_, PyDict>)> = get("transforms")?.extract()?;
+        let transforms = transforms
+            .iter()
+            .map(|(name, args)| Layer::read(name, args));
+        Ok(Arc::new(Self {
+            source,
+            transforms: transforms.collect::<PyResult<_>>()?,
+        }))
+    }
+
+    fn bare_native(&self) -> Option<&Native> {
+        match &self.source {
+            Source::Native(native) if self.transforms.is_empty() => Some(native),
+            _ => None,
+        }
+    }
+
+    fn bare_gym(&self) -> Option<&Gym> {
+        match &self.source {
+            Source::Gym(gym) if self.transforms.is_empty() => Some(gym),
+            _ => None,
+        }
+    }
+}
+
+/// The recipe, as Python has it, of anything that is an environment. An object of another library is the user's `own`, or was
+/// made to be stepped and is closed in the end.
+pub(super) fn python_recipe<'py>(
+    env: &Bound<'py, PyAny>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+    own: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = env.py();
+    let module = py.import(intern!(py, "windrow.envs._recipe"))?;
+    module.call_method1(intern!(py, "of"), (env, kwargs, own))
 }
 
 /// Environments and what is known of them.
@@ -89,51 +187,57 @@ impl Made {
 ///
 /// # Errors
 /// Whatever keeps them from being made; an exception of Python's is the source of the error.
-pub(super) fn prepare(recipe: &Arc<Recipe>, keeper: &Keeper) -> Result<Made, EnvError> {
-    let recipe = resolve(recipe, keeper)?;
-    match &*recipe {
-        Recipe::Native { .. } => Ok(Made::native(native(&recipe, 1)?, false)),
-        Recipe::Gym { .. } => {
-            let envs = gym(std::slice::from_ref(&recipe), keeper)?;
-            Ok(Made::python(envs, false))
-        }
-        Recipe::Vector {
-            source,
+pub(super) fn prepare(recipe: &Recipe, keeper: &Keeper) -> Result<Made, EnvError> {
+    let made = match &recipe.source {
+        Source::Native(env) => Made::native(native(env, 1)?, false),
+        Source::Gym(env) => Made::python(gym(&[env], keeper)?, false),
+        Source::Vector {
+            lender,
             one_hot,
             info,
         } => attach(|py| {
-            let envs = VectorEnvs::new(py, source.lend(py, keeper)?, *one_hot, info)?;
-            Ok(Made::python(envs, true))
-        }),
-        Recipe::Foreign { source } => attach(|py| {
-            let held = source.lend(py, keeper)?;
-            let is_batched = adapts_batch(held.object.bind(py)).map_err(EnvError::failed)?;
-            Ok(Made::python(ForeignEnvs::new(py, held)?, is_batched))
-        }),
-        Recipe::Many(members) => several(members, keeper),
-        Recipe::Layered(inner, layer) => {
-            let made = prepare(inner, keeper)?;
-            Ok(Made {
-                envs: layer.around(made.envs)?,
-                ..made
-            })
+            let envs = VectorEnvs::new(py, lender.lend(py, keeper)?, *one_hot, info)?;
+            Ok::<_, EnvError>(Made::python(envs, true))
+        })?,
+        Source::Adapted(lender) => attach(|py| {
+            let (envs, is_batched) = ForeignEnvs::new(py, lender.lend(py, keeper)?)?;
+            Ok::<_, EnvError>(Made::python(envs, is_batched))
+        })?,
+        Source::Many(members) => several(members, keeper)?,
+        Source::Call { function, kwargs } => {
+            prepare(&*called(function, kwargs.as_ref(), keeper)?, keeper)?
         }
-        Recipe::Call { .. } => Err(EnvError::Foreign(
-            "a function stands for what it returns".into(),
-        )),
-    }
+    };
+    recipe.transforms.iter().try_fold(made, |made, transform| {
+        Ok(Made {
+            envs: transform.around(made.envs)?,
+            ..made
+        })
+    })
+}
+
+/// The recipe of what a function returns.
+fn called(
+    function: &Kept,
+    kwargs: Option<&Kept>,
+    keeper: &Keeper,
+) -> Result<Arc<Recipe>, EnvError> {
+    attach(|py| {
+        let made = call(function.bind(py), kwargs, keeper)?;
+        let recipe = python_recipe(&made, None, false);
+        let recipe = recipe.and_then(|recipe| Recipe::read(&recipe, keeper));
+        recipe.map_err(EnvError::failed)
+    })
 }
 
 /// What the functions in `recipe` return in place of them.
 fn resolve(recipe: &Arc<Recipe>, keeper: &Keeper) -> Result<Arc<Recipe>, EnvError> {
-    let Recipe::Call { function, kwargs } = &**recipe else {
-        return Ok(Arc::clone(recipe));
-    };
-    attach(|py| {
-        let made = call(function.bind(py), kwargs.as_ref(), keeper)?;
-        let made = recipe_of(&made, None, false, keeper).map_err(EnvError::failed)?;
-        resolve(&made, keeper)
-    })
+    match &recipe.source {
+        Source::Call { function, kwargs } if recipe.transforms.is_empty() => {
+            resolve(&called(function, kwargs.as_ref(), keeper)?, keeper)
+        }
+        _ => Ok(Arc::clone(recipe)),
+    }
 }
 
 /// Several environments as one; those of one kind without a copy of their rows.
@@ -145,11 +249,18 @@ fn several(members: &[Arc<Recipe>], keeper: &Keeper) -> Result<Made, EnvError> {
             "a vector of environments needs at least one, got none".into(),
         ));
     };
-    if members.iter().all(|member| same_native(first, member)) {
-        return Ok(Made::native(native(first, members.len())?, true));
+    if let Some(env) = first.bare_native()
+        && members
+            .iter()
+            .all(|member| member.bare_native() == Some(env))
+    {
+        return Ok(Made::native(native(env, members.len())?, true));
     }
-    if members.iter().all(|member| same_gym(first, member)) {
-        return Ok(Made::python(gym(&members, keeper)?, true));
+    let gyms: Option<Vec<&Gym>> = members.iter().map(|member| member.bare_gym()).collect();
+    if let Some(gyms) = gyms
+        && gyms.iter().all(|gym| gym.one_hot == gyms[0].one_hot)
+    {
+        return Ok(Made::python(gym(&gyms, keeper)?, true));
     }
     let mut is_python = false;
     let mut vectors = Vec::with_capacity(members.len());
@@ -164,35 +275,9 @@ fn several(members: &[Arc<Recipe>], keeper: &Keeper) -> Result<Made, EnvError> {
     })
 }
 
-fn same_native(a: &Recipe, b: &Recipe) -> bool {
-    matches!(
-        (a, b),
-        (
-            Recipe::Native { id, one_hot, frame_skip },
-            Recipe::Native { id: other, one_hot: hot, frame_skip: skip },
-        ) if id == other && one_hot == hot && frame_skip == skip
-    )
-}
-
-fn same_gym(a: &Recipe, b: &Recipe) -> bool {
-    matches!(
-        (a, b),
-        (Recipe::Gym { one_hot, .. }, Recipe::Gym { one_hot: other, .. }) if one_hot == other
-    )
-}
-
-/// `num_envs` environments of a [`Recipe::Native`].
-fn native(recipe: &Recipe, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-    let Recipe::Native {
-        id,
-        one_hot,
-        frame_skip,
-    } = recipe
-    else {
-        return Err(EnvError::Foreign(
-            "not an environment of windrow's own".into(),
-        ));
-    };
+/// `num_envs` environments that come with windrow, all alike.
+fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+    let Native { id, frame_skip, .. } = env;
     let envs: Box<dyn VecEnv> = match frame_skip {
         1 => make_vec(id, num_envs)?,
         _ => {
@@ -203,30 +288,20 @@ fn native(recipe: &Recipe, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError>
             Box::new(Serial::new(envs)?)
         }
     };
-    match *one_hot && envs.spec().action.choices().is_some() {
-        true => Ok(Box::new(envs.transformed(OneHotActions::new())?)),
+    match env.one_hot && envs.spec().action.choices().is_some() {
+        true => Ok(Box::new(OneHotActions::new(envs)?)),
         false => Ok(envs),
     }
 }
 
-/// The environments of several [`Recipe::Gym`] that agree on how choices are encoded.
-fn gym(recipes: &[Arc<Recipe>], keeper: &Keeper) -> Result<GymEnvs, EnvError> {
+/// Environments of Gymnasium that agree on how choices are encoded.
+fn gym(envs: &[&Gym], keeper: &Keeper) -> Result<GymEnvs, EnvError> {
     attach(|py| {
-        let mut worlds = Vec::with_capacity(recipes.len());
-        let mut encoding = false;
-        for recipe in recipes {
-            if let Recipe::Gym {
-                source,
-                one_hot,
-                frame_skip,
-                info,
-            } = &**recipe
-            {
-                worlds.push((source.lend(py, keeper)?, *frame_skip, info.as_slice()));
-                encoding = *one_hot;
-            }
+        let mut worlds = Vec::with_capacity(envs.len());
+        for env in envs {
+            worlds.push((env.lender.lend(py, keeper)?, env.frame_skip, &*env.info));
         }
-        GymEnvs::new(py, worlds, encoding)
+        GymEnvs::new(py, worlds, envs.iter().all(|env| env.one_hot))
     })
 }
 
@@ -275,153 +350,6 @@ impl Factory {
                 })?;
                 members.resize(num_envs, Arc::clone(&self.recipe));
                 several(&members, &self.keeper)
-            }
-        }
-    }
-}
-
-/// The recipe of anything that Python calls an environment, whose objects `keeper` knows. `kwargs` are passed to a function.
-///
-/// # Errors
-/// `TypeError` for anything else.
-pub(crate) fn of(
-    env: &Bound<'_, PyAny>,
-    kwargs: Option<&Bound<'_, PyDict>>,
-    keeper: &Keeper,
-) -> PyResult<Arc<Recipe>> {
-    recipe_of(env, kwargs, true, keeper)
-}
-
-/// As [`of`]; an object of another library is the user's `own`, or was made to be stepped and is closed in the end.
-fn recipe_of(
-    env: &Bound<'_, PyAny>,
-    kwargs: Option<&Bound<'_, PyDict>>,
-    own: bool,
-    keeper: &Keeper,
-) -> PyResult<Arc<Recipe>> {
-    let py = env.py();
-    if let Ok(recipe) = env.cast::<EnvRecipe>() {
-        return Ok(recipe.get().recipe().kept_by(py, keeper));
-    }
-    // Asked of the type, since environments pass questions about themselves on to whatever is inside.
-    if !env.get_type().hasattr(intern!(py, "_recipe"))? {
-        if let Some(wrapped) = py
-            .import("windrow.envs._wrap")?
-            .call_method1("wrap", (env, own))?
-            .into_option()
-        {
-            return of(&wrapped, kwargs, keeper);
-        }
-        if env.is_callable() {
-            return Ok(Arc::new(Recipe::Call {
-                function: keeper.keep(env),
-                kwargs: kwargs.map(|kwargs| keeper.keep(kwargs)),
-            }));
-        }
-        return Err(PyTypeError::new_err(format!(
-            "expected an environment, its id, or a function that returns one, got {}",
-            env.get_type().name()?
-        )));
-    }
-    of(&env.call_method0(intern!(py, "_recipe"))?, None, keeper)
-}
-
-trait IntoOption<'py> {
-    fn into_option(self) -> Option<Bound<'py, PyAny>>;
-}
-
-impl<'py> IntoOption<'py> for Bound<'py, PyAny> {
-    fn into_option(self) -> Option<Self> {
-        (!self.is_none()).then_some(self)
-    }
-}
-
-/// Whether what an adapter steps has batch dimensions.
-fn adapts_batch(adapter: &Bound<'_, PyAny>) -> PyResult<bool> {
-    adapter
-        .getattr(intern!(adapter.py(), "is_batched"))?
-        .is_truthy()
-}
-
-impl Recipe {
-    /// The same, with objects held on behalf of another.
-    pub(super) fn kept_by(&self, py: Python<'_>, keeper: &Keeper) -> Arc<Self> {
-        let kept = |kept: &Kept| kept.kept_by(py, keeper);
-        Arc::new(match self {
-            Self::Native {
-                id,
-                one_hot,
-                frame_skip,
-            } => Self::Native {
-                id: id.clone(),
-                one_hot: *one_hot,
-                frame_skip: *frame_skip,
-            },
-            Self::Gym {
-                source,
-                one_hot,
-                frame_skip,
-                info,
-            } => Self::Gym {
-                source: source.kept_by(py, keeper),
-                one_hot: *one_hot,
-                frame_skip: *frame_skip,
-                info: info.clone(),
-            },
-            Self::Vector {
-                source,
-                one_hot,
-                info,
-            } => Self::Vector {
-                source: source.kept_by(py, keeper),
-                one_hot: *one_hot,
-                info: info.clone(),
-            },
-            Self::Foreign { source } => Self::Foreign {
-                source: source.kept_by(py, keeper),
-            },
-            Self::Call { function, kwargs } => Self::Call {
-                function: kept(function),
-                kwargs: kwargs.as_ref().map(kept),
-            },
-            Self::Many(members) => {
-                let members = members.iter().map(|member| member.kept_by(py, keeper));
-                Self::Many(members.collect())
-            }
-            Self::Layered(inner, layer) => Self::Layered(inner.kept_by(py, keeper), layer.clone()),
-        })
-    }
-
-    /// Whether batches have a dimension for the environments even if there is one. Functions that nobody has called yet
-    /// are taken to make single environments.
-    ///
-    /// # Errors
-    /// What an adapter raises.
-    pub(super) fn is_batched(&self, py: Python<'_>) -> PyResult<bool> {
-        match self {
-            Self::Native { .. } | Self::Gym { .. } | Self::Call { .. } => Ok(false),
-            Self::Vector { .. } | Self::Many(_) => Ok(true),
-            Self::Foreign {
-                source: Source::Own(adapter),
-            } => adapts_batch(adapter.bind(py)),
-            Self::Foreign { .. } => Ok(false),
-            Self::Layered(inner, _) => inner.is_batched(py),
-        }
-    }
-
-    /// Whether none is stepped by Python; None where a function is to be called first.
-    pub(super) fn is_native(&self) -> Option<bool> {
-        match self {
-            Self::Native { .. } => Some(true),
-            Self::Gym { .. } | Self::Vector { .. } | Self::Foreign { .. } => Some(false),
-            Self::Call { .. } => None,
-            Self::Layered(inner, _) => inner.is_native(),
-            Self::Many(members) => {
-                let known: Vec<_> = members.iter().map(|member| member.is_native()).collect();
-                match known.contains(&Some(false)) {
-                    true => Some(false),
-                    false => (!known.contains(&None)).then_some(true),
-                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Where a Python object that is to be stepped comes from.
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::env::EnvError;
@@ -12,20 +13,26 @@ use crate::turn::Turn;
 
 /// Lends Python objects, one to each worker.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum Lender {
     /// A function without arguments that makes one.
     Make(Kept),
     /// The user's own, which stays open.
     Own(Kept),
 }
 
-impl Source {
-    /// The same, held on behalf of another.
-    pub(super) fn kept_by(&self, py: Python<'_>, keeper: &Keeper) -> Self {
-        match self {
-            Self::Make(make) => Self::Make(make.kept_by(py, keeper)),
-            Self::Own(object) => Self::Own(object.kept_by(py, keeper)),
-        }
+impl Lender {
+    /// The object of a recipe, or the function that makes it.
+    ///
+    /// # Errors
+    /// `AttributeError` for a recipe that has none.
+    pub(super) fn read(recipe: &Bound<'_, PyAny>, keeper: &Keeper) -> PyResult<Self> {
+        let py = recipe.py();
+        let env = keeper.keep(&recipe.getattr(intern!(py, "env"))?);
+        let own: bool = recipe.getattr(intern!(py, "own"))?.extract()?;
+        Ok(match own {
+            true => Self::Own(env),
+            false => Self::Make(env),
+        })
     }
 
     /// An object to be stepped, which `keeper` knows.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from windrow.envs._gym import GymEnv, GymWrapper
-from windrow.envs._theirs import of_torchrl
+from windrow.envs._torchrl_compat import of_torchrl
 
 __all__ = ["GymEnv", "GymWrapper"]
 
