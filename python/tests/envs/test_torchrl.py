@@ -177,13 +177,13 @@ def test_specs_have_torchrls_names_where_it_is_not_installed() -> None:
         "from windrow.envs import GymEnv, SerialEnv, check_env\n"
         "env = SerialEnv(2, lambda: GymEnv('CartPole-v1')); check_env(env)\n"
         "spec = env.action_spec; drawn = spec.rand((3,))\n"
-        "print(type(spec).__name__, spec.n, spec.space.n, tuple(drawn.shape), spec.is_in(drawn), spec == env.full_action_spec['action'])\n"
-        "spec = GymEnv('Pendulum-v1').action_spec; print(spec.space.low.item(), spec.high.item(), spec.is_in(spec.rand()), spec.one())\n"
+        "print(spec.nvec, spec.n, spec.space.n, tuple(drawn.shape), spec.is_in(drawn), spec == env.full_action_spec['action'])\n"
+        "spec = GymEnv('Pendulum-v1').action_spec; print(spec.space.low.item(), spec.high.item(), spec.is_in(spec.rand()), spec.one(), hasattr(spec, 'n'))\n"
         "print(sorted(env.specs['output_spec', 'full_done_spec'].zero().keys()), env.done_spec.rand()['done'].shape)"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert told.stdout.splitlines() == [
-        "OneHot 2 2 (3, 2, 2) True True",
-        "-2.0 2.0 True tensor([1.])",
+        "[2] 2 2 (3, 2, 2) True True",
+        "-2.0 2.0 True tensor([1.]) False",
         "['done', 'terminated', 'truncated'] torch.Size([2, 1])",
     ], told.stderr

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from windrow._windrow import EnvHandle
-from windrow.envs._specs import Composite, Key, Leaf, Spec, TorchNoise, draw, spec_of, tree_of
+from windrow.envs._specs import Composite, Key, Leaf, Spec, TorchNoise, draw, tree_of
 from windrow.envs._torchrl_compat import public
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Facts:
             raise ValueError(
                 f"action {leaf.key!r} of {self.id}: expected shape {(*self.batch, *leaf.shape)}, got {tuple(value.shape)}"
             )
-        return value.reshape(expected).to(spec_of(leaf).dtype).numpy()
+        return value.reshape(expected).to(Spec(leaf).dtype).numpy()
 
     def draw_action(self, leaf: Leaf, noise: Any, mask: Any = None) -> Any:
         """Random actions of ``leaf``, ``[num_envs, *shape]``: legal ones, where there is a ``mask`` (an array) that says which are."""
@@ -78,7 +78,7 @@ def _spec(part: str, told: str, *, unbatched: bool = False, bare: bool = False) 
     def get(env: Described) -> Any:
         specs: Spec | Composite = env._specs_of(part, () if unbatched else None)
         if bare:
-            leaves = list(specs.leaves())  # type: ignore[union-attr]
+            leaves = list(specs.leaves())
             specs = leaves[0][1] if len(leaves) == 1 else specs
         return public(specs)
 
@@ -190,7 +190,7 @@ class Described:
         import torch
 
         drawn = self._known().draw_action(leaf, TorchNoise, None if mask is None else mask.detach().cpu().numpy())
-        spec = spec_of(leaf, self._known().batch)
+        spec = Spec(leaf, self._known().batch)
         return torch.as_tensor(drawn).reshape(spec.shape).to(dtype=spec.dtype, device=self.device)
 
     # Names

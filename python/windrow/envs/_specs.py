@@ -118,7 +118,9 @@ class TorchNoise:
 
 
 class Spec:
-    """The domain of one leaf, with batch dimensions in front: any value of its element type, unless a subclass says otherwise."""
+    """The domain of one leaf, with batch dimensions in front. Those of choices have ``nvec``, and ``n`` where there is one choice;
+    those with bounds have ``low`` and ``high``. ``space`` is the spec itself.
+    """
 
     def __init__(self, leaf: Leaf, batch: tuple[int, ...] = (), device: Any = None) -> None:
         self._leaf, self._batch, self.device = leaf, tuple(batch), device
@@ -142,6 +144,23 @@ class Spec:
     def ndim(self) -> int:
         """Number of dimensions."""
         return len(self._shape)
+
+    @property
+    def space(self) -> Spec:
+        """The choices or the bounds: this spec itself."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        nvec = self._leaf.nvec if name in ("n", "nvec") else None
+        if nvec is not None and (name == "nvec" or len(nvec) == 1):
+            return list(nvec) if name == "nvec" else nvec[0]
+        bounds = getattr(self._leaf, name) if name in ("low", "high") else None
+        if bounds is not None:
+            import torch
+
+            bounds = torch.tensor(bounds, dtype=torch.float64, device=self.device)
+            return bounds.reshape(tuple(self._leaf.shape)).expand(self._shape).to(self.dtype)
+        raise AttributeError(f"a spec of this kind has no attribute {name!r}")
 
     def numel(self) -> int:
         """Number of elements."""
@@ -170,13 +189,19 @@ class Spec:
         """Whether ``value`` has this shape and element type, and lies in the domain."""
         if tuple(value.shape[value.ndim - self.ndim :]) != self._shape or value.dtype != self.dtype:
             return False
-        return bool(self._holds(value))
-
-    def _holds(self, value: Any) -> Any:
-        return value.isfinite().all() if value.is_floating_point() else True
+        kind = self._leaf.kind
+        if kind == "bounded":
+            return bool(((value >= self.low) & (value <= self.high)).all())
+        if kind == "unbounded":
+            return not value.is_floating_point() or bool(value.isfinite().all())
+        if kind == "one_hot" and any((part.sum(-1) != 1).any() for part in value.split(self.nvec, -1)):
+            return False
+        if kind in ("one_hot", "binary"):
+            return bool(((value == 0) | (value == 1)).all())
+        return bool(((value >= 0) & (value < value.new_tensor(self.nvec, dtype=int))).all())
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(shape={self._shape}, dtype={self._leaf.dtype})"
+        return f"Spec({self._leaf.kind}, shape={self._shape}, dtype={self._leaf.dtype})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Spec):
@@ -185,87 +210,6 @@ class Spec:
         return own == its
 
     __hash__ = None  # type: ignore[assignment]
-
-
-class Unbounded(Spec):
-    """Any value."""
-
-
-class Bounded(Spec):
-    """Values between ``low`` and ``high``, both included."""
-
-    @property
-    def low(self) -> Any:
-        """Lowest values, with the shape of the spec."""
-        return self._bound(self._leaf.low)
-
-    @property
-    def high(self) -> Any:
-        """Highest values, with the shape of the spec."""
-        return self._bound(self._leaf.high)
-
-    def _bound(self, values: Any) -> Any:
-        import torch
-
-        bound = torch.tensor(values, dtype=torch.float64, device=self.device)
-        return bound.reshape(tuple(self._leaf.shape)).expand(self._shape).to(self.dtype)
-
-    @property
-    def space(self) -> Bounded:
-        """The bounds: this spec itself."""
-        return self
-
-    def _holds(self, value: Any) -> Any:
-        return ((value >= self.low) & (value <= self.high)).all()
-
-
-class Binary(Spec):
-    """Zeros and ones."""
-
-    def _holds(self, value: Any) -> Any:
-        return ((value == 0) | (value == 1)).all()
-
-
-class MultiCategorical(Spec):
-    """Several choices as their indices, element ``i`` below ``nvec[i]``."""
-
-    @property
-    def nvec(self) -> list[int]:
-        """Number of each choice."""
-        return list(self._leaf.nvec or ())
-
-    def _holds(self, value: Any) -> Any:
-        import torch
-
-        return ((value >= 0) & (value < torch.tensor(self.nvec))).all()
-
-
-class _OneChoice(Spec):
-    @property
-    def n(self) -> int:
-        """Number of choices."""
-        return (self._leaf.nvec or (0,))[0]
-
-    @property
-    def space(self) -> Spec:
-        """The choices: this spec itself."""
-        return self
-
-
-class Categorical(_OneChoice, MultiCategorical):
-    """One of ``n`` choices as its index."""
-
-
-class MultiOneHot(MultiCategorical):
-    """Several choices side by side, each a one among ``nvec[i]`` elements."""
-
-    def _holds(self, value: Any) -> Any:
-        groups = value.split(self.nvec, -1)
-        return all(bool(((g == 0) | (g == 1)).all() & (g.sum(-1) == 1).all()) for g in groups)
-
-
-class OneHot(_OneChoice, MultiOneHot):
-    """One of ``n`` choices as a one among ``n`` elements."""
 
 
 class Composite(Mapping[str, Any]):
@@ -330,22 +274,6 @@ class Composite(Mapping[str, Any]):
         return f"Composite({entries})"
 
 
-_SINGLE = {
-    "unbounded": Unbounded,
-    "bounded": Bounded,
-    "discrete": Categorical,
-    "binary": Binary,
-    "multi_discrete": MultiCategorical,
-    "one_hot": OneHot,
-}
-
-
-def spec_of(leaf: Leaf, batch: tuple[int, ...] = (), device: Any = None) -> Spec:
-    """The spec of ``leaf``, with batch dimensions in front."""
-    kind = MultiOneHot if leaf.kind == "one_hot" and len(leaf.nvec or ()) > 1 else _SINGLE[leaf.kind]
-    return kind(leaf, batch, device)
-
-
 def tree_of(
     leaves: Iterable[Leaf], batch: tuple[int, ...], groups: Mapping[Key, Sequence[int]] = {}, device: Any = None
 ) -> Composite:
@@ -355,7 +283,7 @@ def tree_of(
         level, (*outer, last) = root, path(leaf.key)
         for name in outer:
             level = level.setdefault(name, {})
-        level[last] = spec_of(leaf, batch, device)
+        level[last] = Spec(leaf, batch, device)
 
     own = {path(key): tuple(size) for key, size in groups.items()}
 

@@ -9,7 +9,7 @@ import importlib
 import sys
 from typing import Any
 
-from windrow.envs._specs import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Spec
+from windrow.envs._specs import Composite, Spec
 
 
 def of_torchrl(name: str, own: str, theirs: str) -> Any:
@@ -91,12 +91,15 @@ def _convert(spec: Spec | Composite, theirs: Any) -> Any:
         entries = {name: _convert(entry, theirs) for name, entry in spec.items()}
         return theirs.Composite(entries, shape=spec.shape, device=spec.device)
     common = {"shape": spec.shape, "dtype": spec.dtype, "device": spec.device}
-    if isinstance(spec, Bounded):
-        return theirs.Bounded(low=spec.low, high=spec.high, **common)
-    if isinstance(spec, (OneHot, Categorical)):
-        return getattr(theirs, type(spec).__name__)(spec.n, **common)
-    if isinstance(spec, MultiCategorical):
-        return getattr(theirs, type(spec).__name__)(spec.nvec, **common)
-    if isinstance(spec, Binary):
-        return theirs.Binary(n=spec.shape[-1] if spec.ndim else None, **common)
+    match spec._leaf.kind:
+        case "bounded":
+            return theirs.Bounded(low=spec.low, high=spec.high, **common)
+        case "binary":
+            return theirs.Binary(n=spec.shape[-1] if spec.ndim else None, **common)
+        case "discrete":
+            return theirs.Categorical(spec.n, **common)
+        case "multi_discrete":
+            return theirs.MultiCategorical(spec.nvec, **common)
+        case "one_hot":
+            return theirs.OneHot(spec.n, **common) if len(spec.nvec) == 1 else theirs.MultiOneHot(spec.nvec, **common)
     return theirs.Unbounded(**common)
