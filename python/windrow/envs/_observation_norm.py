@@ -8,8 +8,9 @@ from typing import Any
 
 from windrow._windrow import EnvHandle
 from windrow.envs._described import Facts
+from windrow.envs._recipe import Described
 from windrow.envs._specs import Key, path, short
-from windrow.envs._transform import Described, Transform
+from windrow.envs._transform import Transform
 
 FRAMES_FOR_STATISTICS = 1000
 """Random frames that statistics are estimated from where none were given."""
@@ -107,9 +108,10 @@ class ObservationNorm(Transform):
                 "ObservationNorm has loc and scale already: they were given, taken before, or estimated when the environment was "
                 "first reset or given to a collector; call init_stats before that"
             )
-        if self._parent is None:
+        inside = self._inside()
+        if inside is None:
             raise RuntimeError("init_stats steps the environment: put ObservationNorm into a TransformedEnv first")
-        handle = EnvHandle(self._parent.recipe())
+        handle = EnvHandle(inside)
         facts = Facts(handle)
         loc, scale = {}, {}
         wanted = [short(name) for name in self.in_keys] if key is None else [key]
@@ -123,21 +125,21 @@ class ObservationNorm(Transform):
                 scale[target] = deviation if self.standard_normal else 1 / deviation
         self._loc, self._scale = loc, scale
 
-    def _described(self) -> list[Described]:
+    def _described(self, plain: bool = False) -> list[Described]:
+        if plain:
+            one = dict.fromkeys(self.in_keys, _numbers(1))
+            return self._normalising(one, one)
         if not self.initialized:
             warnings.warn(
                 f"ObservationNorm has no statistics: estimating them from {FRAMES_FOR_STATISTICS} random frames",
                 UserWarning,
                 stacklevel=2,
             )
-            handle_envs = EnvHandle(self._parent.recipe()).describe()["num_envs"] if self._parent else 1
-            self.init_stats(-(-FRAMES_FOR_STATISTICS // handle_envs))
+            inside = self._inside()
+            num_envs = 1 if inside is None else EnvHandle(inside).describe()["num_envs"]
+            self.init_stats(-(-FRAMES_FOR_STATISTICS // num_envs))
         assert self._loc is not None and self._scale is not None
         return self._normalising(self._loc, self._scale)
-
-    def _described_plainly(self) -> list[Described]:
-        one = dict.fromkeys(self.in_keys, _numbers(1))
-        return self._normalising(one, one)
 
     def _normalising(self, locs: dict[Any, Any], scales: dict[Any, Any]) -> list[Described]:
         described: list[Described] = []
@@ -145,9 +147,8 @@ class ObservationNorm(Transform):
             loc, scale = locs[key], scales[key]
             if self.standard_normal:
                 loc, scale = -loc / scale, 1 / scale
-            name = None if out == key else out[0]
             numbers = {"loc": loc.ravel().tolist(), "scale": scale.ravel().tolist()}
-            described.append(("ObservationNorm", {"key": short(key), **numbers, "name": name}))
+            described.append(("ObservationNorm", {"in_key": short(key), "out_key": None if out == key else out[0], **numbers}))
         return described
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from windrow.envs._recipe import Described
 from windrow.envs._specs import Key, path
-from windrow.envs._transform import Described, Transform
+from windrow.envs._transform import Transform
 
 
 class Primer(Transform):
@@ -26,7 +27,7 @@ class Primer(Transform):
             for key, spec in primer.primers.items(include_nested=True, leaves_only=True)
         ]
 
-    def _described(self) -> list[Described]:
+    def _described(self, plain: bool = False) -> list[Described]:
         return [("Primer", {"key": names, "shape": shape, "value": value}) for names, shape, value in self._states]
 
     def __repr__(self) -> str:

@@ -20,6 +20,9 @@ from windrow.envs._torchrl_compat import is_of_torchrl
 Entry = tuple[Key, str, tuple[int, ...]]
 """An entry of ``info`` that is observed: its key, element type and shape."""
 
+Described = tuple[str, dict[str, Any]]
+"""The name of a transform that the engine has, and its arguments."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -32,9 +35,9 @@ class Recipe:
     is_native: ClassVar[bool | None] = False
 
     #: Names and arguments, the first nearest to the environment.
-    transforms: tuple[tuple[str, dict[str, Any]], ...] = field(default=(), kw_only=True)
+    transforms: tuple[Described, ...] = field(default=(), kw_only=True)
 
-    def transformed(self, *transforms: tuple[str, dict[str, Any]]) -> Recipe:
+    def transformed(self, *transforms: Described) -> Recipe:
         """The same environments with ``transforms`` around them."""
         return replace(self, transforms=(*self.transforms, *transforms))
 

@@ -1,38 +1,42 @@
-"""What can be done to environments."""
+"""What all transforms of environments have in common."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 from windrow.envs._base import EnvBase
-from windrow.envs._recipe import Recipe
+from windrow.envs._recipe import Described, Recipe
 from windrow.envs._torchrl_compat import AskedByTorchRL
 
 
-Described = tuple[str, dict[str, Any]]
-"""The name of a transform that the engine has, and its arguments."""
-
-
 class Transform:
-    """One thing that is done to an environment."""
+    """A transform of an environment, which the engine carries out.
 
-    _parent: Parent | None = None
+    A subclass is a dataclass of its arguments, and says in ``_described`` which transforms of the engine it stands for.
+    """
+
+    #: The environment that this goes around, and the transforms between the two.
+    _parent: tuple[EnvBase, list[Transform]] | None = None
     _check_batched_worker_compat = AskedByTorchRL()
 
     @property
     def initialized(self) -> bool:
-        """Whether there is all that it works with."""
+        """Whether the transform has everything that it works with."""
         return True
 
-    def _described(self) -> list[Described]:
-        """Names and arguments of what the engine does, the first nearest to the environment."""
+    def _described(self, plain: bool = False) -> list[Described]:
+        """Names and arguments of the engine's transforms, the first nearest to the environment. ``plain`` ones have the right specs,
+        but may observe other numbers.
+        """
         raise NotImplementedError
 
-    def _described_plainly(self) -> list[Described]:
-        """As ``_described``, where it is enough that the specs are right."""
-        return self._described()
+    def _inside(self) -> Recipe | None:
+        """The recipe of what this goes around, where it goes around an environment."""
+        if self._parent is None:
+            return None
+        base, before = self._parent
+        return base._recipe().transformed(*(described for transform in before for described in transform._described()))
 
     def clone(self) -> Transform:
         """The same for another environment, with a copy of what it works with."""
@@ -48,14 +52,3 @@ class Transform:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
-
-
-class Parent:
-    """What a transform is put around."""
-
-    def __init__(self, base: EnvBase, before: Sequence[Transform]) -> None:
-        self.base, self.before = base, list(before)
-
-    def recipe(self) -> Recipe:
-        return self.base._recipe().transformed(*(value for transform in self.before for value in transform._described()))
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from windrow._windrow import EnvHandle
@@ -10,12 +11,13 @@ from windrow.envs._base import EnvBase
 from windrow.envs._described import Facts
 from windrow.envs._observation_norm import ObservationNorm
 from windrow.envs._primer import Primer
-from windrow.envs._recipe import Recipe, of
+from windrow.envs._recipe import Described, Recipe, of
 from windrow.envs._specs import Key, path, short
 from windrow.envs._torchrl_compat import is_primer, of_torchrl
-from windrow.envs._transform import Described, Parent, Transform
+from windrow.envs._transform import Transform
 
 
+@dataclass(eq=False)
 class StepCounter(Transform):
     """Counts the steps of each episode (``int64 [1]``), and may end it.
 
@@ -32,35 +34,30 @@ class StepCounter(Transform):
         ValueError: ``max_steps`` is below 1, a key is no string, or an episode would go on although it is truncated.
     """
 
-    def __init__(
-        self,
-        max_steps: int | None = None,
-        truncated_key: str = "truncated",
-        step_count_key: str = "step_count",
-        update_done: bool = True,
-    ) -> None:
-        if max_steps is not None and max_steps < 1:
-            raise ValueError(f"max_steps must be 1 or more, got {max_steps}")
-        if not update_done and truncated_key == "truncated":
+    max_steps: int | None = None
+    truncated_key: str = "truncated"
+    step_count_key: str = "step_count"
+    update_done: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_steps is not None and self.max_steps < 1:
+            raise ValueError(f"max_steps must be 1 or more, got {self.max_steps}")
+        _name("truncated_key", self.truncated_key)
+        _name("step_count_key", self.step_count_key)
+        if not self.update_done and self.truncated_key == "truncated":
             raise ValueError(
                 "update_done=False: an episode that is truncated ends, so a flag that does not end it needs another truncated_key"
             )
-        self.max_steps = max_steps
-        self.truncated_key = _name("truncated_key", truncated_key)
-        self.step_count_key = _name("step_count_key", step_count_key)
-        self.update_done = update_done
 
-    def _described(self) -> list[Described]:
+    def _described(self, plain: bool = False) -> list[Described]:
         limit = self.max_steps if self.update_done else None
-        described: list[Described] = [("StepCounter", {"key": self.step_count_key, "max_steps": limit})]
+        described: list[Described] = [("StepCounter", {"step_count_key": self.step_count_key, "max_steps": limit})]
         if self.max_steps is not None and self.truncated_key != "truncated":
             described.append(("LimitFlag", {"key": self.truncated_key, "max_steps": self.max_steps}))
         return described
 
-    def __repr__(self) -> str:
-        return f"StepCounter(max_steps={self.max_steps})"
 
-
+@dataclass(eq=False)
 class RewardSum(Transform):
     """Sums the rewards of each episode up (``float32 [1]``).
 
@@ -73,23 +70,23 @@ class RewardSum(Transform):
         ValueError: one of the keys is unknown, or there is not one ``out_key``.
     """
 
-    def __init__(
-        self,
-        in_keys: Sequence[Key] | None = None,
-        out_keys: Sequence[Key] | None = None,
-        reset_keys: Sequence[Key] | None = None,
-    ) -> None:
-        _only("in_keys", list(in_keys or ["reward"]), ["reward"])
-        _only("reset_keys", list(reset_keys or ["_reset"]), ["_reset"])
-        keys = ["episode_reward"] if out_keys is None else list(out_keys)
+    in_keys: Sequence[Key] | None = None
+    out_keys: Sequence[Key] | None = None
+    reset_keys: Sequence[Key] | None = None
+
+    def __post_init__(self) -> None:
+        _only("in_keys", list(self.in_keys or ["reward"]), ["reward"])
+        _only("reset_keys", list(self.reset_keys or ["_reset"]), ["_reset"])
+        keys = ["episode_reward"] if self.out_keys is None else list(self.out_keys)
         if len(keys) != 1 or not keys[0]:
             raise ValueError(f"RewardSum sums one reward up: expected one of out_keys, got {keys}")
-        self.out_key = short(tuple(_name("out_keys", name) for name in path(keys[0])))
+        self.out_keys = [short(tuple(_name("out_keys", name) for name in path(keys[0])))]
 
-    def _described(self) -> list[Described]:
-        return [("RewardSum", {"key": self.out_key})]
+    def _described(self, plain: bool = False) -> list[Described]:
+        return [("RewardSum", {"out_key": key}) for key in self.out_keys or ()]
 
 
+@dataclass(eq=False)
 class InitTracker(Transform):
     """Marks the first step of each episode (``bool [1]``).
 
@@ -100,13 +97,16 @@ class InitTracker(Transform):
         ValueError: it is no string.
     """
 
-    def __init__(self, init_key: str = "is_init") -> None:
-        self.init_key = _name("init_key", init_key)
+    init_key: str = "is_init"
 
-    def _described(self) -> list[Described]:
-        return [("InitTracker", {"key": self.init_key})]
+    def __post_init__(self) -> None:
+        _name("init_key", self.init_key)
+
+    def _described(self, plain: bool = False) -> list[Described]:
+        return [("InitTracker", {"init_key": self.init_key})]
 
 
+@dataclass(eq=False)
 class DoubleToFloat(Transform):
     """Narrows observations of ``float64`` to ``float32``, as networks take them.
 
@@ -120,19 +120,16 @@ class DoubleToFloat(Transform):
         ValueError: ``out_keys`` are others than ``in_keys``.
     """
 
-    def __init__(
-        self,
-        in_keys: Sequence[Key] | None = None,
-        out_keys: Sequence[Key] | None = None,
-        in_keys_inv: Sequence[Key] | None = None,
-        out_keys_inv: Sequence[Key] | None = None,
-    ) -> None:
-        _only("out_keys", list(out_keys or in_keys or []), list(in_keys or []))
-        # Actions are cast to what the environment takes in any case.
-        self.in_keys = None if in_keys is None else list(in_keys)
+    in_keys: Sequence[Key] | None = None
+    out_keys: Sequence[Key] | None = None
+    in_keys_inv: Sequence[Key] | None = None
+    out_keys_inv: Sequence[Key] | None = None
 
-    def _described(self) -> list[Described]:
-        return [("DoubleToFloat", {"keys": self.in_keys})]
+    def __post_init__(self) -> None:
+        _only("out_keys", list(self.out_keys or self.in_keys or []), list(self.in_keys or []))
+
+    def _described(self, plain: bool = False) -> list[Described]:
+        return [("DoubleToFloat", {"in_keys": None if self.in_keys is None else list(self.in_keys)})]
 
 
 class FiniteTensorDictCheck(Transform):
@@ -141,7 +138,7 @@ class FiniteTensorDictCheck(Transform):
     Observations of other transforms are checked where they come before this one.
     """
 
-    def _described(self) -> list[Described]:
+    def _described(self, plain: bool = False) -> list[Described]:
         return [("FiniteCheck", {})]
 
 
@@ -174,11 +171,8 @@ class Compose(Transform):
     def __iter__(self) -> Iterator[Transform]:
         return iter(self.transforms)
 
-    def _described(self) -> list[Described]:
-        return [described for transform in self.transforms for described in transform._described()]
-
-    def _described_plainly(self) -> list[Described]:
-        return [described for transform in self.transforms for described in transform._described_plainly()]
+    def _described(self, plain: bool = False) -> list[Described]:
+        return [described for transform in self.transforms for described in transform._described(plain)]
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.transforms))})"
@@ -225,7 +219,7 @@ class TransformedEnv(EnvBase):
         transforms = self._transforms.transforms
         if transforms != self._arranged:
             for index, transform in enumerate(transforms):
-                transform._parent = Parent(self.base_env, transforms[:index])
+                transform._parent = (self.base_env, transforms[:index])
             self._arranged = list(transforms)
             self._handle = self._facts = None
             self._is_single = False
@@ -240,7 +234,7 @@ class TransformedEnv(EnvBase):
 
     def _plain_recipe(self) -> Recipe:
         self._handle = None
-        return self.base_env._plain_recipe().transformed(*self._transforms._described_plainly())
+        return self.base_env._plain_recipe().transformed(*self._transforms._described(plain=True))
 
     def _is_settled(self) -> bool:
         return self.base_env._is_settled() and all(transform.initialized for transform in self._transforms)

@@ -50,25 +50,25 @@ impl Layer {
         let key = |value: Bound<'_, PyAny>| value.extract::<Key>().map(|key| key.0);
         Ok(match name {
             "StepCounter" => Self::StepCounter {
-                key: get("key")?.extract()?,
+                key: get("step_count_key")?.extract()?,
                 max_steps: get("max_steps")?.extract()?,
             },
             "LimitFlag" => Self::LimitFlag {
                 key: get("key")?.extract()?,
                 max_steps: get("max_steps")?.extract()?,
             },
-            "RewardSum" => Self::RewardSum(key(get("key")?)?),
-            "InitTracker" => Self::InitTracker(get("key")?.extract()?),
+            "RewardSum" => Self::RewardSum(key(get("out_key")?)?),
+            "InitTracker" => Self::InitTracker(get("init_key")?.extract()?),
             "DoubleToFloat" => {
-                let keys: Option<Vec<Key>> = get("keys")?.extract()?;
+                let keys: Option<Vec<Key>> = get("in_keys")?.extract()?;
                 Self::DoubleToFloat(keys.map(|keys| keys.into_iter().map(|key| key.0).collect()))
             }
             "FiniteCheck" => Self::FiniteCheck,
             "ObservationNorm" => Self::ObservationNorm {
-                key: key(get("key")?)?,
+                key: key(get("in_key")?)?,
                 loc: get("loc")?.extract()?,
                 scale: get("scale")?.extract()?,
-                name: get("name")?.extract()?,
+                name: get("out_key")?.extract()?,
             },
             "Primer" => Self::Primer {
                 key: key(get("key")?)?,
