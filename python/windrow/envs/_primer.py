@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from windrow.envs._recipe import Described
@@ -28,10 +29,15 @@ class Primer(Transform):
         ]
 
     def _described(self, plain: bool = False) -> list[Described]:
-        return [("Primer", {"key": names, "shape": shape, "value": value}) for names, shape, value in self._states]
+        return [("Primer", {"key": names, "shape": shape, "value": _plain(value)}) for names, shape, value in self._states]
 
     def __repr__(self) -> str:
         return f"Primer({', '.join('.'.join(names) for names, _, _ in self._states)})"
+
+
+def _plain(value: float) -> float | str:
+    """A number as recipes hold it: JSON has no infinity."""
+    return value if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "NaN")
 
 
 def _first(key: Key, spec: Any, primer: Any) -> float:

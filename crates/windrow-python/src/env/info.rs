@@ -215,7 +215,7 @@ fn get<'py>(level: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> Option<Bo
 #[cold]
 fn with_way_out(error: EnvError) -> EnvError {
     match error {
-        EnvError::Foreign(what) => EnvError::Spec(format!(
+        EnvError::Foreign(what) => EnvError::Foreign(format!(
             "{what}: give info_keys as a dictionary, with something that has the shape and dtype of each entry"
         )),
         other => other,

@@ -11,7 +11,6 @@ mod foreign;
 mod gym;
 mod handle;
 mod info;
-mod layer;
 mod loan;
 mod read;
 mod recipe;

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::env::{
-    Env, EnvError, EnvFactory, FrameSkip, Joined, OneHotActions, Serial, VecEnv, make, make_vec,
+    AnyTransform, Env, EnvError, EnvFactory, FrameSkip, Joined, OneHotActions, Serial, VecEnv,
+    make, make_vec,
 };
 
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
 use super::info::Entry;
-use super::layer::Layer;
 use super::source::{Lender, call};
 use super::vector::VectorEnvs;
 use crate::gil::attach;
@@ -25,7 +25,7 @@ use crate::keep::{Keeper, Kept};
 pub(crate) struct Recipe {
     source: Source,
     /// The first is nearest to the environment.
-    transforms: Vec<Layer>,
+    transforms: Vec<AnyTransform>,
 }
 
 /// What is stepped.
@@ -119,10 +119,8 @@ impl Recipe {
                 )));
             }
         };
-        let transforms: Vec<(String, Bound<'_, PyDict>)> = get("transforms")?.extract()?;
-        let transforms = transforms
-            .iter()
-            .map(|(name, args)| Layer::read(name, args));
+        let transforms = get("transforms")?;
+        let transforms = transforms.try_iter()?.map(|one| read_transform(&one?));
         Ok(Arc::new(Self {
             source,
             transforms: transforms.collect::<PyResult<_>>()?,
@@ -142,6 +140,18 @@ impl Recipe {
             _ => None,
         }
     }
+}
+
+/// A transform that Python gives by its name and a dictionary of arguments.
+///
+/// # Errors
+/// `ValueError` for an unknown name, and for arguments that the transform does not have.
+fn read_transform(described: &Bound<'_, PyAny>) -> PyResult<AnyTransform> {
+    let (name, arguments): (String, Bound<'_, PyAny>) = described.extract()?;
+    let json = described.py().import("json")?;
+    let arguments: String = json.call_method1("dumps", (arguments,))?.extract()?;
+    AnyTransform::from_json(&name, &arguments)
+        .map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 /// The recipe, as Python has it, of anything that is an environment. An object of another library is the user's `own`, or was
@@ -289,7 +299,7 @@ fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         }
     };
     match env.one_hot && envs.spec().action.choices().is_some() {
-        true => Ok(Box::new(OneHotActions::new(envs)?)),
+        true => Ok(Box::new(envs.transformed(OneHotActions::new())?)),
         false => Ok(envs),
     }
 }
