@@ -1,48 +1,64 @@
 """Several environments in lockstep."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from windrow._passed_over import Fixed, pass_over
+from windrow._arguments import Arguments, argument, ignored, takes
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
 from windrow.envs._recipe import Many, Recipe, of
 from windrow.envs._torchrl_compat import is_of_torchrl
 
+if TYPE_CHECKING:
+    import torch
+
+
+_NO_PROCESSES = "environments are stepped in this process"
+
+
+class BatchedArguments(Arguments):
+    """The arguments of environments in lockstep."""
+
+    num_workers: int = argument("number of environments", kw_only=False)
+    create_env_fn: Any = argument("an environment or a function that makes one, for all; or a list with one for each", kw_only=False)
+    create_env_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
+        "passed to the functions; a dict for all, or a list with one for each", default=None
+    )
+    device: "torch.device | str | None" = argument("where tensors are put", default=None)
+    share_individual_td: bool | None = ignored(_NO_PROCESSES, default=None)
+    shared_memory: bool = ignored(_NO_PROCESSES, default=True)
+    memmap: bool = ignored(_NO_PROCESSES, default=False)
+    num_threads: int | None = ignored(_NO_PROCESSES, default=None)
+    num_sub_threads: int = ignored(_NO_PROCESSES, default=1)
+    serial_for_single: bool = ignored(_NO_PROCESSES, default=False)
+    non_blocking: bool = ignored(_NO_PROCESSES, default=False)
+    mp_start_method: str | None = ignored(_NO_PROCESSES, default=None)
+    use_buffers: bool | None = ignored(_NO_PROCESSES, default=None)
+    metadata_from_workers: bool = ignored(_NO_PROCESSES, default=False)
+    consolidate: bool = ignored(_NO_PROCESSES, default=True)
+    daemon: bool = ignored(_NO_PROCESSES, default=False)
+    shutdown_timeout: float = ignored(_NO_PROCESSES, default=10.0)
+    pin_memory: bool = ignored(_NO_PROCESSES, default=False)
+    allow_step_when_done: bool = ignored(_NO_PROCESSES, default=False)
+    policy_proof: Any = ignored(_NO_PROCESSES, default=None)
+
 
 class SerialEnv(EnvBase):
     """Environments that step together in this process, batch size ``[num_workers]``.
 
-    Args:
-        num_workers: number of environments.
-        create_env_fn: an environment or a function that makes one, for all; or a list with one for each.
-        create_env_kwargs: passed to the functions; a dict for all, or a list with one for each.
-        device: where tensors are put.
-        options: what TorchRL's can be told besides; a warning says why it has no effect.
-
     Raises:
-        TypeError: an argument that there is not.
+        TypeError: an unknown argument.
         ValueError: a list of another length than ``num_workers``.
     """
 
-    def __init__(
-        self,
-        num_workers: int,
-        create_env_fn: Any,
-        *,
-        create_env_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
-        device: Any = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(device)
-        pass_over(type(self).__name__, options, _WITHOUT_EFFECT)
-        self.num_workers = num_workers
-        self._makers = _for_each("create_env_fn", create_env_fn, num_workers)
-        self._kwargs = _for_each("create_env_kwargs", create_env_kwargs or {}, num_workers)
+    @takes(BatchedArguments)
+    def __init__(self, arguments: BatchedArguments) -> None:
+        super().__init__(arguments.device)
+        number = self.num_workers = arguments.num_workers
+        self._makers = _for_each("create_env_fn", arguments.create_env_fn, number)
+        self._kwargs = _for_each("create_env_kwargs", arguments.create_env_kwargs or {}, number)
         self._members: tuple[Recipe, ...] | None = None
 
     def _make_recipe(self) -> Recipe:
@@ -71,29 +87,6 @@ class ParallelEnv(SerialEnv):
             warn_of_turns()
         self._checked = True
         return recipe
-
-
-_NO_PROCESSES = "environments are stepped in this process"
-
-#: What TorchRL's batched environments take to set up their processes: there are none here.
-_WITHOUT_EFFECT: dict[str, Fixed] = {
-    "share_individual_td": (None, _NO_PROCESSES),
-    "shared_memory": (True, _NO_PROCESSES),
-    "memmap": (False, _NO_PROCESSES),
-    "num_threads": (None, _NO_PROCESSES),
-    "num_sub_threads": (1, _NO_PROCESSES),
-    "serial_for_single": (False, _NO_PROCESSES),
-    "non_blocking": (False, _NO_PROCESSES),
-    "mp_start_method": (None, _NO_PROCESSES),
-    "use_buffers": (None, _NO_PROCESSES),
-    "metadata_from_workers": (False, _NO_PROCESSES),
-    "consolidate": (True, _NO_PROCESSES),
-    "daemon": (False, _NO_PROCESSES),
-    "shutdown_timeout": (10.0, _NO_PROCESSES),
-    "pin_memory": (False, _NO_PROCESSES),
-    "allow_step_when_done": (False, _NO_PROCESSES),
-    "policy_proof": (None, _NO_PROCESSES),
-}
 
 
 def _for_each(name: str, given: Any, number: int) -> list[Any]:
@@ -163,7 +156,7 @@ class EnvCreator:
                 made.load_state_dict(self._state, strict=False)
         return made
 
-    def make_variant(self, **kwargs: Any) -> EnvCreator:
+    def make_variant(self, **kwargs: Any) -> "EnvCreator":
         """The same function with other arguments."""
         return EnvCreator(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
 
@@ -171,6 +164,6 @@ class EnvCreator:
         return f"EnvCreator({self.create_env_fn!r}, {self.create_env_kwargs!r})"
 
 
-def env_creator(create_env_fn: Callable[..., Any]) -> EnvCreator:
+def env_creator(create_env_fn: Callable[..., Any]) -> "EnvCreator":
     """The function ``create_env_fn`` as an :class:`EnvCreator`."""
     return EnvCreator(create_env_fn)

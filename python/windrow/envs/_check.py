@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
 
 
 def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
@@ -48,19 +51,28 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
         assert same, f"{key!r} differs between two rollouts with seed {seed}: the environment does not keep its seed"
 
 
-def check_env_specs(env: Any, *args: Any, seed: int = 0, **kwargs: Any) -> None:
+def check_env_specs(
+    env: Any,
+    return_contiguous: bool | None = None,
+    check_dtype: bool = True,
+    seed: int | None = None,
+    tensordict: TensorDictBase | None = None,
+    break_when_any_done: bool | str | None = None,
+) -> None:
     """:func:`check_env` under the name that TorchRL has for it.
 
     Args:
         env: an environment of windrow, or anything that a collector takes.
-        args: without effect, as are ``kwargs``: what TorchRL's check can be told besides.
-        seed: of the two rollouts.
-        kwargs: without effect.
+        return_contiguous: without effect: steps are stacked in memory of their own.
+        check_dtype: without effect: element types are compared in any case.
+        seed: of the two rollouts, 0 unless given.
+        tensordict: without effect: rollouts begin with a reset.
+        break_when_any_done: without effect: rollouts go on with the next episode.
 
     Raises:
         AssertionError: what was expected and what came.
     """
-    check_env(env, seed=seed)
+    check_env(env, seed=seed or 0)
 
 
 def _play(env: Any, steps: int, seed: int) -> Any:

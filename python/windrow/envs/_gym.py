@@ -87,6 +87,7 @@ class GymEnv(EnvBase):
             dictionary, such as ``[("episode", "r")]``; or a dictionary of such names, each with something that has the shape
             and dtype of the entry, such as a spec or an array. Without that they are taken from a reset and a first step,
             and what does not come there is a number (``float32``). Zeros stand where the environment returns none.
+        num_workers: 1: :class:`ParallelEnv` and ``num_envs`` make several.
         num_envs: so many of them in lockstep, batch size ``[num_envs]``; None or 0 is a single one without that dimension.
         device: where tensors are put.
         backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
@@ -106,6 +107,7 @@ class GymEnv(EnvBase):
         from_pixels: bool = False,
         pixels_only: bool = True,
         info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
+        num_workers: int | None = None,
         num_envs: int | None = None,
         device: Any = None,
         backend: str | None = None,
@@ -114,7 +116,7 @@ class GymEnv(EnvBase):
         super().__init__(device)
         if not isinstance(env_name, str) and not hasattr(env_name, "observation_space"):
             raise TypeError(f"expected the id of an environment or an environment of Gymnasium, got {env_name!r}")
-        if kwargs.pop("num_workers", None) not in (None, 1):
+        if num_workers not in (None, 1):
             raise TypeError(
                 "GymEnv makes one environment: ParallelEnv(num_workers, lambda: GymEnv(...)) makes several, or num_envs in lockstep"
             )

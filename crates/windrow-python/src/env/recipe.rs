@@ -7,10 +7,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::env::{
-    AnyTransform, Env, EnvError, EnvFactory, FrameSkip, Joined, OneHotActions, Serial, VecEnv,
-    make, make_vec,
-};
+use windrow::env::{AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, VecEnv};
 
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
@@ -287,17 +284,7 @@ fn several(members: &[Arc<Recipe>], keeper: &Keeper) -> Result<Made, EnvError> {
 
 /// `num_envs` environments that come with windrow, all alike.
 fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-    let Native { id, frame_skip, .. } = env;
-    let envs: Box<dyn VecEnv> = match frame_skip {
-        1 => make_vec(id, num_envs)?,
-        _ => {
-            let skipping = |_| -> Result<FrameSkip<Box<dyn Env>>, EnvError> {
-                FrameSkip::new(make(id)?, *frame_skip)
-            };
-            let envs = (0..num_envs).map(skipping).collect::<Result<_, _>>()?;
-            Box::new(Serial::new(envs)?)
-        }
-    };
+    let envs = EnvRecipe::of_skipping(&env.id, env.frame_skip).build(num_envs)?;
     match env.one_hot && envs.spec().action.choices().is_some() {
         true => Ok(Box::new(envs.transformed(OneHotActions::new())?)),
         false => Ok(envs),
