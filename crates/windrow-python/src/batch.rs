@@ -1,4 +1,8 @@
-//! Batches on their way to Python and back.
+//! Batches on their way to Python and back, without a copy where memory can be shared.
+//!
+//! A tensor of the engine becomes a tensor of torch by a DLPack capsule, which owns a view; the view holds the lease of a slab, and so
+//! the slab stays as it is until the last tensor over it goes. A tensor of torch becomes one of the engine the same way, and is then
+//! memory that other code may write to at any time: callers read it at once, under the interpreter's lock, or copy it.
 
 mod dlpack;
 
@@ -10,7 +14,9 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use tensordict::{DType, Tensor, TensorDict};
 use windrow::tensordict::{Entry, NestedKey};
 
-/// What is needed of torch and tensordict, looked up at first use.
+/// The functions and classes of torch and tensordict that are used here, looked up at first use: importing windrow imports neither.
+///
+/// The garbage collector does not see them. They live as long as the interpreter, and refer to nothing that a user made.
 struct Torch {
     from_dlpack: Py<PyAny>,
     to_dlpack: Py<PyAny>,
@@ -69,7 +75,8 @@ pub(crate) fn from_torch(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         )));
     }
     let mut tensor = tensor.clone();
-    // Asking costs less than doing nothing.
+    // DLPack takes neither a tensor with a gradient nor one on a device. Asking costs less than a `detach` or `cpu` that has
+    // nothing to do.
     if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
         tensor = tensor.call_method0(intern!(py, "detach"))?;
     }
@@ -110,6 +117,7 @@ pub(crate) fn named_after<'py>(
     if let Some(device) = device {
         options.set_item(intern!(py, "device"), device)?;
     }
+    // The engine has checked the shapes of these tensors already.
     let make = torch.unchecked.as_ref().unwrap_or(&torch.tensordict);
     make.bind(py).call((source,), Some(&options))
 }
@@ -237,6 +245,7 @@ impl Copied {
     }
 }
 
+/// Adds the entries of `source`, and those of dictionaries in it, to `dict` below `prefix`.
 fn fill_with(
     py: Python<'_>,
     source: &Bound<'_, PyAny>,
@@ -267,12 +276,14 @@ fn fill_with(
     Ok(())
 }
 
+/// Sets an entry; an error says what is in its way.
 fn set(dict: &mut TensorDict, names: &[&str], entry: impl Into<Entry>) -> PyResult<()> {
     dict.set(NestedKey::from(names), entry)
         .map(|_| ())
         .map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
+/// Whether a dictionary has no entries, and so would be lost if only tensors were copied.
 fn is_empty(dict: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(dict.call_method0("keys")?.try_iter()?.next().is_none())
 }

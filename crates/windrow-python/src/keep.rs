@@ -1,4 +1,11 @@
 //! Python objects that the engine holds, and the interpreter's garbage collector.
+//!
+//! The collector frees a cycle only if it sees every reference in it. A reference in the engine's memory is one that it cannot see: an
+//! environment whose attribute is the collector that steps it would never be freed. So every object that the engine holds is known to
+//! the owner that it is held for, a class of this module, which shows it in `__traverse__`.
+//!
+//! None of the classes has a `__clear__`. When a cycle is garbage, Python's own objects in it are taken apart, which drops the owner,
+//! and the owner ends its threads and closes its environments in order.
 
 use std::fmt;
 use std::ops::Deref;
@@ -14,6 +21,7 @@ use crate::gil::attach;
 /// collector. It would not see them otherwise, and keep alive for ever whatever they refer back to.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Keeper {
+    /// Weak, so that an object is dropped where the engine lets go of it, and not when this list is next looked at.
     known: Arc<Mutex<Vec<Weak<Py<PyAny>>>>>,
     /// Whether nobody waits for what is being made.
     abandoned: Arc<AtomicBool>,
@@ -28,6 +36,7 @@ impl Keeper {
     pub(crate) fn keep<T>(&self, object: &Bound<'_, T>) -> Kept {
         let kept = Arc::new(object.as_any().clone().unbind());
         let mut known = self.known();
+        // Now and then, at a cost that is spread over all that were added.
         if known.len() == known.capacity() {
             known.retain(|known| known.strong_count() > 0);
         }

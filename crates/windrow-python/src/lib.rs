@@ -1,4 +1,7 @@
 //! `windrow._windrow`: what the Python package is built on.
+//!
+//! The classes here are private to that package: their arguments were checked in Python, and their names may change. `README.md` beside
+//! this crate has the map, the way of a batch, and the rules for the interpreter's lock and the garbage collector.
 
 use pyo3::prelude::*;
 
@@ -19,6 +22,7 @@ mod turn;
 #[pyo3(name = "_windrow")]
 fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    // First: what is made from here on notes the process that it belongs to.
     process::register()?;
     env::register(module)?;
     collector::register(module)?;

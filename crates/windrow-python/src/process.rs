@@ -1,5 +1,8 @@
-//! What belongs to one process. A child of fork has a copy of it, but none of its threads, and whatever those had locked
-//! stays locked.
+//! What belongs to one process.
+//!
+//! A child of fork, such as a worker of a `DataLoader`, has a copy of all memory but none of the threads. A lock that one of these held
+//! stays locked in the child for ever, so that even dropping a collector there could wait for ever. Tensors may be read in the child:
+//! their memory is a copy.
 
 use std::mem;
 use std::process;

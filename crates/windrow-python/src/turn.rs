@@ -2,6 +2,10 @@
 //!
 //! In TorchRL each worker is a process, so what makes its environments may use state of a class or of a module meanwhile,
 //! as TorchRL itself does.
+//!
+//! The lock is taken before the interpreter's, never while waiting with that: a thread that has the turn calls Python code, which may
+//! give the interpreter's lock up at any time. A function that makes environments may itself build a collector, whose workers need
+//! the turn: so a thread can have it several times over, and lends it while it waits for other threads.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -77,6 +81,7 @@ impl Drop for Lent {
     }
 }
 
+/// Waits for the turn, no longer than `patience`, and takes it if it is free by then.
 fn taken_within(patience: Duration) -> bool {
     let here = Some(process::id());
     let waited = GIVEN_BACK.wait_timeout_while(lock(), patience, |taken| *taken == here);
@@ -88,11 +93,13 @@ fn taken_within(patience: Duration) -> bool {
     is_free
 }
 
+/// Lets one of those who wait have the turn.
 fn give_back() {
     *lock() = None;
     GIVEN_BACK.notify_one();
 }
 
+/// Whose turn it is. The mutex is held for an instant only, and no Python code runs meanwhile.
 fn lock() -> MutexGuard<'static, Option<u32>> {
     TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
 }

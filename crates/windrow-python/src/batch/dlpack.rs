@@ -1,4 +1,8 @@
 //! Tensors as DLPack capsules: <https://dmlc.github.io/dlpack>, the structures before version 1.
+//!
+//! Who owns what: a capsule owns its structure until somebody takes it out and renames the capsule; from then on the one who took it
+//! calls the deleter, once, in any thread. So a capsule of ours that torch has taken is an empty shell, and one that was never taken
+//! frees its structure itself.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;

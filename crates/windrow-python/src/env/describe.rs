@@ -148,11 +148,13 @@ impl Description {
     }
 }
 
+/// The leaves of a spec; a bare one is named after its role.
 fn leaves_of(spec: &Spec, role: &str) -> PyResult<Vec<LeafForm>> {
     let leaves = spec.leaves(role).into_iter();
     leaves.map(|(key, leaf)| form_of(key, leaf)).collect()
 }
 
+/// One leaf in the form that Python has of it.
 fn form_of(key: NestedKey, leaf: &Spec) -> PyResult<LeafForm> {
     let kind = match leaf {
         Spec::Unbounded { .. } => "unbounded",
@@ -183,6 +185,7 @@ fn form_of(key: NestedKey, leaf: &Spec) -> PyResult<LeafForm> {
     }
 }
 
+/// The key and the spec of a leaf that Python describes. Element type and shape of choices follow from their kind.
 fn spec_of(leaf: LeafForm) -> PyResult<(NestedKey, Spec)> {
     let LeafForm(Key(key), kind, Type(dtype), shape, nvec, low, high) = leaf;
     let shape = Shape::from_vec(shape);
@@ -207,6 +210,8 @@ fn spec_of(leaf: LeafForm) -> PyResult<(NestedKey, Spec)> {
     Ok((key, spec))
 }
 
+/// The composite of named leaves: the leaves of a group stand where the first of them does, so an adapter gives its leaves in this
+/// order.
 fn tree(leaves: Vec<LeafForm>) -> PyResult<Spec> {
     let mut root = Vec::new();
     for leaf in leaves {

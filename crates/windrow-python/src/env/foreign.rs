@@ -1,4 +1,8 @@
 //! Environments behind an adapter written in Python, which speaks in whole arrays.
+//!
+//! `windrow.envs._torchrl.Adapter` is the one adapter: TorchRL's environments speak in TensorDicts, and what these hold, masks, groups,
+//! rewards of agents and states, is sorted out in Python. An adapter has `describe()`, `reset(envs, seeds)`, `step(actions, state)`,
+//! `reads(keys)` and `close()`.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -47,6 +51,7 @@ impl ForeignEnvs {
                 ..
             } = described;
             let (mut spec, state) = described.into_specs()?;
+            // As for Gymnasium: the user may have seeded it.
             spec.keeps_seed = true;
             Ok((spec, state.leaf_specs("state"), num_envs, is_batched))
         };
@@ -66,6 +71,7 @@ impl ForeignEnvs {
         Ok((envs, is_batched))
     }
 
+    /// Has the adapter reset some environments, and copies their rows to `obs`.
     fn reset_some(
         &mut self,
         py: Python<'_>,
@@ -80,6 +86,7 @@ impl ForeignEnvs {
         let arrays = reset
             .and_then(|reset| gil::call(&reset, (envs, seeds), None))
             .map_err(|raised| at(self.held.failed(py, raised)))?;
+        // The adapter returns rows for all environments, of which those that were not reset are none of `obs`'s business.
         let mut scratch = Target::All(self.scratch.rows_mut());
         read_all(&self.observed, &arrays, &mut scratch).map_err(at)?;
         let dtypes: Vec<DType> = self.observed.iter().map(|leaf| leaf.dtype).collect();
@@ -87,6 +94,7 @@ impl ForeignEnvs {
         copy_rows(&dtypes, envs, self.scratch.rows(), obs)
     }
 
+    /// Gives the adapter actions and states as arrays, and reads what it returns.
     fn step_all(
         &self,
         py: Python<'_>,
@@ -138,6 +146,7 @@ pub(super) fn write_leaves(leaves: &[LeafSpec]) -> Vec<Writer> {
         .collect()
 }
 
+/// What makes an array of the leaf `index`, in its own element type.
 fn write_leaf(index: usize, leaf: &LeafSpec) -> Writer {
     Writer::Array {
         leaf: index,
@@ -204,7 +213,8 @@ impl VecEnv for ForeignEnvs {
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
         let next = NestedKey::from("next");
         let find = |key: &NestedKey| columns.iter().position(|column| column.key == *key);
-        // Neither a state of the policy's own nor what it calls a reward is any of the environment's business.
+        // What a policy writes under "next" too is a state of its own; and a reward has no place at a root. The environment reads
+        // neither.
         let mut observed = self.spec.observation_leaves();
         observed.retain(|leaf| find(&next.join(&leaf.key)).is_none());
         observed.retain(|leaf| !self.spec.rewards.contains(&leaf.key));
@@ -214,6 +224,7 @@ impl VecEnv for ForeignEnvs {
                 continue;
             };
             let written = &columns[index];
+            // Shapes may differ by dimensions of 1; a shape of as many elements is the adapter's to arrange.
             if written.elements() != leaf.elements() {
                 return Err(EnvError::Foreign(format!(
                     "state {} of {}: expected {:?}, the policy writes {:?}",

@@ -1,4 +1,7 @@
 //! Environments of Gymnasium, one world each.
+//!
+//! The worker's thread takes the interpreter's lock once for a step of all worlds, and each world's `step` is one call. Methods are
+//! looked up when the environment is made. Nothing is allocated here but what numpy and the environment themselves allocate.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -92,6 +95,7 @@ impl GymEnvs {
         })
     }
 
+    /// Steps environment `env` by its action in `actions`, and writes what it observes: reward, `terminated` and `truncated`.
     fn step_world(
         &self,
         py: Python<'_>,
@@ -102,9 +106,11 @@ impl GymEnvs {
         let Some(action) = actions.env(env) else {
             return Err(no_row());
         };
+        // A new object for each step, since an environment may keep its actions.
         let action = self.writer.write(py, Origin::One(action))?;
         let world = &self.worlds[env];
         let mut stepped = world.step_once(&action, &self.spec.id)?;
+        // Rewards add up; an episode that ends on the way ends the step, with the observation it ended with.
         for _ in 1..world.frame_skip {
             if stepped.terminated || stepped.truncated {
                 break;
@@ -119,6 +125,8 @@ impl GymEnvs {
         Ok((stepped.reward as f32, stepped.terminated, stepped.truncated))
     }
 
+    /// Resets the environment of `reset` and writes what it observes. Without a seed it is not given one, not even None: a wrapper
+    /// may not take it.
     fn reset_world(
         &self,
         py: Python<'_>,
@@ -160,6 +168,7 @@ fn row_of<'a>(obs: &'a mut RowsMut<'_>, env: usize) -> Result<RowMut<'a>, EnvErr
 }
 
 impl World {
+    /// One call of `step`.
     #[inline]
     fn step_once<'py>(
         &self,
@@ -168,11 +177,13 @@ impl World {
     ) -> Result<Stepped<'py>, EnvError> {
         let result = gil::call(self.step.bind(action.py()), (action,), None)
             .map_err(|raised| self.held.failed(action.py(), raised))?;
+        // A tuple, as Gymnasium says: four values are an environment of the old gym, whose `done` is ambiguous.
         let values = match result.cast::<PyTuple>() {
             Ok(values) if values.len() == 5 => values,
             _ => return Err(not_five(id, &result)),
         };
         let reward = values.get_item(1).map_err(EnvError::failed)?;
+        // Most rewards are floats (numpy's float64 is one too), which need no call.
         let reward = match reward.cast::<PyFloat>() {
             Ok(reward) => reward.value(),
             Err(_) => number(&reward, id)?,
@@ -221,6 +232,7 @@ fn flag(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
+/// The error of a step that did not return five values. Vectors raise it too.
 #[cold]
 pub(super) fn not_five(id: &str, result: &Bound<'_, PyAny>) -> EnvError {
     let got = match result.len() {
@@ -232,6 +244,7 @@ pub(super) fn not_five(id: &str, result: &Bound<'_, PyAny>) -> EnvError {
     ))
 }
 
+/// The error of a number that no environment has. The engine gives none such.
 #[cold]
 pub(super) fn no_row() -> EnvError {
     EnvError::Foreign("there is no such environment, or no row for it".into())
@@ -246,12 +259,14 @@ fn spaces(env: &Bound<'_, PyAny>, one_hot: bool) -> PyResult<(EnvSpec, Reader, W
     let (action, writer) = Space::acted(&acted, &id, one_hot).writer()?;
     let mut spec = EnvSpec::new(id, observation, action);
     spec.max_episode_steps = limit;
+    // The user may have seeded it: without a seed for the collector, it goes on from there.
     spec.keeps_seed = true;
     Ok((spec, reader, writer))
 }
 
 /// The id that `env` was registered under, or else the name of its class; and its time limit.
 pub(super) fn identity(env: &Bound<'_, PyAny>) -> PyResult<(String, Option<usize>)> {
+    // An environment that was not made by `gymnasium.make` has no spec, or one that is None.
     let registered = env.getattr("spec").and_then(|spec| {
         let limit = spec.getattr("max_episode_steps")?.extract()?;
         Ok((spec.getattr("id")?.extract()?, limit))
@@ -272,6 +287,7 @@ impl VecEnv for GymEnvs {
         self.worlds.len()
     }
 
+    /// Environments of Gymnasium read their action alone, whatever else a policy writes.
     fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
         Ok(())
     }

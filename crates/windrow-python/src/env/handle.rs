@@ -1,4 +1,7 @@
-//! Environments stepped by hand from Python.
+//! Environments stepped by hand from Python: behind `EnvBase.reset` and `step`, and where a transform looks at random frames.
+//!
+//! They have rows of their own, so that what they return are arrays of Python's and no lease. The calling thread holds the interpreter's
+//! lock all along: a native environment steps in a microsecond, and others need the lock.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
@@ -36,8 +39,10 @@ pub(crate) struct EnvHandle {
 /// What all observe, rewards, and whether episodes were terminated or truncated.
 type Stepped<'py> = (Vec<Bound<'py, PyAny>>, Vec<f32>, Vec<bool>, Vec<bool>);
 
+/// What a reset or a step needs to itself.
 struct Inner {
     envs: Box<dyn VecEnv>,
+    /// Make arrays of observations, and read actions from arrays, leaf by leaf.
     observed: Vec<Writer>,
     acted: Vec<Leaf>,
     obs: RowBlock,
@@ -58,6 +63,7 @@ impl EnvHandle {
     ) -> PyResult<Self> {
         let keeper = Keeper::default();
         let recipe = Recipe::of(env, kwargs, &keeper)?;
+        // Functions in the recipe are called here, under the factory lock, so this may take long and be interrupted.
         let make = || -> Result<Self, EnvError> {
             let Made {
                 envs,
@@ -138,6 +144,7 @@ impl EnvHandle {
             terminated,
             truncated,
         };
+        // Ended episodes are not reset here: the user sees how they ended and says which to reset.
         envs.step(rows.rows(), obs.rows_mut(), outcomes)
             .map_err(|error| vec_to_py(py, &error))?;
         let seen = inner.seen(py)?;
@@ -155,10 +162,15 @@ impl EnvHandle {
 }
 
 impl EnvHandle {
-    /// Waiting for another thread while holding the interpreter's lock could last for ever.
+    /// The environments, unless another thread steps them: waiting for it with the interpreter's lock, which it may need to go on,
+    /// could last for ever.
+    ///
+    /// # Errors
+    /// `RuntimeError` while another thread steps them.
     fn lock(&self) -> PyResult<MutexGuard<'_, Inner>> {
         match self.inner.try_lock() {
             Ok(inner) => Ok(inner),
+            // A panic left rows half written, which the next reset or step writes again.
             Err(TryLockError::Poisoned(inner)) => Ok(inner.into_inner()),
             Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(format!(
                 "{} is being stepped by another thread",
@@ -169,6 +181,7 @@ impl EnvHandle {
 }
 
 impl Inner {
+    /// Arrays of what all environments observe, in the order of the leaves.
     fn seen<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let rows = Origin::All(self.obs.rows());
         let arrays = self.observed.iter().map(|leaf| leaf.write(py, rows));
@@ -183,6 +196,7 @@ pub(super) fn to_py(py: Python<'_>, error: &EnvError) -> PyErr {
     raised_in(py, error).unwrap_or_else(|| PyValueError::new_err(error.to_string()))
 }
 
+/// As [`to_py`], for the error of one environment of several.
 fn vec_to_py(py: Python<'_>, error: &VecEnvError) -> PyErr {
     raised_in(py, error).unwrap_or_else(|| PyValueError::new_err(error.to_string()))
 }

@@ -1,4 +1,7 @@
 //! Entries of `info`, which environments of Gymnasium return beside observations.
+//!
+//! Batches have fixed columns, and `info` has no fixed entries: those that a user names are observed, as further leaves behind the
+//! observation's own, with zeros where there is none; of the others a warning says once that they are left out.
 
 use std::cell::Cell;
 
@@ -56,6 +59,7 @@ impl InfoReader {
             joined.append(&mut added.clone());
             spec.observation = Spec::Composite(joined);
         }
+        // Leaves of one group stand side by side in the spec, whatever the order in which they were asked for.
         let places = Spec::Composite(added).leaf_specs("info");
         let read = entries.iter().map(|Entry(Key(key), Type(dtype), shape)| {
             let place = places.iter().position(|leaf| leaf.key == *key);
@@ -165,6 +169,7 @@ impl InfoReader {
         tell().map(drop).map_err(EnvError::failed)
     }
 
+    /// Writes each entry that `find` finds by its names, and zeros for the others.
     fn write<'py>(
         &self,
         row: RowMut<'_>,
@@ -182,6 +187,7 @@ impl InfoReader {
         Ok(())
     }
 
+    /// The value of environment `env` under `names`, unless a mask says that the entry is not about it.
     fn one_of_all<'py>(
         &self,
         info: &Bound<'py, PyAny>,
@@ -212,6 +218,7 @@ fn get<'py>(level: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> Option<Bo
     (!found.is_none()).then_some(found)
 }
 
+/// Adds what a user can do where an entry is not what its first value was taken for.
 #[cold]
 fn with_way_out(error: EnvError) -> EnvError {
     match error {

@@ -1,4 +1,7 @@
 //! Which objects of Python's are being stepped: each by one worker at a time.
+//!
+//! Two workers with one object would mix their episodes without an error. What counts is the object behind all wrappers, since a
+//! `TimeLimit` around an environment is that environment; `windrow.envs._innermost` finds it.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

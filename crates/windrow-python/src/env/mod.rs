@@ -1,4 +1,8 @@
 //! Whatever Python calls an environment, as a factory of the engine.
+//!
+//! Python says what is wanted by a recipe (`windrow.envs._recipe`); `recipe` reads it and makes environments. Three kinds are stepped by
+//! Python: `gym` calls one environment at a time, `vector` and `foreign` one object for all. They share how values become rows
+//! (`space`, `read`) and rows become values (`write`), who may step an object (`loan`), and who closes it (`source`).
 
 use std::sync::Arc;
 

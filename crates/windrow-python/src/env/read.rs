@@ -1,4 +1,7 @@
 //! From what a Python environment observed to a row.
+//!
+//! The usual value is an array of the right type and shape, which is copied as it lies. Everything else takes a cold way round through
+//! numpy, which converts lists, other element types and arrays that are not in the order of C, and refuses what would lose a value.
 
 use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::intern;
@@ -168,6 +171,7 @@ impl Leaf {
         true
     }
 
+    /// Whether `shape` is the leaf's, with a dimension for the environments in front where there is one.
     fn has_shape(&self, shape: &[usize], lead: Option<usize>) -> bool {
         match lead {
             None => shape == self.shape,
@@ -257,6 +261,7 @@ fn read_choices(
     let lead = target.lead();
     let mut one = [0];
     let mut many = Vec::new();
+    // A single choice of one environment is a plain number in most cases; anything else goes by an array.
     let indices: &mut [i64] = match (lead, &choices.nvec[..], value.extract::<i64>()) {
         (None, [_], Ok(index)) => {
             one[0] = index;
@@ -296,6 +301,7 @@ impl Choices {
         Ok(())
     }
 
+    /// Writes a one for each choice among as many elements as it has.
     fn scatter(&self, indices: &[i64], to: &mut [i64]) {
         to.fill(0);
         let mut first = 0;

@@ -124,6 +124,7 @@ impl Recipe {
         }))
     }
 
+    /// The environment, where it comes with windrow and nothing is around it.
     fn bare_native(&self) -> Option<&Native> {
         match &self.source {
             Source::Native(native) if self.transforms.is_empty() => Some(native),
@@ -131,6 +132,7 @@ impl Recipe {
         }
     }
 
+    /// As [`bare_native`](Self::bare_native), where it is one of Gymnasium.
     fn bare_gym(&self) -> Option<&Gym> {
         match &self.source {
             Source::Gym(gym) if self.transforms.is_empty() => Some(gym),
@@ -189,6 +191,9 @@ impl Made {
         }
     }
 }
+
+// Environments are made in the thread that steps them, which does not have the interpreter's lock: native ones are made without it,
+// and each of the others takes it for as long as it needs it.
 
 /// Makes the environments of `recipe`, whose objects `keeper` knows.
 ///
@@ -256,6 +261,7 @@ fn several(members: &[Arc<Recipe>], keeper: &Keeper) -> Result<Made, EnvError> {
             "a vector of environments needs at least one, got none".into(),
         ));
     };
+    // Native environments of one kind are stored side by side, and step without a call for each.
     if let Some(env) = first.bare_native()
         && members
             .iter()
@@ -263,6 +269,7 @@ fn several(members: &[Arc<Recipe>], keeper: &Keeper) -> Result<Made, EnvError> {
     {
         return Ok(Made::native(native(env, members.len())?, true));
     }
+    // Those of Gymnasium share one hold of the interpreter's lock for a step of all.
     let gyms: Option<Vec<&Gym>> = members.iter().map(|member| member.bare_gym()).collect();
     if let Some(gyms) = gyms
         && gyms.iter().all(|gym| gym.one_hot == gyms[0].one_hot)
@@ -285,6 +292,7 @@ fn several(members: &[Arc<Recipe>], keeper: &Keeper) -> Result<Made, EnvError> {
 /// `num_envs` environments that come with windrow, all alike.
 fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
     let envs = EnvRecipe::of_skipping(&env.id, env.frame_skip).build(num_envs)?;
+    // Asked of the environments, since a recipe does not know which actions they take.
     match env.one_hot && envs.spec().action.choices().is_some() {
         true => Ok(Box::new(envs.transformed(OneHotActions::new())?)),
         false => Ok(envs),

@@ -45,7 +45,8 @@ impl Lender {
             Self::Own(object) => (object.bind(py).clone(), true),
         };
         let loan = || Loan::of(&object, keeper);
-        // Who had it may be garbage, which the traceback of an exception easily is.
+        // The one who stepped it before may be garbage that was not collected yet: an exception holds, by its traceback, everything
+        // that was under way when it was raised.
         let again = || {
             py.import("gc")?.call_method0("collect")?;
             loan()
@@ -131,12 +132,14 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // A process that ends closes everything by itself; a child of fork closes nothing of its parent's.
+        // The user's own object stays open. A process that ends closes everything by itself, and has no interpreter to call; a child
+        // of fork closes nothing of its parent's, such as a socket that both have.
         if self.own || self.process != process::id() || Python::try_attach(|_| ()).is_none() {
             return;
         }
         attach(|py| {
             if let Err(error) = self.object.call_method0(py, "close") {
+                // A destructor has nobody to raise to; Python says it on stderr.
                 error.write_unraisable(py, Some(self.object.bind(py)));
             }
         });

@@ -1,4 +1,8 @@
 //! Spaces of Gymnasium as specs, with what reads and writes their values.
+//!
+//! A space is parsed once, when an environment is made. The parse gives a spec, which has names, and a codec, which has none: it follows
+//! the nesting of Python's values, dictionaries and tuples, and its leaves come in the order of the spec's leaves. Reader and writer are
+//! codecs with the numbers of their leaves.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -108,6 +112,7 @@ impl<'a, 'py> Space<'a, 'py> {
         (spec, names)
     }
 
+    /// A reader of the codec's structure, whose leaves are numbered in order.
     fn read_with(&self, codec: Codec, names: &mut impl Iterator<Item = (usize, String)>) -> Reader {
         let mut leaf = |dtype, shape| {
             let (index, name) = names.next().unwrap_or_default();
@@ -140,6 +145,7 @@ impl<'a, 'py> Space<'a, 'py> {
         }
     }
 
+    /// As [`read_with`](Self::read_with), a writer.
     fn write_with(
         &self,
         codec: Codec,
@@ -171,6 +177,7 @@ impl<'a, 'py> Space<'a, 'py> {
         })
     }
 
+    /// The spec and the codec of this space, and of those in it.
     fn parse(&self) -> PyResult<Parsed> {
         let space = self.space;
         let py = space.py();
@@ -227,6 +234,7 @@ impl<'a, 'py> Space<'a, 'py> {
         }
     }
 
+    /// The error of a space that has no spec, with a way out.
     #[cold]
     fn unsupported(&self) -> PyErr {
         let entry = match &self.entry[..] {
@@ -251,6 +259,7 @@ impl<'a, 'py> Space<'a, 'py> {
         ))
     }
 
+    /// `space`, which lies in this one under `name`.
     fn inner<'b>(&'b self, space: &'b Bound<'py, PyAny>, name: String) -> Space<'b, 'py> {
         let mut entry = self.entry.clone();
         entry.push(name);
@@ -261,6 +270,7 @@ impl<'a, 'py> Space<'a, 'py> {
         }
     }
 
+    /// A choice, or several: one-hot vectors where these were asked for. A single choice as an index is a scalar.
     fn choices(&self, nvec: Vec<usize>, start: Vec<i64>, shape: Vec<usize>) -> Parsed {
         let spec = match &nvec[..] {
             _ if self.one_hot => Spec::OneHot { nvec: nvec.clone() },
@@ -281,6 +291,7 @@ impl<'a, 'py> Space<'a, 'py> {
         let shape = shape_of(space)?;
         let own = space.getattr("dtype")?;
         let name: String = own.getattr("name")?.extract()?;
+        // Types that the engine has not: rows hold them in the next wider one, without loss but for the upper half of uint64.
         let (dtype, is_wider) = match name.as_str() {
             "float16" => (DType::F32, true),
             "uint16" => (DType::I32, true),

@@ -1,4 +1,9 @@
 //! Vectors of environments of Gymnasium, whatever they do when an episode ends.
+//!
+//! The engine resets an environment right after the step that ended its episode, and wants the observation that the episode ended with.
+//! A vector does one of three things: in the same step, it resets and puts that observation into `info` (`SAME_STEP`, taken over here);
+//! in the next step, it resets instead of stepping, which would be a frame of no episode (`NEXT_STEP`, which works only where single
+//! environments can be reset before that step); or it leaves resets to its user (`DISABLED`).
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -24,12 +29,15 @@ use crate::keep::Kept;
 pub(super) struct VectorEnvs {
     spec: EnvSpec,
     num_envs: usize,
+    /// Methods, looked up once.
     step: Kept,
     reset: Kept,
     reader: Reader,
     writer: Writer,
     info: InfoReader,
+    /// Read reward, `terminated` and `truncated`.
     outcome: [Leaf; 3],
+    /// What is observed, entries of `info` included, and the element types of it.
     leaves: Vec<LeafSpec>,
     dtypes: Vec<DType>,
     /// The last observations that the vector returned.
@@ -94,6 +102,8 @@ impl VectorEnvs {
         })
     }
 
+    /// What Python says of a vector: its spec, the number of its environments, what reads observations and writes actions, its
+    /// autoreset mode, and how it resets some of its environments.
     fn describe(
         env: &Bound<'_, PyAny>,
         one_hot: bool,
@@ -122,6 +132,8 @@ impl VectorEnvs {
         Ok((spec, num_envs, reader, writer, mode, some))
     }
 
+    /// Steps all environments. Where the vector has reset some in the same step, `obs` has how their episodes ended, and `seen` how the
+    /// next ones begin.
     fn step_all(
         &mut self,
         py: Python<'_>,
@@ -139,6 +151,8 @@ impl VectorEnvs {
         let value = |index| values.get_item(index).map_err(EnvError::failed);
         let rest = [value(1)?, value(2)?, value(3)?];
         read_outcomes(&self.outcome, &rest, outcomes.reborrow())?;
+        // Not to `obs` at once: where the vector has reset an environment, what it returned belongs to the next episode, and `obs` is
+        // to have the last observation of the one that ended.
         let mut seen = Target::All(self.seen.rows_mut());
         self.reader.read(&value(0)?, &mut seen)?;
         let info = value(4)?;
@@ -178,6 +192,7 @@ impl VectorEnvs {
         Ok(())
     }
 
+    /// The observation that the episode of environment `env` ended with.
     fn final_observation<'py>(
         &self,
         info: &Bound<'py, PyAny>,
@@ -197,12 +212,15 @@ impl VectorEnvs {
         pick(&last, env).map_err(EnvError::failed)
     }
 
+    /// Resets environments that the vector has not reset itself, and copies the first observations of all `resets` to `obs`.
     fn reset_some(
         &mut self,
         py: Python<'_>,
         resets: &[Reset],
         obs: &mut RowsMut<'_>,
     ) -> Result<(), EnvError> {
+        // An environment that the vector has reset already is at the beginning of an episode; resetting it again would waste one. A
+        // seed asks for a certain episode, though.
         let has_begun = |reset: &Reset| self.pending.get(reset.env) == Some(&true);
         let asked: Vec<Reset> = resets
             .iter()
@@ -225,6 +243,7 @@ impl VectorEnvs {
                 }
             };
             self.see(&asked, &observation)?;
+            // An EnvPool returns rows of those that were asked for alone; all others return rows of all environments.
             let by_number = self.partial == Partial::Numbers && asked.len() < self.num_envs;
             let place = |(nth, reset): (usize, &Reset)| match by_number {
                 true => (nth, reset.env),
@@ -246,6 +265,7 @@ impl VectorEnvs {
             let mut seen = Target::All(self.seen.rows_mut());
             return self.reader.read(observation, &mut seen);
         }
+        // Episodes of an EnvPool end seldom enough for a block of its own.
         let mut rows = RowBlock::new(&self.leaves, asked.len())?;
         self.reader
             .read(observation, &mut Target::All(rows.rows_mut()))?;
@@ -256,6 +276,7 @@ impl VectorEnvs {
         Ok(())
     }
 
+    /// Calls the vector's `reset` for the environments in `asked`.
     fn call_reset<'py>(
         &self,
         py: Python<'py>,
@@ -347,12 +368,14 @@ impl VecEnv for VectorEnvs {
         self.num_envs
     }
 
+    /// Environments of Gymnasium read their action alone, whatever else a policy writes.
     fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
         Ok(())
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
         let env = resets.first().map_or(0, |reset| reset.env);
+        // Before anything is indexed by these numbers.
         let outside = resets.iter().find(|reset| reset.env >= self.num_envs);
         if let Some(&Reset { env, .. }) = outside {
             let source = super::gym::no_row();

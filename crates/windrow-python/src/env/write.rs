@@ -1,4 +1,7 @@
 //! From the row of an action to what a Python environment takes.
+//!
+//! Every value is a new object: an environment may keep its actions, and rows are used again at the next step. Only the numbers that
+//! stand for a single choice are made once, since nobody can change them.
 
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
@@ -189,6 +192,7 @@ impl Choices {
     }
 }
 
+/// An index that is one of `n`.
 fn checked(index: i64, n: usize) -> Result<usize, EnvError> {
     match usize::try_from(index) {
         Ok(index) if index < n => Ok(index),
