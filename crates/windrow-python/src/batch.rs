@@ -33,12 +33,12 @@ impl Torch {
     fn get(py: Python<'_>) -> PyResult<&Self> {
         static FOUND: PyOnceLock<Torch> = PyOnceLock::new();
         FOUND.get_or_try_init(py, || {
-            // Says what to install where there is none.
+            // Raises an error that says what to install, where torch is missing.
             py.import("windrow._needs")?
                 .call_method1("torch", ("windrow",))?;
             let exchange = py.import("torch.utils.dlpack")?;
             let torch = py.import("torch")?;
-            // What the public function calls once it has seen that it was given a capsule, in half of the time.
+            // The private function behind the public one takes a capsule in half of the time.
             let take = torch.getattr("_C")?.getattr("_from_dlpack");
             let module = py.import("tensordict")?;
             let tensordict = module.getattr("TensorDict")?;
@@ -171,13 +171,13 @@ impl Source {
     fn is_seen_by(&self, view: &Tensor, py: Python<'_>) -> PyResult<bool> {
         let tensor = self.tensor.bind(py);
         let address: usize = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
-        // What is no boolean may have been written into the memory of one.
+        // A boolean's view is a copy, since its memory may hold bytes that are neither 0 nor 1.
         if view.data_ptr().addr().get() != address || view.dtype() == DType::Bool {
             return Ok(false);
         }
         let shape: Vec<usize> = tensor.getattr(intern!(py, "shape"))?.extract()?;
         let strides: Vec<isize> = tensor.call_method0(intern!(py, "stride"))?.extract()?;
-        // A stride along which there is nothing to go is anything.
+        // The stride of a dimension of size 1 has no meaning, and may be any number.
         let steps = shape.iter().zip(view.strides().iter().zip(&strides));
         Ok(view.shape() == shape
             && steps

@@ -18,12 +18,12 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::gil::attach;
 
 /// Knows the objects that the engine holds for one object of Python's, such as a collector, which shows them to the garbage
-/// collector. It would not see them otherwise, and keep alive for ever whatever they refer back to.
+/// collector. Without that, everything that refers to itself by way of the engine would live for ever.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Keeper {
     /// Weak, so that an object is dropped where the engine lets go of it, and not when this list is next looked at.
     known: Arc<Mutex<Vec<Weak<Py<PyAny>>>>>,
-    /// Whether nobody waits for what is being made.
+    /// Whether the owner was given up while it was built.
     abandoned: Arc<AtomicBool>,
 }
 
@@ -49,12 +49,12 @@ impl Keeper {
         Raised(self.keep(raised.into_value(py).bind(py)))
     }
 
-    /// Says that nobody waits for what is being made: nothing is to be begun any more.
+    /// Notes that the owner was given up while it was built, as by Ctrl-C: no further function of the user's is called.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nobody waits for what is being made.
+    /// Whether the owner was given up while it was built.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
     }
@@ -69,7 +69,7 @@ impl Keeper {
         kept.try_for_each(|kept| visit.call(&*kept))
     }
 
-    /// Nobody waits here: who comes has the interpreter's lock, and keeps it.
+    /// Never waits for long: each thread that comes here has the interpreter's lock and does not give it up meanwhile.
     fn known(&self) -> MutexGuard<'_, Vec<Weak<Py<PyAny>>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

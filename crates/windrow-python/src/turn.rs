@@ -33,7 +33,7 @@ impl Turn {
     /// Waits for the turn, without the interpreter's lock. A thread that has it already has it once more.
     ///
     /// # Errors
-    /// Whatever a signal handler raises.
+    /// The exception of a signal handler, such as `KeyboardInterrupt`.
     pub(crate) fn take(py: Python<'_>) -> PyResult<Self> {
         if DEPTH.get() == 0 {
             gil::wait(py, |patience| taken_within(patience).then_some(()))?;

@@ -4,9 +4,9 @@
 function that returns any of these. Choices are one-hot as in TorchRL, unless ``categorical_action_encoding=True``; where a
 collector is given a bare id, they are indices, as they are for the same id in Rust.
 
-One object is one environment, whatever is around it: a second worker, collector or evaluator that is given it is refused, since
-their steps would mix. Give each a function that makes one. Such functions are called one after the other, in all collectors of a
-process, since those of TorchRL, and many others, use state of a class or of a module meanwhile.
+One object is one environment, also behind wrappers: a second worker, collector or evaluator refuses it, since their steps would
+mix. Give each a function that makes one. All collectors of a process call such functions one after the other, since those of TorchRL,
+and many others, use state of a class or of a module meanwhile.
 
 What an environment of Gymnasium returns in ``info`` is left out of batches, which a warning says once, unless the argument
 ``info_keys`` of :class:`GymEnv` or :class:`GymWrapper` names it.
@@ -16,9 +16,9 @@ Of an environment of TorchRL, batches hold the rewards under their own names, th
 ``float32``. Those of Gymnasium are ``float32``. Random actions are legal where specs of its actions have masks, or an ``ActionMask``
 is around it; a mask that is observed nowhere is found as ``"action_mask"`` beside the observations.
 
-Classes that there are only in ``torchrl.envs``, such as ``CatFrames`` or ``RewardScaling``, are found here too where torchrl is
-installed. They go with its environments, which collectors take as well: ``torchrl.envs.TransformedEnv`` of a
-``torchrl.envs.GymEnv``.
+Where torchrl is installed, classes of ``torchrl.envs`` that windrow does not have, such as ``CatFrames`` or ``RewardScaling``, are
+found here too. They go with its environments, which collectors take as well: ``torchrl.envs.TransformedEnv`` of a
+``torchrl.envs.GymEnv``. Specs are of TorchRL's classes then, since its modules and losses take no others.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class EnvBase(Described):
         if hasattr(cls, "_step") or hasattr(cls, "_reset"):
             raise TypeError(
                 f"{cls.__name__} steps by its own _step and _reset, as environments of TorchRL do: derive it from "
-                "torchrl.envs.EnvBase; collectors, and whatever else takes an environment, take it as well"
+                "torchrl.envs.EnvBase; everything that takes an environment takes it as well"
             )
 
     def _make_recipe(self) -> Recipe:
@@ -133,7 +133,7 @@ class EnvBase(Described):
         following.set("truncated", flags[1])
         written = tensordict.get("next", None)
         if written is not None:
-            # What the policy remembers, and whatever else it has written.
+            # States of the policy, and other entries that it has written.
             known = {*following.keys(include_nested=True, leaves_only=True), *self.reward_keys} - facts.primed
             following.update(written.exclude(*known))
         tensordict.set("next", following)
@@ -259,7 +259,7 @@ class EnvBase(Described):
         return self._seeds[-1]
 
     def _take_seed(self) -> int | None:
-        """The seed of the first environment, which somebody else is to begin with. None where there is none."""
+        """Gives the seed of the first environment to a collector, and keeps none. None where there is none."""
         seeds, self._seeds = self._seeds, None
         return None if seeds is None else seeds[0]
 

@@ -1,4 +1,4 @@
-"""Whether an environment keeps to what it says."""
+"""Checks that an environment does what its specs promise."""
 
 from __future__ import annotations
 

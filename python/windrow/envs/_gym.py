@@ -35,7 +35,7 @@ def make(env_name: str, kwargs: dict[str, Any], pixels: str | None = None) -> An
     except gymnasium.error.UnregisteredEnv as error:
         raise ValueError(
             f"no environment is called {env_name!r}: {str(error).rstrip('.')}. Ids of a package are known once it has been imported, "
-            'and some packages are registered besides: gymnasium.register_envs(ale_py). "module:id" imports the module first'
+            'and some packages are registered by a call, too: gymnasium.register_envs(ale_py). "module:id" imports the module first'
         ) from error
     return _with_pixels(made, pixels == "only") if pixels else made
 
@@ -179,7 +179,7 @@ class GymEnv(EnvBase):
             wanted, seen = self._info_wanted, {}
             if self._reads_info and (wanted is None or any(spec is None for spec in wanted.values())):
                 env = make()
-                # Nobody else steps it meanwhile.
+                # No collector can step it meanwhile.
                 held = EnvHandle(env) if own else None
                 seen = _info.seen_in_a_step(env)
                 del held
@@ -283,5 +283,5 @@ class GymWrapper(GymEnv):
         if self._frame_skip != 1:
             raise ValueError(f"a vector takes every action once, got frame_skip={self._frame_skip}")
         if self._from_pixels:
-            raise ValueError("a vector observes what it observes: give from_pixels to single environments")
+            raise ValueError("a vector cannot be drawn: give from_pixels to single environments")
         return Vector(self._name, True, self._one_hot, self._info_of(lambda: self._name, own=True))

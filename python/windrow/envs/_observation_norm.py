@@ -20,7 +20,7 @@ class ObservationNorm(Transform):
     """Scales and shifts observations: ``x * scale + loc``, or ``(x - loc) / scale`` when ``standard_normal``.
 
     Without ``loc`` and ``scale`` they are taken from :meth:`init_stats`; without that, estimated from 1000 random frames
-    at first use, which is said once.
+    at first use, which a warning says once.
 
     Args:
         loc: a number, or one for each element.

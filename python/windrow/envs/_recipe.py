@@ -143,7 +143,7 @@ def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Reci
     """
     if isinstance(env, Recipe):
         return env
-    # Asked of the type, since environments pass questions about themselves on to whatever is inside.
+    # Asked of the type, since wrappers pass attributes that they do not have on to the environment inside.
     if hasattr(type(env), "_recipe"):
         return env._recipe()
     if isinstance(env, str):
@@ -211,8 +211,8 @@ def _write(value: Any, place: str) -> Any:
 
 
 def read(written: Any) -> Any:
-    """The recipe that :meth:`Recipe.write` has written. It imports the functions that the recipe names, so whoever writes a recipe
-    chooses what is run.
+    """The recipe that :meth:`Recipe.write` has written. It imports the functions that the recipe names: read only recipes from
+    sources whose code you would run.
     """
     if isinstance(written, list):
         return [read(one) for one in written]

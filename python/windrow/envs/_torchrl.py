@@ -118,7 +118,7 @@ class Adapter:
         masked = [key for key in self._maskable if key not in self._masks]
         if not masked:
             return
-        # Environments set them with the first reset, which is kept for whoever resets first.
+        # Environments set them with the first reset. Its result is kept, and returned by the first `reset`.
         self._begun = self._env.reset()
         observed = self._specs
         for key in masked:

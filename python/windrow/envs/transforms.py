@@ -1,4 +1,4 @@
-"""What is done to environments: counted, summed, marked, normalised. The engine does it, not Python."""
+"""Transforms of environments: they count, sum, mark and normalise. The engine carries them out, not Python."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from windrow.envs._transform import Transform
 class StepCounter(Transform):
     """Counts the steps of each episode (``int64 [1]``), and may end it.
 
-    An episode that is truncated ends here, so ``("next", "truncated")`` is True where it does. A flag of another name is
-    observed besides, ``bool [1]``, and need not end the episode.
+    A truncated episode ends, so ``("next", "truncated")`` is True there. A flag of another name is an observation of its own,
+    ``bool [1]``, and need not end the episode.
 
     Args:
         max_steps: truncates an episode after so many steps; None never does.
@@ -62,12 +62,12 @@ class RewardSum(Transform):
     """Sums the rewards of each episode up (``float32 [1]``).
 
     Args:
-        in_keys: ``["reward"]``, the only reward that there is.
+        in_keys: ``["reward"]``, the reward of the step.
         out_keys: name of the sum; ``["episode_reward"]`` unless given.
         reset_keys: ``["_reset"]``: sums begin anew with each episode.
 
     Raises:
-        ValueError: one of the keys is unknown, or there is not one ``out_key``.
+        ValueError: a key is unknown, or ``out_keys`` are not exactly one.
     """
 
     in_keys: Sequence[Key] | None = None
@@ -215,7 +215,7 @@ class TransformedEnv(EnvBase):
         return self
 
     def _arrange(self) -> None:
-        """Takes note of transforms that somebody has added, here or to the :class:`Compose`."""
+        """Takes note of transforms that were added since, here or to the :class:`Compose`."""
         transforms = self._transforms.transforms
         if transforms != self._arranged:
             for index, transform in enumerate(transforms):
@@ -242,7 +242,7 @@ class TransformedEnv(EnvBase):
     def _known(self) -> Facts:
         self._arrange()
         if self._facts is None and not self._is_settled() and not self._closed:
-            # Asking what it is estimates nothing.
+            # To ask for specs estimates no statistics.
             self._facts = Facts(EnvHandle(self._plain_recipe()))
         return super()._known()
 
@@ -275,7 +275,7 @@ class TransformedEnv(EnvBase):
 
 
 class _Wrapped(EnvBase):
-    """Anything else that is an environment."""
+    """An environment of another library, an id, or a function that makes an environment."""
 
     def __init__(self, env: Any) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 //! Tensors as DLPack capsules: <https://dmlc.github.io/dlpack>, the structures before version 1.
 //!
-//! Who owns what: a capsule owns its structure until somebody takes it out and renames the capsule; from then on the one who took it
-//! calls the deleter, once, in any thread. So a capsule of ours that torch has taken is an empty shell, and one that was never taken
+//! Who owns what: a capsule owns its structure until a consumer takes it out and renames the capsule; from then on the consumer calls
+//! the deleter, once, in any thread. So a capsule of ours that torch has taken is an empty shell, and one that was never taken
 //! frees its structure itself.
 
 use std::ffi::{CStr, c_void};
@@ -61,7 +61,7 @@ struct Export {
     _tensor: Own<Tensor>,
 }
 
-/// A capsule over the memory of `tensor`, which whoever takes it keeps alive.
+/// A capsule over the memory of `tensor`, which lives as long as the capsule or the tensor that is made of it.
 pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCapsule>> {
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
     let strides: Vec<i64> = tensor.strides().iter().map(|&step| step as i64).collect();
@@ -91,7 +91,7 @@ pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCap
     export.managed.tensor.shape = export.shape.as_mut_ptr();
     export.managed.tensor.strides = export.strides.as_mut_ptr();
     let raw = Box::into_raw(export);
-    // SAFETY: a fresh pointer and a static name; `drop_unused` frees what nobody took.
+    // SAFETY: a fresh pointer and a static name; `drop_unused` frees a structure that was never taken.
     let capsule = unsafe { ffi::PyCapsule_New(raw.cast(), NAME.as_ptr(), Some(drop_unused)) };
     // SAFETY: a new reference to a capsule, or null with an exception set.
     let capsule = unsafe { Bound::from_owned_ptr_or_err(py, capsule) };
@@ -105,14 +105,14 @@ pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCap
     }
 }
 
-/// Frees an export whose tensor nobody refers to any more. Any thread may call it, with or without the interpreter's lock:
+/// Frees an export when the last tensor over it is dropped. Any thread may call it, with or without the interpreter's lock:
 /// tensors can be dropped anywhere.
 unsafe extern "C" fn delete(managed: *mut DlManaged) {
     // SAFETY: `managed` is the first field of the `Export` that `export` has boxed, and is deleted once.
     drop(unsafe { Box::from_raw(managed.cast::<Export>()) });
 }
 
-/// Frees the export of a capsule that nobody has taken.
+/// Frees the export of a capsule that was never taken.
 unsafe extern "C" fn drop_unused(capsule: *mut ffi::PyObject) {
     // SAFETY: called by the interpreter with a capsule of `export`; one that was taken has another name.
     unsafe {
@@ -149,7 +149,7 @@ impl Drop for Taken {
 pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let capsule: &Bound<'_, PyCapsule> = capsule.cast()?;
     // SAFETY: the pointer is that of a capsule called `dltensor`, which the protocol says is a `DLManagedTensor`; the capsule
-    // is renamed so that nobody else takes it.
+    // is renamed so that it is taken once.
     let taken = unsafe {
         let raw = ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr());
         let Some(raw) = NonNull::new(raw.cast::<DlManaged>()) else {
@@ -193,9 +193,8 @@ pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         )));
     }
     let view = |dtype| {
-        // SAFETY: the producer promises the memory behind shape and strides until `taken` is dropped. Torch may write it
-        // meanwhile, but nothing that no number is: whoever imports reads it at once, under the interpreter's lock, or
-        // copies it so.
+        // SAFETY: the producer promises the memory behind shape and strides until `taken` is dropped. Torch may write to it
+        // meanwhile, but any bytes are a number: callers read it at once, under the interpreter's lock, or copy it so.
         unsafe { Tensor::from_raw(start, dtype, shape, strides, Arc::new(taken)) }
     };
     match dtype {

@@ -125,8 +125,8 @@ impl GymEnvs {
         Ok((stepped.reward as f32, stepped.terminated, stepped.truncated))
     }
 
-    /// Resets the environment of `reset` and writes what it observes. Without a seed it is not given one, not even None: a wrapper
-    /// may not take it.
+    /// Resets the environment of `reset` and writes what it observes. Without a seed, `reset` is called without the
+    /// argument, not with None: a wrapper may not take it.
     fn reset_world(
         &self,
         py: Python<'_>,
@@ -287,7 +287,7 @@ impl VecEnv for GymEnvs {
         self.worlds.len()
     }
 
-    /// Environments of Gymnasium read their action alone, whatever else a policy writes.
+    /// Environments of Gymnasium read their action alone: other columns of a policy do not reach them.
     fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
         Ok(())
     }

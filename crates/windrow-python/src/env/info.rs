@@ -24,7 +24,7 @@ pub(crate) struct Entry(Key, Type, Vec<usize>);
 #[derive(Debug)]
 pub(super) struct InfoReader {
     entries: Vec<(Vec<Py<PyString>>, Leaf)>,
-    /// Entries that were there when somebody was last told what is left out. Nothing is left out without a word.
+    /// Number of entries at the last warning of what is left out: a dictionary with more of them is warned of again.
     told: Cell<usize>,
     id: String,
 }
@@ -33,7 +33,7 @@ impl InfoReader {
     /// What reads `entries`, which join what `spec` observes.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when there is an observation of that name already.
+    /// [`EnvError::Foreign`] when there is an observation of that name already.
     pub(super) fn new(
         py: Python<'_>,
         entries: &[Entry],
@@ -59,7 +59,7 @@ impl InfoReader {
             joined.append(&mut added.clone());
             spec.observation = Spec::Composite(joined);
         }
-        // Leaves of one group stand side by side in the spec, whatever the order in which they were asked for.
+        // Leaves of one group stand side by side in the spec, in any order of asking.
         let places = Spec::Composite(added).leaf_specs("info");
         let read = entries.iter().map(|Entry(Key(key), Type(dtype), shape)| {
             let place = places.iter().position(|leaf| leaf.key == *key);
@@ -83,7 +83,7 @@ impl InfoReader {
     /// Writes the entries of one environment's `info`, or says what is left out of it where none was asked for.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] for an entry that is not what it was said to be.
+    /// [`EnvError::Foreign`] for an entry of another shape or element type than it was declared with.
     #[inline]
     pub(super) fn read(&self, info: &Bound<'_, PyAny>, row: RowMut<'_>) -> Result<(), EnvError> {
         if self.entries.is_empty() {

@@ -24,10 +24,10 @@ pub(super) struct Loan {
 }
 
 impl Loan {
-    /// The right to step `object`, which `keeper` knows; None while somebody else has it.
+    /// The right to step `object`, which `keeper` knows; None while another worker has it.
     ///
     /// # Errors
-    /// Whatever Python raises.
+    /// The exception of an environment that could not be looked into.
     pub(super) fn of(object: &Bound<'_, PyAny>, keeper: &Keeper) -> PyResult<Option<Self>> {
         let py = object.py();
         let module = py.import(intern!(py, "windrow.envs._innermost"))?;

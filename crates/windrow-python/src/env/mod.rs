@@ -1,4 +1,4 @@
-//! Whatever Python calls an environment, as a factory of the engine.
+//! Anything that Python calls an environment, as a factory of the engine.
 //!
 //! Python says what is wanted by a recipe (`windrow.envs._recipe`); `recipe` reads it and makes environments. Three kinds are stepped by
 //! Python: `gym` calls one environment at a time, `vector` and `foreign` one object for all. They share how values become rows

@@ -53,7 +53,7 @@ impl Reader {
     /// Writes `value`.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when it breaks the space: which leaf, what was expected and what came.
+    /// [`EnvError::Foreign`] when it breaks the space: which leaf, what was expected and what came.
     pub(super) fn read(
         &self,
         value: &Bound<'_, PyAny>,
@@ -116,7 +116,7 @@ impl Leaf {
     /// Writes an array.
     ///
     /// # Errors
-    /// [`EnvError::Spec`] when it has another shape, or elements that this leaf cannot hold.
+    /// [`EnvError::Foreign`] when it has another shape, or elements that this leaf cannot hold.
     pub(super) fn read(
         &self,
         value: &Bound<'_, PyAny>,
@@ -166,7 +166,7 @@ impl Leaf {
             return false;
         }
         // SAFETY: an array in the order of C has its elements side by side, as many as `to`; no Python code runs before they
-        // are copied, so nobody writes to them meanwhile, and `to` is memory of ours.
+        // are copied, so no other code writes to them meanwhile, and `to` is memory of ours.
         unsafe { copy_elements(array.data(), to) };
         true
     }

@@ -198,7 +198,7 @@ impl Made {
 /// Makes the environments of `recipe`, whose objects `keeper` knows.
 ///
 /// # Errors
-/// Whatever keeps them from being made; an exception of Python's is the source of the error.
+/// The reason why they could not be made; an exception of Python's is the source of the error.
 pub(super) fn prepare(recipe: &Recipe, keeper: &Keeper) -> Result<Made, EnvError> {
     let made = match &recipe.source {
         Source::Native(env) => Made::native(native(env, 1)?, false),
@@ -336,7 +336,7 @@ impl Factory {
 impl EnvFactory for Factory {
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         let made = self.make(num_envs).inspect_err(|_| {
-            // What was made in vain is freed now, not when somebody comes by with the interpreter's lock.
+            // Objects that were made in vain are freed now: without the lock, they would wait for the next thread that takes it.
             attach(|_| ());
         })?;
         self.is_python.store(made.is_python, Ordering::Relaxed);

@@ -38,7 +38,7 @@ impl Lender {
     /// An object to be stepped, which `keeper` knows.
     ///
     /// # Errors
-    /// What the function raised; [`EnvError::Spec`] when the object is being stepped already.
+    /// The exception that the function raised; [`EnvError::Foreign`] when the object is being stepped already.
     pub(super) fn lend(&self, py: Python<'_>, keeper: &Keeper) -> Result<Held, EnvError> {
         let (object, own) = match self {
             Self::Make(make) => (call(make.bind(py), None, keeper)?, false),
@@ -80,10 +80,10 @@ fn in_use(object: &Bound<'_, PyAny>, own: bool) -> EnvError {
     })
 }
 
-/// What a function makes that is to be stepped, or leads to that.
+/// Calls a function that makes an environment, under the factory lock.
 ///
 /// # Errors
-/// What it raised; [`EnvError::Spec`] when nobody waits for what it would make.
+/// The exception that it raised; [`EnvError::Foreign`] when the collector that wanted the environment was given up.
 pub(super) fn call<'py>(
     function: &Bound<'py, PyAny>,
     kwargs: Option<&Kept>,
@@ -91,9 +91,11 @@ pub(super) fn call<'py>(
 ) -> Result<Bound<'py, PyAny>, EnvError> {
     let py = function.py();
     let _turn = Turn::take(py).map_err(EnvError::failed)?;
-    // Nobody may wait any more since this thread began to wait for its turn.
+    // The collector may have been given up since this thread began to wait for the lock.
     if keeper.is_abandoned() {
-        return Err(EnvError::Foreign("nobody waits for environments".into()));
+        return Err(EnvError::Foreign(
+            "the collector that needed the environments was given up".into(),
+        ));
     }
     let call = || {
         let kwargs = kwargs.map(|kwargs| kwargs.bind(py).cast::<PyDict>());
@@ -139,7 +141,7 @@ impl Drop for Held {
         }
         attach(|py| {
             if let Err(error) = self.object.call_method0(py, "close") {
-                // A destructor has nobody to raise to; Python says it on stderr.
+                // A destructor cannot raise; Python prints the exception to stderr.
                 error.write_unraisable(py, Some(self.object.bind(py)));
             }
         });

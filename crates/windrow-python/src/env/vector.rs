@@ -1,4 +1,4 @@
-//! Vectors of environments of Gymnasium, whatever they do when an episode ends.
+//! Vectors of environments of Gymnasium, in each of their autoreset modes.
 //!
 //! The engine resets an environment right after the step that ended its episode, and wants the observation that the episode ended with.
 //! A vector does one of three things: in the same step, it resets and puts that observation into `info` (`SAME_STEP`, taken over here);
@@ -368,7 +368,7 @@ impl VecEnv for VectorEnvs {
         self.num_envs
     }
 
-    /// Environments of Gymnasium read their action alone, whatever else a policy writes.
+    /// Environments of Gymnasium read their action alone: other columns of a policy do not reach them.
     fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! From the row of an action to what a Python environment takes.
 //!
 //! Every value is a new object: an environment may keep its actions, and rows are used again at the next step. Only the numbers that
-//! stand for a single choice are made once, since nobody can change them.
+//! stand for a single choice are made once, since numbers cannot be changed.
 
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
