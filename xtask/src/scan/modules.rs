@@ -146,7 +146,11 @@ impl File {
         let code = rust::blank(rust::without_unit_tests(text));
         let mut file = Self::default();
         let mut rest = code.clone();
-        for at in words(&code, "use") {
+        let after = |at: usize| &code[at + "use".len()..];
+        // Not the `use<…>` of a type.
+        let statements =
+            words(&code, "use").filter(|&at| after(at).starts_with(char::is_whitespace));
+        for at in statements {
             let Some(length) = code[at..].find(';') else {
                 continue;
             };
@@ -249,7 +253,10 @@ mod tests {
                 "a/deep.rs",
                 "fn f() { super::super::b::inner::g() } // crate::none::X\n",
             ),
-            ("b.rs", "mod inner;\nfn f() { inner::g(); other::h() }"),
+            (
+                "b.rs",
+                "mod inner;\nfn f() -> impl A + use<'_> { inner::g(); other::h() }",
+            ),
             ("b/inner.rs", ""),
         ];
         assert_eq!(
