@@ -23,8 +23,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ReplayBufferCore>()
 }
 
-/// A replay buffer; the interpreter's lock is held only where Python objects are made, or the memory of tensors of Python is
-/// read.
+/// A replay buffer. Its methods hold the interpreter's lock only while they make Python objects or read the memory of Python's
+/// tensors.
 #[pyclass(module = "windrow._windrow", frozen)]
 pub(crate) struct ReplayBufferCore {
     buffer: ReplayBuffer,
@@ -43,14 +43,15 @@ impl ReplayBufferCore {
         self.timeout
     }
 
-    /// The buffer, to read or, `whole`, to write. A child of fork has a copy of its own.
+    /// The buffer, to read or, with `whole`, to write. A child of fork has a copy of its own.
     ///
     /// # Errors
-    /// `RuntimeError` in a child of fork when another thread was at the buffer just then: it is not there to let it go.
+    /// `RuntimeError` in a child of fork when a thread of the parent held a lock of the buffer at that moment: that thread does not
+    /// exist in the child, and never releases it.
     fn here(&self, whole: bool) -> PyResult<&ReplayBuffer> {
         if self.process != process::id() && self.buffer.is_stuck(whole, 10 * gil::SLICE) {
             return Err(PyRuntimeError::new_err(format!(
-                "a thread of process {} was at this replay buffer when process {} was forked from it: stop collectors before, or \
+                "a thread of process {} was using this replay buffer when process {} was forked from it: stop collectors before, or \
                  make the buffer in the process that uses it",
                 self.process,
                 process::id()
@@ -77,8 +78,8 @@ impl ReplayBufferCore {
         })
     }
 
-    /// Takes a copy of the frames in; the rows that they were written to. Where the limiter lets the write wait, it waits as
-    /// long as it takes until `given_up`, if there is one, returns true. `collector`: the number of the one whose frames they are.
+    /// Takes a copy of the frames in; returns the rows that they were written to. A write that the limiter holds back waits for
+    /// the timeout of the buffer or, with `given_up`, until that returns true. `collector`: the number of their author.
     #[pyo3(signature = (frames, given_up=None, collector=None))]
     fn extend<'py>(
         &self,
@@ -104,7 +105,7 @@ impl ReplayBufferCore {
         batch::to_torch(py, tensor(rows, count)?)
     }
 
-    /// Takes a copy of one frame in; its row, if it was kept.
+    /// Takes a copy of one frame in; returns its row, if it was kept.
     fn add(&self, py: Python<'_>, frame: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
         let buffer = self.here(true)?;
         let frame = Lent::new(batch::views_of(frame)?);
@@ -112,7 +113,7 @@ impl ReplayBufferCore {
         self.write(py, frame, self.timeout, None, write)
     }
 
-    /// A batch of frames with what is known of them; waits for collectors that write to the buffer.
+    /// A batch of frames with the entries that the sampler adds; waits for collectors that write to the buffer.
     #[pyo3(signature = (batch_size=None))]
     fn sample<'py>(
         &self,
@@ -124,7 +125,7 @@ impl ReplayBufferCore {
         batch::to_python(py, &sampled)
     }
 
-    /// A batch of frames as they were written, and apart from them what is known of them.
+    /// A batch of frames as they were written, and separately the entries that the sampler adds.
     #[pyo3(signature = (batch_size=None))]
     fn sample_apart<'py>(
         &self,
@@ -139,7 +140,7 @@ impl ReplayBufferCore {
         ))
     }
 
-    /// Whether the last sample was the last of a pass over the frames.
+    /// Whether the last sample ended a pass over the frames.
     fn ran_out(&self, py: Python<'_>) -> PyResult<bool> {
         let buffer = self.here(false)?;
         Ok(py.detach(|| buffer.ran_out()))
@@ -152,7 +153,7 @@ impl ReplayBufferCore {
         batch::to_python(py, &frames)
     }
 
-    /// Writes frames in the place of those in `rows`.
+    /// Replaces the frames in `rows`.
     fn set(&self, py: Python<'_>, rows: Vec<i64>, frames: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = self.here(true)?;
         let frames = Lent::new(batch::views_of(frames)?);
@@ -162,7 +163,7 @@ impl ReplayBufferCore {
         )
     }
 
-    /// Has frames chosen by another sampler.
+    /// Replaces the sampler.
     fn set_sampler(&self, py: Python<'_>, sampler: Arguments<'_>) -> PyResult<()> {
         let buffer = self.here(true)?;
         let sampler = sampler.sampler()?;
@@ -176,7 +177,7 @@ impl ReplayBufferCore {
         batch::to_python(py, &frames)
     }
 
-    /// Gives all frames up.
+    /// Removes all frames.
     fn empty(&self, py: Python<'_>) -> PyResult<()> {
         let buffer = self.here(true)?;
         py.detach(|| buffer.empty());
@@ -189,12 +190,12 @@ impl ReplayBufferCore {
         Ok(py.detach(|| buffer.len()))
     }
 
-    /// Frames that there is room for.
+    /// Number of rows.
     fn capacity(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// Figures by name.
+    /// Counts by name.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let buffer = self.here(false)?;
         let stats = py.detach(|| buffer.stats());
@@ -210,7 +211,7 @@ impl ReplayBufferCore {
         Ok(out)
     }
 
-    /// Takes priorities of rows over; for how many.
+    /// Sets priorities of rows; returns for how many.
     fn update_priority(
         &self,
         py: Python<'_>,
@@ -236,13 +237,13 @@ impl ReplayBufferCore {
         of(py, py.detach(|| buffer.set_beta(beta)))
     }
 
-    /// Lets samples wait for whoever asks.
+    /// Attaches a writer, for which samples wait; returns its number.
     fn attach(&self) -> PyResult<u64> {
         let buffer = self.here(false)?;
         Ok(buffer.attach().0)
     }
 
-    /// A number for one more collector, by which its trajectories are told from those of others that use the same ids.
+    /// A number for one more collector, which tells its trajectories from those of others that use the same ids.
     fn collector(&self) -> PyResult<u64> {
         let buffer = self.here(false)?;
         let writer = buffer.attach();
@@ -250,21 +251,21 @@ impl ReplayBufferCore {
         Ok(writer.0)
     }
 
-    /// Ends what `attach` began.
+    /// Detaches a writer.
     fn detach(&self, writer: u64) -> PyResult<()> {
         let buffer = self.here(false)?;
         buffer.detach(WriterId(writer), None);
         Ok(())
     }
 
-    /// What it takes to go on later.
+    /// The state of the buffer, frames included.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let buffer = self.here(true)?;
         let state = of(py, py.detach(|| buffer.state_dict()))?;
         batch::to_python(py, &state)
     }
 
-    /// Goes on from a saved state.
+    /// Continues from a saved state.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = self.here(true)?;
         let state = Lent::new(batch::views_of(state)?);
@@ -286,7 +287,7 @@ impl ReplayBufferCore {
 }
 
 impl ReplayBufferCore {
-    /// What `draw` gives, which waits for no longer than it is told.
+    /// Calls `draw` with short timeouts until the buffer's timeout is over, and handles signals in between.
     fn draw<T: Send>(
         &self,
         py: Python<'_>,
@@ -306,7 +307,8 @@ impl ReplayBufferCore {
         of(py, drawn)
     }
 
-    /// What `write` gives, which waits for the limiter no longer than it is told, `limit` in all or until it is given up.
+    /// Calls `write` at once and then, while the limiter holds it back, with short timeouts: for `limit` in all, or until it is
+    /// given up.
     fn write<T: Send>(
         &self,
         py: Python<'_>,
@@ -336,8 +338,8 @@ impl ReplayBufferCore {
     }
 }
 
-/// Tensors of Python, as views of memory that any of its threads may write: it is read with the interpreter's lock held, or
-/// copied so, that what is taken in is what was given.
+/// Tensors of Python, as views of memory that any Python thread may write. They are read, or copied, with the interpreter's lock
+/// held, so that the buffer takes in the values at the time of the call.
 struct Lent(TensorDict);
 
 impl Lent {
@@ -345,8 +347,8 @@ impl Lent {
         Self(views)
     }
 
-    /// What `read` makes of the views; nothing where others are at the buffer, for whom nobody is to wait with the lock held:
-    /// what they do may take as long as it takes to write a checkpoint.
+    /// The result of `read` on the views; none while other threads use the buffer. Waiting for them with the interpreter's lock
+    /// held could take as long as a checkpoint.
     fn read_at_once<T>(
         &self,
         buffer: &ReplayBuffer,
@@ -355,7 +357,7 @@ impl Lent {
         (!buffer.is_stuck(true, Duration::ZERO)).then(|| read(&self.0))
     }
 
-    /// What `read` makes of the views at once, or of a copy as soon as others let it.
+    /// The result of `read` on the views at once, or on a copy as soon as the buffer is free.
     fn read<T: Send>(
         self,
         py: Python<'_>,
@@ -373,7 +375,7 @@ impl Lent {
     }
 }
 
-/// The error of a write that is not to wait any longer, if `given_up` says that.
+/// The error of a write that must not wait any longer, if `given_up` returns true.
 fn end_of_patience(given_up: &Py<PyAny>) -> Option<PyErr> {
     match gil::attach(|py| given_up.call0(py)?.is_truthy(py)) {
         Ok(false) => None,
@@ -384,7 +386,7 @@ fn end_of_patience(given_up: &Py<PyAny>) -> Option<PyErr> {
     }
 }
 
-/// Says how long was waited in all, not in the last of several attempts.
+/// Puts the time of all attempts into the error, in the place of that of the last.
 fn waited_in_vain<T>(
     attempted: Result<T, ReplayError>,
     in_all: Duration,
@@ -402,7 +404,7 @@ fn waited_in_vain<T>(
     })
 }
 
-/// Rewards over several steps, in a copy of the batch.
+/// A copy of the batch with rewards over several steps.
 #[pyfunction]
 fn multi_step<'py>(
     py: Python<'py>,
@@ -412,7 +414,7 @@ fn multi_step<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let multi_step = MultiStep::new(gamma, n_steps).map_err(|error| error::to_py(py, &error))?;
     let mut batch = batch::views_of(batch)?;
-    // With the interpreter's lock held, as below: other threads may write the memory of the batch.
+    // With the interpreter's lock held, as below: other Python threads may write the memory of the batch.
     multi_step
         .apply(&mut batch)
         .map_err(|error| PyValueError::new_err(error.to_string()))?;

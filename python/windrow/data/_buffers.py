@@ -27,15 +27,15 @@ __all__ = ["ReplayBuffer"]
 class ReplayBuffer:
     """Keeps frames that collectors make, and gives learners samples of them.
 
-    All methods may be called from several threads at once. A sample waits for collectors that are writing to the buffer,
-    where there is not enough yet.
+    All methods may be called from several threads at once. A sample that lacks frames waits for collectors that are writing to
+    the buffer.
 
-    Where a collector that was started has failed, the next call on the buffer or on the collector raises its error, once. The
-    buffer keeps what was written before, and can be used on.
+    When a collector that was started has failed, the next call on the buffer or on the collector raises its error, once. The
+    buffer keeps the frames written before, and stays usable.
 
     Raises:
-        ValueError: parts that make no sense together.
-        TypeError: a part of another library, two arguments that exclude each other, or an unknown one.
+        ValueError: parts do not suit each other.
+        TypeError: a part is of another library, two arguments exclude each other, or one is unknown.
 
     Example:
         >>> from windrow.collectors import Collector
@@ -48,7 +48,7 @@ class ReplayBuffer:
     """
 
     _with_info: ClassVar[bool] = False
-    #: The entry that priorities of new frames are taken from.
+    #: The entry that holds the priorities of new frames.
     priority_key: Key | None = None
 
     @takes(BufferArguments)
@@ -72,9 +72,9 @@ class ReplayBuffer:
             self._core.extend(self.storage.storage)
 
     def _build(self) -> None:
-        """Makes the buffer that the parts describe."""
+        """Builds the engine's buffer of the parts."""
         self._iterator: Iterator[Any] | None = None
-        #: Of collectors that wrote here in the background.
+        #: Failures of collectors that wrote to this buffer in the background.
         self._failures: list[Failure] = []
         self._core = ReplayBufferCore(
             {
@@ -92,18 +92,18 @@ class ReplayBuffer:
 
     @property
     def _asked(self) -> ReplayBufferCore:
-        """What does the work, for who asks from outside, and hears of collectors that have failed first."""
+        """The engine's buffer for calls of users, which first raise the failures of collectors."""
         for failure in tuple(self._failures):
             failure.tell()
             if failure.is_told:
-                # Another thread may do so at this moment.
+                # Another thread may remove it at this moment.
                 with contextlib.suppress(ValueError):
                     self._failures.remove(failure)
         return self._core
 
     @property
     def sampler(self) -> Any:
-        """How frames are chosen; another can be set."""
+        """The sampler; another can be set."""
         return self._sampler
 
     @sampler.setter
@@ -111,12 +111,12 @@ class ReplayBuffer:
         self.set_sampler(sampler)
 
     def set_sampler(self, sampler: Any) -> Any:
-        """Has frames chosen by another sampler from now on, which begins with all that there are; returns the one before.
+        """Replaces the sampler by one that begins with all frames of the buffer; returns the one before.
 
         Raises:
-            RuntimeError: it cuts trajectories, and the frames do not say where these end.
-            ValueError: it makes no sense, or not with the writer.
-            TypeError: it is no sampler of windrow.
+            RuntimeError: the sampler needs trajectories, and the frames do not say where these end.
+            ValueError: an argument of the sampler is invalid, or the writer does not suit it.
+            TypeError: it is not a sampler of windrow.
         """
         sampler = _made("sampler", Sampler, sampler)
         self._asked.set_sampler(self._sampler_options(sampler))
@@ -125,12 +125,12 @@ class ReplayBuffer:
 
     @property
     def transform(self) -> tuple[Callable[[Any], Any], ...]:
-        """What is called with samples, in this order."""
+        """The transforms that samples go through, in this order."""
         return tuple(self._transforms.all)
 
     @property
     def batch_size(self) -> int | None:
-        """Frames in a sample that does not name a number."""
+        """Frames of a sample that does not name a number."""
         return self._batch_size
 
     @property
@@ -146,10 +146,10 @@ class ReplayBuffer:
         return self._transforms.leave_writes
 
     def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> ReplayBuffer:
-        """Calls ``transform`` with samples, after those that there are.
+        """Adds a transform that is called with samples, after the others.
 
         Args:
-            invert: call it with what is written instead, and its method ``inv`` with samples.
+            invert: call it with written frames instead, and its method ``inv`` with samples.
         """
         return self.insert_transform(len(self._transforms.all), transform, invert=invert)
 
@@ -168,25 +168,25 @@ class ReplayBuffer:
         Every frame has a row of its own, whatever the shape of the batch: ``[envs, time]`` is written environment by
         environment, and ``capacity`` counts frames. So ``[4, 100]`` is 400 frames, and a sample of 32 is ``[32]``.
 
-        A trajectory goes on in the next batch where both are ``[time]`` and that one begins with the same id, or without ids where
-        the same thread writes both, up to the flag that ends the episode. It never goes on in what a collector writes, nor behind
-        what was loaded. Batches of several collectors use the same ids for other trajectories: have the collectors write them
+        A trajectory continues in the next batch ``[time]`` if that begins with the same id or, without ids, if the same thread
+        writes it, up to the flag that ends the episode. It never continues in a collector's frames, nor after a state was loaded.
+        Batches of several collectors use the same ids for different trajectories: let the collectors write them
         (``replay_buffer=``), or give them ids of your own.
 
         Args:
             batch: a TensorDict, a tensorclass or a dictionary of tensors, ``[time]`` or ``[..., time]``, or a list of single
-                frames. What is written is what it holds when this is called, however long the limiter lets it wait.
+                frames. The buffer takes the values at the time of the call, however long the limiter makes the write wait.
 
         Raises:
-            TypeError: it is something else, or an entry is no tensor, or of a type that cannot be kept.
-            ValueError: they do not fit to those that were written before.
-            RuntimeError: the limiter does not let them in, not within ``sample_timeout`` or never.
+            TypeError: it is something else, or an entry is not a tensor, or of a type that cannot be kept.
+            ValueError: the frames do not fit those that were written before.
+            RuntimeError: the limiter does not let the frames in within ``sample_timeout``, or never will.
         """
         _ = self._asked
         return self._write(batch)
 
     def _extend_for(self, collector: int, batch: Any, given_up: Callable[[], bool] | None = None) -> None:
-        """As :meth:`extend`, of the collector with this number. With ``given_up``, waits until that is true, however long."""
+        """As :meth:`extend`, of the collector with this number. With ``given_up``, waits without limit until that returns true."""
         self._write(batch, given_up, collector)
 
     def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> Any:
@@ -198,7 +198,7 @@ class ReplayBuffer:
         return self._core.extend(frames, given_up, collector)
 
     def add(self, frame: Any) -> int | None:
-        """Writes one frame, without batch size but otherwise as of :meth:`extend`, and returns its row, if it was kept.
+        """Writes one frame, of batch size ``[]``, otherwise as :meth:`extend`; returns its row, if it was kept.
 
         Raises:
             TypeError, ValueError, RuntimeError: as :meth:`extend`.
@@ -211,14 +211,15 @@ class ReplayBuffer:
         """A batch of frames in fresh memory, as they were written.
 
         Args:
-            batch_size: how many; as the buffer was built where nothing is said.
-            return_info: return a dictionary too, with ``"index"``, the rows that were drawn, and what else the sampler knows
-                of them: ``"priority_weight"``, and of slices ``("next", "truncated")``, ``("next", "done")`` and ``"is_init"``.
+            batch_size: number of frames; by default that of the buffer.
+            return_info: return a dictionary too, with ``"index"``, the rows that were drawn, and the other entries that the
+                sampler adds: ``"priority_weight"``, and of slices ``("next", "truncated")``, ``("next", "done")`` and
+                ``"is_init"``.
 
         Raises:
-            RuntimeError: there are not enough frames, and nobody writes any, or the limiter has let none through within
+            RuntimeError: there are not enough frames and no collector writes any, or the limiter has let none through within
                 ``sample_timeout``; no batch size was given.
-            Exception: what ended a collector that was writing to the buffer.
+            Exception: the error that ended a collector that was writing to the buffer.
         """
         batch_size = whole_or_none("batch_size", batch_size, 1)
         if self._with_info and not return_info:
@@ -234,12 +235,12 @@ class ReplayBuffer:
         try:
             return draw(core, batch_size)
         except RuntimeError:
-            # It may have waited for a collector, whose own error says why there is nothing.
+            # The sample may have waited for a collector, whose own error says why there are no frames.
             _ = self._asked
             raise
 
     def _finished(self, batch: Any) -> Any:
-        """What becomes of a batch of frames before it is a sample."""
+        """The sample that a batch of frames becomes."""
         device = self.storage.device
         if device is not None and str(device) != "cpu":
             batch = batch.to(device)
@@ -249,9 +250,9 @@ class ReplayBuffer:
         return batch.pin_memory() if self._pins_memory and _has_gpu() else batch
 
     def __iter__(self) -> Iterator[Any]:
-        """Samples: those of one pass over the frames where the sampler draws without replacement, and otherwise without end.
+        """Yields the samples of one pass over the frames if the sampler draws without replacement, and otherwise never ends.
 
-        A loop that is left early leaves the rest of the pass to the next. Frames that are written meanwhile take part.
+        A loop that is left early leaves the rest of the pass to the next loop. Frames that are written meanwhile take part.
 
         Raises:
             RuntimeError: the buffer has no batch size; as :meth:`sample`.
@@ -265,7 +266,7 @@ class ReplayBuffer:
             yield batch
 
     def next(self) -> Any:
-        """The next sample of an iteration, or None at its end, after which another begins."""
+        """The next sample of an iteration; None at its end, after which another begins."""
         if self._iterator is None:
             self._iterator = iter(self)
         batch = next(self._iterator, None)
@@ -277,11 +278,11 @@ class ReplayBuffer:
         """Copies of frames as they were written.
 
         Args:
-            index: a row or several, of any shape, a slice or a mask of rows; all are ``[frames]``, also where they were written
+            index: a row or several, of any shape, a slice or a mask of rows; all are ``[frames]``, also if they were written
                 in batches ``[envs, time]``. Or the key of an entry, for its values in all rows.
 
         Raises:
-            IndexError: a row that holds no frame, or a mask of another size.
+            IndexError: a row holds no frame, or a mask has another size.
         """
         if is_key(index):
             return self._asked.all()[index]
@@ -292,7 +293,7 @@ class ReplayBuffer:
         return frames if rows.ndim == 1 else frames.reshape(rows.shape)
 
     def __setitem__(self, index: Any, frames: Any) -> None:
-        """Writes frames in the place of others, whose order and priorities they take over.
+        """Replaces frames by others, which take over their order and priorities.
 
         Args:
             index: rows as of :meth:`__getitem__`; with a key, ``frames`` are the entry's values for all rows.
@@ -300,7 +301,7 @@ class ReplayBuffer:
 
         Raises:
             IndexError: as :meth:`__getitem__`.
-            ValueError: the frames do not fit, or trajectories that the sampler cuts would end elsewhere.
+            ValueError: the frames do not fit, or would end trajectories elsewhere, which the sampler relies on.
         """
         if is_key(index):
             index, frames = slice(None), frame_of(self._asked.all().set(index, frames))
@@ -315,21 +316,21 @@ class ReplayBuffer:
         self._asked.set(rows.flatten().tolist(), frames.reshape(-1))
 
     def empty(self) -> None:
-        """Gives all frames up. The next may have other entries and shapes."""
+        """Removes all frames. The next ones may have other entries and shapes."""
         self._asked.empty()
 
     def stats(self) -> dict[str, Any]:
-        """What the buffer holds and has done, by name."""
+        """Counts of frames, samples and writers, by name."""
         return self._asked.stats()
 
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Takes priorities over for the rows in ``index``; one number is for all of them. A row that holds no frame at this
-        moment is passed over: the buffer may have been emptied since it was sampled.
+        """Sets the priorities of the rows in ``index``; one number is for all of them. Rows that hold no frame at this moment are
+        skipped: the buffer may have been emptied since they were sampled.
 
         Raises:
-            IndexError: a row that the buffer does not have.
+            IndexError: the buffer does not have a row.
             RuntimeError: the sampler has no priorities.
-            ValueError: they are negative, or not as many as rows.
+            ValueError: priorities are negative, or not as many as rows.
         """
         rows = [int(row) for row in flat(index)]
         priorities = [float(value) for value in flat(priority)]
@@ -340,14 +341,14 @@ class ReplayBuffer:
         self._asked.set_beta(beta)
 
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on later, frames included: dictionaries of tensors, which ``torch.load`` reads as it is."""
+        """The state of the buffer, frames included: dictionaries of tensors, which ``torch.load`` reads by default."""
         return to_plain(self._asked.state_dict())
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Goes on from a saved state.
+        """Continues from a saved state.
 
         Raises:
-            ValueError: it is the state of another kind of buffer.
+            ValueError: it is the state of another kind of buffer. Nothing is changed then.
         """
         self._asked.load_state_dict(from_plain(state_dict))
 
@@ -375,16 +376,16 @@ class ReplayBuffer:
         self._core.load_state_dict(saved)
 
     def __repr__(self) -> str:
-        # Without a word of a collector that has failed.
+        # Raises no failure of a collector.
         frames = self._core.len()
         return f"{type(self).__name__}({frames} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
 
 
 def _made(name: str, kind: type[Any], part: Any, default: Any = None) -> Any:
-    """The part itself, or what a class or function makes it; ``default`` where there is none.
+    """The part itself, or the one that a class or function makes; ``default`` in the place of None.
 
     Raises:
-        TypeError: it is no part of this kind.
+        TypeError: it is not a part of this kind.
     """
     part = default if part is None else part() if callable(part) else part
     if not isinstance(part, kind) and part is not default:
@@ -393,7 +394,7 @@ def _made(name: str, kind: type[Any], part: Any, default: Any = None) -> Any:
 
 
 def _one_of(name: str, arguments: CommonArguments, other: str, made_of: Callable[[Any], Any]) -> Any:
-    """The argument ``name``, or what is made of the ``other``.
+    """The argument ``name``, or the value that ``made_of`` makes of the ``other``.
 
     Raises:
         TypeError: both are given.

@@ -5,10 +5,10 @@ from typing import Any
 
 
 def frames_of(data: Any) -> Any:
-    """Frames as a TensorDict: what is one already, a tensorclass, a dictionary of tensors, or a list of single frames.
+    """Frames as a TensorDict, made of a TensorDict, a tensorclass, a dictionary of tensors, or a list of single frames.
 
     Raises:
-        TypeError: it is none of these, or an entry is no tensor, or of a type that cannot be kept.
+        TypeError: it is none of these, or an entry is not a tensor, or of a type that cannot be kept.
     """
     if isinstance(data, (list, tuple)) and data:
         import torch
@@ -37,10 +37,10 @@ def _tensordict_of(data: Any, dims: int) -> Any:
 
 
 def checked(data: Any) -> Any:
-    """``data`` itself, a TensorDict that can be kept.
+    """``data`` itself, a TensorDict that a buffer can keep.
 
     Raises:
-        TypeError: it is none, or an entry is no tensor, or of a type that cannot be kept.
+        TypeError: it is not a TensorDict, or an entry is not a tensor, or of a type that cannot be kept.
     """
     from tensordict import TensorDictBase
 
@@ -54,7 +54,7 @@ def checked(data: Any) -> Any:
 
 
 def _check_entries(data: Mapping[str, Any], prefix: tuple[str, ...]) -> None:
-    """Raises TypeError for an entry of a dictionary that cannot be made a tensor."""
+    """Raises TypeError for an entry of a dictionary that does not make a tensor."""
     from tensordict import TensorDict
 
     for name, value in data.items():

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def is_key(index: Any) -> bool:
-    """Whether ``index`` names an entry, not rows."""
+    """Whether ``index`` is the key of an entry, not rows."""
     return isinstance(index, str) or (isinstance(index, tuple) and bool(index) and all(isinstance(name, str) for name in index))
 
 
@@ -13,7 +13,7 @@ def rows_of(index: Any, count: int) -> Any:
 
     Raises:
         IndexError: a mask has another size.
-        TypeError: it picks no rows.
+        TypeError: it is not an index of rows.
     """
     import torch
 

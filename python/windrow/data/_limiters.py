@@ -1,4 +1,4 @@
-"""When samples and writes wait for each other."""
+"""The limiter that makes samples and writes wait for each other."""
 
 from typing import Any, ClassVar, Self
 
@@ -14,8 +14,8 @@ def _ratio(name: str, value: Any) -> float | None:
 
 
 class RateLimiter(Part):
-    """Lets samples and writes through, or makes them wait, counted in frames; made by :meth:`min_size` or
-    :meth:`sample_to_insert_ratio`.
+    """Lets samples and writes through, or makes them wait, counted in frames. :meth:`min_size` and
+    :meth:`sample_to_insert_ratio` make one.
 
     It watches the cursor ``written * samples_per_insert - sampled``. A sample of ``n`` frames waits while the buffer holds
     fewer than ``min_size_to_sample`` frames, or the sample would take the cursor below ``samples_per_insert *
@@ -57,8 +57,8 @@ class RateLimiter(Part):
             error_buffer: how far off the cursor may be to either side, in sampled frames: at least half of what the largest
                 write adds and the largest sample takes away.
 
-        A buffer refuses figures that would let nothing through, and to wait for more frames than it has room for, with a
-        ``ValueError``.
+        A buffer raises ``ValueError`` for figures that would let no call through, and for more frames to wait for than it has
+        rows.
         """
         return cls(samples_per_insert, min_size_to_sample, error_buffer)
 

@@ -17,9 +17,9 @@ __all__ = ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer", "Tens
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
-    """A buffer whose samples carry what the sampler knows of them: ``"index"``, ``"priority_weight"`` where it is prioritized,
-    and of slices ``("next", "truncated")`` and ``("next", "done")``, set with the last frame of each, and ``"is_init"``, where
-    there is such an entry, with the first.
+    """A buffer whose samples have the entries that the sampler adds: ``"index"``, with a prioritized sampler
+    ``"priority_weight"``, and with slices ``("next", "truncated")`` and ``("next", "done")``, set with the last frame of each,
+    and ``"is_init"``, if frames have it, with the first.
     """
 
     _with_info = True
@@ -30,11 +30,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self._begin(arguments, arguments.sampler)
 
     def update_tensordict_priority(self, data: Any) -> None:
-        """Takes over the priorities that a sample was given, where the sampler has any. Several values of a frame make one
-        as the sampler's ``reduction`` says.
+        """Sets the priorities of a sample's frames, if the sampler has priorities. Several values of a frame make one as the
+        sampler's ``reduction`` says.
 
         Raises:
-            KeyError: it has none, or no ``"index"``.
+            KeyError: the sample has no entry ``priority_key``, or no ``"index"``.
         """
         if not self.sampler.has_priorities:
             return

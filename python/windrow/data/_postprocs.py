@@ -12,12 +12,12 @@ IDS, MASK, DONE = ("collector", "traj_ids"), ("collector", "mask"), ("next", "do
 
 
 class MultiStep:
-    """Rewards of several steps as one, for ``postproc`` of collectors: the target of a step is what follows ``n_steps`` later.
+    """Rewards of several steps as one, for ``postproc`` of collectors: the target of a step lies ``n_steps`` steps ahead.
 
-    ``("next", "reward")`` becomes the discounted sum of ``n_steps`` rewards, fewer at the end of an episode or of the batch;
-    what it was is ``("next", "original_reward")``. All else under ``"next"`` but the flags is taken from as many steps ahead.
-    ``"steps_to_next_obs"``, ``"gamma"`` and ``"nonterminal"``, ``[..., time]``, and ``"next_obs_terminated"`` tell how far that
-    was.
+    ``("next", "reward")`` becomes the discounted sum of ``n_steps`` rewards, fewer at the end of an episode or of the batch; the
+    reward itself moves to ``("next", "original_reward")``. All other entries under ``"next"`` but the flags come from as many
+    steps ahead. ``"steps_to_next_obs"``, ``"gamma"`` and ``"nonterminal"``, ``[..., time]``, and ``"next_obs_terminated"`` say how
+    many steps that were.
 
     Args:
         gamma: discount, above 0 and at most 1.
@@ -33,13 +33,13 @@ class MultiStep:
         self.gamma, self.n_steps = gamma, whole("n_steps", n_steps, 1)
 
     def __call__(self, batch: Any) -> Any:
-        """What ``batch`` becomes; it stays as it is itself."""
+        """A copy of ``batch`` with these rewards."""
         result = _on_device_of(batch, _windrow.multi_step(batch, self.gamma, self.n_steps))
         result.names = batch.names
         return result
 
     def to(self, *where: Any, **how: Any) -> MultiStep:
-        """Itself: it has no tensors that could be elsewhere."""
+        """Itself: it has no tensors to be moved."""
         return self
 
 
@@ -55,11 +55,11 @@ def split_trajectories(
 
     Args:
         batch: a TensorDict ``[..., time]``.
-        prefix: where ``"traj_ids"`` are and ``"mask"`` goes; ``"collector"`` where there is such an entry, and else the batch
-            itself.
-        trajectory_key: the ids that tell pieces apart, where they have another name; ``"mask"`` goes beside them.
-        done_key: the entry under ``"next"`` that ends pieces where there are no ids, which are then added; ``"done"`` where
-            nothing is said.
+        prefix: the entry that holds ``"traj_ids"`` and gets ``"mask"``; by default ``"collector"`` if the batch has it, and
+            otherwise the batch itself.
+        trajectory_key: the ids that tell pieces apart, if they have another name; ``"mask"`` is added beside them.
+        done_key: the entry under ``"next"`` that ends pieces of a batch without ids, which are then added; by default
+            ``"done"``.
         as_nested: must be False: rows are padded.
 
     Raises:
@@ -77,7 +77,7 @@ def split_trajectories(
 
     from tensordict import TensorDict
 
-    # The frames under one name, and beside them what tells them apart, as the engine calls it.
+    # The frames under one name, and beside them ids, mask and flag under the names that the engine uses.
     told = TensorDict({"frames": batch.exclude(mask_key)}, batch.batch_size)
     for its, here in [(IDS, ids_key), (MASK, mask_key), (DONE, flag_key)]:
         entry = batch.get(here, None)

@@ -1,4 +1,4 @@
-"""How frames are chosen. A sampler declares its arguments here; the engine draws."""
+"""Samplers. Their classes declare arguments; the engine draws frames."""
 
 from typing import Any, ClassVar
 
@@ -43,7 +43,7 @@ class SamplerWithoutReplacement(Sampler):
 
 
 class SliceSampler(Sampler):
-    """Draws pieces of trajectories, end to end; none goes beyond its trajectory.
+    """Draws pieces of trajectories, end to end. No piece crosses the end of its trajectory.
 
     Either ``num_slices`` or ``slice_len`` is needed.
 
@@ -106,9 +106,9 @@ class SliceSampler(Sampler):
 class SliceSamplerWithoutReplacement(SliceSampler):
     """Draws pieces of trajectories, one of every trajectory before any has another.
 
-    A pass over the trajectories takes in what is written meanwhile and goes without what is overwritten. No batch has two
-    pieces of one trajectory: where there are fewer trajectories than pieces in a batch, it is shorter. Where in its
-    trajectory a piece begins is random. Iteration over the buffer ends with the pass.
+    Trajectories that are written meanwhile take part in a pass, and overwritten ones leave it. No batch has two pieces of one
+    trajectory: with fewer trajectories than pieces in a batch, the batch is shorter. Pieces begin at random places of their
+    trajectories. Iteration over the buffer ends with the pass.
     """
 
     kind: ClassVar[str] = "SliceSamplerWithoutReplacement"

@@ -1,11 +1,11 @@
-"""States of buffers, as dictionaries of tensors: ``torch.load`` reads nothing else unless it is told to trust a file."""
+"""States of buffers as dictionaries of tensors: by default, ``torch.load`` reads nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: Batch sizes of entries that have more dimensions in common than the frames, by the keys of these entries.
+#: Key of the batch sizes of nested entries that have more dimensions in common than the frames, by their keys.
 SIZES = "batch_sizes"
 
 
@@ -23,11 +23,11 @@ def to_plain(state: Any) -> dict[str, Any]:
 
 
 def from_plain(state: Any) -> Any:
-    """What :func:`to_plain` was given, or a TensorDict of the kind as it is.
+    """The state that :func:`to_plain` was given. A TensorDict stays as it is.
 
     Raises:
-        TypeError: it is no dictionary.
-        ValueError: it is no state of a buffer.
+        TypeError: it is not a dictionary.
+        ValueError: it is not the state of a buffer.
     """
     from tensordict import TensorDict, TensorDictBase
 

@@ -1,4 +1,4 @@
-"""Where frames are kept."""
+"""Storages. Their classes declare arguments; the engine keeps frames."""
 
 from typing import Any, ClassVar
 

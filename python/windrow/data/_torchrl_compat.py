@@ -1,4 +1,4 @@
-"""What exists only so that code written for TorchRL runs as it is."""
+"""Names that exist only for code written for TorchRL."""
 
 from typing import Any
 

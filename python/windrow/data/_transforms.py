@@ -7,13 +7,13 @@ from windrow.data._content import checked
 
 
 class Transforms:
-    """What a buffer calls with samples, in order, and by methods ``inv`` with what is written, in the opposite order."""
+    """The transforms of a buffer: samples go through them in order, written frames through their ``inv`` in the opposite order."""
 
     def __init__(self, first: Callable[[Any], Any] | None) -> None:
         self.all: list[Callable[[Any], Any]] = [] if first is None else [first]
 
     def insert(self, index: int, transform: Callable[[Any], Any], invert: bool) -> None:
-        """Adds a transform before the one in place ``index``; with ``invert``, one that is used the other way round."""
+        """Adds a transform before the one in place ``index``; with ``invert``, its two directions are exchanged."""
         self.all.insert(index, Inverted(transform) if invert else transform)
 
     @property
@@ -38,7 +38,7 @@ class Transforms:
 
 
 class Inverted:
-    """A transform that is called with what is written, and its ``inv`` with samples."""
+    """A transform whose two directions are exchanged: it is called with written frames, and its ``inv`` with samples."""
 
     def __init__(self, transform: Callable[[Any], Any]) -> None:
         self.transform = transform

@@ -1,4 +1,4 @@
-"""Which rows frames are written to."""
+"""Writers. Their classes declare arguments; the engine writes frames."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""What is done to batches before they are delivered."""
+"""Operations on batches before collectors deliver them."""
 
 from windrow.data._postprocs import MultiStep
 

@@ -195,7 +195,7 @@ impl FromPyObject<'_, '_> for KeyArgument {
     }
 }
 
-/// What a slice sampler of these arguments draws.
+/// The slices of these arguments.
 fn slices(of: &Arguments<'_>) -> PyResult<SliceSampler> {
     let sampler = match (of.get("slice_len")?, of.get("num_slices")?) {
         (Some(len), None) => SliceSampler::slice_len(len),

@@ -64,8 +64,8 @@ impl LazyMemmapStorage {
         }
     }
 
-    /// Keeps the files in `directory`, and continues with the frames that are there already. No other storage can use the directory until this
-    /// one is dropped, or its process ends. A directory that is removed before the first write is made again.
+    /// Keeps the files in `directory`, and continues with the frames that are there already. No other storage can use
+    /// the directory until this one is dropped, or its process ends. A directory that is removed before the first write is made again.
     ///
     /// # Errors
     /// [`ReplayError::Misfit`] when another number of rows is there, [`ReplayError::Damaged`] and
