@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import subprocess
 import sys
 
@@ -45,6 +46,20 @@ def test_windrows_own_are_where_torchrl_has_them(module: str, names: list[str]) 
 def test_what_windrow_has_not_is_torchrls(module: str, name: str) -> None:
     theirs = getattr(importlib.import_module(f"torchrl.envs{module}"), name)
     assert getattr(importlib.import_module(f"windrow.envs{module}"), name) is theirs
+
+
+#: What takes arguments of another function: ``gymnasium.make``, and the function that makes environments.
+PASSES_ON = {"GymEnv", "EnvCreator"}
+
+
+def test_every_argument_is_visible() -> None:
+    classes = [kind for kind in vars(windrow.envs).values() if isinstance(kind, type) and kind.__module__.startswith("windrow")]
+    hiding = set()
+    for kind in classes:
+        parameters = inspect.signature(kind).parameters.values()
+        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+            hiding.add(kind.__name__)
+    assert len(classes) > 12 and hiding == PASSES_ON
 
 
 def test_modules_are_found_without_being_imported() -> None:

@@ -46,7 +46,7 @@ def freeze(env: Any) -> list[Callable[[], None]]:
 
 
 def _set_makers(env: SerialEnv, makers: list[Any]) -> None:
-    env._makers, env._members = makers, None
+    env._makers, env._source = makers, None
 
 
 def _parts(env: Any) -> Iterator[Any]:

@@ -20,7 +20,7 @@ class EnvBase(Described):
     """An environment that steps on ``TensorDict``s, and that collectors make copies of.
 
     Observations, rewards and flags are those of TorchRL: ``reset`` gives a root, ``step`` adds ``"next"`` to it. A subclass
-    says in ``_make_recipe`` how it is made; it is made when it is first needed.
+    says in ``_new_recipe`` how it is made; it is made when it is first needed.
 
     Args:
         device: where tensors are put; None leaves them on the CPU without saying so.
@@ -31,6 +31,8 @@ class EnvBase(Described):
     def __init__(self, device: Any = None) -> None:
         self._device = device
         self._handle: EnvHandle | None = None
+        #: How it is made, once that was asked for.
+        self._source: Recipe | None = None
         self._seeds: list[int] | None = None
         self._facts: Facts | None = None
         #: What was observed last, where it says which actions are legal.
@@ -45,8 +47,13 @@ class EnvBase(Described):
                 "torchrl.envs.EnvBase; everything that takes an environment takes it as well"
             )
 
-    def _make_recipe(self) -> Recipe:
+    def _new_recipe(self) -> Recipe:
         raise NotImplementedError
+
+    def _make_recipe(self) -> Recipe:
+        if self._source is None:
+            self._source = self._new_recipe()
+        return self._source
 
     def _recipe(self) -> Recipe:
         """How collectors make this environment. An object that only one can step at a time is given over."""
@@ -332,7 +339,7 @@ class EnvBase(Described):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handle": None, "_facts": None, "_seen": None}
+        return {**self.__dict__, "_handle": None, "_source": None, "_facts": None, "_seen": None}
 
     # Tensors
 

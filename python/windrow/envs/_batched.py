@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from windrow._arguments import Arguments, argument, ignored, takes
+from windrow._arguments import Arguments, argument, ignored, outside, takes
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
 from windrow.envs._recipe import Many, Recipe, of
@@ -59,34 +59,24 @@ class SerialEnv(EnvBase):
         number = self.num_workers = arguments.num_workers
         self._makers = _for_each("create_env_fn", arguments.create_env_fn, number)
         self._kwargs = _for_each("create_env_kwargs", arguments.create_env_kwargs or {}, number)
-        self._members: tuple[Recipe, ...] | None = None
 
-    def _make_recipe(self) -> Recipe:
-        if self._members is None:
-            given = zip(self._makers, self._kwargs, strict=True)
-            self._members = tuple(of(make, kwargs or None) for make, kwargs in given)
-        return Many(self._members)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_members": None}
+    def _new_recipe(self) -> Recipe:
+        given = zip(self._makers, self._kwargs, strict=True)
+        return Many(tuple(of(make, kwargs or None) for make, kwargs in given))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_workers}, {self._makers[0]!r})"
 
 
 class ParallelEnv(SerialEnv):
-    """As :class:`SerialEnv`. Native environments are so fast that they step one after the other; those of Python do too,
-    since they share the interpreter's lock, and say so once.
+    """As :class:`SerialEnv`. Native environments are so fast that they step one after the other. Those of Python do too, since they
+    share the interpreter's lock; a warning says so once.
     """
 
-    _checked = False
-
-    def _make_recipe(self) -> Recipe:
-        recipe = super()._make_recipe()
-        if not self._checked and not _is_native(self._makers[0], self._kwargs[0]):
+    def _new_recipe(self) -> Recipe:
+        if not _is_native(self._makers[0], self._kwargs[0]):
             warn_of_turns()
-        self._checked = True
-        return recipe
+        return super()._new_recipe()
 
 
 def _for_each(name: str, given: Any, number: int) -> list[Any]:
@@ -113,11 +103,11 @@ def warn_of_turns() -> None:
         warnings.warn(
             "environments written in Python share the interpreter's lock: in threads they take turns",
             UserWarning,
-            stacklevel=4,
+            stacklevel=outside(),
         )
 
 
-#: Workers make their environments at the same time, which are to share one state.
+#: Held while environments take over the shared state: several workers may call one creator at the same time.
 _ONE_AT_A_TIME = threading.Lock()
 
 

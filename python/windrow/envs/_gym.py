@@ -79,16 +79,16 @@ class GymEnv(EnvBase):
     Args:
         env_name: an id such as ``"CartPole-v1"``; an environment of Gymnasium is taken as it is.
         categorical_action_encoding: give choices as indices (``int64 []``) instead of one-hot vectors (``int64 [n]``).
-        frame_skip: take every action so many times, and add rewards up.
+        frame_skip: how many times each action is taken; rewards add up.
         from_pixels: observe pictures of the environment as ``"pixels"`` (``uint8 [height, width, 3]``), as it renders itself
             in the mode ``"rgb_array"``. One that observes pictures has them under this name in any case.
-        pixels_only: observe nothing else then.
+        pixels_only: with ``from_pixels``, observe nothing else.
         info_keys: observe these entries of what the environment returns in ``info``: names, tuples of names for what lies in a
             dictionary, such as ``[("episode", "r")]``; or a dictionary of such names, each with something that has the shape
             and dtype of the entry, such as a spec or an array. Without that they are taken from a reset and a first step,
             and what does not come there is a number (``float32``). Zeros stand where the environment returns none.
-        num_workers: 1: :class:`ParallelEnv` and ``num_envs`` make several.
-        num_envs: so many of them in lockstep, batch size ``[num_envs]``; None or 0 is a single one without that dimension.
+        num_workers: None or 1: :class:`ParallelEnv` and ``num_envs`` make several.
+        num_envs: number of environments in lockstep, batch size ``[num_envs]``; None or 0 is a single one without that dimension.
         device: where tensors are put.
         backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
             arguments.
@@ -132,7 +132,6 @@ class GymEnv(EnvBase):
         self._num_envs = whole_or_none("num_envs", num_envs, 0) or 0
         if self._num_envs and not isinstance(env_name, str):
             raise ValueError(f"num_envs={num_envs} needs an id: one object is one environment")
-        self._source: Recipe | None = None
 
     def _choose(self, backend: str) -> str:
         if backend not in BACKENDS:
@@ -151,11 +150,6 @@ class GymEnv(EnvBase):
             plain = not (self._kwargs or self._from_pixels or self._reads_info)
             return "native" if own and plain else "gymnasium"
         return backend
-
-    def _make_recipe(self) -> Recipe:
-        if self._source is None:
-            self._source = self._new_recipe()
-        return self._source
 
     def _new_recipe(self) -> Recipe:
         single = self._single_recipe()
@@ -232,9 +226,6 @@ class GymEnv(EnvBase):
     def env_name(self) -> str:
         """The id."""
         return self._name if isinstance(self._name, str) else self._known().id
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_source": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r}, backend={self.backend!r})"

@@ -280,12 +280,9 @@ class _Wrapped(EnvBase):
     def __init__(self, env: Any) -> None:
         super().__init__()
         self._env = env
-        self._source: Recipe | None = None
 
-    def _make_recipe(self) -> Recipe:
-        if self._source is None:
-            self._source = of(self._env)
-        return self._source
+    def _new_recipe(self) -> Recipe:
+        return of(self._env)
 
     def __repr__(self) -> str:
         return repr(self._env)
