@@ -80,6 +80,14 @@ def test_a_warning_says_what_is_not_done_as_told(argument, fixed, other) -> None
     assert len(told) == 1 and told[0].filename == __file__
 
 
+@pytest.mark.parametrize("given", [{"exploration_mode": "mode"}, {"num_envs": 2, "frames_per_batch": 21}])
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_warning_points_to_the_line_of_the_call(kind, given) -> None:
+    with pytest.warns(match="exploration_mode is called exploration_type now|frames_per_batch=21 cannot be split") as told:
+        build(kind, **given).shutdown()
+    assert [warning.filename for warning in told] == [__file__]
+
+
 @pytest.mark.parametrize("kind", [SerialEnv, ParallelEnv])
 def test_environments_in_lockstep_warn_of_what_is_for_processes(kind) -> None:
     quiet(lambda: kind(2, cartpole, shared_memory=True, num_threads=None, daemon=False))

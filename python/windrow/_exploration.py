@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from windrow._arguments import outside
+
 NAMES = ("random", "mode", "mean", "deterministic")
 
 
@@ -17,7 +19,7 @@ def name_of(exploration_type: Any, exploration_mode: Any = None) -> str:
         ValueError: there is no such type.
     """
     if exploration_mode is not None:
-        warnings.warn("exploration_mode is called exploration_type now", DeprecationWarning, stacklevel=4)
+        warnings.warn("exploration_mode is called exploration_type now", DeprecationWarning, stacklevel=outside())
         exploration_type = exploration_mode if exploration_type is None else exploration_type
     if exploration_type is None:
         return "random"
