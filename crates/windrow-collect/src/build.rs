@@ -21,11 +21,11 @@ use crate::deliver::core::Core;
 use crate::deliver::driver::{Driver, Shape};
 use crate::deliver::sink_writer::SinkWriter;
 use crate::deliver::stage::LastStage;
-use crate::placement::Crew;
+use crate::placement::Workers;
 use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
 use crate::shared::reports::LossRule;
-use crate::shared::stats::Tally;
+use crate::shared::stats::Counters;
 use crate::shared::{LocalDesk, Shared};
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::trajectories::TrajectoryBatcher;
@@ -119,7 +119,7 @@ fn build<S: LastStage>(
         set_truncated: config.set_truncated || (config.reset_at_each_iter && batcher.is_some()),
         reset_at_each_iter: config.reset_at_each_iter,
     };
-    let crew = envs
+    let members = envs
         .into_iter()
         .zip(actors)
         .zip(makers)
@@ -153,9 +153,9 @@ fn build<S: LastStage>(
         split_trajs: config.split_trajs,
         update_at_each_batch: config.update_at_each_batch,
     };
-    let crew = Crew::new(plan.placement, crew);
+    let members = Workers::new(plan.placement, members);
     Ok(Collector::new(Driver::new(
-        crew,
+        members,
         Arc::new(core),
         shape,
         stage,
@@ -179,7 +179,7 @@ fn core(
         preempting: config.preemptive_threshold.is_some(),
         num_envs,
         writer: sink.map(|sink| Arc::new(SinkWriter::new(sink))),
-        tally: Mutex::new(Tally::default()),
+        counters: Mutex::new(Counters::default()),
         forget: AtomicBool::new(false),
         seed: AtomicU64::new(seed),
         over: AtomicBool::new(false),

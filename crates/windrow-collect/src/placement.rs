@@ -18,12 +18,12 @@ use threads::Threads;
 
 /// The workers of a collector, where they run.
 #[derive(Debug)]
-pub(crate) enum Crew {
+pub(crate) enum Workers {
     Inline(Inline),
     Threads(Threads),
 }
 
-impl Crew {
+impl Workers {
     pub(crate) fn new(placement: Placement, workers: Vec<Worker<LocalDesk>>) -> Self {
         match placement {
             Placement::Inline => Self::Inline(Inline::new(workers)),

@@ -336,7 +336,7 @@ impl<S: LastStage> Iterator for Collector<S> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let frames = self.core.tally().frames;
+        let frames = self.core.counters().frames;
         let schedule = self.core.shared.schedule();
         let left = schedule.total_frames.map(|total| {
             total
@@ -353,7 +353,7 @@ impl<S: LastStage> std::fmt::Debug for Collector<S> {
         f.debug_struct("Collector")
             .field("plan", &self.core.plan)
             .field("workers", &self.core.workers())
-            .field("frames", &self.core.tally().frames)
+            .field("frames", &self.core.counters().frames)
             .field("total_frames", &self.core.shared.schedule().total_frames)
             .field("running", &self.is_running())
             .field("life", &self.life)

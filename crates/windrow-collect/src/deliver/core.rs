@@ -9,7 +9,7 @@ use crate::deliver::sink_writer::SinkWriter;
 use crate::shared::Shared;
 use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
-use crate::shared::stats::{Stats, Tally, WorkerStats};
+use crate::shared::stats::{Counters, Stats, WorkerStats};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 
 /// All of a collector but its driver: locked for moments only, so that no call waits for a batch.
@@ -23,7 +23,7 @@ pub(crate) struct Core {
     pub(crate) num_envs: usize,
     /// Where batches are written, if they are.
     pub(crate) writer: Option<Arc<SinkWriter>>,
-    pub(crate) tally: Mutex<Tally>,
+    pub(crate) counters: Mutex<Counters>,
     pub(crate) publisher: WeightPublisher,
     /// Whether trajectories that are begun are to be forgotten before the next batch.
     pub(crate) forget: AtomicBool,
@@ -42,8 +42,8 @@ impl Core {
         self.shared.workers()
     }
 
-    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
-        lock(&self.tally)
+    pub(crate) fn counters(&self) -> MutexGuard<'_, Counters> {
+        lock(&self.counters)
     }
 
     /// See [`Collector::stats`](crate::Collector::stats).
@@ -53,14 +53,14 @@ impl Core {
             (schedule.total_frames, schedule.frames_per_batch())
         };
         let reports = &self.shared.reports;
-        let tally = self.tally();
-        let (frames_per_second, recent_frames_per_second) = tally.throughput.rates();
+        let counters = self.counters();
+        let (frames_per_second, recent_frames_per_second) = counters.throughput.rates();
         Stats {
-            frames: tally.frames,
-            batches: tally.batches,
-            dropped_frames: tally.dropped,
+            frames: counters.frames,
+            batches: counters.batches,
+            dropped_frames: counters.dropped,
             total_frames,
-            completed: total_frames.is_some_and(|total| tally.frames >= total),
+            completed: total_frames.is_some_and(|total| counters.frames >= total),
             failed: self.failed.load(Ordering::Relaxed),
             requested_frames_per_batch: frames_per_batch as usize,
             workers: self.workers(),
@@ -71,7 +71,7 @@ impl Core {
             recent_frames_per_second,
             workers_waited: reports.waited_in_all(),
             policy_version: self.shared.weights.version(),
-            policy_lag: tally.lag.of_all(),
+            policy_lag: counters.lag.of_all(),
             seed: self.seed.load(Ordering::Relaxed),
             slabs: self.ring.slabs(),
             slab_bytes: self.ring.slabs() * self.ring.layout().bytes(),
@@ -110,7 +110,7 @@ impl Core {
 
     /// Counts the frames that are left from slab `seq` on.
     pub(crate) fn count_on(&self, seq: u64) {
-        let frames = self.tally().frames;
+        let frames = self.counters().frames;
         let mut schedule = self.shared.schedule();
         schedule.count_from(frames, seq);
         self.ring.end_at(schedule.end());
@@ -119,7 +119,7 @@ impl Core {
     /// Frames still to be collected; `u64::MAX` when endless.
     pub(crate) fn frames_left(&self) -> u64 {
         let total = self.shared.schedule().total_frames;
-        let frames = self.tally().frames;
+        let frames = self.counters().frames;
         total.map_or(u64::MAX, |total| total.saturating_sub(frames))
     }
 }

@@ -11,7 +11,7 @@ use crate::config::plan::Delivery;
 use crate::deliver::assemble::{Filled, assemble, push_parts, put_together, unpadded};
 use crate::deliver::core::Core;
 use crate::deliver::stage::LastStage;
-use crate::placement::Crew;
+use crate::placement::Workers;
 use crate::postproc::split_trajectories;
 use crate::sync::Ordering;
 use crate::trajectories::TrajectoryBatcher;
@@ -29,7 +29,7 @@ pub(crate) struct Shape {
 
 /// Asks the workers for frames, and lets the batches made of them pass the last stage.
 pub(crate) struct Driver<S: LastStage> {
-    pub(crate) crew: Crew,
+    pub(crate) workers: Workers,
     pub(crate) core: Arc<Core>,
     pub(crate) stage: S,
     shape: Shape,
@@ -46,9 +46,9 @@ pub(crate) struct Driver<S: LastStage> {
 }
 
 impl<S: LastStage> Driver<S> {
-    pub(crate) fn new(crew: Crew, core: Arc<Core>, shape: Shape, stage: S) -> Self {
+    pub(crate) fn new(workers: Workers, core: Arc<Core>, shape: Shape, stage: S) -> Self {
         Self {
-            crew,
+            workers,
             core,
             stage,
             shape,
@@ -119,12 +119,12 @@ impl<S: LastStage> Driver<S> {
                 }
             }
         }
-        self.core.tally().batches += 1;
+        self.core.counters().batches += 1;
         Ok(true)
     }
 
     fn pass(&mut self, batch: TensorDict) -> Result<S::Out, CollectError> {
-        let number = self.core.tally().batches;
+        let number = self.core.counters().batches;
         let batch = self.split(batch)?;
         let finished = self.stage.finish(batch, number)?;
         match &self.core.writer {
@@ -212,7 +212,7 @@ impl<S: LastStage> Driver<S> {
             .collect::<Result<Vec<_>, _>>()?;
         let longest = shares.steps.iter().copied().max().unwrap_or(0);
         let batch = put_together(&parts, longest, core.cat_results, core.preempting)?;
-        let number = core.tally().batches;
+        let number = core.counters().batches;
         let batch = self.split(batch)?;
         self.stage.preview(batch, number)
     }
@@ -221,7 +221,7 @@ impl<S: LastStage> Driver<S> {
     pub(crate) fn drop_trajectories(&mut self) {
         let batcher = self.shape.batcher.as_mut();
         let dropped = batcher.map_or(0, |batcher| batcher.sever() as u64);
-        self.core.tally().dropped += dropped;
+        self.core.counters().dropped += dropped;
     }
 
     /// Drops all frames that were collected and not delivered.
@@ -236,7 +236,7 @@ impl<S: LastStage> Driver<S> {
     fn drop_frames(&mut self) {
         let batcher = self.shape.batcher.as_mut();
         let dropped = batcher.map_or(0, |batcher| batcher.clear() as u64);
-        self.core.tally().dropped += dropped;
+        self.core.counters().dropped += dropped;
     }
 
     fn assemble(&self, slabs: &[Filled]) -> Result<TensorDict, TensorError> {
@@ -251,7 +251,7 @@ impl<S: LastStage> Driver<S> {
         for slab in slabs {
             push_parts(batcher, slab, synchronous)?;
         }
-        self.core.tally().dropped += batcher.take_unwanted() as u64;
+        self.core.counters().dropped += batcher.take_unwanted() as u64;
         Ok(())
     }
 
@@ -271,7 +271,7 @@ impl<S: LastStage> Driver<S> {
             self.core.publisher.publish_from_source()?;
         }
         self.stage.prepare()?;
-        self.core.tally().throughput.begin();
+        self.core.counters().throughput.begin();
         let gathered = self.gather_all(given_up);
         self.stage.collected();
         gathered?;
@@ -303,14 +303,14 @@ impl<S: LastStage> Driver<S> {
         let lease = &slab.lease;
         let core = &self.core;
         let frames = lease.frames() as u64;
-        core.tally().frames += frames;
+        core.counters().frames += frames;
         if core.plan.ahead(core.workers()) == 0 {
             // Frames that were not collected, since a part was cut short or a worker is gone, are left to be.
             core.count_on(lease.seq() + 1);
         }
         // A worker that is gone may have left a part without frames.
         if frames > 0 {
-            core.tally()
+            core.counters()
                 .collected(frames, core.shared.weights.version(), lease.commits());
             if core.frames_left() > 0 && lease.seq() + 1 == core.shared.schedule().end() {
                 // It may be short, and is ready before a slower one's that was started earlier.
@@ -323,7 +323,7 @@ impl<S: LastStage> Driver<S> {
     }
 
     fn collect(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<Filled, CollectError> {
-        let taken = self.crew.next(&self.core.ring, given_up);
+        let taken = self.workers.next(&self.core.ring, given_up);
         // Also after an error: then nothing that could be waited for is under way.
         self.asked = matches!(taken, Err(CollectError::BatchGivenUp));
         let lease = taken.map_err(|error| match error {
@@ -363,7 +363,7 @@ fn zeros(layout: &Layout, steps: usize) -> Result<TensorDict, TensorError> {
 impl<S: LastStage> std::fmt::Debug for Driver<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver")
-            .field("crew", &self.crew)
+            .field("workers", &self.workers)
             .finish_non_exhaustive()
     }
 }

@@ -41,7 +41,7 @@ impl<S: LastStage> Collector<S> {
     /// [`CollectError::ProfileMemory`] when so many spans do not fit.
     pub fn enable_profile(&mut self, config: &ProfileConfig) -> Result<(), CollectError> {
         self.check_running()?;
-        if self.core.tally().throughput.has_begun() {
+        if self.core.counters().throughput.has_begun() {
             return Err(CollectError::ProfileTooLate);
         }
         let longest = self.core.shared.schedule().steps.iter().copied().max();

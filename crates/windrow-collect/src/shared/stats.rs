@@ -83,7 +83,7 @@ pub struct PolicyLag {
 
 /// What was delivered so far.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counters {
     pub(crate) frames: u64,
     pub(crate) batches: u64,
     pub(crate) dropped: u64,
@@ -91,7 +91,7 @@ pub(crate) struct Tally {
     pub(crate) lag: Lag,
 }
 
-impl Tally {
+impl Counters {
     pub(crate) fn go_on_from(&mut self, frames: u64, batches: u64) {
         (self.frames, self.batches) = (frames, batches);
     }

@@ -108,7 +108,7 @@ impl<S: LastStage> Collector<S> {
         let left = deadline.saturating_duration_since(Instant::now());
         self.driver
             .as_mut()
-            .map_or(0, |driver| driver.crew.join(left))
+            .map_or(0, |driver| driver.workers.join(left))
     }
 
     /// All errors that no call has delivered.

@@ -60,7 +60,7 @@ impl<S: LastStage> Collector<S> {
             writer.renumber();
         }
         core.shared.weights.restore(version, weights);
-        core.tally().go_on_from(frames, batches);
+        core.counters().go_on_from(frames, batches);
         core.seed.store(seed, Ordering::Relaxed);
         core.shared.resume(Resume {
             frame: next_frame,
@@ -79,8 +79,8 @@ impl Core {
         let mut state = TensorDict::new([]);
         let shared = &self.shared;
         let (frames, batches) = {
-            let tally = self.tally();
-            (tally.frames as i64, tally.batches as i64)
+            let counters = self.counters();
+            (counters.frames as i64, counters.batches as i64)
         };
         let next_traj_id = shared.reports.next_traj_id();
         let next_frame = shared.reports.next_frame() as i64;
