@@ -13,10 +13,10 @@ NAMES = ("random", "mode", "mean", "deterministic")
 def name_of(exploration_type: Any, exploration_mode: Any = None) -> str:
     """The engine's name for ``exploration_type``: a member of ``ExplorationType``, its name, or None for random.
 
-    ``exploration_mode`` is what the argument was called once; a member of the same type or its name.
+    ``exploration_mode`` is the former name of the argument.
 
     Raises:
-        ValueError: there is no such type.
+        ValueError: the type is unknown.
     """
     if exploration_mode is not None:
         warnings.warn("exploration_mode is called exploration_type now", DeprecationWarning, stacklevel=outside())

@@ -1,8 +1,8 @@
-"""What a policy remembers from one step to the next.
+"""The state of policies that remember something from one step to the next.
 
-A policy that reads ``k`` and writes ``("next", k)`` has a state that is called ``k``: what it writes at one step, it is given at
-the next one, row by row, and where an episode begins it is given a first value. So it is with what a module reads and writes
-under one name, and with outputs whose names begin with an underscore.
+A policy that reads ``k`` and writes ``("next", k)`` has a state called ``k``. It reads at each step what it wrote at the step
+before, row by row; in rows that begin an episode, it reads a first value. A module that reads and writes under one name has a
+state too, and so has one with outputs whose names begin with an underscore.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 Key = str | tuple[str, ...]
 Tensors = dict[Key, torch.Tensor]
 
-#: The observation that tells where episodes begin.
+#: The observation that is true where an episode begins.
 IS_INIT = "is_init"
 
 
@@ -36,9 +36,9 @@ class Memory:
     """
 
     def __init__(self, sources: dict[Key, Key], keys: Sequence[Key], start: Tensors, draw: Callable[[], Tensors]) -> None:
-        #: Names of all that the policy is given.
+        #: Names of all inputs of the policy.
         self.keys = [*keys, *(key for key in sources if key not in keys)]
-        #: The states that the policy was given last.
+        #: The states that the policy read last.
         self.given = start
         self._sources = sources
         self._observed = {key: self.keys.index(key) for key in sources if key in keys}
@@ -46,14 +46,14 @@ class Memory:
         self._draw = draw
 
     def recall(self, observed: Sequence[torch.Tensor], first: torch.Tensor) -> list[torch.Tensor]:
-        """What the policy is given, in the order of :attr:`keys`.
+        """The inputs of the policy, in the order of :attr:`keys`.
 
         Args:
             observed: the observations.
             first: rows that begin an episode. ``[*batch]``.
 
         Raises:
-            RuntimeError: the environment writes a state too.
+            RuntimeError: the environment changes a state too.
         """
         seen = {key: observed[index] for key, index in self._observed.items()}
         if bool(first.any()):
@@ -71,26 +71,26 @@ class Memory:
         return list({**inputs, **self.given}.values())
 
     def keep(self, returned: TensorDictBase) -> None:
-        """Remembers what the policy has returned."""
+        """Remembers the states that the policy has returned."""
         self.given = {key: returned.get(source, self.given[key]) for key, source in self._sources.items()}
 
 
 def find(
     policy: Any, inputs: Tensors, evaluate: Callable[[Tensors], TensorDictBase], *, batch: torch.Size, prime: bool
 ) -> tuple[Memory | None, Tensors]:
-    """Calls ``policy`` as at the first step of an episode. Returns what it has to remember, and what it returned: its states,
-    and all that it was given and wrote.
+    """Calls ``policy`` as at the first step of an episode. Returns the memory that it needs, if any, and all of its inputs,
+    states and outputs.
 
     Args:
         inputs: observations.
         evaluate: calls the policy; always with the same random numbers.
         batch: dimensions of a batch of observations.
-        prime: take first values of states from the modules that know them.
+        prime: take the first values of states from modules that know them.
 
     Raises:
-        KeyError: a module reads what neither the environment observes nor the policy writes.
+        KeyError: a module reads a key that neither the environment observes nor the policy writes.
         TypeError: the policy cannot be called without a first value of its state.
-        ValueError: a state does not begin with zeros, or has another shape than what is written for it.
+        ValueError: a state does not begin with zeros, or the policy writes it with another shape.
     """
     observed = {key: torch.ones_like(value) if key == IS_INIT else value for key, value in inputs.items()}
     read, declared = _keys_of(policy, "in_keys"), _keys_of(policy, "out_keys") or []
@@ -136,7 +136,7 @@ def find(
 
 
 def reads_init(policy: Any) -> bool:
-    """Whether ``policy`` looks at where episodes begin."""
+    """Whether ``policy`` reads where episodes begin."""
     modules = policy.modules() if isinstance(policy, nn.Module) else ()
     # Some modules say so in another way than by their keys.
     return IS_INIT in (_keys_of(policy, "in_keys") or ()) or any(
@@ -146,7 +146,7 @@ def reads_init(policy: Any) -> bool:
 
 def stepwise() -> AbstractContextManager[Any]:
     """A context in which recurrent modules of TorchRL take one step, whatever its surroundings have set."""
-    # Whoever has such a module has imported it.
+    # A policy with such a module has imported it.
     modules = sys.modules.get("torchrl.modules")
     return contextlib.nullcontext() if modules is None else modules.set_recurrent_mode(False)
 
@@ -157,7 +157,7 @@ def _sources(written: Tensors, inputs: Tensors, read: list[Key] | None, declared
     for key in written:
         names = _names(key)
         state = unravel_key(names[1:]) if names[0] == "next" and len(names) > 1 else None
-        # Of a function nobody knows what it reads.
+        # What a function reads is unknown.
         if state is not None and (state not in inputs if read is None else _is_among(state, read)):
             sources[state] = key
     for key in written:
@@ -168,7 +168,7 @@ def _sources(written: Tensors, inputs: Tensors, read: list[Key] | None, declared
 
 
 def _check_zeros(sources: dict[Key, Key], without: Tensors, with_zeros: Tensors) -> None:
-    """Whether a policy begins with zeros where it is given no state."""
+    """Checks that a policy begins with zeros where it is given no state."""
     for key, source in sources.items():
         before, after = without[source].double(), with_zeros[source].double()
         if before.shape != after.shape or not torch.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True):
@@ -235,7 +235,7 @@ def _covers(key: Key, leaf: Key) -> bool:
 
 
 def is_private(key: Key) -> bool:
-    """Whether ``key`` is one that is not recorded."""
+    """Whether ``key`` is left out of batches."""
     return any(name.startswith("_") for name in _names(key))
 
 

@@ -18,7 +18,7 @@ from windrow._policy import Conditions
 
 Key = str | tuple[str, ...]
 
-#: What wrappers count beside an observation.
+#: Observations that wrappers add.
 BOOKKEEPING = ("step_count", "is_init", "episode_reward")
 
 
@@ -58,7 +58,7 @@ class TorchPolicy:
         groups: Sequence[tuple[Key, list[int]]] = (),
     ) -> list[tuple[list[str], torch.Tensor]]:
         """Calls the policy once, and returns what it writes: the actions in the order of ``action_keys``, then the rest, such as
-        observations that it has replaced. It is to write the same at each step.
+        observations that it has replaced. It has to write the same keys at each step.
 
         Args:
             inputs: a first observation, or zeros, for each key of the environment, ``[*batch, *shape]``.
@@ -67,7 +67,7 @@ class TorchPolicy:
             groups: batch sizes of nested entries that have dimensions of their own, outer ones first.
 
         Raises:
-            TypeError: the policy cannot be called with these observations, or returns something else than tensors.
+            TypeError: the policy cannot be called with these observations, or does not return tensors.
             KeyError: it writes no action.
         """
         self.keys = list(inputs)
@@ -95,28 +95,28 @@ class TorchPolicy:
         return self.call(*inputs)
 
     def load(self, weights: TensorDictBase) -> None:
-        """Copies ``weights`` into the module. There are none where it is the user's own, which has them already."""
+        """Copies ``weights`` into the module; none are given for the user's own module, which already has them."""
         tensors = self._tensors()
         with torch.no_grad():
             for name, value in weights.items():
                 tensors[name].copy_(value)
 
     def check(self, weights: TensorDictBase) -> None:
-        """Whether :meth:`load` would take these weights.
+        """Checks that :meth:`load` would take these weights.
 
         Raises:
-            ValueError: they are those of another policy.
+            ValueError: they belong to another policy.
         """
         given = dict(weights.items())
         if given or self.conditions.threads:
             _weights.check(self._tensors(), given)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The module's tensors by name, of types that the engine has."""
+        """The module's tensors by name, in element types that the engine has."""
         return _weights.widened(self._tensors())
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        # As they are by now: whoever made the module may give it others.
+        # Looked up at each call, since the user may replace tensors of the module.
         return {} if self.module is None else _weights.tensors_of(self.module)
 
     def _not_bound(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -152,7 +152,7 @@ class TorchPolicy:
         return torch.random.fork_rng(devices=[device] if is_cuda else [])
 
     def _whole_output(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
-        # Those of inference mode do not count what is written into them: they count as written.
+        # Tensors of inference mode do not count writes, so they are taken for written.
         versions = [None if value.is_inference() else value._version for value in inputs]
         returned = self._evaluate(inputs)
         declared = getattr(self.policy, "out_keys", None) or ()
@@ -169,7 +169,7 @@ class TorchPolicy:
     def _evaluate(self, inputs: Sequence[torch.Tensor]) -> TensorDictBase:
         given = TensorDict(dict(zip(self.keys, inputs)), batch_size=self.batch)
         for group, size in self.groups:
-            # There may be nothing in it that the policy sees, but an action or a reward.
+            # A group may hold only actions and rewards, which the policy does not see.
             inner = given.get(group, None)
             if inner is not None:
                 inner.batch_size = size
@@ -214,8 +214,8 @@ class TorchPolicy:
 def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bool:
     """Whether ``policy`` maps a TensorDict to a TensorDict.
 
-    That is so for modules of tensordict, and for callables with exactly one parameter that is called ``tensordict`` or
-    ``td`` or annotated as a TensorDict; and for any other one when it is trusted.
+    Modules of tensordict do, and callables with exactly one parameter that is called ``tensordict`` or ``td`` or annotated as a
+    TensorDict; any other callable does if ``trust`` says so.
 
     Raises:
         TypeError: it has ``in_keys`` and ``out_keys``, but is no module of tensordict.
@@ -237,18 +237,18 @@ def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bo
 
 
 def reads_init(policy: Callable[..., Any], trust: bool = False) -> bool:
-    """Whether ``policy`` looks at where episodes begin."""
+    """Whether ``policy`` reads where episodes begin."""
     if calls_with_tensordict(policy, trust):
         return _recurrent.reads_init(policy)
     return any(parameter.name == _recurrent.IS_INIT for parameter in _parameters(policy))
 
 
 def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
-    """Which observation each parameter of ``policy`` is given, by position: the one with its name; the only one to the only
-    parameter, or to one such as ``*inputs``.
+    """The index of the observation that each parameter of ``policy`` takes: the observation of its name. A single parameter, or
+    one such as ``*inputs``, takes the only observation whatever its name.
 
     Raises:
-        TypeError: a parameter has the name of no observation.
+        TypeError: no observation has the name of a parameter.
     """
     empty = inspect.Parameter.empty
     required = [parameter for parameter in _parameters(policy) if parameter.default is empty]
@@ -285,7 +285,7 @@ def _all_parameters(policy: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _signature(function: Any) -> inspect.Signature:
-    """The signature, with annotations that are strings as what they name, as far as they name anything."""
+    """The signature, with string annotations evaluated if all of them can be."""
     try:
         return inspect.signature(function, eval_str=True)
     except Exception:

@@ -136,7 +136,7 @@ class WeightSource:
 
 
 def original(policy: Any) -> Any:
-    """What ``policy`` was made from, where it was compiled or captured as a CUDA graph."""
+    """The policy that was compiled or captured as a CUDA graph, or ``policy`` itself."""
     if type(policy).__name__ == "CudaGraphModule":
         policy = policy.module
     return getattr(policy, "_orig_mod", policy)
@@ -151,7 +151,7 @@ def tensors_of(module: Any) -> dict[str, Any]:
 
 
 def weights_of(source: Any) -> dict[str, Any]:
-    """Weights by name out of a module, a ``TensorDict`` of parameters, or a ``state_dict``.
+    """Weights by name from a module, a ``TensorDict`` of parameters, or a ``state_dict``.
 
     Raises:
         TypeError: ``source`` is none of these.
@@ -171,7 +171,7 @@ def weights_of(source: Any) -> dict[str, Any]:
 
 
 def widened(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """``weights`` with float32 in place of narrower floats, which the engine has not: nothing is lost on the way."""
+    """``weights`` with float32 in place of narrower floats, which the engine does not have. No value changes."""
     import torch
 
     narrow = (torch.bfloat16, torch.float16)
@@ -179,7 +179,7 @@ def widened(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """Whether ``weights`` are those of a module with the tensors ``own``.
+    """Checks that ``weights`` belong to a module with the tensors ``own``.
 
     Raises:
         ValueError: a tensor is missing, unknown or of another shape.

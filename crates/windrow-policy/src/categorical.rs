@@ -27,7 +27,7 @@ pub(crate) struct Choose<'a, 'b> {
     pub(crate) sample: bool,
     /// `[rows, choices]`, or `[rows, width]` where they are one-hot.
     pub(crate) actions: &'a mut [i64],
-    /// `[rows]`, unless nobody wants them.
+    /// `[rows]`; `None` if they are not recorded.
     pub(crate) log_probs: Option<&'a mut [f32]>,
 }
 

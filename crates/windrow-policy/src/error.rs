@@ -40,7 +40,7 @@ pub enum PolicyError {
         /// Rows of the input.
         got: usize,
     },
-    /// A network gave a number from which no action follows.
+    /// A network returned a number from which no action follows.
     #[error("environment {env}, frame {frame}: {what} is {value}")]
     NotFinite {
         /// Which number.
@@ -84,7 +84,7 @@ pub enum PolicyError {
     /// New parameters that the policy cannot take.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// Whatever the policy itself ran into.
+    /// Another error of the policy.
     #[error("{0}")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

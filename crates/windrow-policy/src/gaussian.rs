@@ -30,7 +30,7 @@ pub(crate) struct Draw<'a, 'b> {
     pub(crate) actions: &'a mut [f32],
     /// `[rows, actions]`.
     pub(crate) scales: &'a mut [f32],
-    /// `[rows]`, unless nobody wants them.
+    /// `[rows]`; `None` if they are not recorded.
     pub(crate) log_probs: Option<&'a mut [f32]>,
 }
 
@@ -106,7 +106,7 @@ const FAR: f32 = 1e17;
 /// The deviation whose logarithm is `log_std`: a positive number, also where that of `exp` rounds to none.
 fn deviation(log_std: f32) -> f32 {
     let scale = log_std.exp();
-    // `max` would replace NaN, which is to be seen by whoever checks the result.
+    // `max` would replace NaN, which the check of the result has to see.
     if scale < f32::MIN_POSITIVE {
         f32::MIN_POSITIVE
     } else {

@@ -99,7 +99,7 @@ impl Prepared {
             Some(shift) => softplus(x + shift) + SOFTPLUS_FLOOR,
             None => x.exp(),
         };
-        // `max` would replace NaN, which is to be seen by whoever checks the result.
+        // `max` would replace NaN, which the check of the result has to see.
         if scale < SMALLEST_SCALE {
             SMALLEST_SCALE
         } else {

@@ -86,7 +86,7 @@ impl NetworkPolicy {
         let log_std = match &head {
             Head::Normal(Scale::Parameter { initial, .. })
             | Head::TanhNormal(Scale::Parameter { initial, .. }) => {
-                // What is wrong with the network is told when the policy is bound.
+                // `bind` reports what is wrong with the network.
                 let sound = net.check().is_ok();
                 vec![*initial; net.outputs().filter(|_| sound).unwrap_or(0)]
             }

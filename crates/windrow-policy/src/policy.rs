@@ -8,11 +8,11 @@ pub type Weights = TensorDict;
 
 /// Chooses actions for a block of rows.
 ///
-/// State that outlives a step (of a recurrent network, say) belongs to the policy, one for each of [`EnvRows::ids`]: it acts,
-/// remembers, and puts the state of a row back to its first value where [`EnvRows::is_first`] says that an episode begins.
-/// What a learner needs of it is declared in [`PolicySpec`] and written as any other column: the state that an action was
-/// chosen from as `k`, what it has become as `("next", k)`. Random steps at the start are not seen by the policy, and columns
-/// of its own are zero there; a row that has gone on without it since is one whose [`EnvRows::frames`] has skipped some.
+/// State that outlives a step, such as that of a recurrent network, belongs to the policy, one for each of [`EnvRows::ids`]. The
+/// policy resets the state of a row to its first value where [`EnvRows::is_first`] says that an episode begins. It declares the
+/// part that a learner needs in [`PolicySpec`] and writes it as any other column: the state from which an action was chosen as
+/// `k`, the state after it as `("next", k)`. The policy does not see random steps at the start, and its own columns are zero
+/// there; [`EnvRows::frames`] skips numbers in a row that went on without the policy.
 ///
 /// ```
 /// use tensordict::DType;
@@ -77,7 +77,7 @@ pub trait Policy: Send {
     /// Writes an action (and the extra columns) for every row of `input`.
     ///
     /// # Errors
-    /// Whatever kept the policy from acting.
+    /// The reason why the policy could not act.
     fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError>;
 
     /// Takes over new parameters, all of them or (on error) none.
@@ -86,8 +86,8 @@ pub trait Policy: Send {
     /// [`PolicyError`] naming the missing, unexpected or misshapen tensor.
     fn load(&mut self, weights: &Weights) -> Result<(), PolicyError>;
 
-    /// Whether [`load`](Policy::load) would take these parameters, without copying them: what a collector asks before it
-    /// publishes them to its workers. A policy that cannot tell says yes; its workers then fail when they load.
+    /// Whether [`load`](Policy::load) would take these parameters, without copying them. A collector asks before it publishes
+    /// them to its workers. The default says yes; workers then fail when they load parameters that do not fit.
     ///
     /// # Errors
     /// As for [`load`](Policy::load).

@@ -10,7 +10,7 @@ use crate::{PolicyError, Weights};
 pub struct Published {
     /// Its number: 0 are the weights that the policy came with.
     pub version: i64,
-    /// A snapshot that nobody writes to any more.
+    /// A snapshot, which never changes.
     pub weights: Arc<Weights>,
 }
 
@@ -79,7 +79,7 @@ impl WeightStore {
         (newest.version != version).then_some(newest)
     }
 
-    /// Publishes a copy of `weights` to all workers as `version`, from which later ones count on: what a restored state does.
+    /// Publishes a copy of `weights` to all workers as `version`, from which later ones count on, as after a restored state.
     pub fn restore(&self, version: i64, weights: &Weights) {
         let weights = Arc::new(weights.detach());
         let mut newest = lock(&self.newest);
@@ -136,7 +136,7 @@ pub trait WeightUpdater: Send {
     fn push(&mut self, store: &WeightStore, weights: &Weights) -> Result<i64, PolicyError>;
 }
 
-/// Copies weights within the process: what collectors do unless told otherwise.
+/// Copies weights within the process: the default of collectors.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct VanillaWeightUpdater;
 

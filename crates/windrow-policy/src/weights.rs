@@ -112,7 +112,7 @@ impl WeightsError {
     }
 }
 
-/// Refuses any tensor at all: for policies without parameters.
+/// Refuses all tensors: for policies without parameters.
 ///
 /// # Errors
 /// [`WeightsError::Misfits`] naming what is there.
@@ -120,7 +120,7 @@ pub(crate) fn expect_none(weights: &Weights) -> Result<(), WeightsError> {
     Reader::new(weights, "").finish()
 }
 
-/// Takes tensors out by name and notes everything that does not fit, so that an error can tell all of it.
+/// Takes tensors out by name and notes each one that does not fit, so that an error names all of them.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     prefix: &'a str,
@@ -132,7 +132,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// As [`new`](Self::new), to be told whether the tensors fit and nothing else.
+    /// As [`new`](Self::new), to check whether the tensors fit without reading them.
     pub(crate) fn checking(weights: &'a Weights, prefix: &'a str) -> Self {
         Self {
             checks_only: true,
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the tensors whose names start with `prefix`; others are none of its business.
+    /// Reads the tensors whose names start with `prefix`, and ignores others.
     pub(crate) fn new(weights: &'a Weights, prefix: &'a str) -> Self {
         let left = weights
             .leaves()

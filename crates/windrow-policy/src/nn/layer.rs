@@ -85,7 +85,7 @@ pub enum Layer {
     Activation(Activation),
     /// Normalisation over the features of a row.
     LayerNorm(LayerNorm),
-    /// Makes one row of numbers out of a value of any shape; rows are flat here, so that it changes nothing.
+    /// Flattens a value of any shape. Rows are flat here already, so it changes nothing.
     Flatten,
 }
 

@@ -1,4 +1,4 @@
-//! What a policy returned, in the columns that it is to write.
+//! From the values that a policy of Python returns to the columns that it writes.
 
 use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
 use windrow::Spec;

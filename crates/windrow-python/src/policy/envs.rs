@@ -23,7 +23,7 @@ impl PolicyEnvs {
     /// Environments that `env` describes, for a policy that is made before them.
     ///
     /// # Errors
-    /// `TypeError` for what is no environment; what a function that makes the policy raises.
+    /// `TypeError` if `env` is not an environment; the exception of a function that makes the policy.
     pub(crate) fn new(
         env: &Bound<'_, PyAny>,
         kwargs: Option<&Bound<'_, PyDict>>,
@@ -41,7 +41,7 @@ impl PolicyEnvs {
     /// As [`new`](Self::new), for a policy that may be made for one of these environments, and so after them.
     ///
     /// # Errors
-    /// `TypeError` for what is no environment.
+    /// `TypeError` if `env` is not an environment.
     pub(crate) fn before_policy(
         env: &Bound<'_, PyAny>,
         policy: &PolicyRecipe,

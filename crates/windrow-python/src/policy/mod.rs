@@ -23,7 +23,7 @@ use lowered::Lowered;
 use network::{Description, Network};
 use torch::TorchPolicy;
 
-/// Adds what Python calls to compare a network with the module that it was read out of.
+/// Adds the function by which Python compares a network with the module that it was read out of.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(network::evaluate_network, module)?)
 }
@@ -71,8 +71,8 @@ impl Makers {
 }
 
 impl PolicyRecipe {
-    /// What `windrow._policy` has made of the user's policy: `None`, a description of a network, or a list of functions
-    /// that make a worker's object. `keeper` knows these functions, and what they make.
+    /// The recipe of a policy as `windrow._policy.Choice.core` holds it: `None`, a description of a network, or a list of
+    /// functions that make the object for a worker. `keeper` knows these functions and the objects.
     ///
     /// # Errors
     /// When the description makes no sense.
@@ -94,10 +94,10 @@ impl PolicyRecipe {
         ))
     }
 
-    /// Whether environments are to observe `is_init`, which the policy reads. The one of the first worker speaks for all.
+    /// Whether the policy reads `is_init`, which environments then have to observe. The first worker's policy answers for all.
     ///
     /// # Errors
-    /// What the function raises that makes the policy.
+    /// The exception of the function that makes the policy.
     pub(crate) fn reads_init(&self, py: Python<'_>) -> PyResult<bool> {
         match self {
             Self::Torch(makers) => makers.get(py, 0)?.getattr(py, "reads_init")?.extract(py),

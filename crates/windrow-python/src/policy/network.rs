@@ -92,7 +92,7 @@ impl Network {
             && let Ok(values) = log_std.to_vec::<f32>()
         {
             let least = self.least.ln();
-            // `max` would replace NaN, which is to be seen.
+            // `max` would replace NaN, which has to stay visible.
             let raised = values.iter().map(|&x| if x < least { least } else { x });
             let raised = Tensor::from_vec(raised.collect(), log_std.shape());
             own.set(LOG_STD, raised.map_err(PolicyError::failed)?)
@@ -113,7 +113,7 @@ impl Network {
     pub(super) fn weights(&self) -> TensorDict {
         let mut own = self.policy.weights();
         if let Some(log_std) = &self.log_std {
-            // The names are those of before: there is nothing that could fail.
+            // Cannot fail, since the name was there before.
             let _ = own.set(LOG_STD, log_std.detach());
         }
         self.renamed(&own, |(own, theirs)| (own, theirs))

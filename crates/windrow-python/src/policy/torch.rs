@@ -56,8 +56,8 @@ impl TorchPolicy {
         }
     }
 
-    /// What the policy was called for, or the error of one that has raised something.
-    fn told<T>(&self, py: Python<'_>, called: PyResult<T>) -> Result<T, PolicyError> {
+    /// The result of a call, or the exception as an error of the policy.
+    fn checked<T>(&self, py: Python<'_>, called: PyResult<T>) -> Result<T, PolicyError> {
         called.map_err(|raised| PolicyError::failed(self.makers.keeper.raised(py, raised)))
     }
 
@@ -195,7 +195,7 @@ impl Known {
         Ok(())
     }
 
-    /// The rows that no state is for: they begin an episode, or have gone on by random steps, which the object has not seen.
+    /// The rows without a state: they begin an episode, or went on by random steps, which the object has not seen.
     fn first(&mut self, envs: &EnvRows) -> Vec<bool> {
         let rows = envs.is_first().iter().zip(envs.frames()).enumerate();
         let first = rows
@@ -227,7 +227,7 @@ fn output(key: &NestedKey, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     })
 }
 
-/// A copy of the observations of one leaf: what is lent for a step must not be seen for longer, and Python may keep it.
+/// A copy of the observations of one leaf. The engine lends them for a step only, and Python may keep the copy for longer.
 fn observations(
     obs: Rows<'_>,
     index: usize,
@@ -242,7 +242,7 @@ fn observations(
 
 impl Policy for TorchPolicy {
     fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
-        let bound = attach(|py| self.told(py, self.probe(py, binding)))?;
+        let bound = attach(|py| self.checked(py, self.probe(py, binding)))?;
         let columns = bound.columns.iter().map(|column| column.leaf.clone());
         let spec = PolicySpec::new(columns.collect()).backend(Backend::Framework);
         self.bound = Some(bound);
@@ -269,7 +269,7 @@ impl Policy for TorchPolicy {
                 let weights = batch::to_python(py, weights)?;
                 self.object(py)?.call_method1(py, "load", (weights,))
             };
-            self.told(py, load()).map(drop)
+            self.checked(py, load()).map(drop)
         })
     }
 
@@ -279,7 +279,7 @@ impl Policy for TorchPolicy {
                 let weights = batch::to_python(py, weights)?;
                 self.object(py)?.call_method1(py, "check", (weights,))
             };
-            self.told(py, check()).map(drop)
+            self.checked(py, check()).map(drop)
         })
     }
 
@@ -290,7 +290,7 @@ impl Policy for TorchPolicy {
                 batch::from_python(weights.bind(py))
             };
             read().unwrap_or_else(|raised: PyErr| {
-                // Parameters that cannot be read cannot be saved, which is not to be found out when they are missed.
+                // Parameters that cannot be read cannot be saved, which should not surprise anyone later.
                 raised.write_unraisable(py, None);
                 Weights::new([])
             })
