@@ -30,13 +30,13 @@ use windrow::{
     CollectError, Collector, Handle, Placement, ProfileConfig, WorkerProfile, WorkerStats,
 };
 
-use crate::{batch, env, error, gil, turn};
+use crate::{batch, env, error, factory_lock, gil};
 use options::Options;
 use seat::Seat;
 use stage::{Delivered, Owner, PyStage};
 
 use crate::batch::Named;
-use crate::keep::Keeper;
+use crate::gc::GcRoots;
 use crate::policy::PolicyEnvs;
 use crate::process::Own;
 
@@ -59,7 +59,7 @@ type Engine = Collector<PyStage>;
 struct CollectorCore {
     own: Own<Inner>,
     /// Knows the Python objects that the engine holds.
-    keeper: Keeper,
+    roots: GcRoots,
 }
 
 /// The collector in the process that made it.
@@ -92,26 +92,26 @@ impl CollectorCore {
         let config = options.config()?;
         let threads = config.placement == Placement::Threads;
         let device = options.device();
-        let keeper = Keeper::default();
+        let roots = GcRoots::default();
         let stage = PyStage {
             owner: Arc::default(),
             target: options.target(),
             device: options.device(),
-            keeper: keeper.clone(),
+            roots: roots.clone(),
             context: None,
             warned: false,
         };
         let owner = Arc::clone(&stage.owner);
-        let (builder, envs) = options.builder(config, &stage.target, &keeper)?;
+        let (builder, envs) = options.builder(config, &stage.target, &roots)?;
         let mut raised = Ok(());
         let given_up = || {
             raised = gil::attach(|py| py.check_signals());
             raised.is_err()
         };
         // Environments may be made in other threads, which need the lock if they are Python's.
-        let built = py.detach(|| turn::lending(|| builder.build_with(stage, given_up)));
+        let built = py.detach(|| factory_lock::lending(|| builder.build_with(stage, given_up)));
         if raised.is_err() {
-            keeper.abandon();
+            roots.abandon();
         }
         raised?;
         let engine = of(py, built)?;
@@ -132,7 +132,7 @@ impl CollectorCore {
         };
         Ok(Self {
             own: Own::new(inner),
-            keeper,
+            roots,
         })
     }
 
@@ -462,7 +462,7 @@ impl CollectorCore {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.keeper.traverse(&visit)
+        self.roots.traverse(&visit)
     }
 }
 

@@ -11,8 +11,8 @@ use windrow::store::StoreError;
 use windrow::tensordict::TensorError;
 use windrow::{CollectError, ErrorKind, WorkerError as Lost};
 
+use crate::gc::Raised;
 use crate::gil::attach;
-use crate::keep::Raised;
 
 create_exception!(
     windrow,

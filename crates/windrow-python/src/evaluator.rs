@@ -15,8 +15,8 @@ use tensordict::TensorDict;
 use windrow::{BusyPolicy, CollectError, Evaluation, Evaluator};
 
 use crate::collector::options::exploration_type;
+use crate::gc::{GcRef, GcRoots, Raised};
 use crate::gil::attach;
-use crate::keep::{Keeper, Kept, Raised};
 use crate::policy::{PolicyEnvs, PolicyRecipe};
 use crate::process::Own;
 use crate::{batch, error, gil};
@@ -52,7 +52,7 @@ struct EvaluatorCore {
     /// Whether the last wait was interrupted, as by Ctrl-C: the end of the evaluator is then not held up.
     interrupted: AtomicBool,
     /// Knows the Python objects that the engine holds.
-    keeper: Keeper,
+    roots: GcRoots,
 }
 
 /// A result or the error of an evaluation; `None` before there is one.
@@ -64,9 +64,9 @@ impl EvaluatorCore {
     #[new]
     fn new(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options: Options<'_> = options.extract()?;
-        let keeper = Keeper::default();
-        let policy = PolicyRecipe::new(&options.policy, &keeper)?;
-        let env = PolicyEnvs::before_policy(&options.env, &policy, &keeper)?;
+        let roots = GcRoots::default();
+        let policy = PolicyRecipe::new(&options.policy, &roots)?;
+        let env = PolicyEnvs::before_policy(&options.env, &policy, &roots)?;
         let mut builder = Evaluator::builder(env)
             .policy_factory(move |worker| policy.policy(worker))
             .num_trajectories(options.num_trajectories)
@@ -84,24 +84,24 @@ impl EvaluatorCore {
             builder = builder.seed(seed);
         }
         if let Some(metrics) = &options.metrics_fn {
-            let metrics = keeper.keep(metrics);
-            let keeper = keeper.clone();
-            builder = builder.metrics(move |batch| measure(&metrics, batch, &keeper));
+            let metrics = roots.hold(metrics);
+            let roots = roots.clone();
+            builder = builder.metrics(move |batch| measure(&metrics, batch, &roots));
         }
         if let Some(on_result) = &options.on_result {
-            let on_result = keeper.keep(on_result);
+            let on_result = roots.hold(on_result);
             builder = builder.on_result(move |result| tell(&on_result, result));
         }
         let built = gil::wait_for_thread(py, "windrow-build", move || builder.build());
         if built.is_err() {
             // A build that was interrupted may go on in its thread, and outlive this object.
-            keeper.abandon();
+            roots.abandon();
         }
         let evaluator = built?.map_err(|error| error::to_py(py, &error))?;
         Ok(Self {
             own: Own::new(Arc::new(evaluator)),
             interrupted: AtomicBool::new(false),
-            keeper,
+            roots,
         })
     }
 
@@ -212,7 +212,7 @@ impl EvaluatorCore {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.keeper.traverse(&visit)
+        self.roots.traverse(&visit)
     }
 }
 
@@ -306,9 +306,9 @@ fn busy_policy(name: &str) -> PyResult<BusyPolicy> {
 
 /// Calls the user's function for more figures, with the frames of all episodes.
 fn measure(
-    metrics: &Kept,
+    metrics: &GcRef,
     trajectories: &TensorDict,
-    keeper: &Keeper,
+    roots: &GcRoots,
 ) -> Result<Vec<(String, f64)>, Raised> {
     attach(|py| {
         let measure = || {
@@ -319,12 +319,12 @@ fn measure(
                 .map(|(name, value)| Ok((name.extract()?, value.extract()?)))
                 .collect::<PyResult<_>>()
         };
-        measure().map_err(|raised| keeper.raised(py, raised))
+        measure().map_err(|raised| roots.raised(py, raised))
     })
 }
 
 /// Calls the user's function with a result; its error goes to `sys.unraisablehook`, since no caller waits for it.
-fn tell(on_result: &Kept, result: &Evaluation) {
+fn tell(on_result: &GcRef, result: &Evaluation) {
     attach(|py| {
         let told = to_dict(py, result).and_then(|result| on_result.call1(py, (result,)));
         if let Err(error) = told {

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{BoundObject, IntoPyObjectExt};
 
-use crate::turn;
+use crate::factory_lock;
 
 /// How long a wait may keep a signal such as Ctrl-C from being seen.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
@@ -124,7 +124,7 @@ pub(crate) fn wait<T: Send>(
     mut attempt: impl FnMut(Duration) -> Option<T> + Send,
 ) -> PyResult<T> {
     loop {
-        if let Some(done) = py.detach(|| turn::lending(|| attempt(SLICE))) {
+        if let Some(done) = py.detach(|| factory_lock::lending(|| attempt(SLICE))) {
             return Ok(done);
         }
         py.check_signals()?;

@@ -10,13 +10,13 @@ mod collector;
 mod env;
 mod error;
 mod evaluator;
+mod factory_lock;
+mod gc;
 mod gil;
-mod keep;
 mod plain;
 mod policy;
 mod process;
 mod replay;
-mod turn;
 
 #[pymodule]
 #[pyo3(name = "_windrow")]

@@ -11,7 +11,7 @@ use windrow::CollectError;
 use super::collecting::Collecting;
 use super::stage::Delivered;
 use super::{Engine, Inner, of};
-use crate::{gil, turn};
+use crate::{factory_lock, gil};
 
 impl Inner {
     /// The next batch; `None` after the last.
@@ -114,6 +114,6 @@ impl Inner {
         patience: Duration,
         f: impl FnOnce(&mut Engine) -> R + Send,
     ) -> Option<R> {
-        py.detach(|| turn::lending(|| self.engine.with_within(patience, f).ok()))
+        py.detach(|| factory_lock::lending(|| self.engine.with_within(patience, f).ok()))
     }
 }

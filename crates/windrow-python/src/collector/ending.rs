@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use windrow::CollectError;
 
 use super::{Engine, Inner, of};
-use crate::{error, gil, turn};
+use crate::{error, factory_lock, gil};
 
 impl Inner {
     /// Ends collection and waits for the workers, and up to `seconds` for the thread of `start`.
@@ -137,7 +137,7 @@ impl Drop for Inner {
                     .spawn(end);
             } else {
                 // Threads of the engine may need the interpreter's lock to end.
-                py.detach(|| turn::lending(|| drop(engine)));
+                py.detach(|| factory_lock::lending(|| drop(engine)));
             }
         });
         if ended.is_none() {

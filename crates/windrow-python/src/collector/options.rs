@@ -6,7 +6,7 @@ use pyo3::types::PyDict;
 use windrow::{Collector, CollectorBuilder, CollectorConfig, ExplorationType};
 
 use super::stage::Target;
-use crate::keep::Keeper;
+use crate::gc::GcRoots;
 use crate::policy::{PolicyEnvs, PolicyRecipe};
 use crate::replay::ReplayBufferCore;
 use crate::{env, error, plain};
@@ -63,7 +63,7 @@ impl<'py> Options<'py> {
             .map(|device| device.clone_ref(self.policy.py()))
     }
 
-    /// The builder that does as these options and `config` say, and the environments that it will make; `keeper` knows what both
+    /// The builder that does as these options and `config` say, and the environments that it will make; `roots` knows what both
     /// hold of Python's.
     ///
     /// # Errors
@@ -72,10 +72,10 @@ impl<'py> Options<'py> {
         self,
         config: CollectorConfig,
         target: &Target,
-        keeper: &Keeper,
+        roots: &GcRoots,
     ) -> PyResult<(CollectorBuilder, Vec<PolicyEnvs>)> {
-        let policy = PolicyRecipe::new(&self.policy, keeper)?;
-        let envs = self.policy_envs(&policy, keeper)?;
+        let policy = PolicyRecipe::new(&self.policy, roots)?;
+        let envs = self.policy_envs(&policy, roots)?;
         let Some(first) = envs.first() else {
             return Err(PyValueError::new_err("expected an environment, got none"));
         };
@@ -94,11 +94,11 @@ impl<'py> Options<'py> {
         ))
     }
 
-    fn policy_envs(&self, policy: &PolicyRecipe, keeper: &Keeper) -> PyResult<Vec<PolicyEnvs>> {
+    fn policy_envs(&self, policy: &PolicyRecipe, roots: &GcRoots) -> PyResult<Vec<PolicyEnvs>> {
         self.envs
             .iter()
             .zip(self.env_kwargs.iter().cycle())
-            .map(|(env, kwargs)| PolicyEnvs::new(env, kwargs.as_ref(), policy, keeper))
+            .map(|(env, kwargs)| PolicyEnvs::new(env, kwargs.as_ref(), policy, roots))
             .collect()
     }
 }

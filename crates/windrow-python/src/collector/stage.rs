@@ -16,7 +16,7 @@ use windrow::slab::{Sink, SinkError, WriterId};
 use windrow::{CollectError, LastStage, SinkWriter};
 
 use super::collecting;
-use crate::keep::Keeper;
+use crate::gc::GcRoots;
 use crate::{batch, error, gil};
 
 /// The replay buffer that a collector writes to, if any.
@@ -155,7 +155,7 @@ pub(super) struct PyStage {
     pub(super) target: Target,
     /// What batches say that they are on.
     pub(super) device: Option<Py<PyAny>>,
-    pub(super) keeper: Keeper,
+    pub(super) roots: GcRoots,
     /// The context in which frames are collected now.
     pub(super) context: Option<Py<PyAny>>,
     /// The user was warned that the collector overwrites frames without any sample.
@@ -186,7 +186,7 @@ impl PyStage {
         f: impl for<'py> FnOnce(Python<'py>) -> PyResult<R>,
     ) -> Result<R, CollectError> {
         gil::attach(|py| {
-            f(py).map_err(|raised| CollectError::Stage(Box::new(self.keeper.raised(py, raised))))
+            f(py).map_err(|raised| CollectError::Stage(Box::new(self.roots.raised(py, raised))))
         })
     }
 

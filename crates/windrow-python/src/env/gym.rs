@@ -16,8 +16,8 @@ use super::rows::{Origin, Target};
 use super::source::Held;
 use super::space::Space;
 use super::write::Writer;
+use crate::gc::GcRef;
 use crate::gil::{self, attach};
-use crate::keep::Kept;
 
 /// Environments of Gymnasium, stepped one after the other under one hold of the interpreter's lock.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub(super) struct GymEnvs {
 /// One world, its methods looked up.
 #[derive(Debug)]
 struct World {
-    step: Kept,
-    reset: Kept,
+    step: GcRef,
+    reset: GcRef,
     frame_skip: usize,
     info: InfoReader,
     /// Closes the environment when it is dropped.

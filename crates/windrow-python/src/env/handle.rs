@@ -19,7 +19,7 @@ use super::recipe::{self, Made, Recipe};
 use super::rows::{Origin, Target};
 use super::write::Writer;
 use crate::error::raised_in;
-use crate::keep::Keeper;
+use crate::gc::GcRoots;
 
 /// Environments with rows of their own, to be reset and stepped by hand. Arrays go in and out, one for each leaf, with a
 /// leading dimension for the environments.
@@ -33,7 +33,7 @@ pub(crate) struct EnvHandle {
     #[pyo3(get)]
     is_python: bool,
     inner: Mutex<Inner>,
-    keeper: Keeper,
+    roots: GcRoots,
 }
 
 /// What all observe, rewards, and whether episodes were terminated or truncated.
@@ -61,15 +61,15 @@ impl EnvHandle {
         env: &Bound<'_, PyAny>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let keeper = Keeper::default();
-        let recipe = Recipe::of(env, kwargs, &keeper)?;
+        let roots = GcRoots::default();
+        let recipe = Recipe::of(env, kwargs, &roots)?;
         // Functions in the recipe are called here, under the factory lock, so this may take long and be interrupted.
         let make = || -> Result<Self, EnvError> {
             let Made {
                 envs,
                 is_batched,
                 is_python,
-            } = recipe::prepare(&recipe, &keeper)?;
+            } = recipe::prepare(&recipe, &roots)?;
             let (spec, num_envs) = (envs.spec().clone(), envs.num_envs());
             let (observation, action) = (spec.observation_leaves(), spec.action_leaves());
             Ok(Self {
@@ -87,7 +87,7 @@ impl EnvHandle {
                     envs,
                 }),
                 spec,
-                keeper: keeper.clone(),
+                roots: roots.clone(),
             })
         };
         make().map_err(|error| to_py(py, &error))
@@ -157,7 +157,7 @@ impl EnvHandle {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.keeper.traverse(&visit)
+        self.roots.traverse(&visit)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use crate::keep::{Keeper, Kept};
+use crate::gc::{GcRef, GcRoots};
 use crate::process;
 
 /// The addresses of what is being stepped, each with the process that steps it: a child of fork has objects of its own.
@@ -19,16 +19,16 @@ static STEPPED: Mutex<BTreeSet<(usize, u32)>> = Mutex::new(BTreeSet::new());
 #[derive(Debug)]
 pub(super) struct Loan {
     /// What is behind all wrappers. They are held, so that their addresses stay theirs.
-    innermost: Vec<Kept>,
+    innermost: Vec<GcRef>,
     process: u32,
 }
 
 impl Loan {
-    /// The right to step `object`, which `keeper` knows; None while another worker has it.
+    /// The right to step `object`, whose parts are held in `roots`; None while another worker has it.
     ///
     /// # Errors
     /// The exception of an environment that could not be looked into.
-    pub(super) fn of(object: &Bound<'_, PyAny>, keeper: &Keeper) -> PyResult<Option<Self>> {
+    pub(super) fn of(object: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Option<Self>> {
         let py = object.py();
         let module = py.import(intern!(py, "windrow.envs._innermost"))?;
         let found: Vec<Bound<'_, PyAny>> = module
@@ -42,7 +42,7 @@ impl Loan {
             if !stepped().insert(key(object.as_unbound(), loan.process)) {
                 return Ok(None);
             }
-            loan.innermost.push(keeper.keep(object));
+            loan.innermost.push(roots.hold(object));
         }
         Ok(Some(loan))
     }

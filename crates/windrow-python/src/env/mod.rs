@@ -24,7 +24,7 @@ mod space;
 mod vector;
 mod write;
 
-use crate::keep::Keeper;
+use crate::gc::GcRoots;
 
 pub(crate) use recipe::Factory;
 use recipe::Recipe;
@@ -36,7 +36,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// The factory behind anything that Python calls an environment: one of `windrow.envs`, of Gymnasium or of TorchRL, an id,
-/// or a function that returns any of these. `kwargs` are passed to the function. `keeper` knows the objects behind it, and
+/// or a function that returns any of these. `kwargs` are passed to the function. `roots` holds the objects behind it, and
 /// those that it makes.
 ///
 /// Environments of Python's are made under the interpreter's lock, so the caller does not hold it while a collector is
@@ -47,10 +47,10 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub(crate) fn maker(
     env: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
-    keeper: &Keeper,
+    roots: &GcRoots,
 ) -> PyResult<Arc<Factory>> {
-    let recipe = Recipe::of(env, kwargs, keeper)?;
-    Ok(Arc::new(Factory::new(recipe, keeper.clone())))
+    let recipe = Recipe::of(env, kwargs, roots)?;
+    Ok(Arc::new(Factory::new(recipe, roots.clone())))
 }
 
 /// Whether batches of `env` have a dimension for the environments even if there is one.

@@ -14,10 +14,10 @@ use super::gym::GymEnvs;
 use super::info::Entry;
 use super::source::{Lender, call};
 use super::vector::VectorEnvs;
+use crate::gc::{GcRef, GcRoots};
 use crate::gil::attach;
-use crate::keep::{Keeper, Kept};
 
-/// How to make the environments of a worker: a recipe of `windrow.envs._recipe`, whose objects a keeper knows.
+/// How to make the environments of a worker: a recipe of `windrow.envs._recipe`, whose objects are held for one owner.
 #[derive(Debug)]
 pub(crate) struct Recipe {
     source: Source,
@@ -43,8 +43,8 @@ enum Source {
     Adapted(Lender),
     /// The environment that a function returns.
     Call {
-        function: Kept,
-        kwargs: Option<Kept>,
+        function: GcRef,
+        kwargs: Option<GcRef>,
     },
     /// Several in lockstep.
     Many(Vec<Arc<Recipe>>),
@@ -67,7 +67,7 @@ struct Gym {
 }
 
 impl Recipe {
-    /// The recipe of anything that Python calls an environment, whose objects `keeper` knows. `kwargs` are passed to a
+    /// The recipe of anything that Python calls an environment, whose objects are held in `roots`. `kwargs` are passed to a
     /// function.
     ///
     /// # Errors
@@ -75,39 +75,39 @@ impl Recipe {
     pub(super) fn of(
         env: &Bound<'_, PyAny>,
         kwargs: Option<&Bound<'_, PyDict>>,
-        keeper: &Keeper,
+        roots: &GcRoots,
     ) -> PyResult<Arc<Self>> {
-        Self::read(&python_recipe(env, kwargs, true)?, keeper)
+        Self::read(&python_recipe(env, kwargs, true)?, roots)
     }
 
     /// Reads a recipe of Python's.
-    fn read(recipe: &Bound<'_, PyAny>, keeper: &Keeper) -> PyResult<Arc<Self>> {
+    fn read(recipe: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Arc<Self>> {
         let get = |name: &str| recipe.getattr(name);
         let kind: String = get("kind")?.extract()?;
         let source = match kind.as_str() {
             "native" => Source::Native(recipe.extract()?),
             "gymnasium" => Source::Gym(Gym {
-                lender: Lender::read(recipe, keeper)?,
+                lender: Lender::read(recipe, roots)?,
                 one_hot: get("one_hot")?.extract()?,
                 frame_skip: get("frame_skip")?.extract()?,
                 info: get("info")?.extract()?,
             }),
             "vector" => Source::Vector {
-                lender: Lender::read(recipe, keeper)?,
+                lender: Lender::read(recipe, roots)?,
                 one_hot: get("one_hot")?.extract()?,
                 info: get("info")?.extract()?,
             },
-            "adapted" => Source::Adapted(Lender::read(recipe, keeper)?),
+            "adapted" => Source::Adapted(Lender::read(recipe, roots)?),
             "call" => {
                 let kwargs = get("kwargs")?;
                 Source::Call {
-                    function: keeper.keep(&get("function")?),
-                    kwargs: (!kwargs.is_none()).then(|| keeper.keep(&kwargs)),
+                    function: roots.hold(&get("function")?),
+                    kwargs: (!kwargs.is_none()).then(|| roots.hold(&kwargs)),
                 }
             }
             "many" => {
                 let members = get("members")?;
-                let members = members.try_iter()?.map(|one| Self::read(&one?, keeper));
+                let members = members.try_iter()?.map(|one| Self::read(&one?, roots));
                 Source::Many(members.collect::<PyResult<_>>()?)
             }
             other => {
@@ -195,29 +195,29 @@ impl Made {
 // Environments are made in the thread that steps them, which does not have the interpreter's lock: native ones are made without it,
 // and each of the others takes it for as long as it needs it.
 
-/// Makes the environments of `recipe`, whose objects `keeper` knows.
+/// Makes the environments of `recipe`. Objects that are made for it are held in `roots`.
 ///
 /// # Errors
 /// The reason why they could not be made; an exception of Python's is the source of the error.
-pub(super) fn prepare(recipe: &Recipe, keeper: &Keeper) -> Result<Made, EnvError> {
+pub(super) fn prepare(recipe: &Recipe, roots: &GcRoots) -> Result<Made, EnvError> {
     let made = match &recipe.source {
         Source::Native(env) => Made::native(native(env, 1)?, false),
-        Source::Gym(env) => Made::python(gym(&[env], keeper)?, false),
+        Source::Gym(env) => Made::python(gym(&[env], roots)?, false),
         Source::Vector {
             lender,
             one_hot,
             info,
         } => attach(|py| {
-            let envs = VectorEnvs::new(py, lender.lend(py, keeper)?, *one_hot, info)?;
+            let envs = VectorEnvs::new(py, lender.lend(py, roots)?, *one_hot, info)?;
             Ok::<_, EnvError>(Made::python(envs, true))
         })?,
         Source::Adapted(lender) => attach(|py| {
-            let (envs, is_batched) = ForeignEnvs::new(py, lender.lend(py, keeper)?)?;
+            let (envs, is_batched) = ForeignEnvs::new(py, lender.lend(py, roots)?)?;
             Ok::<_, EnvError>(Made::python(envs, is_batched))
         })?,
-        Source::Many(members) => several(members, keeper)?,
+        Source::Many(members) => several(members, roots)?,
         Source::Call { function, kwargs } => {
-            prepare(&*called(function, kwargs.as_ref(), keeper)?, keeper)?
+            prepare(&*called(function, kwargs.as_ref(), roots)?, roots)?
         }
     };
     recipe.transforms.iter().try_fold(made, |made, transform| {
@@ -230,31 +230,31 @@ pub(super) fn prepare(recipe: &Recipe, keeper: &Keeper) -> Result<Made, EnvError
 
 /// The recipe of what a function returns.
 fn called(
-    function: &Kept,
-    kwargs: Option<&Kept>,
-    keeper: &Keeper,
+    function: &GcRef,
+    kwargs: Option<&GcRef>,
+    roots: &GcRoots,
 ) -> Result<Arc<Recipe>, EnvError> {
     attach(|py| {
-        let made = call(function.bind(py), kwargs, keeper)?;
+        let made = call(function.bind(py), kwargs, roots)?;
         let recipe = python_recipe(&made, None, false);
-        let recipe = recipe.and_then(|recipe| Recipe::read(&recipe, keeper));
+        let recipe = recipe.and_then(|recipe| Recipe::read(&recipe, roots));
         recipe.map_err(EnvError::failed)
     })
 }
 
 /// What the functions in `recipe` return in place of them.
-fn resolve(recipe: &Arc<Recipe>, keeper: &Keeper) -> Result<Arc<Recipe>, EnvError> {
+fn resolve(recipe: &Arc<Recipe>, roots: &GcRoots) -> Result<Arc<Recipe>, EnvError> {
     match &recipe.source {
         Source::Call { function, kwargs } if recipe.transforms.is_empty() => {
-            resolve(&called(function, kwargs.as_ref(), keeper)?, keeper)
+            resolve(&called(function, kwargs.as_ref(), roots)?, roots)
         }
         _ => Ok(Arc::clone(recipe)),
     }
 }
 
 /// Several environments as one; those of one kind without a copy of their rows.
-fn several(members: &[Arc<Recipe>], keeper: &Keeper) -> Result<Made, EnvError> {
-    let members = members.iter().map(|member| resolve(member, keeper));
+fn several(members: &[Arc<Recipe>], roots: &GcRoots) -> Result<Made, EnvError> {
+    let members = members.iter().map(|member| resolve(member, roots));
     let members = members.collect::<Result<Vec<_>, _>>()?;
     let Some(first) = members.first() else {
         return Err(EnvError::Foreign(
@@ -274,12 +274,12 @@ fn several(members: &[Arc<Recipe>], keeper: &Keeper) -> Result<Made, EnvError> {
     if let Some(gyms) = gyms
         && gyms.iter().all(|gym| gym.one_hot == gyms[0].one_hot)
     {
-        return Ok(Made::python(gym(&gyms, keeper)?, true));
+        return Ok(Made::python(gym(&gyms, roots)?, true));
     }
     let mut is_python = false;
     let mut vectors = Vec::with_capacity(members.len());
     for member in &members {
-        let made = prepare(member, keeper)?;
+        let made = prepare(member, roots)?;
         is_python |= made.is_python;
         vectors.push(made.envs);
     }
@@ -300,11 +300,11 @@ fn native(env: &Native, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
 }
 
 /// Environments of Gymnasium that agree on how choices are encoded.
-fn gym(envs: &[&Gym], keeper: &Keeper) -> Result<GymEnvs, EnvError> {
+fn gym(envs: &[&Gym], roots: &GcRoots) -> Result<GymEnvs, EnvError> {
     attach(|py| {
         let mut worlds = Vec::with_capacity(envs.len());
         for env in envs {
-            worlds.push((env.lender.lend(py, keeper)?, env.frame_skip, &*env.info));
+            worlds.push((env.lender.lend(py, roots)?, env.frame_skip, &*env.info));
         }
         GymEnvs::new(py, worlds, envs.iter().all(|env| env.one_hot))
     })
@@ -314,15 +314,15 @@ fn gym(envs: &[&Gym], keeper: &Keeper) -> Result<GymEnvs, EnvError> {
 #[derive(Debug)]
 pub(crate) struct Factory {
     recipe: Arc<Recipe>,
-    keeper: Keeper,
+    roots: GcRoots,
     is_python: AtomicBool,
 }
 
 impl Factory {
-    pub(super) fn new(recipe: Arc<Recipe>, keeper: Keeper) -> Self {
+    pub(super) fn new(recipe: Arc<Recipe>, roots: GcRoots) -> Self {
         Self {
             recipe,
-            keeper,
+            roots,
             is_python: AtomicBool::new(false),
         }
     }
@@ -347,14 +347,14 @@ impl EnvFactory for Factory {
 impl Factory {
     fn make(&self, num_envs: usize) -> Result<Made, EnvError> {
         match num_envs {
-            1 => prepare(&self.recipe, &self.keeper),
+            1 => prepare(&self.recipe, &self.roots),
             _ => {
                 let mut members = Vec::new();
                 members.try_reserve_exact(num_envs).map_err(|error| {
                     EnvError::Foreign(format!("num_envs={num_envs} is too much: {error}"))
                 })?;
                 members.resize(num_envs, Arc::clone(&self.recipe));
-                several(&members, &self.keeper)
+                several(&members, &self.roots)
             }
         }
     }

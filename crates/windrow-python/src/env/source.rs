@@ -6,18 +6,18 @@ use pyo3::types::PyDict;
 use windrow::env::EnvError;
 
 use super::loan::Loan;
+use crate::factory_lock::FactoryLock;
+use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
-use crate::keep::{Keeper, Kept};
 use crate::process;
-use crate::turn::Turn;
 
 /// Lends Python objects, one to each worker.
 #[derive(Debug)]
 pub(super) enum Lender {
     /// A function without arguments that makes one.
-    Make(Kept),
+    Make(GcRef),
     /// The user's own, which stays open.
-    Own(Kept),
+    Own(GcRef),
 }
 
 impl Lender {
@@ -25,9 +25,9 @@ impl Lender {
     ///
     /// # Errors
     /// `AttributeError` for a recipe that has none.
-    pub(super) fn read(recipe: &Bound<'_, PyAny>, keeper: &Keeper) -> PyResult<Self> {
+    pub(super) fn read(recipe: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Self> {
         let py = recipe.py();
-        let env = keeper.keep(&recipe.getattr(intern!(py, "env"))?);
+        let env = roots.hold(&recipe.getattr(intern!(py, "env"))?);
         let own: bool = recipe.getattr(intern!(py, "own"))?.extract()?;
         Ok(match own {
             true => Self::Own(env),
@@ -35,16 +35,16 @@ impl Lender {
         })
     }
 
-    /// An object to be stepped, which `keeper` knows.
+    /// An object to be stepped, held in `roots`.
     ///
     /// # Errors
     /// The exception that the function raised; [`EnvError::Foreign`] when the object is being stepped already.
-    pub(super) fn lend(&self, py: Python<'_>, keeper: &Keeper) -> Result<Held, EnvError> {
+    pub(super) fn lend(&self, py: Python<'_>, roots: &GcRoots) -> Result<Held, EnvError> {
         let (object, own) = match self {
-            Self::Make(make) => (call(make.bind(py), None, keeper)?, false),
+            Self::Make(make) => (call(make.bind(py), None, roots)?, false),
             Self::Own(object) => (object.bind(py).clone(), true),
         };
-        let loan = || Loan::of(&object, keeper);
+        let loan = || Loan::of(&object, roots);
         // The one who stepped it before may be garbage that was not collected yet: an exception holds, by its traceback, everything
         // that was under way when it was raised.
         let again = || {
@@ -55,8 +55,8 @@ impl Lender {
         match lent.map_err(EnvError::failed)? {
             None => Err(in_use(&object, own)),
             Some(loan) => Ok(Held {
-                object: keeper.keep(&object),
-                keeper: keeper.clone(),
+                object: roots.hold(&object),
+                roots: roots.clone(),
                 own,
                 process: process::id(),
                 _loan: loan,
@@ -86,13 +86,13 @@ fn in_use(object: &Bound<'_, PyAny>, own: bool) -> EnvError {
 /// The exception that it raised; [`EnvError::Foreign`] when the collector that wanted the environment was given up.
 pub(super) fn call<'py>(
     function: &Bound<'py, PyAny>,
-    kwargs: Option<&Kept>,
-    keeper: &Keeper,
+    kwargs: Option<&GcRef>,
+    roots: &GcRoots,
 ) -> Result<Bound<'py, PyAny>, EnvError> {
     let py = function.py();
-    let _turn = Turn::take(py).map_err(EnvError::failed)?;
+    let _lock = FactoryLock::take(py).map_err(EnvError::failed)?;
     // The collector may have been given up since this thread began to wait for the lock.
-    if keeper.is_abandoned() {
+    if roots.is_abandoned() {
         return Err(EnvError::Foreign(
             "the collector that needed the environments was given up".into(),
         ));
@@ -101,14 +101,14 @@ pub(super) fn call<'py>(
         let kwargs = kwargs.map(|kwargs| kwargs.bind(py).cast::<PyDict>());
         gil::call(function, (), kwargs.transpose()?)
     };
-    call().map_err(|raised| EnvError::failed(keeper.raised(py, raised)))
+    call().map_err(|raised| EnvError::failed(roots.raised(py, raised)))
 }
 
 /// An object that is being stepped. What was made for it is closed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) object: Kept,
-    keeper: Keeper,
+    pub(super) object: GcRef,
+    roots: GcRoots,
     /// Whether it is the user's own.
     own: bool,
     process: u32,
@@ -119,16 +119,16 @@ pub(super) struct Held {
 impl Held {
     /// The error of an environment that has `raised`.
     pub(super) fn failed(&self, py: Python<'_>, raised: PyErr) -> EnvError {
-        EnvError::failed(self.keeper.raised(py, raised))
+        EnvError::failed(self.roots.raised(py, raised))
     }
 
     /// The object's method `name`.
     ///
     /// # Errors
     /// [`EnvError::Failed`] when it has none.
-    pub(super) fn method(&self, py: Python<'_>, name: &str) -> Result<Kept, EnvError> {
+    pub(super) fn method(&self, py: Python<'_>, name: &str) -> Result<GcRef, EnvError> {
         let method = self.object.bind(py).getattr(name);
-        Ok(self.keeper.keep(&method.map_err(EnvError::failed)?))
+        Ok(self.roots.hold(&method.map_err(EnvError::failed)?))
     }
 }
 

@@ -20,8 +20,8 @@ use super::rows::{Origin, Target, copy_row, copy_rows};
 use super::source::Held;
 use super::space::Space;
 use super::write::Writer;
+use crate::gc::GcRef;
 use crate::gil::{self, attach};
-use crate::keep::Kept;
 
 /// A `gymnasium.vector.VectorEnv`. The engine resets ended environments in the same step, so those that the vector resets
 /// itself are taken over: the final observation from `info`, the first one of the next episode from the step. An EnvPool is
@@ -30,8 +30,8 @@ pub(super) struct VectorEnvs {
     spec: EnvSpec,
     num_envs: usize,
     /// Methods, looked up once.
-    step: Kept,
-    reset: Kept,
+    step: GcRef,
+    reset: GcRef,
     reader: Reader,
     writer: Writer,
     info: InfoReader,

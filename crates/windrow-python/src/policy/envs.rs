@@ -6,7 +6,7 @@ use windrow::env::{EnvError, EnvFactory, InitTracker, VecEnv};
 use windrow::tensordict::NestedKey;
 
 use super::PolicyRecipe;
-use crate::keep::Keeper;
+use crate::gc::GcRoots;
 use crate::{env, gil};
 
 /// Environments for a policy: they observe `is_init` where the policy reads it.
@@ -16,7 +16,7 @@ pub(crate) struct PolicyEnvs {
     /// Whether they observe `is_init`; `None` where the policy is asked once they are made.
     init: Option<bool>,
     policy: PolicyRecipe,
-    keeper: Keeper,
+    roots: GcRoots,
 }
 
 impl PolicyEnvs {
@@ -28,13 +28,13 @@ impl PolicyEnvs {
         env: &Bound<'_, PyAny>,
         kwargs: Option<&Bound<'_, PyDict>>,
         policy: &PolicyRecipe,
-        keeper: &Keeper,
+        roots: &GcRoots,
     ) -> PyResult<Self> {
         Ok(Self {
             init: Some(policy.reads_init(env.py())?),
-            factory: env::maker(env, kwargs, keeper)?,
+            factory: env::maker(env, kwargs, roots)?,
             policy: policy.clone(),
-            keeper: keeper.clone(),
+            roots: roots.clone(),
         })
     }
 
@@ -45,13 +45,13 @@ impl PolicyEnvs {
     pub(crate) fn before_policy(
         env: &Bound<'_, PyAny>,
         policy: &PolicyRecipe,
-        keeper: &Keeper,
+        roots: &GcRoots,
     ) -> PyResult<Self> {
         Ok(Self {
             init: None,
-            factory: env::maker(env, None, keeper)?,
+            factory: env::maker(env, None, roots)?,
             policy: policy.clone(),
-            keeper: keeper.clone(),
+            roots: roots.clone(),
         })
     }
 
@@ -63,7 +63,7 @@ impl PolicyEnvs {
     fn need_init(&self) -> Result<bool, EnvError> {
         let ask = |py: Python<'_>| {
             let asked = self.policy.reads_init(py);
-            asked.map_err(|raised| EnvError::failed(self.keeper.raised(py, raised)))
+            asked.map_err(|raised| EnvError::failed(self.roots.raised(py, raised)))
         };
         self.init.map_or_else(|| gil::attach(ask), Ok)
     }

@@ -16,8 +16,8 @@ use windrow::policy::{Policy, RandomPolicy};
 
 pub(crate) use envs::PolicyEnvs;
 
+use crate::gc::{GcRef, GcRoots};
 use crate::gil;
-use crate::keep::{Keeper, Kept};
 use interruptible::Interruptible;
 use lowered::Lowered;
 use network::{Description, Network};
@@ -43,28 +43,28 @@ pub(crate) enum PolicyRecipe {
 #[derive(Clone)]
 pub(crate) struct Makers {
     /// One function for each worker, or one for all.
-    makers: Arc<[Kept]>,
-    made: Arc<Mutex<HashMap<usize, Kept>>>,
-    keeper: Keeper,
+    makers: Arc<[GcRef]>,
+    made: Arc<Mutex<HashMap<usize, GcRef>>>,
+    roots: GcRoots,
 }
 
 impl Makers {
-    fn new(makers: &[Bound<'_, PyAny>], keeper: &Keeper) -> Self {
+    fn new(makers: &[Bound<'_, PyAny>], roots: &GcRoots) -> Self {
         Self {
-            makers: makers.iter().map(|maker| keeper.keep(maker)).collect(),
+            makers: makers.iter().map(|maker| roots.hold(maker)).collect(),
             made: Arc::default(),
-            keeper: keeper.clone(),
+            roots: roots.clone(),
         }
     }
 
     /// The object of worker `worker`, which no other worker has.
-    fn get(&self, py: Python<'_>, worker: usize) -> PyResult<Kept> {
+    fn get(&self, py: Python<'_>, worker: usize) -> PyResult<GcRef> {
         if let Some(object) = lock(&self.made).get(&worker) {
             return Ok(object.clone());
         }
         // Called without the lock: it is the user's code.
         let maker = self.makers[worker.min(self.makers.len() - 1)].bind(py);
-        let object = self.keeper.keep(&gil::call(maker, (), None)?);
+        let object = self.roots.hold(&gil::call(maker, (), None)?);
         lock(&self.made).insert(worker, object.clone());
         Ok(object)
     }
@@ -72,11 +72,11 @@ impl Makers {
 
 impl PolicyRecipe {
     /// The recipe of a policy as `windrow._policy.Choice.core` holds it: `None`, a description of a network, or a list of
-    /// functions that make the object for a worker. `keeper` knows these functions and the objects.
+    /// functions that make the object for a worker. `roots` knows these functions and the objects.
     ///
     /// # Errors
     /// When the description makes no sense.
-    pub(crate) fn new(chosen: &Bound<'_, PyAny>, keeper: &Keeper) -> PyResult<Self> {
+    pub(crate) fn new(chosen: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Self> {
         if chosen.is_none() {
             return Ok(Self::Random);
         }
@@ -84,13 +84,13 @@ impl PolicyRecipe {
             if makers.is_empty() {
                 return Err(PyValueError::new_err("expected a policy, got none"));
             }
-            return Ok(Self::Torch(Makers::new(&makers, keeper)));
+            return Ok(Self::Torch(Makers::new(&makers, roots)));
         }
         let fallback: Option<Vec<Bound<'_, PyAny>>> = chosen.get_item("fallback")?.extract()?;
         let network = Network::new(&chosen.extract::<Description<'_>>()?)?;
         Ok(Self::Native(
             Arc::new(Mutex::new(network)),
-            fallback.map(|makers| Makers::new(&makers, keeper)),
+            fallback.map(|makers| Makers::new(&makers, roots)),
         ))
     }
 

@@ -14,8 +14,8 @@ use windrow::tensordict::NestedKey;
 use super::Makers;
 use super::columns::Column;
 use crate::batch;
+use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
-use crate::keep::{Keeper, Kept};
 
 /// Calls an object of `windrow._policy.TorchPolicy`'s protocol.
 pub(super) struct TorchPolicy {
@@ -26,9 +26,9 @@ pub(super) struct TorchPolicy {
 
 /// What was learned from the environment and from one call.
 struct Known {
-    object: Kept,
-    act: Kept,
-    keeper: Keeper,
+    object: GcRef,
+    act: GcRef,
+    roots: GcRoots,
     /// What the object is given, each with its number among the observations.
     leaves: Vec<(usize, LeafSpec)>,
     /// Dimensions before those of a leaf.
@@ -49,7 +49,7 @@ impl TorchPolicy {
         }
     }
 
-    fn object(&self, py: Python<'_>) -> PyResult<Kept> {
+    fn object(&self, py: Python<'_>) -> PyResult<GcRef> {
         match &self.bound {
             Some(bound) => Ok(bound.object.clone()),
             None => self.makers.get(py, self.worker),
@@ -58,7 +58,7 @@ impl TorchPolicy {
 
     /// The result of a call, or the exception as an error of the policy.
     fn checked<T>(&self, py: Python<'_>, called: PyResult<T>) -> Result<T, PolicyError> {
-        called.map_err(|raised| PolicyError::failed(self.makers.keeper.raised(py, raised)))
+        called.map_err(|raised| PolicyError::failed(self.makers.roots.raised(py, raised)))
     }
 
     /// Calls the policy on first observations, to learn what it writes.
@@ -101,10 +101,10 @@ impl TorchPolicy {
         }
         let wants_first = object.getattr(py, "wants_first")?.extract(py)?;
         Ok(Known {
-            keeper: self.makers.keeper.clone(),
+            roots: self.makers.roots.clone(),
             act: self
                 .makers
-                .keeper
+                .roots
                 .keep(object.bind(py).getattr("act")?.as_any()),
             object,
             leaves,
@@ -179,8 +179,7 @@ impl Known {
             arguments.push(batch::to_torch(py, first).map_err(PolicyError::failed)?);
         }
         let called = self.call(py, arguments);
-        let values =
-            called.map_err(|raised| PolicyError::failed(self.keeper.raised(py, raised)))?;
+        let values = called.map_err(|raised| PolicyError::failed(self.roots.raised(py, raised)))?;
         if values.len() != self.columns.len() {
             return Err(PolicyError::failed(format!(
                 "expected {} outputs, as when it was first called, got {}",

@@ -20,20 +20,20 @@ use crate::gil::attach;
 /// Knows the objects that the engine holds for one object of Python's, such as a collector, which shows them to the garbage
 /// collector. Without that, everything that refers to itself by way of the engine would live for ever.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Keeper {
+pub(crate) struct GcRoots {
     /// Weak, so that an object is dropped where the engine lets go of it, and not when this list is next looked at.
     known: Arc<Mutex<Vec<Weak<Py<PyAny>>>>>,
     /// Whether the owner was given up while it was built.
     abandoned: Arc<AtomicBool>,
 }
 
-/// An object that is held until the last clone of this is dropped: one reference, which is the keeper's to show.
+/// An object that is held until the last clone of this is dropped: one reference, however many clones there are, so that it is shown once.
 #[derive(Debug, Clone)]
-pub(crate) struct Kept(Arc<Py<PyAny>>);
+pub(crate) struct GcRef(Arc<Py<PyAny>>);
 
-impl Keeper {
+impl GcRoots {
     /// Holds `object`.
-    pub(crate) fn keep<T>(&self, object: &Bound<'_, T>) -> Kept {
+    pub(crate) fn hold<T>(&self, object: &Bound<'_, T>) -> GcRef {
         let kept = Arc::new(object.as_any().clone().unbind());
         let mut known = self.known();
         // Now and then, at a cost that is spread over all that were added.
@@ -41,12 +41,12 @@ impl Keeper {
             known.retain(|known| known.strong_count() > 0);
         }
         known.push(Arc::downgrade(&kept));
-        Kept(kept)
+        GcRef(kept)
     }
 
     /// What Python code has raised, as an error of the engine, which may hold it for long: it refers to all that was under way.
     pub(crate) fn raised(&self, py: Python<'_>, raised: PyErr) -> Raised {
-        Raised(self.keep(raised.into_value(py).bind(py)))
+        Raised(self.hold(raised.into_value(py).bind(py)))
     }
 
     /// Notes that the owner was given up while it was built, as by Ctrl-C: no further function of the user's is called.
@@ -59,7 +59,7 @@ impl Keeper {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Shows everything that is held to the garbage collector, for the one object that this keeper belongs to.
+    /// Shows everything that is held to the garbage collector, on behalf of the one object that these roots belong to.
     ///
     /// Between two looks of it something may be dropped, by a thread that does not have the interpreter's lock, but nothing
     /// is added, which takes that lock: so it never takes for garbage what is not.
@@ -75,7 +75,7 @@ impl Keeper {
     }
 }
 
-impl Deref for Kept {
+impl Deref for GcRef {
     type Target = Py<PyAny>;
 
     fn deref(&self) -> &Py<PyAny> {
@@ -85,7 +85,7 @@ impl Deref for Kept {
 
 /// An exception that the engine holds.
 #[derive(Debug, Clone)]
-pub(crate) struct Raised(Kept);
+pub(crate) struct Raised(GcRef);
 
 impl Raised {
     pub(crate) fn exception(&self, py: Python<'_>) -> PyErr {

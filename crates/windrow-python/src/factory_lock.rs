@@ -3,9 +3,9 @@
 //! In TorchRL each worker is a process, so what makes its environments may use state of a class or of a module meanwhile,
 //! as TorchRL itself does.
 //!
-//! The lock is taken before the interpreter's, never while waiting with that: a thread that has the turn calls Python code, which may
+//! The lock is taken before the interpreter's, never while waiting with that: a thread that has it calls Python code, which may
 //! give the interpreter's lock up at any time. A function that makes environments may itself build a collector, whose workers need
-//! the turn: so a thread can have it several times over, and lends it while it waits for other threads.
+//! this lock: so a thread can take it several times over, and lends it while it waits for other threads.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,21 +16,21 @@ use pyo3::prelude::*;
 use crate::gil;
 use crate::process;
 
-/// The process of the thread whose turn it is: in a child of fork, none of its parent's threads goes on.
+/// The process of the thread that has the lock. A child of fork takes it although its parent had it: the thread that did is not there.
 static TAKEN: Mutex<Option<u32>> = Mutex::new(None);
 static GIVEN_BACK: Condvar = Condvar::new();
 
 thread_local! {
-    /// How many turns this thread has, one within the other.
+    /// How many times this thread has taken the lock, one within the other.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The turn of this thread, until it is dropped.
+/// The lock on functions that make environments, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn(());
+pub(crate) struct FactoryLock(());
 
-impl Turn {
-    /// Waits for the turn, without the interpreter's lock. A thread that has it already has it once more.
+impl FactoryLock {
+    /// Waits for the lock without the interpreter's. A thread that has it already takes it once more.
     ///
     /// # Errors
     /// The exception of a signal handler, such as `KeyboardInterrupt`.
@@ -43,7 +43,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for FactoryLock {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
         if DEPTH.get() == 0 {
@@ -52,14 +52,14 @@ impl Drop for Turn {
     }
 }
 
-/// What `f` returns, which may wait for threads that want the turn: they have it meanwhile, if this thread has. To be
-/// called without the interpreter's lock.
+/// Calls `f`, which may wait for threads that want the lock: this thread lends it to them meanwhile, if it has it. To be called without
+/// the interpreter's lock.
 pub(crate) fn lending<R>(f: impl FnOnce() -> R) -> R {
     let _lent = Lent::new();
     f()
 }
 
-/// Takes the turn of this thread back when it is dropped.
+/// Takes the lock back for this thread when it is dropped.
 struct Lent(usize);
 
 impl Lent {
@@ -81,7 +81,7 @@ impl Drop for Lent {
     }
 }
 
-/// Waits for the turn, no longer than `patience`, and takes it if it is free by then.
+/// Waits for the lock, no longer than `patience`, and takes it if it is free by then.
 fn taken_within(patience: Duration) -> bool {
     let here = Some(process::id());
     let waited = GIVEN_BACK.wait_timeout_while(lock(), patience, |taken| *taken == here);
@@ -93,13 +93,13 @@ fn taken_within(patience: Duration) -> bool {
     is_free
 }
 
-/// Lets one of those who wait have the turn.
+/// Gives the lock to one of the threads that wait for it.
 fn give_back() {
     *lock() = None;
     GIVEN_BACK.notify_one();
 }
 
-/// Whose turn it is. The mutex is held for an instant only, and no Python code runs meanwhile.
+/// Who has the lock. The mutex is held for an instant only, and no Python code runs meanwhile.
 fn lock() -> MutexGuard<'static, Option<u32>> {
     TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
