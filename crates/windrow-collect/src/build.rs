@@ -7,7 +7,7 @@ mod frames;
 use std::sync::Arc;
 
 use windrow_env::{EnvSpec, VecEnv};
-use windrow_policy::PolicySpec;
+use windrow_policy::{Policy, PolicySpec};
 use windrow_slab::{
     Layout, LeafSpec, RecordSpec, Ring, RingSpec, RowBlock, Shares, Sink, SlabError,
 };
@@ -89,11 +89,7 @@ fn build<S: LastStage>(
     let batched = num_envs > 1 || config.num_envs.is_some();
     let (actors, policy) = actors(&chosen, &mut envs, &spec, batched)?;
     let envs = bound(envs, &policy.columns)?;
-    let reference = guarded(0, || {
-        let mut reference = (chosen.policy)(0);
-        reference.become_reference(&policy);
-        Ok(reference)
-    })?;
+    let reference = reference(&chosen, &policy)?;
     let backend = policy.backend;
     let record = record(config, &spec, policy.columns);
     let shares = Shares {
@@ -254,6 +250,18 @@ fn actors(
         }
     }
     Ok((actors, policy))
+}
+
+/// A policy that checks weights for policies that say `bound` about themselves.
+fn reference(
+    chosen: &CollectorBuilder,
+    bound: &PolicySpec,
+) -> Result<Box<dyn Policy>, CollectError> {
+    guarded(0, || {
+        let mut reference = (chosen.policy)(0);
+        reference.become_reference(bound);
+        Ok(reference)
+    })
 }
 
 /// The batcher of whole trajectories, if they are wanted.

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use windrow_env::make_vec;
-use windrow_policy::{ExplorationType, PolicyError, Published, policy_fn};
+use windrow_policy::{Binding, ExplorationType, PolicyError, Published, policy_fn};
 use windrow_slab::{Key, Layout, Order, Part, RecordSpec, Ring, RingSpec, Shares};
 
-use super::actor::Actor;
+use super::actor::{Actor, PolicySeat};
 use super::cursor::{Cursor, CursorOptions, TrajIds};
 use super::{Maker, Worker};
 use crate::error::WorkerError;
@@ -145,7 +145,12 @@ fn worker(
     let remade = Arc::clone(&made);
     let worker = Worker {
         cursor: Cursor::new(&spec, 0..2, ids, 0, seeded, CursorOptions::default()).unwrap(),
-        actor: Actor::new(Box::new(policy()), &spec, ExplorationType::Random).unwrap(),
+        actor: Actor::new(
+            Box::new(policy()),
+            &Binding::new(&spec, 2),
+            ExplorationType::Random,
+        )
+        .unwrap(),
         desk: ScriptedDesk {
             ring: Ring::new(Layout::new(&record, shares).unwrap(), ring).unwrap(),
             orders: Arc::new(Mutex::new(orders)),
@@ -159,6 +164,12 @@ fn worker(
                 Ok(make_vec("CartPole-v1", 2).unwrap())
             }),
             policy: Box::new(move || Box::new(policy())),
+            seat: PolicySeat {
+                worker: 0,
+                batched: true,
+                in_caller: true,
+                is_interruption: |_| false,
+            },
         },
     };
     (worker, made)
