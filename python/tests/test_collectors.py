@@ -102,12 +102,12 @@ def test_multi_collector_chooses_by_sync() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"frames_per_batch": 300, "total_frames": 1000}, ValueError, "use 900 or 1200.*allow_partial_batch=True"),
+        ({"frames_per_batch": 300, "total_frames": 1000}, ValueError, "use 900 or 1200.*set allow_partial_batch"),
         ({"frames_per_batch": 0}, ValueError, "frames_per_batch must be a positive"),
         ({}, TypeError, "^Collector: missing a required argument: 'frames_per_batch'$"),
         ({"frames_per_batch": None}, TypeError, "frames_per_batch is missing"),
         ({"frames_per_batch": 10, "reset_when_done": False}, ValueError, "reset_when_done"),
-        ({"frames_per_batch": 10, "split_trajs": True, "track_traj_ids": False}, ValueError, "track_traj_ids=True"),
+        ({"frames_per_batch": 10, "split_trajs": True, "track_traj_ids": False}, ValueError, "split_trajs needs track_traj_ids"),
         ({"frames_per_batch": 10, "traj_format": "cat"}, ValueError, "trajs_per_batch"),
         ({"frames_per_batch": 10, "exploration_type": "greedy"}, ValueError, "RANDOM, MODE, MEAN or DETERMINISTIC"),
         ({"frames_per_batch": 10, "policy_backend": "jax"}, ValueError, "policy_backend"),
