@@ -105,7 +105,7 @@ impl TorchPolicy {
             act: self
                 .makers
                 .roots
-                .keep(object.bind(py).getattr("act")?.as_any()),
+                .hold(object.bind(py).getattr("act")?.as_any()),
             object,
             leaves,
             batch,
