@@ -164,9 +164,9 @@ impl ReplayBufferCore {
     }
 
     /// Replaces the sampler.
-    fn set_sampler(&self, py: Python<'_>, sampler: Arguments<'_>) -> PyResult<()> {
+    fn set_sampler(&self, py: Python<'_>, sampler: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = self.here(true)?;
-        let sampler = sampler.sampler()?;
+        let sampler = sampler.extract::<Arguments<'_>>()?.sampler()?;
         of(py, py.detach(move || buffer.set_sampler(sampler)))
     }
 

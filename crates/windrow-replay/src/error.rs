@@ -208,7 +208,7 @@ pub enum Shortage {
 }
 
 /// The reason why a [`RateLimiter`](crate::RateLimiter) makes a call wait.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimiterWait {
     /// As many frames as samples may begin with.
