@@ -14,12 +14,11 @@ mod seat;
 mod stage;
 
 use std::collections::HashMap;
-use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pyo3::exceptions::{PyStopIteration, PyUserWarning};
+use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
@@ -39,9 +38,6 @@ use crate::batch::Named;
 use crate::gc::GcRoots;
 use crate::policy::PolicyEnvs;
 use crate::process::Own;
-
-/// More batches are rarely kept on purpose.
-const MANY: usize = 64;
 
 /// Adds the class.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -482,22 +478,6 @@ impl Inner {
     /// A batch as Python gets it.
     fn delivered<'py>(&self, py: Python<'py>, batch: &TensorDict) -> PyResult<Bound<'py, PyAny>> {
         batch::named_after(py, batch, self.device.as_ref())
-    }
-
-    /// Warns once of many batches that are alive: a single tensor keeps a whole batch.
-    fn warn_of_memory(&self, py: Python<'_>) -> PyResult<()> {
-        if self.handle.slabs() <= MANY || self.warned.swap(true, Ordering::Relaxed) {
-            return Ok(());
-        }
-        let stats = self.handle.stats();
-        let told = format!(
-            "{} batches of {} bytes each are kept alive: any tensor of a batch keeps all of it. clone() the tensors that you \
-             need for longer, if that is more than you meant to keep",
-            stats.slabs,
-            stats.slab_bytes / stats.slabs
-        );
-        let told = CString::new(told)?;
-        PyErr::warn(py, &py.get_type::<PyUserWarning>(), &told, 1)
     }
 }
 

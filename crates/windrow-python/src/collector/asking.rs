@@ -1,10 +1,11 @@
 //! Calls of Python threads on the engine, which may wait but must see signals and never deadlock.
 
+use std::ffi::CString;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pyo3::exceptions::{PyException, PyRuntimeError};
+use pyo3::exceptions::{PyException, PyRuntimeError, PyUserWarning};
 use pyo3::prelude::*;
 use windrow::CollectError;
 
@@ -12,6 +13,9 @@ use super::collecting::Collecting;
 use super::stage::Delivered;
 use super::{Engine, Inner, of};
 use crate::{factory_lock, gil};
+
+/// More batches are rarely kept on purpose.
+const MANY: usize = 64;
 
 impl Inner {
     /// The next batch; `None` after the last.
@@ -115,5 +119,21 @@ impl Inner {
         f: impl FnOnce(&mut Engine) -> R + Send,
     ) -> Option<R> {
         py.detach(|| factory_lock::lending(|| self.engine.with_within(patience, f).ok()))
+    }
+
+    /// Warns once of many batches that are alive: a single tensor keeps a whole batch.
+    pub(super) fn warn_of_memory(&self, py: Python<'_>) -> PyResult<()> {
+        if self.handle.slabs() <= MANY || self.warned.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let stats = self.handle.stats();
+        let told = format!(
+            "{} batches of {} bytes each are kept alive: any tensor of a batch keeps all of it. clone() the tensors that you \
+             need for longer, if that is more than you meant to keep",
+            stats.slabs,
+            stats.slab_bytes / stats.slabs
+        );
+        let told = CString::new(told)?;
+        PyErr::warn(py, &py.get_type::<PyUserWarning>(), &told, 1)
     }
 }

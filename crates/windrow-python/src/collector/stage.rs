@@ -171,13 +171,12 @@ impl PyStage {
         arguments: impl IntoPyObject<'py, Target = PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let collector = self.owner.get(py)?;
-        gil::call(&collector.getattr(name)?, arguments, None).map_err(|raised| match raised
-            .is_instance_of::<PyStopIteration>(
-            py,
-        ) {
-            true => not_the_end(&collector, raised),
-            false => raised,
-        })
+        let returned = gil::call(&collector.getattr(name)?, arguments, None);
+        let ends = |raised: &PyErr| raised.is_instance_of::<PyStopIteration>(py);
+        match returned {
+            Err(raised) if ends(&raised) => Err(not_the_end(&collector, raised)),
+            returned => returned,
+        }
     }
 
     /// Calls `f` with the interpreter's lock; an exception becomes an error of the engine.
