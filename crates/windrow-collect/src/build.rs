@@ -110,11 +110,7 @@ fn build<S: LastStage>(
         base: 0,
         total_envs: workers * num_envs,
     };
-    let cursor = CursorOptions {
-        // Whole trajectories end where episodes are cut; otherwise one longer than a batch would never be delivered.
-        set_truncated: config.set_truncated || (config.reset_at_each_iter && batcher.is_some()),
-        reset_at_each_iter: config.reset_at_each_iter,
-    };
+    let cursor = cursor_options(config);
     let members = envs
         .into_iter()
         .zip(actors)
@@ -143,19 +139,31 @@ fn build<S: LastStage>(
         chosen.weight_source,
     );
     let core = core(config, shared, publisher, chosen.sink, num_envs, seed);
-    let shape = Shape {
-        batcher: batcher.map(|batcher| batcher.of_envs(ids.total_envs)),
+    let shape = shape(
+        config,
+        batcher.map(|batcher| batcher.of_envs(ids.total_envs)),
+    );
+    let members = Workers::new(plan.placement, members);
+    let driver = Driver::new(members, Arc::new(core), shape, stage);
+    Ok(Collector::new(driver))
+}
+
+fn cursor_options(config: &CollectorConfig) -> CursorOptions {
+    let whole_trajectories = config.trajs_per_batch.is_some();
+    CursorOptions {
+        // Whole trajectories end where episodes are cut; otherwise one longer than a batch would never be delivered.
+        set_truncated: config.set_truncated || (config.reset_at_each_iter && whole_trajectories),
+        reset_at_each_iter: config.reset_at_each_iter,
+    }
+}
+
+fn shape(config: &CollectorConfig, batcher: Option<TrajectoryBatcher>) -> Shape {
+    Shape {
+        batcher,
         trajs_per_write: config.trajs_per_write,
         split_trajs: config.split_trajs,
         update_at_each_batch: config.update_at_each_batch,
-    };
-    let members = Workers::new(plan.placement, members);
-    Ok(Collector::new(Driver::new(
-        members,
-        Arc::new(core),
-        shape,
-        stage,
-    )))
+    }
 }
 
 fn core(
