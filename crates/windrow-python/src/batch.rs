@@ -3,6 +3,9 @@
 //! A tensor of the engine becomes a tensor of torch by a DLPack capsule, which owns a view; the view holds the lease of a slab, and so
 //! the slab stays as it is until the last tensor over it goes. A tensor of torch becomes one of the engine the same way, and is then
 //! memory that other code may write to at any time: callers read it at once, under the interpreter's lock, or copy it.
+//!
+//! All functions here run with the interpreter's lock held, since they make or read Python objects. What they return to the engine is
+//! plain memory: a view of torch's memory can be dropped in any thread.
 
 mod dlpack;
 
@@ -18,22 +21,32 @@ use windrow::tensordict::{Entry, NestedKey};
 ///
 /// The garbage collector does not see them. They live as long as the interpreter, and refer to nothing that a user made.
 struct Torch {
+    /// Makes a tensor of a capsule, and takes the capsule's structure out.
     from_dlpack: Py<PyAny>,
+    /// Makes a capsule of a tensor.
     to_dlpack: Py<PyAny>,
+    /// `torch.Tensor`.
     tensor: Py<PyAny>,
+    /// `torch.Size`.
     size: Py<PyAny>,
+    /// `tensordict.TensorDict`.
     tensordict: Py<PyAny>,
-    /// Makes a `TensorDict` without looking at what it is made of, in an eighth of the time; the constructor where tensordict
-    /// has nothing of the kind.
+    /// Makes a `TensorDict` without checks, in an eighth of the constructor's time. A private function of tensordict's: without it,
+    /// the constructor is called.
     unchecked: Option<Py<PyAny>>,
+    /// `tensordict.TensorDictBase`, the class of everything that counts as a `TensorDict`.
     base: Py<PyAny>,
 }
 
 impl Torch {
+    /// The functions and classes.
+    ///
+    /// # Errors
+    /// `ImportError` where torch or tensordict is missing.
     fn get(py: Python<'_>) -> PyResult<&Self> {
         static FOUND: PyOnceLock<Torch> = PyOnceLock::new();
         FOUND.get_or_try_init(py, || {
-            // Raises an error that says what to install, where torch is missing.
+            // Where torch is missing, this raises an error that says what to install.
             py.import("windrow._needs")?
                 .call_method1("torch", ("windrow",))?;
             let exchange = py.import("torch.utils.dlpack")?;
@@ -55,7 +68,8 @@ impl Torch {
     }
 }
 
-/// `tensor` as a `torch.Tensor` over the same memory, which stays alive as long as it does.
+/// `tensor` as a `torch.Tensor` over the same memory, of the same shape, strides and element type. The memory lives until the last
+/// tensor over it is dropped.
 pub(crate) fn to_torch<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
     let capsule = dlpack::export(py, tensor)?;
     Torch::get(py)?.from_dlpack.bind(py).call1((capsule,))
@@ -64,7 +78,7 @@ pub(crate) fn to_torch<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'
 /// A `torch.Tensor` on the CPU as a view of its memory, which it keeps alive.
 ///
 /// # Errors
-/// `TypeError` for something that is no tensor, or of an element type that the engine has not.
+/// `TypeError` for anything but a tensor, and for an element type that the engine does not have.
 pub(crate) fn from_torch(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let py = tensor.py();
     let torch = Torch::get(py)?;
@@ -91,7 +105,7 @@ pub(crate) fn to_python<'py>(py: Python<'py>, dict: &TensorDict) -> PyResult<Bou
     named_after(py, dict, None)
 }
 
-/// As [`to_python`], with the name of the device that all tensors are on, if it is to have one: the CPU, as torch calls it.
+/// As [`to_python`], with `device` as the device of the `TensorDict` and of those in it. It is a name only: all tensors are on the CPU.
 pub(crate) fn named_after<'py>(
     py: Python<'py>,
     dict: &TensorDict,
@@ -122,7 +136,8 @@ pub(crate) fn named_after<'py>(
     make.bind(py).call((source,), Some(&options))
 }
 
-/// A copy of a `tensordict.TensorDict`, or of a dictionary of tensors and dictionaries.
+/// A copy of a `tensordict.TensorDict`, or of a dictionary of tensors and dictionaries. For weights and states, which the engine keeps
+/// while the user's code goes on and may change the tensors.
 ///
 /// # Errors
 /// As [`from_torch`], naming the entry.
@@ -133,10 +148,10 @@ pub(crate) fn from_python(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
     Ok(dict)
 }
 
-/// A `tensordict.TensorDict` as views of its tensors' memory, with its batch size.
+/// A `tensordict.TensorDict` as views of its tensors' memory, with its batch size. For batches that are read at once.
 ///
 /// # Errors
-/// As [`from_torch`], naming the entry; `TypeError` for something that is no `TensorDict`.
+/// As [`from_torch`], naming the entry; `TypeError` for anything but a `TensorDict`.
 pub(crate) fn views_of(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
     let py = source.py();
     if !source.is_instance(Torch::get(py)?.base.bind(py))? {
@@ -151,13 +166,14 @@ pub(crate) fn views_of(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
     Ok(dict)
 }
 
-/// Tensors of Python by name, and views of their memory.
+/// Tensors of Python by name, and views of their memory: the parameters of a module that a collector follows. A view is kept as long as
+/// its tensor has the same memory, since each batch asks for all of them.
 pub(crate) struct Named {
     tensors: Vec<Source>,
     views: TensorDict,
 }
 
-/// A tensor of Python, whose memory, shape, strides and element type may all become others.
+/// A tensor of Python. Its memory, shape, strides and element type may all change, as by `module.to()` or an assignment to `.data`.
 struct Source {
     name: String,
     tensor: Py<PyAny>,
@@ -166,8 +182,8 @@ struct Source {
 }
 
 impl Source {
-    /// Whether `view` is what [`from_torch`] would make of the tensor now. A view keeps its memory alive, so that no other
-    /// tensor can have been given the same address.
+    /// Whether [`from_torch`] would make the same view now. The same address means the same memory: the view keeps it alive, so that no
+    /// other tensor can have got it meanwhile.
     fn is_seen_by(&self, view: &Tensor, py: Python<'_>) -> PyResult<bool> {
         let tensor = self.tensor.bind(py);
         let address: usize = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
@@ -207,7 +223,7 @@ impl Named {
         Ok(Self { tensors, views })
     }
 
-    /// The views, which are made anew where a tensor has other memory by now, or lies in it otherwise.
+    /// The views, made anew for each tensor whose memory, shape, strides or element type have changed.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -227,7 +243,8 @@ impl Named {
     }
 }
 
-/// Whether tensors are copied; those that are not keep the batch sizes of the dictionaries that they are in.
+/// Whether tensors are copied. Views keep the batch sizes of the dictionaries that they are in; copies have none, since weights and
+/// states are found by name alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Copied {
     Yes,
@@ -235,6 +252,7 @@ enum Copied {
 }
 
 impl Copied {
+    /// The batch size of `dict` in the result.
     fn size_of(self, dict: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
         match self {
             Self::No if !dict.is_instance_of::<PyDict>() => {
@@ -257,6 +275,7 @@ fn fill_with(
         let (name, value): (String, Bound<'_, PyAny>) = item?.extract()?;
         let path = [prefix, &[name]].concat();
         if value.is_instance_of::<PyDict>() || value.is_instance(Torch::get(py)?.base.bind(py))? {
+            // Setting a tensor makes the dictionaries above it, but without a batch size; and an empty one has no tensor.
             if copied == Copied::No || is_empty(&value)? {
                 let names: Vec<&str> = path.iter().map(String::as_str).collect();
                 set(dict, &names, TensorDict::new(copied.size_of(&value)?))?;
@@ -276,7 +295,10 @@ fn fill_with(
     Ok(())
 }
 
-/// Sets an entry; an error says what is in its way.
+/// Sets an entry.
+///
+/// # Errors
+/// `ValueError` with the engine's reason, such as a shape that does not begin with the batch size.
 fn set(dict: &mut TensorDict, names: &[&str], entry: impl Into<Entry>) -> PyResult<()> {
     dict.set(NestedKey::from(names), entry)
         .map(|_| ())
@@ -288,7 +310,7 @@ fn is_empty(dict: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(dict.call_method0("keys")?.try_iter()?.next().is_none())
 }
 
-/// A tensor, or a Python number.
+/// A tensor, or a whole number of Python, such as a count in a state, as a scalar of `int64`.
 fn tensor_of(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     if value.is_instance(Torch::get(py)?.tensor.bind(py))? {
         return from_torch(value);

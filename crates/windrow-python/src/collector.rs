@@ -4,7 +4,7 @@
 //! ([`stage`]): the engine calls methods of the Python collector, in the thread that asks for a batch, so that they see its
 //! state of torch and its warnings, and after `start` in the engine's own thread. One thread at a time uses the engine
 //! ([`seat`]); calls wait for it, and for workers, in slices of a tenth of a second, and handle signals between two slices
-//! ([`asking`]). An interrupted call loses nothing: the next one goes on.
+//! ([`asking`]). An interrupted call loses nothing: the next one goes on. [`ending`] ends a collector in all ways there are.
 
 mod asking;
 mod collecting;
@@ -14,7 +14,7 @@ mod seat;
 mod stage;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -50,11 +50,11 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// The engine's collector, whose last stage is Python's.
 type Engine = Collector<PyStage>;
 
-/// A collector. Holds the interpreter's lock only to make Python objects and to call Python.
+/// A collector, behind the classes of `windrow.collectors`. Methods that wait for the engine give up the interpreter's lock meanwhile.
 #[pyclass(module = "windrow._windrow", frozen, weakref)]
 struct CollectorCore {
     own: Own<Inner>,
-    /// Knows the Python objects that the engine holds.
+    /// The Python objects that the engine holds, for the garbage collector.
     roots: GcRoots,
 }
 
@@ -65,7 +65,7 @@ struct Inner {
     owner: Arc<Owner>,
     /// Batches from first to last, if that is known.
     len: Option<usize>,
-    /// The tensors that weights come from, and what they were when they were last published.
+    /// The tensors that weights come from, and a copy of the values that were published last.
     source: Mutex<Option<(Named, TensorDict)>>,
     /// The message of calls for more batches, after an error.
     failure: Mutex<Option<String>>,
@@ -75,7 +75,7 @@ struct Inner {
     interrupted: AtomicBool,
     /// A thread that is stuck was left behind: nothing waits for it any more.
     left: AtomicBool,
-    /// The device that batches name.
+    /// The device that batches name, `torch.device("cpu")` or none.
     device: Option<Py<PyAny>>,
 }
 
@@ -104,9 +104,10 @@ impl CollectorCore {
             raised = gil::attach(|py| py.check_signals());
             raised.is_err()
         };
-        // Environments may be made in other threads, which need the lock if they are Python's.
+        // Environments and policies may be made in other threads, which need both locks where these are Python's.
         let built = py.detach(|| factory_lock::lending(|| builder.build_with(stage, given_up)));
         if raised.is_err() {
+            // A thread that still builds makes no further call of the user's functions.
             roots.abandon();
         }
         raised?;
@@ -469,13 +470,14 @@ impl CollectorCore {
 }
 
 impl Inner {
-    /// The source of weights. The interpreter's lock is given up by who waits for it: who has it may want that lock back.
+    /// The source of weights. A thread that waits for it gives up the interpreter's lock: the thread that has the source may wait for
+    /// that lock, since publishing gives it up for a while.
     fn source(&self, py: Python<'_>) -> MutexGuard<'_, Option<(Named, TensorDict)>> {
         let source = self.source.lock_py_attached(py);
         source.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A batch as Python gets it.
+    /// A batch as Python gets it: a `TensorDict` over the same memory.
     fn delivered<'py>(&self, py: Python<'py>, batch: &TensorDict) -> PyResult<Bound<'py, PyAny>> {
         batch::named_after(py, batch, self.device.as_ref())
     }

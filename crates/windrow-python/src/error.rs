@@ -1,4 +1,9 @@
 //! Errors of the engine as Python exceptions.
+//!
+//! An exception that user code raised, in an environment, a policy or a hook, travels through the engine as the source of an error
+//! ([`Raised`]). Here it comes out again: as the `__cause__` of a [`WorkerError`] where a worker failed, as itself otherwise. So the
+//! user sees the traceback of the own code, and `except` clauses for its type work. Errors of the engine's own get the built-in
+//! exception that fits: `ValueError` for arguments, `OSError` for files, `MemoryError`, and `RuntimeError` for the rest.
 
 use std::error::Error;
 
@@ -23,12 +28,13 @@ create_exception!(
      exception that was raised, with its traceback."
 );
 
-/// Adds the exceptions.
+/// Adds the exceptions to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("WorkerError", module.py().get_type::<WorkerError>())
 }
 
-/// `error` as the exception that fits it best.
+/// `error` as the exception that fits it best. Of several workers that failed, the first gives the cause and the attributes; the message
+/// names all of them.
 pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
     let raised = raised_in(py, error);
     match error {
@@ -44,6 +50,7 @@ pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
     if let Some(raised) = raised {
         return raised;
     }
+    // From here on the error is the engine's own: no Python code had a part in it.
     let message = error.to_string();
     if is_for_want_of_memory(error) {
         return PyMemoryError::new_err(message);
@@ -55,7 +62,7 @@ pub(crate) fn to_py(py: Python<'_>, error: &CollectError) -> PyErr {
     }
 }
 
-/// Whether there was not the memory for what somebody asked for.
+/// Whether an allocation failed, or was too large to try: `MemoryError` in Python.
 pub(crate) fn is_for_want_of_memory(error: &(dyn Error + 'static)) -> bool {
     let of_tensor = |error: &TensorError| {
         matches!(
@@ -65,6 +72,7 @@ pub(crate) fn is_for_want_of_memory(error: &(dyn Error + 'static)) -> bool {
     };
     if let Some(error) = error.downcast_ref::<CollectError>() {
         return match error {
+            // The sink is a replay buffer, whose error says what it lacked.
             CollectError::Sink(SinkError::Failed(error)) => is_for_want_of_memory(&**error),
             error => error.kind() == ErrorKind::Memory,
         };
@@ -81,7 +89,7 @@ pub(crate) fn is_for_want_of_memory(error: &(dyn Error + 'static)) -> bool {
     }
 }
 
-/// What Python code raised on the way to `error`, if it was that.
+/// The exception of Python code that caused `error`, if one did: the first in the chain of sources.
 pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option<PyErr> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -91,7 +99,7 @@ pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option
         if let Some(raised) = error.downcast_ref::<PyErr>() {
             return Some(raised.clone_ref(py));
         }
-        // It stands for what it holds, and so does not name it as its source.
+        // A sink's failure displays the error in it as its own, and so does not name it as a source: it is looked into by hand.
         next = match error.downcast_ref() {
             Some(SinkError::Failed(inner)) => Some(&**inner),
             _ => error.source(),
@@ -100,22 +108,27 @@ pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option
     None
 }
 
-/// Whether Python code did not fail on the way to `error`, but was told to end: by `KeyboardInterrupt`, `SystemExit` and
-/// whatever else is no `Exception`.
+/// Whether `error` is an interruption and no failure: `KeyboardInterrupt`, `SystemExit` or another exception that is no `Exception`.
+/// An interruption does not count as a worker's failure. The engine asks in threads that do not have the interpreter's lock, so this
+/// takes it.
 pub(crate) fn tells_of_interruption(error: &(dyn Error + 'static)) -> bool {
     attach(|py| raised_in(py, error).is_some_and(|raised| is_interruption(py, &raised)))
 }
 
+/// Whether `raised` is no `Exception`, which `except Exception` lets pass for the same reason.
 fn is_interruption(py: Python<'_>, raised: &PyErr) -> bool {
     !raised.is_instance_of::<PyException>(py)
 }
 
+/// The `WorkerError` of `lost`, caused by `raised`. An interruption is raised as it is: `KeyboardInterrupt` must not become an
+/// ordinary error, which user code may catch.
 fn worker_error(py: Python<'_>, lost: &Lost, message: &str, raised: Option<PyErr>) -> PyErr {
     if let Some(raised) = &raised
         && is_interruption(py, raised)
     {
         return raised.clone_ref(py);
     }
+    // A log often shows the message alone, so it has the traceback of the user's code too.
     let mut message = message.to_owned();
     if let Some(traceback) = raised.as_ref().and_then(|raised| raised.traceback(py)) {
         let lines = traceback.format().unwrap_or_default();

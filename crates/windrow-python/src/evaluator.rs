@@ -2,6 +2,10 @@
 //!
 //! Whole episodes run in a thread of the evaluator, which attaches to the interpreter where an environment, a policy or a
 //! function of the user's needs it. So every wait here first lets the interpreter go, and looks for signals meanwhile.
+//!
+//! `evaluate` and `shutdown` of the engine wait as long as a step takes, so they run in threads of their own ([`gil::wait_for_thread`])
+//! while the calling thread handles signals. The engine is shared with these threads (`Arc`): after Ctrl-C, one of them may outlive the
+//! call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,15 +35,21 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyo3(from_item_all)]
 struct Options<'py> {
     env: Bound<'py, PyAny>,
+    /// See [`PolicyRecipe::new`].
     policy: Bound<'py, PyAny>,
+    /// Episodes of an evaluation.
     num_trajectories: usize,
+    /// Steps after which an episode is cut short.
     max_steps: Option<usize>,
     seed: Option<u64>,
     exploration_type: String,
     busy_policy: String,
     log_prefix: String,
+    /// Called with the frames of all episodes; returns more figures by name.
     metrics_fn: Option<Bound<'py, PyAny>>,
+    /// Called with each result, in the evaluator's thread.
     on_result: Option<Bound<'py, PyAny>>,
+    /// In seconds.
     shutdown_timeout: f64,
     /// Whether the first evaluation makes environment and policy, not the constructor.
     lazy: bool,
@@ -48,10 +58,11 @@ struct Options<'py> {
 /// Evaluates a copy of a policy in a thread of its own.
 #[pyclass(module = "windrow._windrow", frozen)]
 struct EvaluatorCore {
+    /// The engine's evaluator, in the process that made it.
     own: Own<Arc<Evaluator>>,
     /// Whether the last wait was interrupted, as by Ctrl-C: the end of the evaluator is then not held up.
     interrupted: AtomicBool,
-    /// Knows the Python objects that the engine holds.
+    /// The Python objects that the engine holds, for the garbage collector.
     roots: GcRoots,
 }
 
@@ -153,7 +164,7 @@ impl EvaluatorCore {
             let asked = Instant::now();
             let answer = evaluator.poll(now);
             let is_over = left.is_some_and(|left| left <= patience);
-            // The engine waits as long as it is told to, unless nothing is pending.
+            // The engine waits for all of `now`, unless nothing is pending: then it returns at once, and so does this call.
             let is_idle = asked.elapsed() < now;
             (answer.is_some() || is_over || is_idle).then_some(answer)
         });
@@ -200,7 +211,8 @@ impl EvaluatorCore {
 
     /// Ends the evaluator before it is freed: as [`end`](Self::end), but signals do not stop it.
     fn finalize(&self, py: Python<'_>) {
-        // The thread may need the interpreter to end, so this lets it go. A stuck thread ends when its step returns.
+        // The evaluator's thread may need the interpreter's lock to end, so this gives it up. A stuck thread ends when its step
+        // returns.
         if let Some(evaluator) = self.own.here() {
             // `KeyboardInterrupt` may be leaving the function that owned this evaluator.
             let _ = py.detach(|| match self.interrupted.load(Ordering::Relaxed) {
@@ -290,7 +302,7 @@ fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
 /// The busy policy of this name.
 ///
 /// # Errors
-/// `ValueError` naming those there are.
+/// `ValueError` naming the policies.
 fn busy_policy(name: &str) -> PyResult<BusyPolicy> {
     Ok(match name {
         "skip" => BusyPolicy::Skip,

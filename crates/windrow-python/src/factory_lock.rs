@@ -4,8 +4,9 @@
 //! as TorchRL itself does.
 //!
 //! The lock is taken before the interpreter's, never while waiting with that: a thread that has it calls Python code, which may
-//! give the interpreter's lock up at any time. A function that makes environments may itself build a collector, whose workers need
-//! this lock: so a thread can take it several times over, and lends it while it waits for other threads.
+//! give the interpreter's lock up at any time. Two threads that took the two locks in different orders would wait for each other for
+//! ever. A function that makes environments may itself build a collector, whose workers need this lock: so a thread can take it several
+//! times over, and lends it while it waits for other threads.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -35,6 +36,7 @@ impl FactoryLock {
     /// # Errors
     /// The exception of a signal handler, such as `KeyboardInterrupt`.
     pub(crate) fn take(py: Python<'_>) -> PyResult<Self> {
+        // `wait` lends the lock if this thread has it, so it is only called where it does not.
         if DEPTH.get() == 0 {
             gil::wait(py, |patience| taken_within(patience).then_some(()))?;
         }
@@ -59,7 +61,7 @@ pub(crate) fn lending<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Takes the lock back for this thread when it is dropped.
+/// Takes the lock back for this thread when it is dropped. Holds how many times over the thread had it.
 struct Lent(usize);
 
 impl Lent {
@@ -75,13 +77,15 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if self.0 > 0 {
+            // Signals are not handled here: the caller handles them once it has the interpreter's lock again.
             while !taken_within(gil::SLICE) {}
             DEPTH.set(self.0);
         }
     }
 }
 
-/// Waits for the lock, no longer than `patience`, and takes it if it is free by then.
+/// Waits for the lock, no longer than `patience`, and takes it if it is free by then: whether it was. Called without the
+/// interpreter's lock.
 fn taken_within(patience: Duration) -> bool {
     let here = Some(process::id());
     let waited = GIVEN_BACK.wait_timeout_while(lock(), patience, |taken| *taken == here);
@@ -99,7 +103,7 @@ fn give_back() {
     GIVEN_BACK.notify_one();
 }
 
-/// Who has the lock. The mutex is held for an instant only, and no Python code runs meanwhile.
+/// The process of the thread that has the lock. The mutex is held for an instant only, and no Python code runs meanwhile.
 fn lock() -> MutexGuard<'static, Option<u32>> {
     TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
 }

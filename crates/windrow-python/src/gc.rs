@@ -17,8 +17,8 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::gil::attach;
 
-/// Knows the objects that the engine holds for one object of Python's, such as a collector, which shows them to the garbage
-/// collector. Without that, everything that refers to itself by way of the engine would live for ever.
+/// The objects that the engine holds for one Python object, such as a collector. That object, their owner, shows them to the garbage
+/// collector. Otherwise a cycle that leads through the engine would live for ever.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GcRoots {
     /// Weak, so that an object is dropped where the engine lets go of it, and not when this list is next looked at.
@@ -27,16 +27,18 @@ pub(crate) struct GcRoots {
     abandoned: Arc<AtomicBool>,
 }
 
-/// An object that is held until the last clone of this is dropped: one reference, however many clones there are, so that it is shown once.
+/// A Python object that the engine holds, until the last clone of this is dropped. All clones share one reference, and the garbage
+/// collector is shown that one: it subtracts each reference that it sees from those that the object counts, so a reference that it saw
+/// twice would make a living object look like garbage.
 #[derive(Debug, Clone)]
 pub(crate) struct GcRef(Arc<Py<PyAny>>);
 
 impl GcRoots {
-    /// Holds `object`.
+    /// Holds `object` until the last clone of the returned reference is dropped. The caller has the interpreter's lock.
     pub(crate) fn hold<T>(&self, object: &Bound<'_, T>) -> GcRef {
         let kept = Arc::new(object.as_any().clone().unbind());
         let mut known = self.known();
-        // Now and then, at a cost that is spread over all that were added.
+        // Entries whose objects are gone are removed when the list would grow, so that the cost is spread over all additions.
         if known.len() == known.capacity() {
             known.retain(|known| known.strong_count() > 0);
         }
@@ -44,7 +46,8 @@ impl GcRoots {
         GcRef(kept)
     }
 
-    /// What Python code has raised, as an error of the engine, which may hold it for long: it refers to all that was under way.
+    /// An exception as an error of the engine. The engine may keep it for long, and its traceback refers to every frame that was
+    /// running, the collector's user among them: so it is a root like other objects.
     pub(crate) fn raised(&self, py: Python<'_>, raised: PyErr) -> Raised {
         Raised(self.hold(raised.into_value(py).bind(py)))
     }
@@ -61,15 +64,17 @@ impl GcRoots {
 
     /// Shows everything that is held to the garbage collector, on behalf of the one object that these roots belong to.
     ///
-    /// Between two looks of it something may be dropped, by a thread that does not have the interpreter's lock, but nothing
-    /// is added, which takes that lock: so it never takes for garbage what is not.
+    /// The garbage collector traverses objects several times under the interpreter's lock. In between, a thread without the lock may
+    /// drop a reference here, but none can add one, since that takes the lock. So it may miss garbage until its next run, but never
+    /// takes a living object for garbage.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         let known = self.known();
         let mut kept = known.iter().filter_map(Weak::upgrade);
         kept.try_for_each(|kept| visit.call(&*kept))
     }
 
-    /// Never waits for long: each thread that comes here has the interpreter's lock and does not give it up meanwhile.
+    /// The list. Locking it never waits for long, and cannot deadlock: each thread that gets here has the interpreter's lock, and
+    /// calls no Python code while it has both.
     fn known(&self) -> MutexGuard<'_, Vec<Weak<Py<PyAny>>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,11 +88,12 @@ impl Deref for GcRef {
     }
 }
 
-/// An exception that the engine holds.
+/// An exception that the engine holds as the source of an error; [`error::to_py`](crate::error::to_py) finds it there.
 #[derive(Debug, Clone)]
 pub(crate) struct Raised(GcRef);
 
 impl Raised {
+    /// The exception itself, the same object each time, with its traceback.
     pub(crate) fn exception(&self, py: Python<'_>) -> PyErr {
         PyErr::from_value(self.0.bind(py).clone())
     }
@@ -95,6 +101,7 @@ impl Raised {
 
 impl fmt::Display for Raised {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The engine formats errors in its own threads, which do not have the interpreter's lock.
         attach(|py| self.exception(py).fmt(f))
     }
 }

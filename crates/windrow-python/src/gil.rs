@@ -1,4 +1,11 @@
 //! Threads of the engine and the interpreter's lock.
+//!
+//! Three kinds of threads meet here. Threads of Python hold the lock when they call windrow; where windrow then has to wait, they give
+//! the lock up and handle signals ten times a second ([`wait`], [`wait_for_thread`]). Threads of the engine do not hold the lock; they
+//! take it for each call of Python ([`attach`]). Native code that runs in a thread of Python without any such call looks for signals by
+//! itself ([`SignalWatch`]).
+//!
+//! A thread that waited with the lock held could wait for ever: the thread that it waits for may need the lock to go on.
 
 use std::mem;
 use std::ptr;
@@ -29,11 +36,15 @@ thread_local! {
 /// The interpreter's state of a thread that the engine started is made once and kept until the thread ends: making it
 /// for each call, as [`Python::attach`] does, costs some 40 µs where torch is called.
 pub(crate) fn attach<R>(f: impl for<'py> FnOnce(Python<'py>) -> R) -> R {
+    // The first use in a thread makes its state. PyO3 then finds that state, and keeps it, since it made none.
     KNOWN.with(|_| ());
     Python::attach(f)
 }
 
 /// The interpreter's state of this thread, where it is ours to give back.
+///
+/// A thread of Python has a state already, which belongs to the interpreter: `None`. A thread of the engine gets one at its first
+/// call of Python, and gives it back when it ends.
 struct Known(Option<*mut ffi::PyThreadState>);
 
 impl Known {
@@ -56,8 +67,8 @@ impl Drop for Known {
         let Some(state) = self.0 else {
             return;
         };
-        // SAFETY: `state` is this thread's, made and detached by `new`; what an interpreter that has ended left of it must
-        // not be touched.
+        // SAFETY: `state` is this thread's, made and detached by `new`. An interpreter that has ended has freed it, so it is then
+        // left alone.
         unsafe {
             if ffi::Py_IsInitialized() != 0 {
                 ffi::PyEval_RestoreThread(state);
@@ -68,7 +79,8 @@ impl Drop for Known {
 }
 
 unsafe extern "C-unwind" {
-    /// As `pyo3::ffi` declares it, but for a thread that the interpreter ends in it.
+    /// As `pyo3::ffi` declares it, but unwinding may pass through: this is how an interpreter that has ended ends a thread that
+    /// comes back to it.
     fn PyObject_Call(
         function: *mut ffi::PyObject,
         arguments: *mut ffi::PyObject,
@@ -78,8 +90,9 @@ unsafe extern "C-unwind" {
 
 /// Calls a function of the user's, such as the step of an environment, which may take any time.
 ///
-/// Before 3.14, an interpreter that has ended meanwhile ends the thread when the function comes back to it. That must not
-/// go through frames of Rust, where it would abort the program, which is about to end by itself: the thread sleeps instead.
+/// Before Python 3.14, an interpreter that has ended meanwhile ends the thread when the function asks for the lock again, by
+/// unwinding its stack. Unwinding through frames of Rust would abort the process, which is about to end by itself. So the thread
+/// sleeps instead, until the process ends.
 ///
 /// # Errors
 /// What the function raises.
@@ -91,7 +104,7 @@ pub(crate) fn call<'py>(
     let py = function.py();
     let arguments = arguments.into_pyobject_or_pyerr(py)?;
     let kwargs = kwargs.map_or(ptr::null_mut(), |kwargs| kwargs.as_ptr());
-    // Made last, and so dropped first, where the interpreter ends the thread.
+    // Made last, so that unwinding drops it first: no destructor of this frame may run without an interpreter.
     let sleeper = Sleeper;
     // SAFETY: a function, a tuple and a dictionary or nothing, which live until the call is over; the lock is held. The
     // result is a new reference, or null with an exception set.
@@ -99,11 +112,12 @@ pub(crate) fn call<'py>(
         let returned = PyObject_Call(function.as_ptr(), arguments.as_ptr(), kwargs);
         Bound::from_owned_ptr_or_err(py, returned)
     };
+    // The call has returned, so this thread goes on as usual.
     mem::forget(sleeper);
     returned
 }
 
-/// Keeps a thread that is being ended from going any further.
+/// Stops a thread that is being ended from unwinding any further: its destructor never returns.
 struct Sleeper;
 
 impl Drop for Sleeper {
@@ -114,11 +128,12 @@ impl Drop for Sleeper {
     }
 }
 
-/// Asks `attempt` for a result, without the interpreter's lock, until it has one. `attempt` waits no longer than it is
-/// told; signals are handled in between.
+/// Calls `attempt`, without the interpreter's lock, until it returns a result. Each attempt waits no longer than the duration that it
+/// gets, [`SLICE`]; signals are handled in between. The calling thread lends the factory lock meanwhile, if it has it: the threads
+/// that it waits for may need to make environments.
 ///
 /// # Errors
-/// Whatever a signal handler raises: `KeyboardInterrupt` after Ctrl-C.
+/// Any exception that a signal handler raises: `KeyboardInterrupt` after Ctrl-C.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     mut attempt: impl FnMut(Duration) -> Option<T> + Send,
@@ -131,10 +146,12 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// What `f` returns, which runs in a thread of its own, so that signals are seen however long it takes.
+/// Runs `f` in a thread of its own and returns its result. For calls of the engine that cannot be cut into slices: the calling
+/// thread can handle signals however long `f` takes.
 ///
 /// # Errors
-/// As [`wait`], and `f` goes on; when there is no thread to be had, or `f` panics.
+/// As [`wait`]; `f` then goes on in its thread, and its result is dropped. `OSError` when the system gives no thread, `RuntimeError`
+/// when `f` panics.
 pub(crate) fn wait_for_thread<T: Send + 'static>(
     py: Python<'_>,
     name: &str,
@@ -142,7 +159,7 @@ pub(crate) fn wait_for_thread<T: Send + 'static>(
 ) -> PyResult<T> {
     let (done, ended) = channel();
     let run = move || {
-        // Nobody listens any more after Ctrl-C.
+        // After Ctrl-C, the receiver is gone; the result is then dropped here, in this thread.
         let _ = done.send(f());
     };
     Builder::new().name(name.to_owned()).spawn(run)?;
@@ -154,17 +171,22 @@ pub(crate) fn wait_for_thread<T: Send + 'static>(
     ended.ok_or_else(|| PyRuntimeError::new_err(format!("the thread {name} has panicked")))
 }
 
-/// Looks for signals now and then, in a loop that Python has no part in.
+/// Looks for signals now and then, in a loop that never calls Python.
+///
+/// Taking the lock at each turn of a loop that runs millions of times a second would slow it down many times over, and so would a
+/// look at the clock. So the watch counts turns, and adapts their number to how long they take.
 #[derive(Debug)]
 pub(crate) struct SignalWatch {
-    /// Calls until the clock is looked at.
+    /// Calls until the next look at the clock.
     left: u32,
     /// Calls between two looks: so many that they take a hundredth of a second or so.
     calls: u32,
+    /// The time of the last look.
     last: Instant,
 }
 
 impl SignalWatch {
+    /// A watch that looks at its first call: how long a turn of the loop takes is not known yet.
     pub(crate) fn new() -> Self {
         Self {
             left: 1,
@@ -173,7 +195,7 @@ impl SignalWatch {
         }
     }
 
-    /// To be called at every turn of the loop.
+    /// Call this at every turn of the loop, in the thread of Python that runs it: only the main thread handles signals.
     ///
     /// # Errors
     /// As [`wait`].
@@ -186,6 +208,7 @@ impl SignalWatch {
         self.look_at_clock()
     }
 
+    /// Handles signals, and sets the number of turns until the next time: doubled after a short while, quartered after a long one.
     #[cold]
     fn look_at_clock(&mut self) -> PyResult<()> {
         let past = self.last.elapsed();

@@ -1,5 +1,9 @@
 //! `windrow._windrow`: what the Python package is built on.
 //!
+//! Each room turns one kind of Python object into what the engine takes: `env` environments, `policy` policies, `replay` replay
+//! buffers, `batch` tensors. `collector` and `evaluator` put them together. The engine does the collecting; this crate adds the rules of
+//! the interpreter: its lock (`gil`), its garbage collector (`gc`), `fork` (`process`) and its exceptions (`error`).
+//!
 //! The classes here are private to that package: their arguments were checked in Python, and their names may change. `README.md` beside
 //! this crate has the map, the way of a batch, and the rules for the interpreter's lock and the garbage collector.
 
@@ -22,7 +26,7 @@ mod replay;
 #[pyo3(name = "_windrow")]
 fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    // First: what is made from here on notes the process that it belongs to.
+    // First, since everything that is made from here on records the process that it belongs to.
     process::register()?;
     env::register(module)?;
     collector::register(module)?;

@@ -1,4 +1,11 @@
 //! Python dicts of plain values (`str`, `int`, `float`, `bool`, `list`) as configurations of the engine.
+//!
+//! A configuration of the engine implements serde's `Deserialize`, field by field under the names that the arguments have in Python. So
+//! a dict is read here as any other serde format is, and a new argument needs no code in this crate: the engine's struct declares it.
+//! Defaults are the engine's too, since an argument that is `None` counts as not given.
+//!
+//! Errors are written for Python's users: they name the argument, what was expected in Python's words, and the value that came.
+//! Everything here runs in the calling thread, with the interpreter's lock held.
 
 use std::fmt::{self, Display};
 
@@ -12,10 +19,11 @@ use serde::de::{
 };
 use serde::{Deserialize, forward_to_deserialize_any};
 
-/// The configuration that `given` describes. `None` stands for an argument that is not given.
+/// The configuration that `given` describes. `None` stands for an argument that is not given, and leaves the default in place.
 ///
 /// # Errors
-/// `TypeError` and `ValueError`, naming the argument, what was expected and what came.
+/// `TypeError` for a value of another type or an unknown argument, `ValueError` for a value out of range: both name the argument, what
+/// was expected and what came.
 pub(crate) fn read<'de, T: Deserialize<'de>>(given: &Bound<'_, PyDict>) -> PyResult<T> {
     let arguments = given.iter().filter(|(_, value)| !value.is_none());
     let arguments = Arguments {
@@ -25,10 +33,11 @@ pub(crate) fn read<'de, T: Deserialize<'de>>(given: &Bound<'_, PyDict>) -> PyRes
     T::deserialize(arguments).map_err(PyErr::from)
 }
 
-/// The arguments that are given.
+/// The arguments that are given, as a map for serde.
 struct Arguments<'py> {
+    /// The arguments that serde has not asked for yet.
     left: std::vec::IntoIter<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
-    /// Name and value of the argument that is being read.
+    /// Name and value of the argument that is being read: serde asks for the two one after the other.
     value: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
 }
 
@@ -63,12 +72,13 @@ impl<'de> MapAccess<'de> for Arguments<'_> {
         let Some((name, value)) = self.value.take() else {
             return Err(Refused::custom("a value without a name"));
         };
+        // The error of a value does not know the argument's name; it is added here.
         seed.deserialize(Plain(value.clone()))
             .map_err(|refused| refused.of(&name, &value))
     }
 }
 
-/// A plain value.
+/// A plain value of Python, which serde reads by its type.
 struct Plain<'py>(Bound<'py, PyAny>);
 
 impl<'de> Deserializer<'de> for Plain<'_> {
@@ -79,6 +89,7 @@ impl<'de> Deserializer<'de> for Plain<'_> {
         if value.is_none() {
             return visitor.visit_none();
         }
+        // Before numbers: Python's `bool` is an `int` too.
         if value.is_instance_of::<PyBool>() {
             return self.deserialize_bool(visitor);
         }
@@ -95,7 +106,7 @@ impl<'de> Deserializer<'de> for Plain<'_> {
             let items = items.map_err(Refused::custom)?;
             return visitor.visit_seq(SeqDeserializer::new(items.into_iter().map(Plain)));
         }
-        // Whole numbers of numpy and torch too.
+        // Whole numbers of numpy and torch too, which `operator.index` takes and `PyInt` does not.
         let index = value
             .py()
             .import("operator")
@@ -106,6 +117,7 @@ impl<'de> Deserializer<'de> for Plain<'_> {
                 &visitor,
             ));
         };
+        // As large a type as serde has; the field's own type refuses what does not fit it.
         match (index.extract::<u64>(), index.extract::<i64>()) {
             (Ok(number), _) => visitor.visit_u64(number),
             (_, Ok(number)) => visitor.visit_i64(number),
@@ -116,6 +128,7 @@ impl<'de> Deserializer<'de> for Plain<'_> {
         }
     }
 
+    /// A `bool` of Python or numpy: 0 and 1 are refused, since a number in the place of a flag is mostly a mistake.
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         match self.0.extract() {
             Ok(flag) => visitor.visit_bool(flag),
@@ -126,6 +139,7 @@ impl<'de> Deserializer<'de> for Plain<'_> {
         }
     }
 
+    /// Any number that Python turns into a `float`, whole ones and those of numpy included.
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         match self.0.extract() {
             Ok(number) => visitor.visit_f64(number),
@@ -136,6 +150,7 @@ impl<'de> Deserializer<'de> for Plain<'_> {
         }
     }
 
+    /// `None`, or a value of the inner type.
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         match self.0.is_none() {
             true => visitor.visit_none(),
@@ -143,7 +158,7 @@ impl<'de> Deserializer<'de> for Plain<'_> {
         }
     }
 
-    /// A choice among names.
+    /// A choice among names, such as `"threads"`: the variants of an enum of the engine that have no fields.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -173,9 +188,10 @@ impl<'de> IntoDeserializer<'de, Refused> for Plain<'_> {
     }
 }
 
-/// Why a value does not go into a configuration.
+/// The reason why a configuration refuses a value.
 #[derive(Debug)]
 struct Refused {
+    /// `TypeError`, not `ValueError`.
     is_type: bool,
     /// What was expected in its place, or the whole message.
     expected: String,
@@ -184,6 +200,7 @@ struct Refused {
 }
 
 impl Refused {
+    /// An error that does not name its argument yet.
     fn new(is_type: bool, expected: String) -> Self {
         Self {
             is_type,
@@ -192,7 +209,7 @@ impl Refused {
         }
     }
 
-    /// This, about the argument `name` with the value `value`.
+    /// This error as one of the argument `name`, which has the value `value`.
     fn of(self, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Self {
         Self {
             expected: format!("{name} must be {}, got {value:?}", self.expected),
@@ -215,6 +232,7 @@ impl Error for Refused {
         let expected = expected.to_string();
         Self::new(
             false,
+            // A whole number is refused for its range alone, such as -1.
             match in_python(&expected) {
                 WHOLE_NUMBER => format!("{WHOLE_NUMBER} from 0 to {}", u64::MAX),
                 other => other.to_owned(),
@@ -235,9 +253,10 @@ impl Error for Refused {
     }
 }
 
+/// What users read for integers of any size.
 const WHOLE_NUMBER: &str = "a whole number";
 
-/// Rust's name of a type in Python's words.
+/// A type in Python's words. serde names Rust's types, which a user of Python does not know.
 fn in_python(expected: &str) -> &str {
     match expected {
         "usize" | "u64" => WHOLE_NUMBER,

@@ -11,11 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// The number of this process. The system would have to be asked twice for each tensor of a batch, which takes as long as a
-/// tenth of making it.
+/// The number of this process. Each tensor of a batch needs it twice, and asking the system for it would add a tenth to the time that
+/// making the tensor takes.
 static HERE: AtomicU32 = AtomicU32::new(0);
 
-/// Takes note of the number of this process, and has each child of fork do so before anything else.
+/// Records the number of this process, and has each child of fork record its own before any other code runs there.
+///
+/// # Errors
+/// `OSError` when the system refuses to register the handler of forks.
 pub(crate) fn register() -> PyResult<()> {
     extern "C" fn note() {
         HERE.store(process::id(), Ordering::Relaxed);
@@ -37,14 +40,18 @@ pub(crate) fn id() -> u32 {
     HERE.load(Ordering::Relaxed)
 }
 
-/// A value of the process that made it. No other can use it, nor drops it: that might wait for threads that are not there.
+/// A value of the process that made it. A child of fork can neither use nor drop its copy: both may wait for threads that the child
+/// does not have. The child leaks the copy, whose memory the system frees when the child ends.
 #[derive(Debug)]
 pub(crate) struct Own<T> {
+    /// Always there until this is dropped.
     value: Option<T>,
+    /// The process that made the value.
     process: u32,
 }
 
 impl<T> Own<T> {
+    /// `value`, of this process.
     pub(crate) fn new(value: T) -> Self {
         Self {
             value: Some(value),
@@ -52,7 +59,7 @@ impl<T> Own<T> {
         }
     }
 
-    /// The value, in the process that it belongs to.
+    /// The value in the process that it belongs to, `None` in any other.
     pub(crate) fn here(&self) -> Option<&T> {
         self.value.as_ref().filter(|_| self.belongs_here())
     }

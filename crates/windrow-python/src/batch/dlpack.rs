@@ -3,6 +3,8 @@
 //! Who owns what: a capsule owns its structure until a consumer takes it out and renames the capsule; from then on the consumer calls
 //! the deleter, once, in any thread. So a capsule of ours that torch has taken is an empty shell, and one that was never taken
 //! frees its structure itself.
+//!
+//! The structures below have the layout of the header `dlpack.h`, field by field.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -16,16 +18,21 @@ use tensordict::{DType, Shape, Strides, Tensor, TensorError};
 
 use crate::process::Own;
 
+/// The name of a capsule that owns its structure.
 const NAME: &CStr = c"dltensor";
+/// The name of a capsule whose structure was taken out.
 const USED: &CStr = c"used_dltensor";
+/// `kDLCPU`.
 const CPU: i32 = 1;
 
+/// `DLDevice`: where the memory is.
 #[repr(C)]
 struct DlDevice {
     kind: i32,
     id: i32,
 }
 
+/// `DLDataType`: a kind of number and its width in bits.
 #[repr(C)]
 struct DlDataType {
     code: u8,
@@ -33,6 +40,7 @@ struct DlDataType {
     lanes: u16,
 }
 
+/// `DLTensor`: a view of memory. Strides count elements, not bytes.
 #[repr(C)]
 struct DlTensor {
     data: *mut c_void,
@@ -40,24 +48,28 @@ struct DlTensor {
     ndim: i32,
     dtype: DlDataType,
     shape: *mut i64,
+    /// Null for a tensor in the order of C.
     strides: *mut i64,
     byte_offset: u64,
 }
 
+/// `DLManagedTensor`: a view and the function that frees it.
 #[repr(C)]
 struct DlManaged {
     tensor: DlTensor,
+    /// The producer's own.
     context: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut DlManaged)>,
 }
 
-/// What a capsule of ours owns: the structure that others see first, then what it points to.
+/// The memory that a capsule of ours owns: first the structure that consumers see, then the vectors that it points into. It is boxed,
+/// so that these pointers stay valid.
 #[repr(C)]
 struct Export {
     managed: DlManaged,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    /// A child of fork only reads: giving the memory back is up to the process that has lent it.
+    /// The view, which holds the lease of a slab. A child of fork leaks its copy: only the parent gives the slab back.
     _tensor: Own<Tensor>,
 }
 
@@ -65,7 +77,7 @@ struct Export {
 pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCapsule>> {
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
     let strides: Vec<i64> = tensor.strides().iter().map(|&step| step as i64).collect();
-    // Nothing is at one address only: torch does not save tensors of several types that say they are.
+    // Tensors without elements get no address: `torch.save` refuses tensors of several types that share one, as all empty ones would.
     let data = match tensor.is_empty() {
         true => std::ptr::null_mut(),
         false => tensor.data_ptr().as_ptr().cast(),
@@ -105,8 +117,8 @@ pub(super) fn export(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCap
     }
 }
 
-/// Frees an export when the last tensor over it is dropped. Any thread may call it, with or without the interpreter's lock:
-/// tensors can be dropped anywhere.
+/// Frees an export when the last tensor over it is dropped. Torch calls it in any thread, with or without the interpreter's lock, so it
+/// touches no Python object.
 unsafe extern "C" fn delete(managed: *mut DlManaged) {
     // SAFETY: `managed` is the first field of the `Export` that `export` has boxed, and is deleted once.
     drop(unsafe { Box::from_raw(managed.cast::<Export>()) });
@@ -122,7 +134,7 @@ unsafe extern "C" fn drop_unused(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// What was taken out of a foreign capsule; frees it when the last tensor over it is dropped.
+/// The structure of a foreign capsule. Dropping it, with the last tensor over it, calls the producer's deleter.
 struct Taken(NonNull<DlManaged>);
 
 // SAFETY: the structure is only read, and DLPack lets any thread call the deleter; torch's takes no lock of the interpreter
@@ -145,7 +157,8 @@ impl Drop for Taken {
 /// Takes the tensor out of a capsule, with its memory.
 ///
 /// # Errors
-/// `TypeError` for an element type that the engine has not, `ValueError` for memory of a device or none.
+/// `TypeError` for an element type that the engine does not have, `ValueError` for memory on a device and for a tensor whose storage was
+/// freed, `RuntimeError` for memory that is not aligned for its elements.
 pub(super) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let capsule: &Bound<'_, PyCapsule> = capsule.cast()?;
     // SAFETY: the pointer is that of a capsule called `dltensor`, which the protocol says is a `DLManagedTensor`; the capsule
@@ -210,6 +223,7 @@ fn booleans(bytes: &Tensor) -> PyResult<Tensor> {
     bytes.cast(DType::Bool).map_err(misfit)
 }
 
+/// The strides of `tensor` in elements; those of the order of C where it has none.
 fn strides(tensor: &DlTensor, shape: &Shape) -> Strides {
     if tensor.strides.is_null() || shape.is_empty() {
         let mut step = 1;
@@ -232,6 +246,7 @@ fn strides(tensor: &DlTensor, shape: &Shape) -> Strides {
         .collect()
 }
 
+/// An element type in DLPack's codes: 0 signed, 1 unsigned, 2 float, 6 boolean.
 fn data_type(dtype: DType) -> DlDataType {
     let (code, bits) = match dtype {
         DType::I8 => (0, 8),
@@ -250,6 +265,7 @@ fn data_type(dtype: DType) -> DlDataType {
     }
 }
 
+/// The engine's element type that [`data_type`] maps to `found`.
 fn element_type(found: &DlDataType) -> PyResult<DType> {
     let known = DType::ALL.into_iter().find(|&dtype| {
         let own = data_type(dtype);

@@ -1,4 +1,9 @@
 //! Calls of Python threads on the engine, which may wait but must see signals and never deadlock.
+//!
+//! A call that needs the engine itself ([`Inner::with`]) waits until no other thread uses it, without the interpreter's lock: the thread
+//! that uses it may need that lock to call a hook or to step an environment. Calls that a function of the collector's own makes, such as
+//! a hook or a step, would wait for themselves; they raise an error instead. Calls that the engine's handle answers, such as figures,
+//! weights and seeds, never wait for a batch.
 
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
@@ -14,28 +19,32 @@ use super::stage::Delivered;
 use super::{Engine, Inner, of};
 use crate::{factory_lock, gil};
 
-/// More batches are rarely kept on purpose.
+/// A user who keeps more batches than this rarely does so on purpose.
 const MANY: usize = 64;
 
 impl Inner {
     /// The next batch; `None` after the last.
     ///
     /// # Errors
-    /// The error of the engine or of a function of the user's; after one, that the collector has ended.
+    /// The error of the engine or of a function of the user's. After such an error, each call raises a `RuntimeError` that names it.
     pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<Delivered>> {
         let answer = self.asked(py);
+        // `KeyboardInterrupt` is no `Exception`. `finalize` then waits for a shorter time.
         let interrupted = |raised: &PyErr| !raised.is_instance_of::<PyException>(py);
         let interrupted = answer.as_ref().is_err_and(interrupted);
         self.interrupted.store(interrupted, Ordering::Relaxed);
         answer
     }
 
+    /// As [`next`](Self::next), and keeps the message of an error for later calls: the engine returns an error once and then no more
+    /// batches, which would look like the end of a complete collection.
     fn asked(&self, py: Python<'_>) -> PyResult<Option<Delivered>> {
         let answer = self.interruptible(py, |engine, given_up| {
             let _collecting = Collecting::begin();
             engine.next_unless(given_up)
         })?;
         let failed = match &answer {
+            // A collector that runs in the background has not ended.
             Some(Ok(_) | Err(CollectError::Started)) => None,
             Some(Err(CollectError::ShutDown)) => Some(CollectError::ShutDown.to_string()),
             Some(Err(error)) => Some(format!(
@@ -68,7 +77,8 @@ impl Inner {
     /// Calls `f` with the engine, without the interpreter's lock, once no other thread uses it.
     ///
     /// # Errors
-    /// Where the collector itself calls the function that asks; any error that a signal handler raises meanwhile.
+    /// `RuntimeError` in a function that the collector itself calls; any error that a signal handler raises meanwhile. `f` was not called
+    /// then.
     pub(super) fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -80,6 +90,7 @@ impl Inner {
                 "the collector cannot be asked for this from within its own hooks: it would wait for itself",
             ));
         }
+        // `f` is called once, by the first attempt that gets the engine; the others return it.
         let mut left = Some(f);
         let mut attempt = |patience: Duration| {
             let f = left.take()?;
@@ -94,7 +105,8 @@ impl Inner {
         gil::wait(py, &mut attempt)
     }
 
-    /// As [`with`](Self::with), and passes `f` a function that returns true once a signal handler has raised an error.
+    /// As [`with`](Self::with), for an `f` that waits for workers itself. It gets a function to call ten times a second, which handles
+    /// signals and returns true once a handler has raised an error: `f` then returns early, and that error is raised.
     pub(super) fn interruptible<R: Send>(
         &self,
         py: Python<'_>,
@@ -110,8 +122,8 @@ impl Inner {
         raised.map(|()| done)
     }
 
-    /// As [`with`](Self::with), without signals and errors: `None` where another thread uses the engine for longer than
-    /// `patience`.
+    /// As [`with`](Self::with), without signals and errors, where an object is freed and nothing can be raised: `None` where another
+    /// thread uses the engine for longer than `patience`.
     pub(super) fn with_within<R: Send>(
         &self,
         py: Python<'_>,
@@ -121,7 +133,10 @@ impl Inner {
         py.detach(|| factory_lock::lending(|| self.engine.with_within(patience, f).ok()))
     }
 
-    /// Warns once of many batches that are alive: a single tensor keeps a whole batch.
+    /// Warns once when many batches are alive: a single tensor keeps the memory of a whole batch, which users may not expect.
+    ///
+    /// # Errors
+    /// The warning itself, where warnings are errors.
     pub(super) fn warn_of_memory(&self, py: Python<'_>) -> PyResult<()> {
         if self.handle.slabs() <= MANY || self.warned.swap(true, Ordering::Relaxed) {
             return Ok(());

@@ -1,4 +1,11 @@
 //! The end of a collector, and its errors.
+//!
+//! A collector ends in one of four ways. `shutdown` waits for all threads and raises their errors. `leave` waits for a limited time and
+//! raises nothing: at the end of the interpreter, and after Ctrl-C. `finalize` is `leave` for an object that is freed. `Drop` comes last,
+//! and also drops the engine, in another thread where this one is the collector's own.
+//!
+//! Each wait gives up the interpreter's lock, since workers need it to close environments and to return from Python. A thread that the
+//! collector itself calls never waits here: it would wait for itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
@@ -36,7 +43,7 @@ impl Inner {
                 )));
             }
         }
-        // Ends the wait of another thread for a batch.
+        // First by the handle, which needs no turn: it ends the wait of another thread for a batch, so that this one gets the engine.
         self.handle.shutdown();
         let ended = self.interruptible(py, |engine, given_up| {
             engine.shutdown_unless(Engine::PATIENCE, given_up)
@@ -49,6 +56,8 @@ impl Inner {
         self.engine.is_taken_here() || self.owner.is_running_here()
     }
 
+    /// Ends collection after the present batch, from within a function that the collector calls. In the thread of `start`, the batch is
+    /// cut short and still written; in a thread that iterates, no other batch follows.
     fn end_without_waiting(&self, py: Python<'_>) -> PyResult<()> {
         if self.owner.is_running_here() {
             self.with(py, |engine| engine.finish_unless(Duration::ZERO, || true))?;
@@ -78,7 +87,8 @@ impl Inner {
             self.handle.shutdown();
         }
         if self.handle.is_within() || self.is_called_here() {
-            // A thread of the collector cannot wait for itself; the garbage collector may have run there.
+            // A thread of the collector cannot wait for itself. The garbage collector runs in any thread of Python, so it may free
+            // the collector in a worker that steps an environment.
             self.handle.shutdown();
             self.left.store(true, Ordering::Relaxed);
             return false;
@@ -98,7 +108,7 @@ impl Inner {
                 return false;
             }
             Some(Err(error)) => {
-                // An earlier call has raised the error of one worker.
+                // After an error, calls for batches keep its message: an earlier call has raised it then.
                 let is_told = self.failure().is_some();
                 if !is_told && !error::tells_of_interruption(error) {
                     error::to_py(py, error).write_unraisable(py, None);
@@ -109,7 +119,8 @@ impl Inner {
         true
     }
 
-    /// Ends a collector that is freed.
+    /// Ends a collector that is freed. Waits for a step that does not return: five seconds, a fraction of one after Ctrl-C, and not at all
+    /// if a thread was left behind before.
     pub(super) fn finalize(&self, py: Python<'_>) {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         let patience = match (is_set(&self.left), is_set(&self.interrupted)) {
@@ -124,6 +135,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // Without an interpreter, threads cannot return from Python: they are told to end and left to the end of the process.
         let ended = Python::try_attach(|py| {
             self.finalize(py);
             let Some(engine) = self.engine.take() else {

@@ -1,4 +1,7 @@
 //! From the arguments of Python to a builder.
+//!
+//! The classes of `windrow.collectors` hand over a dict with the entries of [`Options`]. Its `config` holds plain values under the names
+//! of the engine's own fields, so an argument that the engine declares needs no code here.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,18 +14,23 @@ use crate::policy::{PolicyEnvs, PolicyRecipe};
 use crate::replay::ReplayBufferCore;
 use crate::{env, error, plain};
 
-/// What the classes of `windrow.collectors` have made of their arguments: plain options, and the objects beside them.
+/// A collector as the classes of `windrow.collectors` describe it: plain options, and objects.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(super) struct Options<'py> {
     /// The plain options, by the names of the fields of [`CollectorConfig`].
     config: Bound<'py, PyDict>,
+    /// Environments: one for each worker, or one that all workers make their own of.
     envs: Vec<Bound<'py, PyAny>>,
+    /// Keyword arguments for those that are functions, used in turn where they are fewer.
     env_kwargs: Vec<Option<Bound<'py, PyDict>>>,
+    /// See [`PolicyRecipe::new`].
     policy: Bound<'py, PyAny>,
+    /// The replay buffer, if it is one of windrow.
     replay_buffer: Option<Bound<'py, ReplayBufferCore>>,
+    /// Whether Python writes batches, since something in Python changes them, or since the buffer is not one of windrow.
     takes_writes: bool,
-    /// What batches say that they are on.
+    /// The device that batches name.
     device: Option<Py<PyAny>>,
 }
 
@@ -34,9 +42,9 @@ impl<'py> Options<'py> {
     pub(super) fn config(&self) -> PyResult<CollectorConfig> {
         let mut config: CollectorConfig = plain::read(&self.config)?;
         config.round_up = true;
-        // Batches are objects like others: how many are kept is up to whoever keeps them.
+        // Batches are objects like others: Python code may keep as many as it likes, and `warn_of_memory` warns of many.
         config.max_slabs = usize::MAX;
-        // What is wrong with an environment is said when it is made.
+        // Invalid environments are reported when they are made, not here.
         let batched = |env| env::is_batched(env).unwrap_or(false);
         if config.num_envs.is_none() && self.envs.iter().any(batched) {
             config.num_envs = Some(1);
@@ -44,7 +52,7 @@ impl<'py> Options<'py> {
         Ok(config)
     }
 
-    /// What batches are written to.
+    /// The buffer that batches are written to, and whether the engine or Python writes them.
     pub(super) fn target(&self) -> Target {
         let buffer = self.replay_buffer.as_ref().map(Bound::get);
         match buffer {
@@ -56,18 +64,18 @@ impl<'py> Options<'py> {
         }
     }
 
-    /// What batches say that they are on: `torch.device("cpu")`, where a device was named.
+    /// The device that batches name: `torch.device("cpu")` where the user named a device, none otherwise.
     pub(super) fn device(&self) -> Option<Py<PyAny>> {
         self.device
             .as_ref()
             .map(|device| device.clone_ref(self.policy.py()))
     }
 
-    /// The builder that does as these options and `config` say, and the environments that it will make; `roots` knows what both
-    /// hold of Python's.
+    /// A builder with these options and `config`, and the factories of its environments. All Python objects that they hold are
+    /// in `roots`.
     ///
     /// # Errors
-    /// Whatever is wrong with an environment or the policy.
+    /// `TypeError` and `ValueError` for environments or a policy that cannot be read; the exception of a function that makes a policy.
     pub(super) fn builder(
         self,
         config: CollectorConfig,
@@ -94,6 +102,7 @@ impl<'py> Options<'py> {
         ))
     }
 
+    /// The environments of each worker, for `policy`.
     fn policy_envs(&self, policy: &PolicyRecipe, roots: &GcRoots) -> PyResult<Vec<PolicyEnvs>> {
         self.envs
             .iter()
@@ -106,7 +115,7 @@ impl<'py> Options<'py> {
 /// The exploration type called `name`.
 ///
 /// # Errors
-/// `ValueError` naming those there are.
+/// `ValueError` naming the types.
 pub(crate) fn exploration_type(name: &str) -> PyResult<ExplorationType> {
     Ok(match name.to_ascii_lowercase().as_str() {
         "random" => ExplorationType::Random,

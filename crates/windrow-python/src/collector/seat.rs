@@ -1,19 +1,25 @@
-//! A value that threads use in turn.
+//! A value that threads use in turn: the engine of a collector.
+//!
+//! A mutex would do, but for three things. Threads wait here with a timeout, so that they can handle signals. The seat knows which thread
+//! has the value, so that a call from within it raises an error and does not wait for itself. And the lock inside is free while the
+//! value is in use, so that looking at the seat never waits.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-/// Holds a value that one thread at a time uses, for any time. Unlike a mutex, it lets other threads wait with a timeout, and
-/// knows which thread uses the value.
+/// Holds a value that one thread at a time uses, for as long as it needs.
 #[derive(Debug)]
 pub(super) struct Seat<T> {
     state: Mutex<State<T>>,
+    /// Signals that the value is back.
     given_back: Condvar,
 }
 
+/// The value, and the thread that has it.
 #[derive(Debug)]
 struct State<T> {
+    /// None while a thread uses it, and after `take`. Boxed, so that taking it moves a pointer.
     value: Option<Box<T>>,
     taken_by: Option<ThreadId>,
 }
@@ -25,6 +31,7 @@ struct Taken<'a, T> {
 }
 
 impl<T> Seat<T> {
+    /// A seat that nothing uses yet.
     pub(super) fn new(value: T) -> Self {
         Self {
             state: Mutex::new(State {
@@ -35,7 +42,8 @@ impl<T> Seat<T> {
         }
     }
 
-    /// Calls `f` with the value, once no other thread uses it; returns `f` as `Err` where that takes longer than `timeout`.
+    /// Calls `f` with the value, once no other thread uses it. Returns `f` as `Err` where that takes longer than `timeout`, for another
+    /// attempt. Called without the interpreter's lock.
     pub(super) fn with_within<R, F: FnOnce(&mut T) -> R>(
         &self,
         timeout: Duration,
@@ -62,7 +70,7 @@ impl<T> Seat<T> {
         }
     }
 
-    /// Takes the value out, unless a thread uses it.
+    /// Takes the value out for good, unless a thread uses it.
     pub(super) fn take(&self) -> Option<Box<T>> {
         self.lock().value.take()
     }
@@ -72,8 +80,8 @@ impl<T> Seat<T> {
         self.lock().taken_by == Some(thread::current().id())
     }
 
+    /// The state. Locked for moments only: user code never runs under this lock.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // User code never runs under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,13 @@
 //! The last stage of each batch in Python: methods of the collector, which call functions of the user.
+//!
+//! The engine calls [`PyStage`] in the thread that asks for a batch or, after `start`, in the collector's own thread, always without the
+//! interpreter's lock. For each batch: `prepare` calls `_prepare`, where hooks run and weights are followed, and enters the context that
+//! it returns; the frames are collected; `collected` leaves the context; `finish` makes tensors of the frames and calls `_finish`, which
+//! post-processes them; `write` passes frames to the replay buffer, here or through `_write`. An error that ends the collector's own
+//! thread goes to `_fail`, which keeps it for the user's next call.
+//!
+//! The stage must not keep the Python collector alive, which owns the engine and so the stage. It has a weak reference ([`Owner`]); only
+//! the thread of `start` has a strong one, until it ends.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,8 +31,10 @@ use crate::{batch, error, gil};
 /// The replay buffer that a collector writes to, if any.
 #[derive(Debug, Clone)]
 pub(super) enum Target {
+    /// There is no buffer: batches are delivered to the user.
     Nowhere,
-    /// The engine writes batches as they are. A thread that iterates waits so long for the limiter.
+    /// The engine writes batches as they are, and no Python object is made of them. A thread that iterates waits for the limiter up to
+    /// the timeout.
     Buffer(ReplayBuffer, Duration),
     /// Python writes batches: to a replay buffer of windrow, or to any other object.
     Python(Option<ReplayBuffer>),
@@ -39,6 +50,7 @@ impl Target {
         }
     }
 
+    /// The replay buffer, if it is one of windrow.
     fn buffer(&self) -> Option<&ReplayBuffer> {
         match self {
             Self::Nowhere => None,
@@ -48,8 +60,8 @@ impl Target {
     }
 }
 
-/// Attaches a collector to a replay buffer of windrow, whose samples then wait for its frames; other buffers know nothing of
-/// collectors. [`PyStage`] writes.
+/// Attaches a collector to a replay buffer of windrow, whose samples then wait for its frames. Other buffers have no such notion: their
+/// writer has number 0, and only attaching and detaching go through here. [`PyStage`] writes.
 #[derive(Debug)]
 pub(super) struct Attachment(Option<ReplayBuffer>);
 
@@ -82,6 +94,7 @@ impl Sink for Attachment {
 pub(super) struct Owner {
     /// Weak: the collector owns the engine, which must not keep it alive.
     weak: Mutex<Option<Py<PyWeakref>>>,
+    /// The thread of `start`, and the collector that it keeps.
     running: Mutex<Running>,
 }
 
@@ -90,11 +103,12 @@ pub(super) struct Owner {
 struct Running {
     /// Strong: the collector lives until its thread ends, also without other references.
     collector: Option<Py<PyAny>>,
+    /// Set when the thread prepares its first batch.
     thread: Option<ThreadId>,
 }
 
 impl Owner {
-    /// Sets the collector, or None.
+    /// Sets the collector, or none: batches are then dropped.
     pub(super) fn set(&self, collector: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let weak = collector.map(PyWeakrefReference::new).transpose()?;
         let weak = weak.map(|weak| weak.cast_into::<PyWeakref>().map(Bound::unbind));
@@ -102,13 +116,16 @@ impl Owner {
         Ok(())
     }
 
-    /// Keeps the collector alive until [`release`](Self::release).
+    /// Keeps the collector alive until [`release`](Self::release). Called before the thread of `start` is there, so
+    /// that the user cannot free the collector before the thread has called it.
     pub(super) fn keep(&self, py: Python<'_>) -> PyResult<()> {
         let collector = self.get(py)?.unbind();
         self.running().collector = Some(collector);
         Ok(())
     }
 
+    /// Lets go of the collector. This may free it, in its own thread. Freeing calls Python code, so the interpreter's lock is held, and the
+    /// lock on `running` is not.
     pub(super) fn release(&self, _: Python<'_>) {
         let collector = self.running().collector.take();
         drop(collector);
@@ -119,6 +136,10 @@ impl Owner {
         self.running().thread == Some(thread::current().id())
     }
 
+    /// The collector.
+    ///
+    /// # Errors
+    /// `RuntimeError` when it was freed, or none was set.
     fn get<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let weak = self.weak().as_ref().map(|weak| weak.clone_ref(py));
         let collector = weak.and_then(|weak| weak.bind(py).upgrade());
@@ -126,14 +147,16 @@ impl Owner {
     }
 
     /// Whether the stage has no collector to call.
-    fn is_nobody(&self) -> bool {
+    fn is_unset(&self) -> bool {
         self.weak().is_none()
     }
 
+    /// Locked for moments only, in which no Python code runs: so it may be locked with the interpreter's lock held.
     fn weak(&self) -> MutexGuard<'_, Option<Py<PyWeakref>>> {
         self.weak.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// As [`weak`](Self::weak).
     fn running(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,24 +169,29 @@ pub(super) enum Delivered {
     Frames(TensorDict),
     /// For the user, or for Python to write.
     Object(Py<PyAny>),
+    /// The replay buffer has it.
     Written,
 }
 
 /// Calls `_prepare`, `_finish`, `_write` and `_fail` of a collector of Python's.
 pub(super) struct PyStage {
+    /// The collector whose methods are called.
     pub(super) owner: Arc<Owner>,
+    /// The place for finished batches.
     pub(super) target: Target,
-    /// What batches say that they are on.
+    /// The device that batches name.
     pub(super) device: Option<Py<PyAny>>,
+    /// Holds exceptions of the user's functions.
     pub(super) roots: GcRoots,
-    /// The context in which frames are collected now.
+    /// The context manager that the present frames are collected in, entered and not left yet.
     pub(super) context: Option<Py<PyAny>>,
     /// The user was warned that the collector overwrites frames without any sample.
     pub(super) warned: bool,
 }
 
 impl PyStage {
-    /// Calls the collector's method `name`.
+    /// Calls the collector's method `name`. A `StopIteration` of the user's would silently end the loop over batches, so it becomes another
+    /// error.
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -198,6 +226,7 @@ impl PyStage {
         timeout: Duration,
         writer: &SinkWriter,
     ) -> Result<(), CollectError> {
+        // In slices, without the interpreter's lock: in between, the end of the collector and signals are noticed.
         let begin = Instant::now();
         let is_patient = self.owner.is_running_here();
         loop {
@@ -211,6 +240,7 @@ impl PyStage {
             };
             let error = match written {
                 Ok(()) => return Ok(()),
+                // A shutdown detaches the writer, which ends its wait with an error of no interest.
                 Err(_) if writer.is_shut() => return Err(CollectError::ShutDown),
                 Err(error) => error,
             };
@@ -220,6 +250,7 @@ impl PyStage {
             if writer.is_ending() {
                 return Err(CollectError::ShutDown);
             }
+            // The last attempt was as long as the time that was left.
             if left < gil::SLICE {
                 return Err(CollectError::Sink(SinkError::failed(refused)));
             }
@@ -252,16 +283,19 @@ impl PyStage {
 impl LastStage for PyStage {
     type Out = Delivered;
 
+    // After Ctrl-C in a hook or during a write, the next call delivers the same batch.
     const TRIES_AGAIN: bool = true;
 
     fn prepare(&mut self) -> Result<(), CollectError> {
+        // The first call after `keep` comes from the thread of `start`.
         let mut running = self.owner.running();
         if running.collector.is_some() && running.thread.is_none() {
             running.thread = Some(thread::current().id());
             collecting::from_now_on();
         }
+        // `_prepare` runs user code, which may ask for this lock.
         drop(running);
-        if self.owner.is_nobody() {
+        if self.owner.is_unset() {
             return Ok(());
         }
         self.context = self.in_python(|py| {
@@ -280,6 +314,7 @@ impl LastStage for PyStage {
             gil::attach(|py| {
                 let nothing = (py.None(), py.None(), py.None());
                 let left = context.call_method1(py, intern!(py, "__exit__"), nothing);
+                // Collecting may have failed already, and that error comes first.
                 if let Err(raised) = left {
                     raised.write_unraisable(py, Some(context.bind(py)));
                 }
@@ -288,9 +323,10 @@ impl LastStage for PyStage {
     }
 
     fn finish(&mut self, batch: TensorDict, _: u64) -> Result<Delivered, CollectError> {
-        if self.owner.is_nobody() {
+        if self.owner.is_unset() {
             return Ok(Delivered::Frames(batch));
         }
+        // The engine's buffer takes the frames as they lie in the slab, and has no use for padding.
         if let Target::Buffer(..) = self.target {
             return Ok(Delivered::Frames(unpadded(batch)?));
         }
@@ -322,6 +358,7 @@ impl LastStage for PyStage {
                 self.in_python(|py| {
                     let arguments = (object, number, is_patient);
                     let written = self.call(py, intern!(py, "_write"), arguments);
+                    // The buffer raises a plain `RuntimeError` once `is_ending` is true; a subclass of it is another error.
                     let given_up = |raised: &PyErr| {
                         is_patient && raised.get_type(py).is(py.get_type::<PyRuntimeError>())
                     };
@@ -343,6 +380,7 @@ impl LastStage for PyStage {
     }
 
     fn join(&mut self, _: Vec<Delivered>) -> Result<Delivered, CollectError> {
+        // Iterating over a collector with a buffer yields None, however many writes there were.
         Ok(Delivered::Written)
     }
 
@@ -358,12 +396,13 @@ impl LastStage for PyStage {
     }
 
     fn leave(&mut self) {
+        // Where the interpreter has ended, the collector is left to it.
         let owner = Arc::clone(&self.owner);
         Python::try_attach(|py| owner.release(py));
     }
 }
 
-/// The error of a write that the limiter has refused, with the time that it has waited in all.
+/// The error of a write that the limiter held back for too long, with the time of all attempts; `None` for any other error.
 fn waited_in_vain(error: &SinkError, waited: Duration) -> Option<ReplayError> {
     let SinkError::Failed(error) = error else {
         return None;
