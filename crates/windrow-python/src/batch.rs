@@ -275,7 +275,7 @@ fn fill_with(
         let (name, value): (String, Bound<'_, PyAny>) = item?.extract()?;
         let path = [prefix, &[name]].concat();
         if value.is_instance_of::<PyDict>() || value.is_instance(Torch::get(py)?.base.bind(py))? {
-            // Setting a tensor makes the dictionaries above it, but without a batch size; and an empty one has no tensor.
+            // Setting a tensor makes the dictionaries above it, but with the outer one's batch size; and an empty one has no tensor.
             if copied == Copied::No || is_empty(&value)? {
                 let names: Vec<&str> = path.iter().map(String::as_str).collect();
                 set(dict, &names, TensorDict::new(copied.size_of(&value)?))?;

@@ -1,4 +1,11 @@
 //! A replay buffer, as the classes of `windrow.data` use it.
+//!
+//! Three rules shape the methods here. The engine's buffer has locks of its own, and a thread that waited for them with the interpreter's
+//! lock held could keep a collector from finishing a write: so every call that waits gives the interpreter's lock up. Tensors that a user
+//! passes may be changed by other threads of Python as soon as that lock is free: so they are read before, or copied ([`Lent`]). And a
+//! wait for frames or for a limiter may last long: so it is cut into slices, between which signals are handled.
+//!
+//! A child of fork may use its copy of a buffer, such as a worker of a `DataLoader` that samples, unless a lock was held at the fork.
 
 mod parts;
 
@@ -27,8 +34,11 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// tensors.
 #[pyclass(module = "windrow._windrow", frozen)]
 pub(crate) struct ReplayBufferCore {
+    /// Shared with the collectors that write to it.
     buffer: ReplayBuffer,
+    /// The longest wait of a sample for frames, and of a write for samples.
     timeout: Duration,
+    /// The process that made it.
     process: u32,
 }
 
@@ -243,7 +253,7 @@ impl ReplayBufferCore {
         Ok(buffer.attach().0)
     }
 
-    /// A number for one more collector, which tells its trajectories from those of others that use the same ids.
+    /// A number for one more collector: trajectories of several collectors may have the same ids, and this number tells them apart.
     fn collector(&self) -> PyResult<u64> {
         let buffer = self.here(false)?;
         let writer = buffer.attach();
@@ -296,6 +306,7 @@ impl ReplayBufferCore {
         let begin = Instant::now();
         let drawn = gil::wait(py, |patience| {
             let left = self.timeout.saturating_sub(begin.elapsed());
+            // Only a sample that has waited in vain is tried again; other errors are final.
             match waited_in_vain(draw(patience.min(left)), begin.elapsed()) {
                 Err(ReplayError::NotEnough {
                     waited: Waited::For { .. },
@@ -318,12 +329,14 @@ impl ReplayBufferCore {
         write: impl Fn(&TensorDict, Duration) -> Result<T, ReplayError> + Sync,
     ) -> PyResult<T> {
         let begin = Instant::now();
+        // Most writes wait for nothing: they read the user's memory directly, and copy it once, into the buffer.
         let at_once = frames.read_at_once(&self.buffer, |frames| write(frames, Duration::ZERO));
         match at_once {
             None => {}
             Some(Err(ReplayError::NotTaken { .. })) if !limit.is_zero() => {}
             Some(written) => return of(py, written),
         }
+        // From here on the interpreter's lock is given up, so the write goes on with the values at the time of the call.
         let frames = frames.copy();
         let written = gil::wait(py, |patience| {
             let left = limit.saturating_sub(begin.elapsed());
@@ -343,6 +356,7 @@ impl ReplayBufferCore {
 struct Lent(TensorDict);
 
 impl Lent {
+    /// Views that were made since the interpreter's lock was last taken.
     fn new(views: TensorDict) -> Self {
         Self(views)
     }
@@ -370,6 +384,7 @@ impl Lent {
         })
     }
 
+    /// A copy of the values, made with the interpreter's lock held.
     fn copy(self) -> TensorDict {
         self.0.detach()
     }
@@ -433,6 +448,7 @@ fn split_trajectories<'py>(
     batch::to_python(py, &split)
 }
 
+/// Rows as a tensor `[count]` of `int64`.
 fn tensor(rows: Vec<i64>, count: usize) -> PyResult<Tensor> {
     Tensor::from_vec(rows, [count]).map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! What environments observe and accept, in the plain values that Python has of it.
+//! The observations and actions of environments, in plain values for Python.
 //!
 //! One form serves both directions: windrow's environments are described to Python in it, and adapters written in Python describe
 //! theirs. `python/windrow/envs/_described.py` reads and writes the same form.
@@ -75,7 +75,7 @@ pub(super) struct LeafForm(
     Option<Vec<f64>>,
 );
 
-/// What environments are, as a dictionary of Python's with these entries.
+/// Environments as a dictionary of Python's with these entries.
 #[derive(FromPyObject, IntoPyObject)]
 #[pyo3(from_item_all)]
 pub(super) struct Description {
@@ -86,7 +86,7 @@ pub(super) struct Description {
     pub(super) max_episode_steps: Option<usize>,
     pub(super) observation: Vec<LeafForm>,
     pub(super) action: Vec<LeafForm>,
-    /// What environments read beside their actions, where a policy writes it.
+    /// Leaves that environments read in addition to their actions, where a policy writes them.
     pub(super) state: Vec<LeafForm>,
     /// Observations that are rewards.
     pub(super) rewards: Vec<Key>,
@@ -127,7 +127,7 @@ impl Description {
         })
     }
 
-    /// The spec of the environments, and what they read beside their actions.
+    /// The spec of the environments, and that of the leaves that they read in addition to their actions.
     ///
     /// # Errors
     /// `TypeError` for a kind of domain that is unknown, or two leaves of one key.

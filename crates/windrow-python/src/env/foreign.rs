@@ -1,8 +1,13 @@
 //! Environments behind an adapter written in Python, which speaks in whole arrays.
 //!
 //! `windrow.envs._torchrl.Adapter` is the one adapter: TorchRL's environments speak in TensorDicts, and what these hold, masks, groups,
-//! rewards of agents and states, is sorted out in Python. An adapter has `describe()`, `reset(envs, seeds)`, `step(actions, state)`,
-//! `reads(keys)` and `close()`.
+//! rewards of agents and states, is sorted out in Python. The engine calls an adapter's methods in the worker's thread, with the
+//! interpreter's lock:
+//!
+//! - `describe()` once, when the environments are made: a [`Description`].
+//! - `reads(keys)` once, when the policy is bound: the columns that `step` gets as its state, in this order.
+//! - `reset(envs, seeds)`, and `step(actions, state)` for all environments.
+//! - `close()` when the environments are dropped.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -20,19 +25,23 @@ use crate::batch;
 use crate::gil::{self, attach};
 
 /// Environments that a Python object steps: `reset(envs, seeds)` and `step(actions, state)` take and return lists of
-/// arrays, one for each leaf, with a leading dimension for the environments; the state is what `reads(keys)` was told of.
+/// arrays, one for each leaf, with a leading dimension for the environments. The state has the columns that `reads(keys)` named.
 pub(super) struct ForeignEnvs {
     spec: EnvSpec,
     num_envs: usize,
+    /// The adapter; closes it when it is dropped.
     held: Held,
+    /// From arrays of observations to rows.
     observed: Vec<Leaf>,
+    /// From rows to arrays of actions.
     acted: Vec<Writer>,
-    /// What the environments may read beside their actions and what they have observed.
+    /// Leaves that the environments may read in addition to actions and observations, if the policy writes them.
     state: Vec<LeafSpec>,
-    /// What makes arrays of what the policy writes of both.
+    /// The writers of those leaves and observations that the policy does write. Filled by `bind`.
     written: Vec<Writer>,
-    /// What a reset of some returns for all.
+    /// Rows of all environments, which a reset of some returns.
     scratch: RowBlock,
+    /// The readers of reward, `terminated` and `truncated`.
     outcome: [Leaf; 3],
 }
 
@@ -86,7 +95,7 @@ impl ForeignEnvs {
         let arrays = reset
             .and_then(|reset| gil::call(&reset, (envs, seeds), None))
             .map_err(|raised| at(self.held.failed(py, raised)))?;
-        // The adapter returns rows for all environments, of which those that were not reset are none of `obs`'s business.
+        // The adapter returns rows for all environments. Only those that were reset are copied: the others' rows in `obs` must stay.
         let mut scratch = Target::All(self.scratch.rows_mut());
         read_all(&self.observed, &arrays, &mut scratch).map_err(at)?;
         let dtypes: Vec<DType> = self.observed.iter().map(|leaf| leaf.dtype).collect();
@@ -127,7 +136,7 @@ impl ForeignEnvs {
     }
 }
 
-/// The leaves of arrays that are observed, or that an action is given as.
+/// The readers of arrays, one for each leaf. `role` and `id` name them in errors.
 pub(super) fn read_leaves(leaves: &[LeafSpec], role: &str, id: &str) -> Vec<Leaf> {
     let leaf = |(index, leaf): (usize, &LeafSpec)| Leaf {
         name: format!("{role} {} of {id}", leaf.key),
@@ -138,7 +147,7 @@ pub(super) fn read_leaves(leaves: &[LeafSpec], role: &str, id: &str) -> Vec<Leaf
     leaves.iter().enumerate().map(leaf).collect()
 }
 
-/// What makes arrays of leaves.
+/// The writers of arrays, one for each leaf.
 pub(super) fn write_leaves(leaves: &[LeafSpec]) -> Vec<Writer> {
     let leaves = leaves.iter().enumerate();
     leaves
@@ -146,7 +155,7 @@ pub(super) fn write_leaves(leaves: &[LeafSpec]) -> Vec<Writer> {
         .collect()
 }
 
-/// What makes an array of the leaf `index`, in its own element type.
+/// The writer of an array of the leaf `index`, in the leaf's own element type.
 fn write_leaf(index: usize, leaf: &LeafSpec) -> Writer {
     Writer::Array {
         leaf: index,
@@ -184,7 +193,7 @@ pub(super) fn outcome_leaves(id: &str) -> [Leaf; 3] {
     ]
 }
 
-/// Reads what a step led to.
+/// Reads reward, `terminated` and `truncated` of all environments from arrays `[num_envs]`.
 pub(super) fn read_outcomes(
     leaves: &[Leaf; 3],
     values: &[Bound<'_, PyAny>; 3],

@@ -1,7 +1,9 @@
 //! Environments of Gymnasium, one world each.
 //!
 //! The worker's thread takes the interpreter's lock once for a step of all worlds, and each world's `step` is one call. Methods are
-//! looked up when the environment is made. Nothing is allocated here but what numpy and the environment themselves allocate.
+//! looked up when the environment is made. Only numpy and the environment itself allocate memory in a step.
+//!
+//! The engine resets a world right after the step that ended its episode, so a world here never resets itself.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -22,9 +24,12 @@ use crate::gil::{self, attach};
 /// Environments of Gymnasium, stepped one after the other under one hold of the interpreter's lock.
 #[derive(Debug)]
 pub(super) struct GymEnvs {
+    /// One spec for all worlds.
     spec: EnvSpec,
     worlds: Vec<World>,
+    /// From an observation to a row.
     reader: Reader,
+    /// From a row to an action.
     writer: Writer,
 }
 
@@ -33,13 +38,15 @@ pub(super) struct GymEnvs {
 struct World {
     step: GcRef,
     reset: GcRef,
+    /// Calls of `step` for each action, one or more. Their rewards add up.
     frame_skip: usize,
+    /// Reads entries of `info` as observations.
     info: InfoReader,
     /// Closes the environment when it is dropped.
     held: Held,
 }
 
-/// What a step led to, before its observation is read.
+/// The values that a step returned. Only the observation of the last of several steps is read.
 struct Stepped<'py> {
     observation: Bound<'py, PyAny>,
     reward: f64,
@@ -70,6 +77,7 @@ impl GymEnvs {
                     spec.id
                 )));
             }
+            // One spec for all: time limits that differ are left out, and worlds that a policy would see differently are an error.
             let (first, ..) = parts.get_or_insert((spec.clone(), reader, writer));
             first.join(&spec).map_err(|error| {
                 EnvError::Foreign(format!("environment {}: {error}", stepped.len()))
@@ -244,13 +252,13 @@ pub(super) fn not_five(id: &str, result: &Bound<'_, PyAny>) -> EnvError {
     ))
 }
 
-/// The error of a number that no environment has. The engine gives none such.
+/// The error of an index that no environment has. The engine passes no such index.
 #[cold]
 pub(super) fn no_row() -> EnvError {
     EnvError::Foreign("there is no such environment, or no row for it".into())
 }
 
-/// What `env` observes and accepts, and what reads and makes it.
+/// The spec of `env`, with the reader of its observations and the writer of its actions.
 fn spaces(env: &Bound<'_, PyAny>, one_hot: bool) -> PyResult<(EnvSpec, Reader, Writer)> {
     let (id, limit) = identity(env)?;
     let observed = env.getattr("observation_space")?;

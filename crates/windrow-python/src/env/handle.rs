@@ -1,7 +1,8 @@
 //! Environments stepped by hand from Python: behind `EnvBase.reset` and `step`, and where a transform looks at random frames.
 //!
-//! They have rows of their own, so that what they return are arrays of Python's and no lease. The calling thread holds the interpreter's
-//! lock all along: a native environment steps in a microsecond, and others need the lock.
+//! They have rows of their own and return copies as arrays of Python's, so nothing of the engine stays in use. The calling thread holds the
+//! interpreter's lock all along: a native environment steps in a microsecond, and others need the lock. Signals are handled by the
+//! interpreter between two calls.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
@@ -32,14 +33,16 @@ pub(crate) struct EnvHandle {
     /// Whether Python steps any of them.
     #[pyo3(get)]
     is_python: bool,
+    /// Used by one thread at a time.
     inner: Mutex<Inner>,
+    /// The Python objects that the environments hold, for the garbage collector.
     roots: GcRoots,
 }
 
-/// What all observe, rewards, and whether episodes were terminated or truncated.
+/// Observations of all environments, leaf by leaf; rewards; whether episodes were terminated; whether they were truncated.
 type Stepped<'py> = (Vec<Bound<'py, PyAny>>, Vec<f32>, Vec<bool>, Vec<bool>);
 
-/// What a reset or a step needs to itself.
+/// The environments and the rows that a reset or a step writes.
 struct Inner {
     envs: Box<dyn VecEnv>,
     /// Make arrays of observations, and read actions from arrays, leaf by leaf.
@@ -54,6 +57,7 @@ struct Inner {
 
 #[pymethods]
 impl EnvHandle {
+    /// Makes the environments of anything that Python calls one; `kwargs` are passed to a function.
     #[new]
     #[pyo3(signature = (env, kwargs=None))]
     fn new(
@@ -93,12 +97,12 @@ impl EnvHandle {
         make().map_err(|error| to_py(py, &error))
     }
 
-    /// What the environments are: the entries of a [`Description`].
+    /// A [`Description`] of the environments, as a dictionary.
     fn describe(&self) -> PyResult<Description> {
         Description::of(&self.spec, self.num_envs, self.is_batched)
     }
 
-    /// Resets the environments `envs`, each with its seed or None, and returns what all observe.
+    /// Resets the environments `envs`, each with its seed or None, and returns the observations of all.
     fn reset<'py>(
         &self,
         py: Python<'py>,
@@ -124,7 +128,7 @@ impl EnvHandle {
         inner.seen(py)
     }
 
-    /// Steps all environments: what they observe, rewards, and whether the episodes were terminated or truncated.
+    /// Steps all environments by `actions`, an array for each leaf.
     fn step<'py>(&self, py: Python<'py>, actions: &Bound<'py, PyAny>) -> PyResult<Stepped<'py>> {
         let mut inner = self.lock()?;
         let Inner {
@@ -181,7 +185,7 @@ impl EnvHandle {
 }
 
 impl Inner {
-    /// Arrays of what all environments observe, in the order of the leaves.
+    /// The observations of all environments as arrays, in the order of the leaves.
     fn seen<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let rows = Origin::All(self.obs.rows());
         let arrays = self.observed.iter().map(|leaf| leaf.write(py, rows));

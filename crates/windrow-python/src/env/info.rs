@@ -16,16 +16,18 @@ use super::describe::{self, Key, Type};
 use super::read::Leaf;
 use super::rows::Target;
 
-/// An entry that is observed: its key, its element type and its shape.
+/// An entry that is observed: its key, its element type and its shape for one environment.
 #[derive(Debug, Clone, FromPyObject)]
 pub(crate) struct Entry(Key, Type, Vec<usize>);
 
 /// Writes entries of `info` into rows: zeros where there is none.
 #[derive(Debug)]
 pub(super) struct InfoReader {
+    /// The names of each entry, outermost first, and the leaf that it is written to.
     entries: Vec<(Vec<Py<PyString>>, Leaf)>,
     /// Number of entries at the last warning of what is left out: a dictionary with more of them is warned of again.
     told: Cell<usize>,
+    /// The environment, for the warning.
     id: String,
 }
 
@@ -158,6 +160,7 @@ impl InfoReader {
         }
     }
 
+    /// Warns, in Python, of the entries in `info`.
     #[cold]
     fn tell_more(&self, info: &Bound<'_, PyDict>) -> Result<(), EnvError> {
         self.told.set(info.len());

@@ -12,13 +12,13 @@ use pyo3::prelude::*;
 use crate::gc::{GcRef, GcRoots};
 use crate::process;
 
-/// The addresses of what is being stepped, each with the process that steps it: a child of fork has objects of its own.
+/// The addresses of objects that are being stepped, each with the process that steps it: a child of fork has objects of its own.
 static STEPPED: Mutex<BTreeSet<(usize, u32)>> = Mutex::new(BTreeSet::new());
 
 /// The right to step an object, until this is dropped. Wrappers around one environment are one object.
 #[derive(Debug)]
 pub(super) struct Loan {
-    /// What is behind all wrappers. They are held, so that their addresses stay theirs.
+    /// The objects behind all wrappers. They are held, so that no other object gets one of their addresses.
     innermost: Vec<GcRef>,
     process: u32,
 }
@@ -39,6 +39,7 @@ impl Loan {
             process: process::id(),
         };
         for object in &found {
+            // On the way out, dropping `loan` gives back what was taken for the objects before this one.
             if !stepped().insert(key(object.as_unbound(), loan.process)) {
                 return Ok(None);
             }
@@ -57,10 +58,12 @@ impl Drop for Loan {
     }
 }
 
+/// The entry of an object: its address and the process that steps it.
 fn key(object: &Py<PyAny>, process: u32) -> (usize, u32) {
     (object.as_ptr() as usize, process)
 }
 
+/// Locked for moments only, and no Python code runs under this lock: so it may be taken with the interpreter's lock held.
 fn stepped() -> MutexGuard<'static, BTreeSet<(usize, u32)>> {
     STEPPED.lock().unwrap_or_else(PoisonError::into_inner)
 }

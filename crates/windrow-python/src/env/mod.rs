@@ -1,8 +1,12 @@
 //! Anything that Python calls an environment, as a factory of the engine.
 //!
-//! Python says what is wanted by a recipe (`windrow.envs._recipe`); `recipe` reads it and makes environments. Three kinds are stepped by
-//! Python: `gym` calls one environment at a time, `vector` and `foreign` one object for all. They share how values become rows
-//! (`space`, `read`) and rows become values (`write`), who may step an object (`loan`), and who closes it (`source`).
+//! Python describes environments by a recipe (`windrow.envs._recipe`); `recipe` reads it and makes them. Three kinds are stepped by Python:
+//! `gym` calls one environment at a time, `vector` and `foreign` one object for all. They share the way from values to rows (`space`,
+//! `read`) and from rows to values (`write`), the rule that one worker at a time steps an object (`loan`), and the closing of objects that
+//! were made for the engine (`source`).
+//!
+//! Environments are made, reset, stepped and closed in the thread of their worker. The thread takes the interpreter's lock for each of
+//! these; a step of several environments of Gymnasium takes it once.
 
 use std::sync::Arc;
 
@@ -29,7 +33,7 @@ use crate::gc::GcRoots;
 pub(crate) use recipe::Factory;
 use recipe::Recipe;
 
-/// Adds what Python sees of environments.
+/// Adds the class and the function for environments.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<handle::EnvHandle>()?;
     module.add_function(wrap_pyfunction!(native_ids, module)?)
@@ -39,8 +43,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// or a function that returns any of these. `kwargs` are passed to the function. `roots` holds the objects behind it, and
 /// those that it makes.
 ///
-/// Environments of Python's are made under the interpreter's lock, so the caller does not hold it while a collector is
-/// built.
+/// Environments of Python's are made under the interpreter's lock, in any thread. So the caller must not hold it while it waits for a
+/// collector to be built.
 ///
 /// # Errors
 /// `TypeError` for anything else. What a function raises comes when environments are made.
@@ -62,7 +66,7 @@ pub(crate) fn is_batched(env: &Bound<'_, PyAny>) -> PyResult<bool> {
     recipe.getattr("is_batched")?.extract()
 }
 
-/// Says once that environments of Python's take turns.
+/// Warns once that environments of Python's take turns in threads, since each step needs the interpreter's lock.
 ///
 /// # Errors
 /// The warning itself, where warnings are errors.

@@ -1,7 +1,10 @@
-//! From what a Python environment observed to a row.
+//! From an observation of a Python environment to a row.
 //!
 //! The usual value is an array of the right type and shape, which is copied as it lies. Everything else takes a cold way round through
-//! numpy, which converts lists, other element types and arrays that are not in the order of C, and refuses what would lose a value.
+//! numpy, which converts lists, other element types and arrays that are not in the order of C. A value that would be lost is an error.
+//!
+//! The interpreter's lock is held throughout, and no Python code runs between the look at an array and the copy: so no Python code can free
+//! or change the array meanwhile.
 
 use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::intern;
@@ -106,6 +109,7 @@ impl Reader {
         }
     }
 
+    /// The error of a value that breaks the space. Cold, so that the usual way stays short.
     #[cold]
     fn misfit(&self, expected: &str, got: impl std::fmt::Display) -> EnvError {
         EnvError::Foreign(format!("{}: expected {expected}, got {got}", self.name()))
@@ -128,7 +132,7 @@ impl Leaf {
         })
     }
 
-    /// Writes an array to `to`.
+    /// Writes an array to `to`; `lead` is the number of environments in its leading dimension, if it has one.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -207,6 +211,7 @@ impl Leaf {
         }
     }
 
+    /// The error of an array of another shape or kind.
     #[cold]
     fn misfit(&self, lead: Option<usize>, value: &Bound<'_, PyAny>) -> EnvError {
         let shape: Vec<_> = lead.iter().chain(&self.shape).copied().collect();
@@ -251,6 +256,7 @@ fn tuple(shape: &[usize]) -> String {
     }
 }
 
+/// Reads choices as indices, takes them to 0 and on, and writes them as the spec has them.
 fn read_choices(
     leaf: &Leaf,
     choices: &Choices,

@@ -1,4 +1,8 @@
-//! How environments are made: what Python's classes for them come down to.
+//! How environments are made: the recipe that each of Python's classes for them has.
+//!
+//! A recipe is a value. Python has it as a frozen dataclass, and this is its counterpart; the two have the same kinds. A recipe is read in
+//! the thread that builds a collector. Making its environments comes later, in the thread of each worker, and may call the user's
+//! functions, which return something with a recipe again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +29,7 @@ pub(crate) struct Recipe {
     transforms: Vec<AnyTransform>,
 }
 
-/// What is stepped.
+/// The environments before transforms, one variant for each kind of recipe in Python.
 #[derive(Debug)]
 enum Source {
     /// An environment that comes with windrow.
@@ -35,8 +39,9 @@ enum Source {
     /// A vector of Gymnasium.
     Vector {
         lender: Lender,
+        /// Whether choices are one-hot vectors, not indices.
         one_hot: bool,
-        /// Of `info`, what is observed.
+        /// The entries of `info` that are observed.
         info: Vec<Entry>,
     },
     /// Environments behind an adapter in Python.
@@ -50,6 +55,7 @@ enum Source {
     Many(Vec<Arc<Recipe>>),
 }
 
+/// An environment that comes with windrow. Equal ones can be stored side by side.
 #[derive(Debug, PartialEq, FromPyObject)]
 struct Native {
     id: String,
@@ -57,12 +63,13 @@ struct Native {
     frame_skip: usize,
 }
 
+/// An environment of Gymnasium.
 #[derive(Debug)]
 struct Gym {
     lender: Lender,
     one_hot: bool,
     frame_skip: usize,
-    /// Of `info`, what is observed.
+    /// The entries of `info` that are observed.
     info: Vec<Entry>,
 }
 
@@ -165,7 +172,7 @@ pub(super) fn python_recipe<'py>(
     module.call_method1(intern!(py, "of"), (env, kwargs, own))
 }
 
-/// Environments and what is known of them.
+/// Environments, and two properties that the engine does not know.
 pub(super) struct Made {
     pub(super) envs: Box<dyn VecEnv>,
     /// Whether they have a dimension for their number even if it is 1.
@@ -242,7 +249,7 @@ fn called(
     })
 }
 
-/// What the functions in `recipe` return in place of them.
+/// `recipe`, or, where it is a function, the recipe of what the function returns. Members have to be known before they can be compared.
 fn resolve(recipe: &Arc<Recipe>, roots: &GcRoots) -> Result<Arc<Recipe>, EnvError> {
     match &recipe.source {
         Source::Call { function, kwargs } if recipe.transforms.is_empty() => {
@@ -336,7 +343,8 @@ impl Factory {
 impl EnvFactory for Factory {
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         let made = self.make(num_envs).inspect_err(|_| {
-            // Objects that were made in vain are freed now: without the lock, they would wait for the next thread that takes it.
+            // This thread has no interpreter's lock, and PyO3 keeps references that are dropped without it until some thread takes
+            // it. Taking it here frees environments that were made in vain now.
             attach(|_| ());
         })?;
         self.is_python.store(made.is_python, Ordering::Relaxed);
@@ -345,6 +353,7 @@ impl EnvFactory for Factory {
 }
 
 impl Factory {
+    /// Makes `num_envs` environments of the recipe: one as it is, several in lockstep.
     fn make(&self, num_envs: usize) -> Result<Made, EnvError> {
         match num_envs {
             1 => prepare(&self.recipe, &self.roots),

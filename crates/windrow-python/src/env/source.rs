@@ -1,4 +1,7 @@
-//! Where a Python object that is to be stepped comes from.
+//! Where a Python object that is to be stepped comes from, and where it goes.
+//!
+//! An object is either the user's own, which is lent and stays open, or made by a function for one worker, which closes it in the end. A
+//! lent object can be used again once its loan is over.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -45,8 +48,8 @@ impl Lender {
             Self::Own(object) => (object.bind(py).clone(), true),
         };
         let loan = || Loan::of(&object, roots);
-        // The one who stepped it before may be garbage that was not collected yet: an exception holds, by its traceback, everything
-        // that was under way when it was raised.
+        // A collector that stepped it before may be garbage that is not collected yet: an exception refers, by its traceback, to all
+        // frames that were running when it was raised.
         let again = || {
             py.import("gc")?.call_method0("collect")?;
             loan()
@@ -65,6 +68,7 @@ impl Lender {
     }
 }
 
+/// The error of an object that another worker steps, with what to do about it.
 #[cold]
 fn in_use(object: &Bound<'_, PyAny>, own: bool) -> EnvError {
     let name = object
@@ -108,9 +112,11 @@ pub(super) fn call<'py>(
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) object: GcRef,
+    /// Holds exceptions that the object raises.
     roots: GcRoots,
     /// Whether it is the user's own.
     own: bool,
+    /// The process that steps it.
     process: u32,
     /// Ends when the object is closed.
     _loan: Loan,

@@ -19,26 +19,32 @@ pub(super) struct Space<'a, 'py> {
     space: &'a Bound<'py, PyAny>,
     /// Whether choices are one-hot vectors, not indices.
     one_hot: bool,
-    /// `observation` or `action`, and whose it is, for messages.
+    /// `observation` or `action`.
     role: &'static str,
+    /// The id of the environment, for messages.
     env: &'a str,
     /// The names under which this space lies in another, outermost first.
     entry: Vec<String>,
 }
 
-/// Everything about a space that does not change.
+/// A parsed space: its spec and its codec.
 struct Parsed {
     spec: Spec,
     codec: Codec,
 }
 
+/// The structure of a space's values, with the leaves in the order of the spec's.
 enum Codec {
+    /// Numbers as an array.
     Array {
+        /// The element type of the rows.
         dtype: DType,
+        /// For one environment.
         shape: Vec<usize>,
         /// The type that Python has, where the rows hold a wider one.
         cast: Option<Py<PyAny>>,
     },
+    /// One choice or several; the shape is empty for one.
     Choices {
         choices: Choices,
         shape: Vec<usize>,
@@ -286,6 +292,7 @@ impl<'a, 'py> Space<'a, 'py> {
         }
     }
 
+    /// A box of numbers. One without bounds in any element is unbounded; another keeps both bounds of each element.
     fn parse_box(&self) -> PyResult<Parsed> {
         let space = self.space;
         let shape = shape_of(space)?;
@@ -339,6 +346,7 @@ impl<'a, 'py> Space<'a, 'py> {
     }
 }
 
+/// The shape of a space's values, for one environment.
 fn shape_of(space: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     space.getattr("shape")?.extract()
 }

@@ -23,9 +23,9 @@ use super::write::Writer;
 use crate::gc::GcRef;
 use crate::gil::{self, attach};
 
-/// A `gymnasium.vector.VectorEnv`. The engine resets ended environments in the same step, so those that the vector resets
-/// itself are taken over: the final observation from `info`, the first one of the next episode from the step. An EnvPool is
-/// such a vector too; it has its seed from when it was made.
+/// A `gymnasium.vector.VectorEnv`, stepped by one call for all environments. Where the vector has reset an environment in the same step,
+/// both observations are taken over: the final one from `info`, the first one of the next episode from the step. An EnvPool is such a
+/// vector too; its seed was set when it was made.
 pub(super) struct VectorEnvs {
     spec: EnvSpec,
     num_envs: usize,
@@ -35,15 +35,17 @@ pub(super) struct VectorEnvs {
     reader: Reader,
     writer: Writer,
     info: InfoReader,
-    /// Read reward, `terminated` and `truncated`.
+    /// The readers of reward, `terminated` and `truncated`.
     outcome: [Leaf; 3],
-    /// What is observed, entries of `info` included, and the element types of it.
+    /// The observations, entries of `info` included, and their element types.
     leaves: Vec<LeafSpec>,
     dtypes: Vec<DType>,
-    /// The last observations that the vector returned.
+    /// The last observations that the vector returned. A row of an environment that it has reset is kept here until the engine asks for
+    /// that reset.
     seen: RowBlock,
     /// Whether the vector resets ended environments itself, in the same step.
     same_step: bool,
+    /// The way in which single environments are reset.
     partial: Partial,
     /// Environments that the vector has reset, and the engine not yet.
     pending: Vec<bool>,
@@ -51,7 +53,7 @@ pub(super) struct VectorEnvs {
     held: Held,
 }
 
-/// How some are reset without the others.
+/// The way in which a vector resets some environments without the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Partial {
     /// By a mask in the options.
@@ -102,8 +104,8 @@ impl VectorEnvs {
         })
     }
 
-    /// What Python says of a vector: its spec, the number of its environments, what reads observations and writes actions, its
-    /// autoreset mode, and how it resets some of its environments.
+    /// The properties of a vector: its spec, the number of its environments, the reader of observations and the writer of actions, its
+    /// autoreset mode by Gymnasium's name, and the way in which it resets single environments.
     fn describe(
         env: &Bound<'_, PyAny>,
         one_hot: bool,
@@ -119,6 +121,7 @@ impl VectorEnvs {
         let mode = env
             .getattr("metadata")?
             .call_method1("get", ("autoreset_mode",))?;
+        // A vector that names no mode is taken to have Gymnasium's default.
         let mode = match mode.is_none() {
             true => "NextStep".to_owned(),
             false => mode.getattr("value")?.extract()?,
@@ -321,7 +324,8 @@ impl VectorEnvs {
     }
 }
 
-/// The first of `seeds` where each is one more than that before: all vectors take that, not all a list.
+/// The first of `seeds`, if each of the others is one more than the one before it. Every vector takes such a seed as one number; not every
+/// vector takes a list.
 fn consecutive(seeds: &[Option<u64>]) -> Option<u64> {
     let first = (*seeds.first()?)?;
     let mut expected = (first..).map(Some);
@@ -329,7 +333,7 @@ fn consecutive(seeds: &[Option<u64>]) -> Option<u64> {
     is_so.then_some(first)
 }
 
-/// What belongs to environment `env` in values that are kept for all: an array, or a dictionary of them.
+/// The value of environment `env` in values for all environments: an array, or a dictionary of arrays.
 fn pick<'py>(values: &Bound<'py, PyAny>, env: usize) -> PyResult<Bound<'py, PyAny>> {
     let Ok(entries) = values.cast::<PyDict>() else {
         return values.get_item(env);

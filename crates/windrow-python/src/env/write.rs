@@ -1,7 +1,8 @@
-//! From the row of an action to what a Python environment takes.
+//! From the row of an action to the value that a Python environment takes.
 //!
 //! Every value is a new object: an environment may keep its actions, and rows are used again at the next step. Only the numbers that
-//! stand for a single choice are made once, since numbers cannot be changed.
+//! stand for a single choice are made once, since numbers cannot be changed. A writer's own objects, these numbers, the keys of
+//! dictionaries and dtypes of numpy, refer to nothing else, so the garbage collector need not see them.
 
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
@@ -21,7 +22,9 @@ const PREMADE: usize = 1024;
 pub(super) enum Writer {
     /// Numbers as an array.
     Array {
+        /// Number among the leaves of the action.
         leaf: usize,
+        /// The element type of the rows.
         dtype: DType,
         /// For one environment.
         shape: Vec<usize>,

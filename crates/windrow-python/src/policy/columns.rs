@@ -1,4 +1,8 @@
 //! From the values that a policy of Python returns to the columns that it writes.
+//!
+//! Policies of torch return actions in several forms: indices, one-hot vectors, or scores of which the largest is meant, in any element
+//! type, and with or without dimensions of size 1. The engine's columns have one form each. What can be converted without a doubt is
+//! converted; anything that would lose a value is an error that names the column.
 
 use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
 use windrow::Spec;
@@ -7,6 +11,7 @@ use windrow::slab::{Key, LeafSpec, RowsMut};
 
 /// One column, and how it is encoded.
 pub(super) struct Column {
+    /// Key, element type and shape of a row.
     pub(super) leaf: LeafSpec,
     code: Code,
 }
@@ -29,7 +34,7 @@ impl Column {
         Self { leaf, code }
     }
 
-    /// A column of the policy's own.
+    /// A column of the policy's own, such as a log-probability: written as it is.
     pub(super) fn extra(leaf: LeafSpec) -> Self {
         Self {
             leaf,
@@ -40,7 +45,8 @@ impl Column {
     /// Writes `value` for all rows into column `index`; `batch` are the dimensions before those of a row.
     ///
     /// # Errors
-    /// When it has another shape, numbers that name no choice, or some that the column cannot hold.
+    /// [`PolicyError::Failed`] for another shape, a float in the place of an integer, numbers that name no choice, or numbers that the
+    /// column cannot hold.
     pub(super) fn write(
         &self,
         value: &Tensor,
@@ -49,6 +55,7 @@ impl Column {
         out: &mut RowsMut<'_>,
     ) -> Result<(), PolicyError> {
         let rows = out.envs();
+        // One float for each option of each choice: scores, of which the largest is the choice.
         if value.dtype().is_float()
             && let Code::Choices(code, options) = &self.code
             && has_shape(value, batch, &[options.iter().sum()])
@@ -66,7 +73,7 @@ impl Column {
         for_dtype!(self.leaf.dtype, T => copy::<T>(&value, index, out))
     }
 
-    /// `value` in the column's type.
+    /// `value` in the column's type. Digits may be lost, but no finite number becomes infinite and no integer another one.
     fn cast(&self, value: &Tensor) -> Result<Tensor, PolicyError> {
         let (from, to) = (value.dtype(), self.leaf.dtype);
         if from == to {
@@ -107,7 +114,7 @@ impl Column {
         Ok(())
     }
 
-    /// The largest of the numbers of each choice.
+    /// Writes the option with the largest score for each choice. A score that is NaN has no order, so it is an error.
     fn choose(
         &self,
         value: &Tensor,
@@ -144,6 +151,7 @@ impl Column {
         Ok(())
     }
 
+    /// The error of a value that has another shape or kind than the column.
     fn misfit(&self, value: &Tensor, rows: usize) -> PolicyError {
         let expected = match &self.code {
             Code::Values => format!("{} {:?}", self.leaf.dtype, self.leaf.shape.as_slice()),
@@ -173,7 +181,7 @@ fn has_shape(value: &Tensor, batch: &[usize], shape: &[usize]) -> bool {
     expected.filter(wide).eq(value.shape().iter().filter(wide))
 }
 
-/// The first integer that is another one in `cast`.
+/// The first integer that wraps to another one in `cast`.
 fn wrapped(value: &Tensor, cast: &Tensor) -> Result<Option<String>, TensorError> {
     let (value, cast) = (value.cast(DType::I64)?, cast.cast(DType::I64)?);
     let mut pairs = value.iter::<i64>()?.zip(cast.iter::<i64>()?);
@@ -189,6 +197,7 @@ fn overflown(value: &Tensor, cast: &Tensor) -> Result<Option<String>, TensorErro
     Ok(lost.map(|(value, _)| format!("{value:e}")))
 }
 
+/// Copies the elements of a contiguous `value` into column `index`.
 fn copy<T: Element>(
     value: &Tensor,
     index: usize,

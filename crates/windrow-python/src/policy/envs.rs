@@ -1,3 +1,8 @@
+//! Environments as a policy needs them.
+//!
+//! Recurrent policies of TorchRL read `is_init`, which an environment has only if a transform adds it. Windrow adds it by itself, where
+//! the policy says that it reads it and the environment does not observe it yet.
+
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -60,6 +65,7 @@ impl PolicyEnvs {
         self.factory.is_python()
     }
 
+    /// Whether the policy reads `is_init`. Called by a thread of the engine, without the interpreter's lock.
     fn need_init(&self) -> Result<bool, EnvError> {
         let ask = |py: Python<'_>| {
             let asked = self.policy.reads_init(py);

@@ -1,3 +1,8 @@
+//! Ctrl-C in a collection that calls no Python code.
+//!
+//! Where workers step in the thread that asks for batches, that thread does not return to Python until a batch is full, which may take
+//! seconds. Workers in threads need no watch: the thread that waits for them handles signals itself.
+
 use windrow::Weights;
 use windrow::policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec};
 use windrow::slab::RowsMut;
@@ -8,10 +13,12 @@ use crate::gil::SignalWatch;
 /// environments nor a native policy give Python a chance to.
 pub(super) struct Interruptible<P> {
     policy: P,
+    /// None where the policy acts in a thread of the engine, which cannot handle signals.
     watch: Option<SignalWatch>,
 }
 
 impl<P> Interruptible<P> {
+    /// `policy`, without a watch until it is bound.
     pub(super) fn new(policy: P) -> Self {
         Self {
             policy,
@@ -37,6 +44,7 @@ impl<P: Policy> Policy for Interruptible<P> {
     #[inline]
     fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {
         if let Some(watch) = &mut self.watch {
+            // The exception is no failure of the policy: `error::tells_of_interruption` finds it in the error.
             watch.look().map_err(PolicyError::failed)?;
         }
         self.policy.act(input, out)

@@ -1,4 +1,9 @@
 //! Policies of Python in the engine: modules that torch evaluates, and networks that were read out of them.
+//!
+//! Python chooses (`windrow._policy`) and passes one of three things, which [`PolicyRecipe`] reads. Each worker then gets its own policy
+//! from the recipe: random actions, a [`Lowered`] network that the engine evaluates without Python, or a
+//! [`TorchPolicy`], which takes the interpreter's lock for each step of all its environments. One more policy is a reference, which checks
+//! weights before they are published. [`PolicyEnvs`] adds to environments what a policy reads.
 
 mod columns;
 mod envs;
@@ -44,11 +49,13 @@ pub(crate) enum PolicyRecipe {
 pub(crate) struct Makers {
     /// One function for each worker, or one for all.
     makers: Arc<[GcRef]>,
+    /// The objects that were made, by worker. The reference policy shares the object of worker 0.
     made: Arc<Mutex<HashMap<usize, GcRef>>>,
     roots: GcRoots,
 }
 
 impl Makers {
+    /// Holds the functions `makers` in `roots`, and later the objects that they make.
     fn new(makers: &[Bound<'_, PyAny>], roots: &GcRoots) -> Self {
         Self {
             makers: makers.iter().map(|maker| roots.hold(maker)).collect(),
@@ -62,7 +69,7 @@ impl Makers {
         if let Some(object) = lock(&self.made).get(&worker) {
             return Ok(object.clone());
         }
-        // Called without the lock: it is the user's code.
+        // Called without this lock: it is the user's code, which may take any time and give the interpreter's lock up.
         let maker = self.makers[worker.min(self.makers.len() - 1)].bind(py);
         let object = self.roots.hold(&gil::call(maker, (), None)?);
         lock(&self.made).insert(worker, object.clone());
@@ -75,7 +82,7 @@ impl PolicyRecipe {
     /// functions that make the object for a worker. `roots` knows these functions and the objects.
     ///
     /// # Errors
-    /// When the description makes no sense.
+    /// `ValueError` for an empty list, an unknown layer or head, or weights that do not fit.
     pub(crate) fn new(chosen: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Self> {
         if chosen.is_none() {
             return Ok(Self::Random);
@@ -113,6 +120,7 @@ impl PolicyRecipe {
             Self::Random => Box::new(Interruptible::new(RandomPolicy::new())),
             Self::Torch(makers) => Box::new(torch(makers)),
             Self::Native(network, fallback) => {
+                // Each worker has weights of its own, which it replaces between two parts without a lock.
                 let network = lock(network).clone();
                 let lowered = Lowered::new(network, fallback.as_ref().map(torch));
                 Box::new(Interruptible::new(lowered))
@@ -121,6 +129,7 @@ impl PolicyRecipe {
     }
 }
 
+/// Locks for a moment: no Python code runs under these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,8 @@
 //! Networks from their description in Python, which `windrow._lower` has read out of a module.
+//!
+//! The engine evaluates such a network without the interpreter. Its parameters have names of the engine's own; weights from Python, and
+//! weights for Python, have the names of the user's module, and are renamed on the way. Before a network is used, `windrow._lower`
+//! compares it with the module on a few rows ([`evaluate_network`]).
 
 use std::collections::HashMap;
 
@@ -20,18 +24,20 @@ use crate::collector::options::exploration_type;
 #[pyo3(from_item_all)]
 pub(super) struct Description<'py> {
     layers: Vec<Layer>,
+    /// The distribution of actions, under its name in [`Head`].
     head: String,
-    /// How numbers become deviations: `"exp"`, or `"softplus"` with `bias`. Nothing: they are a parameter, and `least` at
-    /// least.
+    /// The mapping from the network's outputs to standard deviations: `"exp"`, or `"softplus"` with `bias`. None where the deviations are
+    /// a parameter, which is raised to `least`.
     scale: Option<String>,
     bias: f32,
     least: f32,
+    /// The observations that the network reads, side by side.
     in_keys: Vec<Vec<String>>,
     return_log_prob: bool,
     return_params: bool,
-    /// By the names of the user's module.
+    /// The parameters, under the names of the user's module.
     weights: Bound<'py, PyAny>,
-    /// Each name of the network's own, and of the user's module.
+    /// Pairs of a name of the network's own and one of the user's module.
     names: Vec<(String, String)>,
     /// Lower and upper bounds of a squashed distribution.
     bounds: Option<(Vec<f32>, Vec<f32>)>,
@@ -48,7 +54,7 @@ pub(crate) struct Network {
     bounds: Option<(Vec<f32>, Vec<f32>)>,
     /// The least deviation that comes from a parameter.
     least: f32,
-    /// That parameter as it was loaded.
+    /// That parameter as it was loaded, before it was raised to `least`: Python gets its own values back.
     log_std: Option<Tensor>,
 }
 
@@ -147,6 +153,10 @@ impl Network {
         )))
     }
 
+    /// `weights` under other names; `order` turns a pair of names into the old one and the new one.
+    ///
+    /// # Errors
+    /// [`PolicyError::Failed`] for a weight that is missing, or has no place in the network.
     fn renamed<'a>(
         &'a self,
         weights: &TensorDict,
@@ -176,6 +186,10 @@ fn invalid(error: &PolicyError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
+/// `net` with one more layer.
+///
+/// # Errors
+/// `ValueError` for a layer that the engine does not have.
 fn add(net: Sequential, (name, numbers): &Layer) -> PyResult<Sequential> {
     let number = |i: usize| numbers.get(i).copied().unwrap_or(0.0);
     Ok(match name.as_str() {
@@ -202,6 +216,10 @@ fn add(net: Sequential, (name, numbers): &Layer) -> PyResult<Sequential> {
     })
 }
 
+/// The distribution of actions.
+///
+/// # Errors
+/// `ValueError` for a head that the engine does not have.
 fn head(described: &Description<'_>) -> PyResult<Head> {
     let bias = described.bias;
     let scale = || match described.scale.as_deref() {
@@ -222,7 +240,8 @@ fn head(described: &Description<'_>) -> PyResult<Head> {
     })
 }
 
-/// What a described network writes for some rows, by column. `actions`: numbers of an action, or choices.
+/// The columns that a described network writes for the rows in `inputs`, tensors `[rows, width]`, one for each key. `actions` is the
+/// number of elements of an action, or of choices. Runs in the calling thread with the interpreter's lock: it takes one small step.
 #[pyfunction]
 pub(crate) fn evaluate_network<'py>(
     py: Python<'py>,
@@ -284,6 +303,7 @@ pub(crate) fn evaluate_network<'py>(
         .collect()
 }
 
+/// The action space that the network's head fits.
 fn action_spec(described: &Description<'_>, actions: usize) -> PyResult<Spec> {
     match (described.head.as_str(), &described.bounds) {
         ("Categorical", _) => Ok(Spec::discrete(actions)),

@@ -1,4 +1,11 @@
 //! A module that torch evaluates, or any other function of Python, as a policy.
+//!
+//! The Python side is an object with `windrow._torch_policy.TorchPolicy`'s methods. Each worker has one, with its own copy of the module
+//! where workers run in threads. `bind` calls the module once, to learn what it writes. From then on `act` passes tensors of the
+//! observations in a fixed order, and gets a tuple of tensors back.
+//!
+//! `bind`, `act` and `load` run in the worker's thread; the reference's `check` and `weights` run in the thread that publishes or asks for
+//! weights. Each call takes the interpreter's lock, so the policies of several threads take turns, except where torch gives the lock up.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -20,23 +27,28 @@ use crate::gil::{self, attach};
 /// Calls an object of `windrow._policy.TorchPolicy`'s protocol.
 pub(super) struct TorchPolicy {
     makers: Makers,
+    /// The number of the worker that it acts for.
     worker: usize,
+    /// Set by `bind`. A reference policy is never bound; it only checks and returns weights.
     bound: Option<Known>,
 }
 
-/// What was learned from the environment and from one call.
+/// A policy that is bound: its Python object, and the columns that it reads and writes.
 struct Known {
     object: GcRef,
+    /// The object's method, looked up once.
     act: GcRef,
+    /// Holds exceptions that the policy raises.
     roots: GcRoots,
-    /// What the object is given, each with its number among the observations.
+    /// The observations that the object gets, each with its number among those of the environment. Rewards are left out.
     leaves: Vec<(usize, LeafSpec)>,
     /// Dimensions before those of a leaf.
     batch: Vec<usize>,
+    /// The actions, then everything else that the policy writes.
     columns: Vec<Column>,
-    /// Whether the object wants to know which rows begin an episode: it has a state for each.
+    /// Whether the object has a state for each row, and so gets a flag for each row that begins an episode.
     wants_first: bool,
-    /// Frame of each row that a state is for; none before the first step.
+    /// For each row, the frame that its state was computed for; empty before the first step.
     next_frames: Vec<u64>,
 }
 
@@ -49,6 +61,7 @@ impl TorchPolicy {
         }
     }
 
+    /// The Python object, which is made at the first use.
     fn object(&self, py: Python<'_>) -> PyResult<GcRef> {
         match &self.bound {
             Some(bound) => Ok(bound.object.clone()),
@@ -61,7 +74,7 @@ impl TorchPolicy {
         called.map_err(|raised| PolicyError::failed(self.makers.roots.raised(py, raised)))
     }
 
-    /// Calls the policy on first observations, to learn what it writes.
+    /// Calls the policy once with first observations. Only a call shows which entries it writes, and their shapes and element types.
     fn probe(&self, py: Python<'_>, binding: &Binding<'_>) -> PyResult<Known> {
         let object = self.makers.get(py, self.worker)?;
         let env = binding.spec;
@@ -162,6 +175,10 @@ fn extra_column(names: &[String], value: &Bound<'_, PyAny>, batch: &[usize]) -> 
 }
 
 impl Known {
+    /// One step: passes the observations and writes the outputs to `out`.
+    ///
+    /// # Errors
+    /// The exception that the policy raises; [`PolicyError::Failed`] for outputs of another number, shape or element type than at first.
     fn act(
         &mut self,
         py: Python<'_>,
@@ -206,6 +223,7 @@ impl Known {
         first
     }
 
+    /// Calls the object's `act`, which returns a tuple.
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -289,7 +307,8 @@ impl Policy for TorchPolicy {
                 batch::from_python(weights.bind(py))
             };
             read().unwrap_or_else(|raised: PyErr| {
-                // Parameters that cannot be read cannot be saved, which should not surprise anyone later.
+                // This method cannot return an error. Parameters that cannot be read are missing in a saved state, so the reason is
+                // shown now, by `sys.unraisablehook`.
                 raised.write_unraisable(py, None);
                 Weights::new([])
             })

@@ -24,16 +24,22 @@ pub(super) struct Parts<'py> {
     sampler: Arguments<'py>,
     writer: Arguments<'py>,
     limiter: Option<LimiterArguments>,
+    /// Frames of a sample that names no number.
     batch_size: Option<usize>,
     seed: Option<u64>,
+    /// In seconds; writes wait as long for a limiter.
     pub(super) sample_timeout: f64,
 }
 
+/// The arguments of a limiter.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct LimiterArguments {
+    /// Frames sampled for each frame written; none for a limiter that only waits for a first number of frames.
     samples_per_insert: Option<f64>,
+    /// Frames in the buffer before the first sample.
     min_size_to_sample: usize,
+    /// Sampled frames by which writes and samples may be off the ratio, to either side.
     error_buffer: f64,
 }
 
@@ -106,6 +112,7 @@ const STORAGES: &[(&str, Make<ReplayBufferBuilder>)] = &[
         let storage = LazyMemmapStorage::new(of.get("max_size")?);
         let storage = match of.get::<Option<PathBuf>>("scratch_dir")? {
             None => storage,
+            // Without the interpreter's lock: making a directory may wait for a slow disk.
             Some(directory) => (of.0.py())
                 .detach(|| storage.at(directory))
                 .map_err(|error| PyOSError::new_err(error.to_string()))?,
@@ -146,6 +153,10 @@ impl Arguments<'_> {
         self.made_by("sampler", SAMPLERS)
     }
 
+    /// The part that `table` makes of these arguments.
+    ///
+    /// # Errors
+    /// `ValueError` for a class that the table does not have.
     fn made_by<T>(&self, part: &str, table: &[(&str, Make<T>)]) -> PyResult<T> {
         let kind: String = self.get("kind")?;
         match table.iter().find(|(class, _)| *class == kind) {
@@ -175,6 +186,7 @@ impl Arguments<'_> {
     }
 }
 
+/// `value` as a `T`, with the error of any extraction as an exception.
 fn extracted<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
     value.extract().map_err(Into::into)
 }
@@ -223,6 +235,10 @@ fn slices(of: &Arguments<'_>) -> PyResult<SliceSampler> {
 }
 
 impl LimiterArguments {
+    /// The limiter of these arguments.
+    ///
+    /// # Errors
+    /// `ValueError` for arguments that would let nothing through.
     fn limiter(&self) -> PyResult<RateLimiter> {
         let Some(samples_per_insert) = self.samples_per_insert else {
             return Ok(RateLimiter::min_size(self.min_size_to_sample));
@@ -236,7 +252,7 @@ impl LimiterArguments {
     }
 }
 
-/// The argument `reduction`.
+/// The argument `reduction`: how the several values of a row make the one that rows are compared by.
 fn reduction(of: &Arguments<'_>) -> PyResult<Reduction> {
     let name: String = of.get("reduction")?;
     Ok(match name.as_str() {
