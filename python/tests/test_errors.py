@@ -293,7 +293,7 @@ def test_stop_iteration_of_a_hook_is_not_the_end_of_the_batches(place: str) -> N
         return batch[0] if batch else None
 
     collector = Collector("CartPole-v1", None, frames_per_batch=10, total_frames=50, **{place: runs_out})
-    with pytest.raises(RuntimeError, match="a function that was given to Collector raised StopIteration") as caught:
+    with pytest.raises(RuntimeError, match="a function passed to Collector raised StopIteration") as caught:
         list(collector)
     assert isinstance(caught.value.__context__, StopIteration)
     with pytest.raises(RuntimeError):

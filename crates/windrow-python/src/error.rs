@@ -23,9 +23,9 @@ create_exception!(
     windrow,
     WorkerError,
     PyRuntimeError,
-    "A worker failed: its environment or its policy raised an error.\n\nThe message tells the worker and where it stood; \
-     the attributes `worker`, `env`, `episode` and `step` do too (None where that makes no sense). `__cause__` is the \
-     exception that was raised, with its traceback."
+    "A worker failed: its environment or its policy raised an error.\n\nThe message names the \
+     worker, environment, episode and step, and so do the attributes `worker`, `env`, `episode` and `step` (None for one \
+     that does not apply). `__cause__` is the exception that was raised, with its traceback."
 );
 
 /// Adds the exceptions to the module.

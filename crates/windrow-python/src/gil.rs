@@ -168,7 +168,7 @@ pub(crate) fn wait_for_thread<T: Send + 'static>(
         Err(RecvTimeoutError::Timeout) => None,
         Err(RecvTimeoutError::Disconnected) => Some(None),
     })?;
-    ended.ok_or_else(|| PyRuntimeError::new_err(format!("the thread {name} has panicked")))
+    ended.ok_or_else(|| PyRuntimeError::new_err(format!("thread {name} panicked")))
 }
 
 /// Looks for signals now and then, in a loop that never calls Python.

@@ -86,7 +86,7 @@ def test_one_object_is_stepped_in_one_place(where: str, around: str) -> None:
 @pytest.mark.parametrize("around", ["nothing", "TorchRL's GymWrapper"])
 def test_a_function_that_returns_one_object_again_and_again_is_told(around: str) -> None:
     env = AROUND[around](Count())
-    again = "a function returned .* already in use.*has to make a new environment at each call"
+    again = "a function returned .* already in use.*must make a new environment at each call"
     for make in (lambda: env, ours.EnvCreator(lambda: env)):
         with pytest.raises(ValueError, match=again):
             MultiSyncCollector([make] * 2, None, frames_per_batch=20)

@@ -417,14 +417,13 @@ fn waited_in_vain(error: &SinkError, waited: Duration) -> Option<ReplayError> {
     }
 }
 
-/// The error in place of a `StopIteration` that a function of the user has raised: it would look like the end of the batches.
+/// A `RuntimeError` in place of a `StopIteration` that a function of the user raised, which would look like the end of the batches.
 fn not_the_end(collector: &Bound<'_, PyAny>, raised: PyErr) -> PyErr {
     let py = collector.py();
     let name = collector.get_type().name();
     let name = name.map_or_else(|_| "the collector".to_owned(), |name| name.to_string());
-    let error = PyRuntimeError::new_err(format!(
-        "a function that was given to {name} raised StopIteration"
-    ));
+    let error =
+        PyRuntimeError::new_err(format!("a function passed to {name} raised StopIteration"));
     let context = error.value(py).setattr("__context__", raised.value(py));
     error.set_cause(py, Some(raised));
     context.err().unwrap_or(error)

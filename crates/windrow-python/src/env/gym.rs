@@ -255,7 +255,7 @@ pub(super) fn not_five(id: &str, result: &Bound<'_, PyAny>) -> EnvError {
 /// The error of an index that no environment has. The engine passes no such index.
 #[cold]
 pub(super) fn no_row() -> EnvError {
-    EnvError::Foreign("there is no such environment, or no row for it".into())
+    EnvError::Foreign("no environment has this index, or its row is missing".into())
 }
 
 /// The spec of `env`, with the reader of its observations and the writer of its actions.

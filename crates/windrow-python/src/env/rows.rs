@@ -78,7 +78,7 @@ pub(super) fn copy_row(
     to: Option<RowMut<'_>>,
 ) -> Result<(), EnvError> {
     let (Some(from), Some(mut to)) = (from, to) else {
-        return Err(EnvError::Foreign("there is no row for it".into()));
+        return Err(EnvError::Foreign("the environment's row is missing".into()));
     };
     for (leaf, &dtype) in dtypes.iter().enumerate() {
         for_dtype!(dtype, T => {

@@ -79,7 +79,7 @@ fn in_use(object: &Bound<'_, PyAny>, own: bool) -> EnvError {
             "{name} is one object and already in use, by another worker, collector, evaluator or wrapper: give each a function that makes an environment of its own"
         ),
         false => format!(
-            "a function returned {name}, which is already in use, by another worker, collector, evaluator or wrapper: it has to make a new environment at each call"
+            "a function returned {name}, which is already in use, by another worker, collector, evaluator or wrapper: it must make a new environment at each call"
         ),
     })
 }
