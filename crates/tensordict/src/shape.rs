@@ -141,19 +141,7 @@ pub(crate) fn check_index(shape: &[usize], dim: usize, index: usize) -> Result<(
 
 /// Checks that `start..start + len` is within dimension `dim` of `shape`.
 pub(crate) fn check_range(shape: &[usize], dim: usize, start: usize, len: usize) -> Result<()> {
-    check_dim(dim, shape.len())?;
-    let size = shape[dim];
-    let end = start.saturating_add(len);
-    if end <= size && start <= size {
-        Ok(())
-    } else {
-        Err(TensorError::Range {
-            start,
-            end,
-            dim,
-            size,
-        })
-    }
+    resolve_range(shape, dim, &(start..start.saturating_add(len))).map(|_| ())
 }
 
 /// Start and length of `range` along dimension `dim` of `shape`.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use tensordict::TensorError;
 use windrow_env::EnvError;
 use windrow_policy::PolicyError;
-use windrow_slab::{SinkError, SlabError};
+use windrow_slab::{SinkError, SlabError, either};
 
 pub use kind::ErrorKind;
 pub(crate) use worker::{Place, said};
@@ -155,7 +155,7 @@ pub enum CollectError {
     /// Batches of this size do not add up to the total.
     #[error(
         "total_frames={total} is not a multiple of frames_per_batch={per_batch}: use {}, or set allow_partial_batch for a short last batch",
-        either(*below, *above)
+        either(below, above)
     )]
     IndivisibleTotal {
         /// Frames asked for in all.
@@ -170,7 +170,7 @@ pub enum CollectError {
     /// A batch cannot be shared out evenly over the environments.
     #[error(
         "{name}={frames} cannot be split over {num_envs} environments that step together: use {}",
-        either(*below, *above)
+        either(below, above)
     )]
     IndivisibleBatch {
         /// The argument.
@@ -377,14 +377,6 @@ pub enum CollectError {
     /// The collector or evaluator was shut down.
     #[error("this was shut down; build a new one to go on")]
     ShutDown,
-}
-
-/// Two numbers to choose from, which may be the same.
-fn either(below: u64, above: u64) -> String {
-    match below == above {
-        true => below.to_string(),
-        false => format!("{below} or {above}"),
-    }
 }
 
 fn list(errors: &[WorkerError]) -> String {

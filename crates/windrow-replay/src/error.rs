@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensordict::{NestedKey, TensorError};
+use windrow_slab::either;
 use windrow_store::StoreError;
 
 /// The errors of a buffer, its storage and its files.
@@ -78,7 +79,10 @@ pub enum ReplayError {
     #[error("expected a batch size, got none: give one to sample() or batch_size() to the builder")]
     NoBatchSize,
     /// A batch cannot be cut into slices of equal length.
-    #[error("batch size {got} is not a multiple of {name}={divisor}: use {}", either(*below, *above))]
+    #[error(
+        "batch size {got} is not a multiple of {name}={divisor}: use {}",
+        either(below, above)
+    )]
     BatchSize {
         /// The argument of the sampler.
         name: &'static str,
@@ -377,14 +381,6 @@ pub enum StateError {
     /// The reason of a sampler or writer of another crate; the text follows "failed to load the state: ".
     #[error("{0}")]
     Other(String),
-}
-
-/// Two numbers to choose from, which may be the same.
-fn either(below: usize, above: usize) -> String {
-    match below == above {
-        true => below.to_string(),
-        false => format!("{below} or {above}"),
-    }
 }
 
 /// The contents of a buffer, in numbers.

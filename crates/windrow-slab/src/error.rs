@@ -1,3 +1,5 @@
+use std::fmt::Display;
+
 use tensordict::{DType, NestedKey, Shape};
 
 /// Errors of a layout, its memory and the rows lent out of it.
@@ -114,4 +116,13 @@ pub enum SlabError {
     /// The ring was stopped: nothing can be claimed or taken any more.
     #[error("the ring was stopped")]
     Stopped,
+}
+
+/// Two numbers to choose from, for a message: `"6 or 8"`, and one where both are the same.
+#[must_use]
+pub fn either<T: Display + PartialEq>(below: &T, above: &T) -> String {
+    match below == above {
+        true => below.to_string(),
+        false => format!("{below} or {above}"),
+    }
 }

@@ -12,7 +12,7 @@ mod spin;
 mod sync;
 mod wait_queue;
 
-pub use error::SlabError;
+pub use error::{SlabError, either};
 pub use layout::{Layout, RecordSpec, Shares};
 pub use lease::Lease;
 pub use part::{Part, PartRows, Step};
