@@ -1,5 +1,7 @@
 //! Choices among several: found, and written as indices or one-hot vectors.
 
+use crate::Spec;
+
 /// Index of the largest of `values`, the first of equal ones; 0 when there are none. What cannot be compared, such as NaN,
 /// is larger than nothing.
 ///
@@ -20,26 +22,55 @@ pub fn largest<T: PartialOrd>(values: &[T]) -> usize {
     best
 }
 
-/// Writes a choice as the only element of `action`, or as a one among zeros. A choice that `action` has no place for
-/// leaves it all zeros.
+/// How an action holds choices: element types and shapes are those of the action's [`Spec`].
 ///
 /// ```
-/// use windrow_env::write_choice;
+/// use windrow_env::{ChoiceCode, Spec};
 ///
-/// let (mut index, mut vector) = ([0], [0; 4]);
-/// write_choice(2, false, &mut index);
-/// write_choice(2, true, &mut vector);
-/// assert_eq!((index, vector), ([2], [0, 0, 1, 0]));
+/// let code = ChoiceCode::of(&Spec::OneHot { nvec: vec![2, 3] });
+/// let mut row = [0; 5];
+/// code.write(&mut row, 0, 0, 1);
+/// code.write(&mut row, 1, 2, 0);
+/// assert_eq!(row, [0, 1, 1, 0, 0]);
 /// ```
-#[inline]
-pub fn write_choice(choice: usize, one_hot: bool, action: &mut [i64]) {
-    action.fill(0);
-    let (place, value) = match one_hot {
-        true => (choice, 1),
-        false => (0, choice as i64),
-    };
-    if let Some(element) = action.get_mut(place) {
-        *element = value;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ChoiceCode {
+    /// One element for each choice: its index.
+    Index,
+    /// One element for each option, side by side: 1 for the option that was chosen, 0 for the others.
+    OneHot,
+}
+
+impl ChoiceCode {
+    /// How actions of `spec` hold choices.
+    #[must_use]
+    pub fn of(spec: &Spec) -> Self {
+        match spec {
+            Spec::OneHot { .. } => Self::OneHot,
+            _ => Self::Index,
+        }
+    }
+
+    /// Elements of a row, where each choice has so many options.
+    #[must_use]
+    pub fn elements(self, options: &[usize]) -> usize {
+        match self {
+            Self::Index => options.len(),
+            Self::OneHot => options.iter().sum(),
+        }
+    }
+
+    /// Writes choice `number` of a row, whose options begin at option `first` among those of all choices. A one-hot row holds
+    /// zeros before its first choice is written. A choice that `row` has no place for is not written.
+    #[inline]
+    pub fn write(self, row: &mut [i64], number: usize, first: usize, choice: usize) {
+        let (place, value) = match self {
+            Self::Index => (number, choice as i64),
+            Self::OneHot => (first + choice, 1),
+        };
+        if let Some(element) = row.get_mut(place) {
+            *element = value;
+        }
     }
 }
 
@@ -52,5 +83,28 @@ mod tests {
         assert_eq!(largest(&[0, 7, 7, 3]), 1);
         assert_eq!(largest(&[f32::NEG_INFINITY; 3]), 0);
         assert_eq!(largest::<f64>(&[]), 0);
+    }
+
+    #[test]
+    fn choices_are_written_side_by_side() {
+        let (options, choices) = ([2, 3], [(0, 0, 1), (1, 2, 0)]);
+        for (code, expected) in [
+            (ChoiceCode::Index, vec![1, 0]),
+            (ChoiceCode::OneHot, vec![0, 1, 1, 0, 0]),
+        ] {
+            let mut row = vec![0; code.elements(&options)];
+            for (number, first, choice) in choices {
+                code.write(&mut row, number, first, choice);
+            }
+            assert_eq!(row, expected);
+        }
+    }
+
+    #[test]
+    fn a_choice_without_a_place_is_not_written() {
+        let mut row = [0; 2];
+        ChoiceCode::Index.write(&mut row, 2, 0, 1);
+        ChoiceCode::OneHot.write(&mut row, 0, 0, 2);
+        assert_eq!(row, [0, 0]);
     }
 }

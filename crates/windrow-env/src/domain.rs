@@ -4,7 +4,7 @@ use tensordict::NestedKey;
 use windrow_slab::{Key, Row, RowMut};
 
 use crate::number::{numbers, write_numbers};
-use crate::{EnvError, Spec, SpecError, write_choice};
+use crate::{ChoiceCode, EnvError, Spec, SpecError};
 
 impl Spec {
     /// Whether `row`, laid out by this spec, holds values of its domain. NaN lies in none.
@@ -75,9 +75,10 @@ impl Spec {
             let Some(dtype) = leaf.dtype() else { continue };
             if let Self::OneHot { nvec } = leaf {
                 let mut vectors = row.get_mut(Key::<i64>::new(i))?;
+                vectors.fill(0);
                 for &n in nvec {
                     let (vector, others) = vectors.split_at_mut(n.min(vectors.len()));
-                    write_choice((unit() * n as f64) as usize, true, vector);
+                    ChoiceCode::OneHot.write(vector, 0, 0, (unit() * n as f64) as usize);
                     vectors = others;
                 }
                 continue;

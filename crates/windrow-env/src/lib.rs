@@ -59,7 +59,7 @@ mod vec_env;
 mod wrappers;
 mod written;
 
-pub use choice::{largest, write_choice};
+pub use choice::{ChoiceCode, largest};
 pub use env::{Env, Outcome};
 pub use error::{EnvError, VecEnvError};
 pub use factory::{EnvFactory, IntoVecEnv, sole};

@@ -1,9 +1,10 @@
 //! Choices from logits.
 
 use pulp::{Arch, Simd, WithSimd};
+use windrow_env::{ChoiceCode, largest};
 
 use crate::nn::exp;
-use crate::{ChoiceCode, PolicyError, PolicyIn, largest};
+use crate::{PolicyError, PolicyIn};
 
 /// One or several choices out of logits that lie next to each other.
 #[derive(Debug, Clone)]

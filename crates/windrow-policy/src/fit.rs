@@ -1,10 +1,10 @@
 //! Whether a policy and an environment fit each other.
 
 use tensordict::DType;
-use windrow_env::{EnvSpec, Spec};
+use windrow_env::{ChoiceCode, EnvSpec, Spec};
 
 use crate::gaussian::{Bounds, Gaussian};
-use crate::{ChoiceCode, Head, PolicyError, PolicySpec, Scale};
+use crate::{Head, PolicyError, PolicySpec, Scale};
 
 /// Both sides, for messages.
 #[derive(Debug, Clone, Copy)]

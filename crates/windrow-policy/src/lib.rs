@@ -32,7 +32,6 @@
 
 mod binding;
 mod categorical;
-mod choices;
 mod env_rows;
 mod error;
 mod exploration;
@@ -51,7 +50,6 @@ mod sync;
 mod weights;
 
 pub use binding::Binding;
-pub use choices::{ChoiceCode, largest};
 pub use env_rows::EnvRows;
 pub use error::PolicyError;
 pub use exploration::ExplorationType;

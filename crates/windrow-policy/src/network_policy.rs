@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use tensordict::{DType, NestedKey};
+use windrow_env::{ChoiceCode, largest};
 use windrow_slab::{Key, LeafSpec, RowsMut};
 
 use crate::categorical::{Categorical, Choose};
@@ -12,8 +13,8 @@ use crate::nn::{Sequential, put};
 use crate::observe::Observe;
 use crate::weights::{Reader, read_file};
 use crate::{
-    Binding, ChoiceCode, ExplorationType, Head, Policy, PolicyError, PolicyIn, PolicySpec, Scale,
-    Weights, WeightsError, largest,
+    Binding, ExplorationType, Head, Policy, PolicyError, PolicyIn, PolicySpec, Scale, Weights,
+    WeightsError,
 };
 
 /// A [`Sequential`] network whose outputs a [`Head`] turns into actions.

@@ -2,11 +2,11 @@
 
 use pulp::{Arch, Simd, WithSimd};
 use tensordict::{DType, Element, NestedKey};
-use windrow_env::{EnvSpec, Spec};
+use windrow_env::{ChoiceCode, EnvSpec, Spec};
 use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::weights::expect_none;
-use crate::{Binding, ChoiceCode, Noise, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use crate::{Binding, Noise, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 
 /// Rows from which on vector instructions are worth the choice between their variants.
 const MANY_ROWS: usize = 16;

@@ -11,7 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use tensordict::{DType, Element, for_dtype};
-use windrow::env::EnvError;
+use windrow::env::{ChoiceCode, EnvError};
 
 use super::cast::{Cast, cast};
 use super::rows::Target;
@@ -312,7 +312,7 @@ impl Choices {
         to.fill(0);
         let mut first = 0;
         for (index, n) in indices.iter().zip(self.nvec.iter().cycle()) {
-            to[first + *index as usize] = 1;
+            ChoiceCode::OneHot.write(to, 0, first, *index as usize);
             first += n;
         }
     }

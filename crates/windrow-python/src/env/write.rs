@@ -8,7 +8,7 @@ use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use tensordict::{DType, for_dtype};
-use windrow::env::EnvError;
+use windrow::env::{EnvError, largest};
 
 use super::cast::cast;
 use super::read::Choices;
@@ -215,15 +215,4 @@ fn in_row(error: EnvError, env: usize) -> EnvError {
         },
         other => other,
     }
-}
-
-/// Index of the largest element, the first of equal ones.
-fn largest(values: &[i64]) -> usize {
-    let mut best = 0;
-    for (i, value) in values.iter().enumerate() {
-        if *value > values[best] {
-            best = i;
-        }
-    }
-    best
 }

@@ -6,7 +6,8 @@
 
 use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
 use windrow::Spec;
-use windrow::policy::{ChoiceCode, PolicyError, largest};
+use windrow::env::{ChoiceCode, largest};
+use windrow::policy::PolicyError;
 use windrow::slab::{Key, LeafSpec, RowsMut};
 
 /// One column, and how it is encoded.
