@@ -237,7 +237,7 @@ fn actors(
 ) -> Result<(Vec<Bound>, PolicySpec), CollectError> {
     let bind = |(worker, env): (usize, &mut Box<dyn VecEnv>)| {
         guarded(worker, || {
-            let policy = (chosen.policy)(worker);
+            let policy = chosen.policy.build(worker);
             let seat = seat(chosen, worker, batched);
             seat.take(policy, env.as_mut(), spec, |policy, binding| {
                 Actor::new(policy, binding, chosen.config.exploration_type)
@@ -266,7 +266,7 @@ fn reference(
     bound: &PolicySpec,
 ) -> Result<Box<dyn Policy>, CollectError> {
     guarded(0, || {
-        let mut reference = (chosen.policy)(0);
+        let mut reference = chosen.policy.build(0);
         reference.become_reference(bound);
         Ok(reference)
     })
@@ -378,10 +378,10 @@ fn ring_spec(config: &CollectorConfig, workers: usize) -> RingSpec {
 /// How worker `id` starts over after a loss.
 fn worker_maker(id: usize, env: EnvMaker, chosen: &CollectorBuilder, batched: bool) -> Maker {
     let options = EnvOptions::of(&chosen.config);
-    let policy = Arc::clone(&chosen.policy);
+    let policy = chosen.policy.clone();
     Maker {
         env: Box::new(move || options.make(id, &env)),
-        policy: Box::new(move || policy(id)),
+        policy: Box::new(move || policy.build(id)),
         seat: seat(chosen, id, batched),
     }
 }

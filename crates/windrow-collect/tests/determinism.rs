@@ -7,7 +7,7 @@ use windrow_collect::{
     Placement, TrajFormat,
 };
 use windrow_env::{Env, EnvError, EnvSpec, Outcome, Spec};
-use windrow_policy::{Head, NetworkPolicy, nn::Sequential};
+use windrow_policy::{Head, NetworkPolicy, PolicyRecipe, nn::Sequential};
 use windrow_slab::{Key, Row, RowMut};
 
 /// Environments over all workers: they can be shared out over 1, 2, 3 and 4.
@@ -65,6 +65,16 @@ fn assert_alike(run: impl Fn(CollectorBuilder) -> Vec<TensorDict>, seed: u64) {
             }
         }
     }
+}
+
+#[test]
+fn a_policy_that_was_written_down_collects_the_same() {
+    let bytes = PolicyRecipe::of(network(3)).to_bytes().unwrap();
+    let recipe = PolicyRecipe::from_bytes(&bytes).unwrap();
+    let build = || builder(Placement::Threads, 2, 1);
+    let read = take(&mut build().policy_recipe(recipe).build().unwrap(), 3);
+    let expected = take(&mut build().policy(network(3)).build().unwrap(), 3);
+    assert_eq!(read, expected);
 }
 
 #[test]

@@ -57,7 +57,7 @@ mod transformed_tests;
 mod transforms;
 mod vec_env;
 mod wrappers;
-mod written;
+pub mod written;
 
 pub use choice::{ChoiceCode, largest};
 pub use env::{Env, Outcome};

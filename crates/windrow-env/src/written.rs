@@ -1,7 +1,7 @@
-//! Written forms of types that serde cannot write by itself.
+//! Written forms of types that serde cannot write by itself, for `#[serde(with = "...")]`.
 
 /// Keys: a name as a string, several as a list of strings, outermost first.
-pub(crate) mod key {
+pub mod key {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use tensordict::NestedKey;
 
@@ -12,11 +12,19 @@ pub(crate) mod key {
         Path(Vec<String>),
     }
 
-    pub(crate) fn serialize<S: Serializer>(key: &NestedKey, to: S) -> Result<S::Ok, S::Error> {
+    /// Writes the form.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(key: &NestedKey, to: S) -> Result<S::Ok, S::Error> {
         write(key).serialize(to)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<NestedKey, D::Error> {
+    /// Reads the form.
+    ///
+    /// # Errors
+    /// Those of the deserializer, and for another form.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<NestedKey, D::Error> {
         read(Written::deserialize(from)?)
     }
 
@@ -41,10 +49,14 @@ pub(crate) mod key {
     }
 
     /// Several keys, or none for all.
-    pub(crate) mod list {
+    pub mod list {
         use super::*;
 
-        pub(crate) fn serialize<S: Serializer>(
+        /// Writes the form.
+        ///
+        /// # Errors
+        /// Those of the serializer.
+        pub fn serialize<S: Serializer>(
             keys: &Option<Vec<NestedKey>>,
             to: S,
         ) -> Result<S::Ok, S::Error> {
@@ -52,7 +64,11 @@ pub(crate) mod key {
             keys.as_ref().map(written).serialize(to)
         }
 
-        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        /// Reads the form.
+        ///
+        /// # Errors
+        /// Those of the deserializer, and for another form.
+        pub fn deserialize<'de, D: Deserializer<'de>>(
             from: D,
         ) -> Result<Option<Vec<NestedKey>>, D::Error> {
             let written = Option::<Vec<Written>>::deserialize(from)?;
@@ -63,7 +79,7 @@ pub(crate) mod key {
 }
 
 /// Numbers: those that JSON has no form for as the strings `inf`, `-inf` and `NaN`.
-pub(crate) mod float {
+pub mod float {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[derive(Deserialize)]
@@ -73,14 +89,22 @@ pub(crate) mod float {
         Other(String),
     }
 
-    pub(crate) fn serialize<S: Serializer>(value: &f32, to: S) -> Result<S::Ok, S::Error> {
+    /// Writes the form.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(value: &f32, to: S) -> Result<S::Ok, S::Error> {
         match value.is_finite() {
             true => value.serialize(to),
             false => value.to_string().serialize(to),
         }
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f32, D::Error> {
+    /// Reads the form.
+    ///
+    /// # Errors
+    /// Those of the deserializer, and for another form.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f32, D::Error> {
         match Written::deserialize(from)? {
             Written::Finite(value) => Ok(value),
             Written::Other(text) => text.parse().map_err(serde::de::Error::custom),

@@ -84,6 +84,20 @@ pub enum PolicyError {
     /// New parameters that the policy cannot take.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// A recipe of policies that code of the program makes.
+    #[error(
+        "policies made by {factory} cannot be written down: give a NetworkPolicy or a RandomPolicy instead"
+    )]
+    Unwritable {
+        /// Type of the factory, or of the policy that is cloned.
+        factory: &'static str,
+    },
+    /// A written recipe that cannot be read.
+    #[error("the recipe of policies cannot be read: {reason}")]
+    Unreadable {
+        /// Why it cannot be read.
+        reason: String,
+    },
     /// Another error of the policy.
     #[error("{0}")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -1,7 +1,10 @@
 //! How a network's outputs become a distribution over actions.
 
+use serde::{Deserialize, Serialize};
+use windrow_env::written;
+
 /// What the numbers that a network writes for a row mean.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Head {
     /// The action itself, for real-valued actions; for a discrete one the choice with the largest number.
@@ -15,7 +18,7 @@ pub enum Head {
 }
 
 /// Where the deviations of a normal distribution come from.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Scale {
     /// The network writes the means, then as many numbers that are mapped to deviations.
@@ -26,6 +29,7 @@ pub enum Scale {
         /// Name of the parameter, `[actions]`, among the weights: `"log_std"`.
         name: String,
         /// Its value before anything is loaded.
+        #[serde(with = "written::float")]
         initial: f32,
     },
 }
@@ -50,12 +54,13 @@ impl Scale {
 /// How a number becomes a deviation.
 ///
 /// Source: the documentation of `NormalParamExtractor` and `biased_softplus` in tensordict.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ScaleMapping {
     /// `softplus(x + c) + 0.01` with the `c` that gives `bias` at `x = 0`, and at least 1e-4.
     BiasedSoftplus {
         /// Deviation at `x = 0`; above 0.01.
+        #[serde(with = "written::float")]
         bias: f32,
     },
     /// `exp(x)`, and at least 1e-4.

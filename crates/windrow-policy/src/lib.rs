@@ -2,7 +2,8 @@
 //!
 //! A [`Policy`] writes an action for every row of a block of observations. [`RandomPolicy`] draws from the action
 //! space; [`NetworkPolicy`] evaluates a [`Sequential`](nn::Sequential) network with PyTorch's names and numbers,
-//! without a framework; [`policy_fn`] makes one out of a closure. Randomness comes from [`Noise`], keyed by seed,
+//! without a framework; [`policy_fn`] makes one out of a closure. A [`PolicyRecipe`] makes the policy of each worker, and
+//! can be written down unless code of the program makes it. Randomness comes from [`Noise`], keyed by seed,
 //! environment and frame, so that actions do not depend on how environments are spread over workers.
 //!
 //! ```
@@ -45,6 +46,7 @@ mod noise;
 mod observe;
 mod policy;
 mod random;
+mod recipe;
 mod store;
 mod sync;
 mod weights;
@@ -59,5 +61,6 @@ pub use network_policy::NetworkPolicy;
 pub use noise::Noise;
 pub use policy::{Backend, Policy, PolicyIn, PolicySpec, Weights};
 pub use random::RandomPolicy;
+pub use recipe::PolicyRecipe;
 pub use store::{Published, VanillaWeightUpdater, WeightStore, WeightUpdater};
 pub use weights::{Misfit, WeightsError};

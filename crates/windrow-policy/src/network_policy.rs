@@ -1,5 +1,7 @@
 //! A network and a head as a policy.
 
+mod written;
+
 use std::path::Path;
 
 use tensordict::{DType, NestedKey};
@@ -13,9 +15,11 @@ use crate::nn::{Sequential, put};
 use crate::observe::Observe;
 use crate::weights::{Reader, read_file};
 use crate::{
-    Binding, ExplorationType, Head, Policy, PolicyError, PolicyIn, PolicySpec, Scale, Weights,
-    WeightsError,
+    Binding, ExplorationType, Head, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec, Scale,
+    Weights, WeightsError,
 };
+
+pub(crate) use written::WrittenNetwork;
 
 /// A [`Sequential`] network whose outputs a [`Head`] turns into actions.
 ///
@@ -273,6 +277,12 @@ impl Policy for NetworkPolicy {
             put(&mut weights, &name, &self.log_std, &[self.log_std.len()]);
         }
         weights
+    }
+
+    fn recipe(&self) -> Option<PolicyRecipe> {
+        let mut unbound = self.clone();
+        unbound.bound = None;
+        Some(PolicyRecipe::network(unbound))
     }
 }
 

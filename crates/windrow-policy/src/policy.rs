@@ -1,7 +1,7 @@
 use tensordict::TensorDict;
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
-use crate::{Binding, EnvRows, ExplorationType, PolicyError};
+use crate::{Binding, EnvRows, ExplorationType, PolicyError, PolicyRecipe};
 
 /// Parameters by name, as PyTorch's `state_dict` names them (`"0.weight"`, `"0.bias"`, …).
 pub type Weights = TensorDict;
@@ -100,6 +100,11 @@ pub trait Policy: Send {
     fn weights(&self) -> Weights {
         Weights::new([])
     }
+
+    /// The policy, with its parameters, as a value that can be written down; `None` for code of the program.
+    fn recipe(&self) -> Option<PolicyRecipe> {
+        None
+    }
 }
 
 /// A boxed policy is a policy, so that code which is generic over policies takes any.
@@ -131,6 +136,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn weights(&self) -> Weights {
         (**self).weights()
+    }
+
+    fn recipe(&self) -> Option<PolicyRecipe> {
+        (**self).recipe()
     }
 }
 

@@ -6,7 +6,7 @@ use windrow_env::{ChoiceCode, EnvSpec, Spec};
 use windrow_slab::{Key, Rows, RowsMut};
 
 use crate::weights::expect_none;
-use crate::{Binding, Noise, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use crate::{Binding, Noise, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec, Weights};
 
 /// Rows from which on vector instructions are worth the choice between their variants.
 const MANY_ROWS: usize = 16;
@@ -87,6 +87,10 @@ impl Policy for RandomPolicy {
 
     fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
         Ok(expect_none(weights)?)
+    }
+
+    fn recipe(&self) -> Option<PolicyRecipe> {
+        Some(PolicyRecipe::random())
     }
 }
 

@@ -43,8 +43,8 @@ pub use windrow_collect::{
 };
 pub use windrow_env::{self as env, CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
 pub use windrow_policy::{
-    self as policy, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, RandomPolicy,
-    Weights, nn, policy_fn,
+    self as policy, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyRecipe,
+    RandomPolicy, Weights, nn, policy_fn,
 };
 pub use windrow_replay::{
     self as replay, LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter,

@@ -1,11 +1,11 @@
 //! The builder of a collector, and the objects that it holds beside the plain options: environments, policies, functions.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tensordict::TensorDict;
 use windrow_env::EnvFactory;
-use windrow_policy::{Policy, RandomPolicy, VanillaWeightUpdater, WeightUpdater, Weights};
+use windrow_policy::{Policy, PolicyRecipe, VanillaWeightUpdater, WeightUpdater, Weights};
 use windrow_slab::Sink;
 
 use crate::config::hooks::Hooks;
@@ -16,7 +16,7 @@ pub struct CollectorBuilder {
     pub(crate) config: CollectorConfig,
     /// One for all workers, or one for each.
     pub(crate) envs: Vec<EnvMaker>,
-    pub(crate) policy: PolicyMaker,
+    pub(crate) policy: PolicyRecipe,
     pub(crate) sink: Option<Box<dyn Sink>>,
     pub(crate) is_interruption: IsInterruption,
     pub(crate) hooks: Hooks,
@@ -26,9 +26,6 @@ pub struct CollectorBuilder {
 
 /// Makes the environments of a worker.
 pub(crate) type EnvMaker = Arc<dyn EnvFactory + Send + Sync>;
-
-/// Makes the policy of worker `n`.
-pub(crate) type PolicyMaker = Arc<dyn Fn(usize) -> Box<dyn Policy> + Send + Sync>;
 
 /// Tells an interruption from a fault.
 pub(crate) type IsInterruption = fn(&(dyn Error + 'static)) -> bool;
@@ -41,7 +38,7 @@ impl CollectorBuilder {
         Self {
             config,
             envs: vec![env],
-            policy: Arc::new(|_| Box::new(RandomPolicy::new())),
+            policy: PolicyRecipe::random(),
             sink: None,
             is_interruption: |_| false,
             hooks: Hooks::default(),
@@ -73,16 +70,7 @@ impl CollectorBuilder {
     /// The policy; each worker gets a clone. Without one, actions are drawn uniformly from the action space.
     #[must_use]
     pub fn policy(mut self, policy: impl Policy + Clone + 'static) -> Self {
-        // Threads clone it one at a time, so that policies need not be `Sync`.
-        let policy = Mutex::new(policy);
-        self.policy = Arc::new(move |_| {
-            Box::new(
-                policy
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .clone(),
-            )
-        });
+        self.policy = PolicyRecipe::of(policy);
         self
     }
 
@@ -93,7 +81,14 @@ impl CollectorBuilder {
     where
         P: Policy + 'static,
     {
-        self.policy = Arc::new(move |worker| Box::new(make(worker)));
+        self.policy = PolicyRecipe::opaque(make);
+        self
+    }
+
+    /// Makes the policy of each worker by `recipe`, such as one that was written down.
+    #[must_use]
+    pub fn policy_recipe(mut self, recipe: PolicyRecipe) -> Self {
+        self.policy = recipe;
         self
     }
 

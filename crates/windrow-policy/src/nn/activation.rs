@@ -1,9 +1,11 @@
 use pulp::Simd;
+use serde::{Deserialize, Serialize};
+use windrow_env::written;
 
 use super::math;
 
 /// An element-wise function between two layers; named and defined as the PyTorch module.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Activation {
     /// Hyperbolic tangent.
@@ -21,6 +23,7 @@ pub enum Activation {
     /// `x`, or `alpha (exp(x) - 1)` below zero.
     ELU {
         /// Limit of `-ELU(x)` for `x` to minus infinity; 1 in PyTorch unless said otherwise.
+        #[serde(with = "written::float")]
         alpha: f32,
     },
 }

@@ -40,6 +40,14 @@ impl Sequential {
         Self::default()
     }
 
+    /// `layers` with the parameters that they have.
+    pub(crate) fn of_layers(layers: impl Iterator<Item = Layer>) -> Self {
+        Self {
+            layers: layers.collect(),
+            ..Self::default()
+        }
+    }
+
     /// A linear layer with bias from `inputs` to `outputs` numbers.
     #[must_use]
     pub fn linear(self, inputs: usize, outputs: usize) -> Self {

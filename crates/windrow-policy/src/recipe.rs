@@ -1,0 +1,173 @@
+//! Policies as values that can be written down.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tensordict::TensorDict;
+
+use crate::network_policy::WrittenNetwork;
+use crate::{NetworkPolicy, Policy, PolicyError, RandomPolicy, WeightsError};
+
+/// How to make the policy of each worker.
+///
+/// A recipe of [random actions](RandomPolicy) or of a [network](NetworkPolicy) is a value: it can be written down, sent to
+/// another process and read there. One of a factory, or of a policy of the program's, can be used in this process only.
+///
+/// ```
+/// use windrow_policy::{Head, NetworkPolicy, Policy, PolicyRecipe, RandomPolicy, nn::Sequential, policy_fn};
+///
+/// let net = Sequential::new().linear(4, 64).tanh().linear(64, 2).seed(7);
+/// let recipe = PolicyRecipe::of(NetworkPolicy::new(net, Head::Categorical));
+/// let read = PolicyRecipe::from_bytes(&recipe.to_bytes()?)?;
+/// assert_eq!(read.build(0).weights().len(), 4);
+///
+/// let still = PolicyRecipe::of(policy_fn([], |_, _| Ok(())));
+/// assert!(still.to_bytes().is_err());
+/// # Ok::<(), windrow_policy::PolicyError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct PolicyRecipe(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    Random,
+    Network(Arc<NetworkPolicy>),
+    Factory(Opaque),
+}
+
+/// A factory of the program's, of which nothing but a type is known.
+#[derive(Clone)]
+struct Opaque {
+    factory: Arc<dyn Fn(usize) -> Box<dyn Policy> + Send + Sync>,
+    type_name: &'static str,
+}
+
+/// A recipe as it is written down, without parameters.
+#[derive(Serialize, Deserialize)]
+enum Written {
+    Random,
+    Network(WrittenNetwork),
+}
+
+impl PolicyRecipe {
+    /// Actions drawn uniformly from the action space.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Source::Random)
+    }
+
+    /// `net` with the parameters that it has now.
+    #[must_use]
+    pub fn network(net: NetworkPolicy) -> Self {
+        Self(Source::Network(Arc::new(net)))
+    }
+
+    /// A clone of `policy` for each worker. The recipe can be written down if the policy has [one](Policy::recipe).
+    #[must_use]
+    pub fn of<P: Policy + Clone + 'static>(policy: P) -> Self {
+        if let Some(recipe) = policy.recipe() {
+            return recipe;
+        }
+        // Threads clone it one at a time, so that policies need not be `Sync`.
+        let policy = Mutex::new(policy);
+        let clone = move |_| -> Box<dyn Policy> {
+            let policy = policy.lock().unwrap_or_else(PoisonError::into_inner);
+            Box::new(policy.clone())
+        };
+        Self(Source::Factory(Opaque {
+            factory: Arc::new(clone),
+            type_name: std::any::type_name::<P>(),
+        }))
+    }
+
+    /// The policies that `factory` makes, given the number of the worker. Such a recipe cannot be written down.
+    #[must_use]
+    pub fn opaque<P, F>(factory: F) -> Self
+    where
+        P: Policy + 'static,
+        F: Fn(usize) -> P + Send + Sync + 'static,
+    {
+        Self(Source::Factory(Opaque {
+            factory: Arc::new(move |worker| Box::new(factory(worker))),
+            type_name: std::any::type_name::<F>(),
+        }))
+    }
+
+    /// The policy of worker `worker`, not yet bound.
+    #[must_use]
+    pub fn build(&self, worker: usize) -> Box<dyn Policy> {
+        match &self.0 {
+            Source::Random => Box::new(RandomPolicy::new()),
+            Source::Network(net) => Box::new(NetworkPolicy::clone(net)),
+            Source::Factory(opaque) => (opaque.factory)(worker),
+        }
+    }
+
+    /// The recipe as bytes: the length of an object of JSON (`u64`, little-endian), the object, and the parameters as
+    /// safetensors.
+    ///
+    /// # Errors
+    /// [`PolicyError::Unwritable`] for policies that a factory makes; [`PolicyError::Weights`] when parameters cannot be written.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, PolicyError> {
+        let (written, weights) = match &self.0 {
+            Source::Random => (Written::Random, None),
+            Source::Network(net) => (Written::Network((&**net).into()), Some(net.weights())),
+            Source::Factory(opaque) => {
+                return Err(PolicyError::Unwritable {
+                    factory: opaque.type_name,
+                });
+            }
+        };
+        let json = serde_json::to_vec(&written).map_err(PolicyError::failed)?;
+        let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(json);
+        if let Some(weights) = weights {
+            bytes.extend(weights.to_bytes().map_err(WeightsError::from)?);
+        }
+        Ok(bytes)
+    }
+
+    /// The recipe that [`to_bytes`](Self::to_bytes) wrote.
+    ///
+    /// # Errors
+    /// [`PolicyError::Unreadable`] for anything else; [`PolicyError::Weights`] and the errors of
+    /// [`Sequential::check`](crate::nn::Sequential::check) when parameters and layers do not go together.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, PolicyError> {
+        let (json, weights) = split(bytes).ok_or_else(|| unreadable("it is cut short"))?;
+        let written = serde_json::from_slice(json);
+        let source = match written.map_err(|error| unreadable(error.to_string()))? {
+            Written::Random if weights.is_empty() => Source::Random,
+            Written::Random => return Err(unreadable("random actions have no parameters")),
+            Written::Network(written) => {
+                let mut net = NetworkPolicy::from(written);
+                net.network().check()?;
+                net.load(&TensorDict::from_bytes(weights).map_err(WeightsError::from)?)?;
+                Source::Network(Arc::new(net))
+            }
+        };
+        Ok(Self(source))
+    }
+}
+
+/// JSON and parameters.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)
+}
+
+fn unreadable(reason: impl Into<String>) -> PolicyError {
+    PolicyError::Unreadable {
+        reason: reason.into(),
+    }
+}
+
+impl fmt::Debug for Opaque {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.type_name)
+    }
+}
+
+#[cfg(test)]
+#[path = "recipe_tests.rs"]
+mod tests;
