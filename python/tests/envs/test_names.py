@@ -38,7 +38,7 @@ def test_windrows_own_are_where_torchrl_has_them(module: str, names: list[str]) 
         ("", "step_mdp"),
         ("", "set_gym_backend"),
         ("", "make_composite_from_td"),
-        (".transforms", "RewardScaling"),
+        (".transforms", "ToTensorImage"),
         (".utils", "step_mdp"),
         (".libs.gym", "set_gym_backend"),
     ],
@@ -84,8 +84,8 @@ def test_without_torchrl_it_is_named(line: str) -> None:
 
 
 def test_transforms_of_torchrl_go_around_its_environments() -> None:
-    with pytest.raises(TypeError, match=r"torchrl.envs.TransformedEnv\(torchrl.envs.GymEnv\(...\), RewardScaling\(...\)\)"):
-        TransformedEnv(GymEnv("Pendulum-v1"), windrow.envs.RewardScaling(0.0, 0.1))
+    with pytest.raises(TypeError, match=r"torchrl.envs.TransformedEnv\(torchrl.envs.GymEnv\(...\), ToTensorImage\(...\)\)"):
+        TransformedEnv(GymEnv("Pendulum-v1"), windrow.envs.ToTensorImage())
 
 
 def test_environments_of_ones_own_derive_from_torchrls() -> None:

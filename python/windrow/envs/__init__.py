@@ -16,7 +16,7 @@ Of an environment of TorchRL, batches hold the rewards under their own names, th
 ``float32``. Those of Gymnasium are ``float32``. Random actions are legal where specs of its actions have masks, or an ``ActionMask``
 is around it; a mask that is observed nowhere is found as ``"action_mask"`` beside the observations.
 
-Where torchrl is installed, classes of ``torchrl.envs`` that windrow does not have, such as ``CatFrames`` or ``RewardScaling``, are
+Where torchrl is installed, classes of ``torchrl.envs`` that windrow does not have, such as ``CatFrames`` or ``ToTensorImage``, are
 found here too. They go with its environments, which collectors take as well: ``torchrl.envs.TransformedEnv`` of a
 ``torchrl.envs.GymEnv``. Specs are of TorchRL's classes then, since its modules and losses take no others.
 """
