@@ -13,12 +13,11 @@ from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors import _checks
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._batches import without_next_observations, without_private
-from windrow.collectors._control import Control
 from windrow.collectors._torchrl_compat import TorchRLMethods
 from windrow.collectors._workers import Devices, Workers
 
 
-class BaseCollector(TorchRLMethods, Control):
+class BaseCollector(TorchRLMethods):
     """Runs a policy in environments, and is an iterator over batches of what happened.
 
     Each batch is a ``tensordict.TensorDict``, ``[time]`` or, where environments step together, ``[num_envs, time]``. It lies in
@@ -70,7 +69,8 @@ class BaseCollector(TorchRLMethods, Control):
         self._worker_idx = arguments.worker_idx
         self._profile = None
         self.weight_updater = arguments.weight_updater
-        self._begin()
+        self._core.serve(self)
+        self._end_before_interpreter()
 
     def _chosen_policy(self, arguments: CollectorArguments) -> _policy.Choice:
         """The policy in the form that the engine takes."""

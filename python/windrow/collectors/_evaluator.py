@@ -1,24 +1,19 @@
-import atexit
 import inspect
-import time
-import warnings
-import weakref
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from windrow import _needs, _policy, _weights
-from windrow._arguments import Arguments, Check, argument, ignored, outside, takes
+from windrow._arguments import Arguments, Check, argument, ignored, takes
 from windrow._exploration import name_of
 from windrow._numbers import at_least
 from windrow._windrow import EvaluatorCore
-from windrow.collectors import _checks, _patience
+from windrow.collectors import _checks
 from windrow.collectors._arguments import Device
+from windrow.collectors._ending import Ending
 from windrow.collectors._workers import Factory, device_of, is_function, policy_factories
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
-
-_ALIVE: "weakref.WeakSet[Evaluator]" = weakref.WeakSet()
 
 _EPISODES = "which is what episodes are made of here"
 
@@ -109,7 +104,7 @@ class EvaluatorArguments(Arguments):
             raise ValueError("an evaluator needs a policy or a policy_factory, and not both")
 
 
-class Evaluator:
+class Evaluator(Ending):
     """Plays whole episodes with a copy of a policy, in a thread of its own, while training goes on.
 
     Results are dictionaries: ``eval/reward`` is the mean return of the episodes, beside ``eval/reward_std``,
@@ -127,6 +122,10 @@ class Evaluator:
         ValueError: an argument makes no sense.
         TypeError: an argument is unknown.
     """
+
+    _core: EvaluatorCore
+    #: Functions that let the user's environment gather statistics again.
+    _undo: Sequence[Callable[[], None]] = ()
 
     @takes(EvaluatorArguments)
     def __init__(self, arguments: EvaluatorArguments) -> None:
@@ -167,7 +166,7 @@ class Evaluator:
         except BaseException:
             self._thaw()
             raise
-        _ALIVE.add(self)
+        self._end_before_interpreter()
 
     def evaluate(
         self, weights: Any = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None
@@ -253,43 +252,30 @@ class Evaluator:
             RuntimeError: it took longer. The thread ends when the step returns.
         """
         try:
-            if timeout is not None or not _patience.is_interrupted():
+            if timeout is not None or not self._is_left():
                 self._core.shutdown(timeout)
-            elif not self._core.end(_patience.IMPATIENCE):
-                warnings.warn(_patience.left_behind(type(self).__name__), RuntimeWarning, stacklevel=outside())
         finally:
             self._thaw()
 
     def _thaw(self) -> None:
         """Lets the user's environment gather statistics again."""
-        while self._undo:
-            self._undo.pop()()
+        undo, self._undo = self._undo, ()
+        for each in reversed(undo):
+            each()
 
-    def __enter__(self) -> Self:
-        return self
+    def _leave(self, seconds: float) -> bool:
+        ended = self._core.end(seconds)
+        self._thaw()
+        return ended
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if error is None:
-            self.shutdown()
-            return
-        # The error that leaves the context is the one to show.
-        if not self._core.end(_patience.IMPATIENCE if isinstance(error, KeyboardInterrupt) else None):
-            error.add_note(_patience.left_behind(type(self).__name__))
+    def _end_with(self, error: BaseException) -> None:
+        if not self._core.end():
+            error.add_note(self._left_behind())
         self._thaw()
 
-    def __getstate__(self) -> Any:
-        raise TypeError(
-            f"a {type(self).__name__} runs an environment, and can be neither copied nor pickled: make another one, or pass on a "
-            "function that makes it"
-        )
-
     def __del__(self) -> None:
-        # Before the garbage collector clears an environment and a policy that refer to the evaluator. Without a core, the
-        # constructor has failed.
-        core = getattr(self, "_core", None)
-        if core is not None:
-            core.finalize()
-            self._thaw()
+        super().__del__()
+        self._thaw()
 
     def __repr__(self) -> str:
         if not self._core.belongs_here():
@@ -352,11 +338,3 @@ def _wants_argument(function: Callable[..., Any]) -> bool:
         return False
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return any(parameter.kind in by_position and parameter.default is inspect.Parameter.empty for parameter in parameters)
-
-
-@atexit.register
-def _end_all() -> None:
-    """Ends living evaluators: their threads need the interpreter, and must end before it does."""
-    deadline = time.monotonic() + _patience.at_exit()
-    for evaluator in list(_ALIVE):
-        evaluator._core.end(max(deadline - time.monotonic(), 0.1))

@@ -1,25 +1,19 @@
-"""Collection in the background, pauses, and the end of collectors. The engine does the work."""
+"""Collection in the background, pauses, and the errors of both. The engine does the work."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import threading
-import time
-import warnings
-import weakref
 from collections.abc import Iterator
 from typing import Any, Self
 
-from windrow._arguments import outside, warn_ignored
+from windrow._arguments import warn_ignored
 from windrow._failure import Failure
-from windrow._windrow import CollectorCore
-from windrow.collectors import _patience
-
-_ALIVE: weakref.WeakSet[Life] = weakref.WeakSet()
+from windrow._windrow import PATIENCE, CollectorCore
+from windrow.collectors._ending import Ending
 
 
-class Life(Iterator[Any]):
+class Life(Ending, Iterator[Any]):
     """Starts, pauses and ends collection, and raises errors of the background."""
 
     _core: CollectorCore
@@ -28,11 +22,6 @@ class Life(Iterator[Any]):
     _failure: Failure | None = None
     _paused: bool = False
     _ended: bool = False
-
-    def _begin(self) -> None:
-        """Lets the engine call the collector's methods, and the end of the interpreter end the collector."""
-        self._core.serve(self)
-        _ALIVE.add(self)
 
     def start(self) -> None:
         """Collects into the replay buffer in a thread, up to ``total_frames``.
@@ -88,9 +77,7 @@ class Life(Iterator[Any]):
             # Only the process that made a collector ends it.
             return
         warn_ignored("close_env", close_env, True, "environments that were made for the collector end with it")
-        if timeout is None and _patience.is_interrupted():
-            if not self._leave(_patience.IMPATIENCE):
-                warnings.warn(_patience.left_behind(type(self).__name__), RuntimeWarning, stacklevel=outside())
+        if timeout is None and self._is_left():
             return
         try:
             self._core.check_outside()
@@ -106,8 +93,6 @@ class Life(Iterator[Any]):
                 self._failure.silence()
 
     def _leave(self, seconds: float) -> bool:
-        """Ends collection without raising errors: whether all threads ended within ``seconds``. Shows an error that no call has
-        raised, as threads do."""
         if not self._core.belongs_here():
             return True
         self._ended = True
@@ -131,7 +116,7 @@ class Life(Iterator[Any]):
         """
         self._surface()
         try:
-            self._core.pause(_patience.PATIENCE)
+            self._core.pause(PATIENCE)
         finally:
             # The thread of `start` may have failed with its last batch.
             self._raise_background()
@@ -142,35 +127,12 @@ class Life(Iterator[Any]):
             self._paused = False
             self._core.resume()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if isinstance(error, KeyboardInterrupt):
-            if not self._leave(_patience.IMPATIENCE):
-                error.add_note(_patience.left_behind(type(self).__name__))
-            return
+    def _end_with(self, error: BaseException) -> None:
         try:
             self.shutdown()
         except Exception as own:
-            if error is None:
-                raise
-            # The error that leaves the context stays the one that is raised.
             if own is not error:
                 error.add_note(f"{type(self).__name__} had an error of its own: {type(own).__name__}: {own}")
-
-    def __getstate__(self) -> Any:
-        raise TypeError(
-            f"a {type(self).__name__} runs environments, and can be neither copied nor pickled: make another one, which goes "
-            "on from its state_dict(), or pass on a function that makes it"
-        )
-
-    def __del__(self) -> None:
-        # Before the garbage collector takes environments and policies apart that refer to the collector. A collector that could
-        # not be built has no core.
-        core = getattr(self, "_core", None)
-        if core is not None:
-            core.finalize()
 
     def _check_not_ended(self) -> None:
         if self._ended:
@@ -193,11 +155,3 @@ class Life(Iterator[Any]):
         failures = getattr(self._replay_buffer, "_failures", None)
         if failures is not None:
             failures.append(self._failure)
-
-
-@atexit.register
-def _end_all() -> None:
-    """Ends all collectors: threads that need the interpreter must end before it does."""
-    deadline = time.monotonic() + _patience.at_exit()
-    for collector in list(_ALIVE):
-        collector._leave(max(deadline - time.monotonic(), 0.0))

@@ -7,16 +7,15 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from windrow._windrow import CollectorCore
 from windrow.collectors import _checks
-from windrow.collectors._workers import Workers
+from windrow.collectors._control import Control
 
 #: A name, or a key in brackets after one.
 _STEP = re.compile(r"([A-Za-z_]\w*)|\[([^\]]+)\]")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[[^\]]+\])*")
 
 
-class TorchRLMethods:
+class TorchRLMethods(Control):
     """Ways to environments and policies.
 
     A worker may be stepping an environment of Python while an attribute of it is read: call :meth:`pause` before, where that
@@ -28,12 +27,6 @@ class TorchRLMethods:
 
     policy: Any
     post_collect_hook: Callable[[Any], object] | None
-    _core: CollectorCore
-    _workers: Workers
-    _replay_buffer: Any
-    _surface: Callable[[], None]
-    _raise_background: Callable[[], None]
-    update_policy_weights_: Callable[..., None]
 
     @property
     def env(self) -> Any:

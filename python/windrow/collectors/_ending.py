@@ -1,0 +1,84 @@
+"""How collectors and evaluators end: with their context, with the last reference to them, or before the interpreter does."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+import warnings
+import weakref
+from typing import Any, Self
+
+from windrow._arguments import outside
+from windrow._windrow import IMPATIENCE, PATIENCE, CollectorCore, EvaluatorCore
+
+_ALIVE: weakref.WeakSet[Ending] = weakref.WeakSet()
+
+
+class Ending:
+    """Has threads of the engine, which end with it."""
+
+    _core: CollectorCore | EvaluatorCore
+
+    def shutdown(self) -> None:
+        """Ends the threads, and raises errors that no call has raised."""
+        raise NotImplementedError
+
+    def _leave(self, seconds: float) -> bool:
+        """Ends the threads, and shows errors that no call has raised: whether all ended within ``seconds``."""
+        raise NotImplementedError
+
+    def _end_with(self, error: BaseException) -> None:
+        """Ends the threads while ``error`` leaves the context, which stays the error that is raised."""
+        raise NotImplementedError
+
+    def _end_before_interpreter(self) -> None:
+        _ALIVE.add(self)
+
+    def _is_left(self) -> bool:
+        """Whether the caller is handling ``KeyboardInterrupt``, in an ``except`` or ``finally``. Then this has ended the threads, and
+        warns of one that is still busy."""
+        if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+            return False
+        if not self._leave(IMPATIENCE):
+            warnings.warn(self._left_behind(), RuntimeWarning, stacklevel=outside())
+        return True
+
+    def _left_behind(self) -> str:
+        return (
+            f"{type(self).__name__} was left with a step of its environment, or a call of its policy, that has not returned: its "
+            "thread ends when it does"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if error is None:
+            self.shutdown()
+        elif not isinstance(error, KeyboardInterrupt):
+            self._end_with(error)
+        elif not self._leave(IMPATIENCE):
+            error.add_note(self._left_behind())
+
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} runs environments, and can be neither copied nor pickled: make another one, which goes "
+            "on from its state_dict(), or pass on a function that makes it"
+        )
+
+    def __del__(self) -> None:
+        # Before the garbage collector takes apart environments and policies that refer to this object. One that could not be
+        # built has no core.
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.finalize()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Ends all collectors and evaluators: threads that need the interpreter must end before it does."""
+    was_interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
+    deadline = time.monotonic() + (IMPATIENCE if was_interrupted else PATIENCE)
+    for one in list(_ALIVE):
+        one._leave(max(deadline - time.monotonic(), 0.1))
