@@ -12,7 +12,6 @@ from windrow._weights import WeightSource
 from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors import _checks
 from windrow.collectors._arguments import CollectorArguments
-from windrow.collectors._batches import without_next_observations, without_private
 from windrow.collectors._torchrl_compat import TorchRLMethods
 from windrow.collectors._workers import Devices, Workers
 
@@ -172,12 +171,12 @@ class BaseCollector(TorchRLMethods):
         if self._storing_device is not None:
             batch = batch.to(self._storing_device)
         if self._compact_obs:
-            batch = without_next_observations(batch)
+            batch = _without_next_observations(batch)
         if self._postproc is not None:
             batch = self._postproc(batch)
             if not hasattr(batch, "exclude"):
                 raise TypeError(f"postproc must return the batch, as a TensorDict, got {type(batch).__name__}")
-            batch = without_private(batch)
+            batch = _without_private(batch)
         return batch
 
     def _finish(self, batch: Any) -> Any:
@@ -226,8 +225,7 @@ class BaseCollector(TorchRLMethods):
             return self._core.rollout()
 
     def __len__(self) -> int:
-        self._raise_background()
-        length = self._core.len()
+        length = self._asked.len()
         if length is None:
             raise TypeError(f"an endless {type(self).__name__} has no length")
         return length
@@ -257,6 +255,23 @@ class BaseCollector(TorchRLMethods):
 
 def _entries(batch: Any) -> set[Any]:
     return set(batch.keys(True, True))
+
+
+def _without_private(batch: Any) -> Any:
+    """``batch`` without entries that begin with an underscore, at any depth."""
+    private = [key for key in batch.keys(True) if any(name.startswith("_") for name in _names(key))]
+    return batch.exclude(*private) if private else batch
+
+
+def _without_next_observations(batch: Any) -> Any:
+    """``batch`` with nothing under ``"next"`` but the reward and the flags."""
+    kept = {"reward", "done", "terminated", "truncated"}
+    dropped = [("next", *_names(key)) for key in batch["next"].keys(True, True) if _names(key)[-1] not in kept]
+    return batch.exclude(*dropped)
+
+
+def _names(key: Any) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
 
 
 def _drawn_by_torch() -> int:

@@ -29,7 +29,7 @@ def frame_limit(name: str, value: Any) -> int | None:
     return frames(name, value) or None
 
 
-def shares(name: str, value: Any) -> int | list[int]:
+def shares(name: str, value: Any) -> Any:
     """Frames of a batch, or of each worker in it.
 
     Raises:
@@ -39,11 +39,7 @@ def shares(name: str, value: Any) -> int | list[int]:
     if value is None:
         raise TypeError(f"{name} is missing: the number of frames in a batch")
     if isinstance(value, (list, tuple)):
-        return [_share(name, entry) for entry in value]
-    return _share(name, value)
-
-
-def _share(name: str, value: Any) -> int:
+        return [shares(name, entry) for entry in value]
     number = frame_limit(name, value)
     if number is None:
         raise ValueError(f"{name} must be a positive number, got {value!r}")

@@ -66,16 +66,12 @@ class Control(Life):
                 raise ValueError("a weight_updater knows one model: model_id and weights_dict make no sense with it")
             self._updater.push_weights(given, worker_ids)
             return
-        self._publish(given, worker_ids)
-
-    def _publish(self, given: Any, worker_ids: Any = None) -> None:
         self._source.publish(given, worker_ids)
 
     @property
     def policy_version(self) -> int:
         """Version of the weights published last; 0 before the first were."""
-        self._raise_background()
-        return int(self._core.stats()["policy_version"])
+        return int(self._asked.stats()["policy_version"])
 
     @property
     def weight_updater(self) -> Any:
@@ -126,8 +122,7 @@ class Control(Life):
         """What a later run needs to go on: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool``,
         ``policy_state_dict`` and ``env_state_dict``. The last holds what transforms of environments have gathered, under
         ``"worker<i>"`` where there are several workers. Simulators are not saved. A batch that waits for a limiter counts."""
-        self._raise_background()
-        state = self._core.state_dict().to_dict()
+        state = self._asked.state_dict().to_dict()
         state["env_state_dict"] = _env_states.states_of(self._workers.envs)
         self._source.add_to(state)
         return state
@@ -176,8 +171,7 @@ class Control(Life):
 
     def losses(self) -> list[str]:
         """Errors of workers that were lost without ending the collector, since the last call."""
-        self._raise_background()
-        return self._core.take_losses()
+        return self._asked.take_losses()
 
     @property
     def policy_backend(self) -> str:
@@ -185,14 +179,11 @@ class Control(Life):
         return self._core.policy_backend()
 
     @property
-    def requested_frames_per_batch(self) -> int:
+    def frames_per_batch(self) -> int:
         """Frames in a batch."""
         return int(self._core.stats()["requested_frames_per_batch"])
 
-    @property
-    def frames_per_batch(self) -> int:
-        """Frames in a batch."""
-        return self.requested_frames_per_batch
+    requested_frames_per_batch = frames_per_batch
 
     @property
     def total_frames(self) -> int | float:
@@ -240,8 +231,7 @@ class Control(Life):
 
     def disable_profile(self) -> None:
         """Ends the recording, and writes the traces."""
-        self._raise_background()
-        self._core.disable_profile()
+        self._asked.disable_profile()
 
     @property
     def profile_config(self) -> ProfileConfig | None:
@@ -250,8 +240,7 @@ class Control(Life):
 
     def profile_summary(self) -> dict[int, dict[str, float]]:
         """Seconds that each recorded worker has spent in each phase."""
-        self._raise_background()
-        return self._core.profile_summary()
+        return self._asked.profile_summary()
 
 
 def _single_source(

@@ -10,7 +10,7 @@ from windrow._windrow import EvaluatorCore
 from windrow.collectors import _checks
 from windrow.collectors._arguments import Device
 from windrow.collectors._ending import Ending
-from windrow.collectors._workers import Factory, device_of, is_function, policy_factories
+from windrow.collectors._workers import Factory, device_of, env_of, is_function, policy_factories
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -309,15 +309,9 @@ def _tensors(result: dict[str, Any]) -> "TensorDictBase":
 
 def _environment(given: Any) -> Any:
     """An environment, or a factory that makes one in the thread of the evaluator."""
-    if isinstance(given, str):
-        from windrow.envs import GymEnv
+    from windrow.collectors import _statistics
 
-        return GymEnv(given, categorical_action_encoding=True)
-    if is_function(given):
-        from windrow.collectors import _statistics
-
-        return Factory(_statistics.frozen(given))
-    return given
+    return Factory(_statistics.frozen(given)) if is_function(given) else env_of(given)
 
 
 def _with_env(factory: Any, env: Any) -> Any:

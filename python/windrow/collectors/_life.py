@@ -144,6 +144,12 @@ class Life(Ending, Iterator[Any]):
             raise RuntimeError("the collector is paused: ask again after the pause")
         self._raise_background()
 
+    @property
+    def _asked(self) -> CollectorCore:
+        """The engine's collector for calls of users, which first raise an error of the background."""
+        self._raise_background()
+        return self._core
+
     def _raise_background(self) -> None:
         """Raises an error of the background that no call has raised."""
         if self._failure is not None:

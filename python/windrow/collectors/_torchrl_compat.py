@@ -158,19 +158,13 @@ class _Worker:
 
     def __init__(self, collector: TorchRLMethods, worker_idx: int) -> None:
         self.worker_idx = worker_idx
+        self.policy = collector._policy_of(worker_idx)
+        self.replay_buffer = collector._replay_buffer
         self._collector = collector
 
     @property
     def env(self) -> Any:
         return self._collector._workers.env(self.worker_idx)
-
-    @property
-    def policy(self) -> Any:
-        return self._collector._policy_of(self.worker_idx)
-
-    @property
-    def replay_buffer(self) -> Any:
-        return self._collector._replay_buffer
 
     def stats(self) -> dict[str, Any]:
         return self._collector._core.worker_stats()[self.worker_idx]

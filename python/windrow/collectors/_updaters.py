@@ -85,7 +85,7 @@ class WeightUpdaterBase:
     def _sync_weights_with_worker(self, *, worker_id: Any = None, server_weights: Any) -> None:
         """Publishes weights to a worker, or to all."""
         for collector in self._collectors:
-            collector._publish(server_weights, worker_id)
+            collector._source.publish(server_weights, worker_id)
 
 
 class VanillaWeightUpdater(WeightUpdaterBase):

@@ -73,13 +73,10 @@ class Workers:
     def __init__(self, name: str, arguments: CollectorArguments, *, single: bool) -> None:
         self.given, repeated = _environments(name, arguments, single=single)
         self.count = repeated or len(self.given)
-        together = arguments.num_envs or 1
-        if repeated is not None and is_function(self.given[0]):
-            self.envs: list[Any] = [Factory(self.given[0], together=together) for _ in range(repeated)]
-            repeated = None
-        else:
-            self.envs = [Factory(env, together=together) if is_function(env) else env for env in self.given]
-        self.repeated = repeated
+        together, makes = arguments.num_envs or 1, is_function(self.given[0])
+        envs = self.given * repeated if repeated is not None and makes else self.given
+        self.envs = [Factory(env, together=together) if is_function(env) else env for env in envs]
+        self.repeated = None if makes else repeated
         self.env_kwargs = _environment_arguments(arguments.create_env_kwargs, self.count, self.envs)
         policies = policy_factories(arguments.policy_factory, self.count)
         # The engine makes one policy more, to learn names and shapes of its weights.
@@ -88,14 +85,7 @@ class Workers:
     def env(self, worker: int) -> Any:
         """The environment of ``worker``, as it was given or made."""
         env = self.envs[worker if len(self.envs) > 1 else 0]
-        if isinstance(env, Factory):
-            env = env.made
-        if isinstance(env, str):
-            from windrow.envs import GymEnv
-
-            # What an id means where an environment is expected.
-            return GymEnv(env, categorical_action_encoding=True)
-        return env
+        return env.made if isinstance(env, Factory) else env_of(env)
 
     def own_seed(self) -> int | None:
         """The seed that ``set_seed`` of the first seeded environment was given, if no episode has begun since.
@@ -132,16 +122,29 @@ class Devices:
         """
         env_device = device_of("env_device", arguments.env_device, workers=workers)
         warn_ignored("env_device", env_device, None, "environments are stepped on the CPU")
+        import torch
+
+        storing = device_of("storing_device", arguments.storing_device, arguments.device, workers=workers)
+        is_named = arguments.storing_device is not None or arguments.device is not None
         return cls(
-            storing=device_of("storing_device", arguments.storing_device, arguments.device, workers=workers),
+            storing=storing,
             policy=device_of("policy_device", arguments.policy_device, arguments.device, workers=workers),
-            named=_cpu(_first(arguments.storing_device, arguments.device)),
+            named=torch.device("cpu") if is_named and storing is None else None,
         )
 
 
 def is_function(env: Any) -> bool:
     """Whether ``env`` makes an environment, and is not one itself."""
     return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
+
+
+def env_of(given: Any) -> Any:
+    """``given``, or the environment that it means as an id."""
+    if not isinstance(given, str):
+        return given
+    from windrow.envs import GymEnv
+
+    return GymEnv(given, categorical_action_encoding=True)
 
 
 def policy_factories(policy_factory: Any, workers: int) -> list[Callable[[], Any]] | None:
@@ -169,14 +172,14 @@ def device_of(name: str, *candidates: Any, workers: int = 1) -> Any:
         RuntimeError: torch finds no such device, or a list does not have an entry for each worker.
         ValueError: workers have several.
     """
-    given = _first(*candidates)
+    given = next((candidate for candidate in candidates if candidate is not None), None)
     if isinstance(given, (list, tuple)):
         if len(given) != workers:
             raise RuntimeError(f"{name} has {len(given)} entries for {workers} workers")
         if len({str(entry) for entry in given}) != 1:
             raise ValueError(f"{name} must be one device for all workers, got {list(map(str, given))}")
         given = given[0]
-    if given is None or str(given) == "cpu":
+    if given is None:
         return None
     import torch
 
@@ -186,22 +189,6 @@ def device_of(name: str, *candidates: Any, workers: int = 1) -> Any:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(f"{name}={device}: torch finds no CUDA device on this machine")
     return device
-
-
-def _cpu(given: Any) -> Any:
-    """``torch.device("cpu")``, if ``given`` is that."""
-    if isinstance(given, (list, tuple)):
-        given = given[0]
-    if given is None:
-        return None
-    import torch
-
-    device = torch.device(given)
-    return device if device.type == "cpu" else None
-
-
-def _first(*candidates: Any) -> Any:
-    return next((candidate for candidate in candidates if candidate is not None), None)
 
 
 def _environments(name: str, arguments: CollectorArguments, *, single: bool) -> tuple[list[Any], int | None]:
