@@ -70,7 +70,7 @@ class Arguments:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
-        for field in _fields(type(self)):
+        for field in fields_of(type(self)):
             value, check = getattr(self, field.name), field.metadata.get("check")
             if "ignored" in field.metadata:
                 warn_ignored(field.name, value, *field.metadata["ignored"])
@@ -79,7 +79,7 @@ class Arguments:
 
     def for_engine(self) -> dict[str, Any]:
         """What the engine takes as it is, by name."""
-        return {field.name: getattr(self, field.name) for field in _fields(type(self)) if field.metadata.get("engine")}
+        return {field.name: getattr(self, field.name) for field in fields_of(type(self)) if field.metadata.get("engine")}
 
 
 def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Callable[Concatenate[Any, P], R]]:
@@ -94,9 +94,7 @@ def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Call
         @functools.wraps(method)
         def taking(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
             name = type(self).__name__ if method.__name__ == "__init__" else method.__name__
-            strange = sorted(kwargs.keys() - known)
-            if strange:
-                raise unknown(name, strange, known)
+            refuse_unknown(name, kwargs, known)
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
@@ -114,7 +112,7 @@ def takes(declaration: Callable[P, A]) -> Callable[[Callable[[Any, A], R]], Call
 
 def documentation(declaration: Any) -> str:
     """What the arguments of a declaration mean, as the section ``Args`` of a docstring."""
-    lines = (f"{field.name}: {field.metadata['doc']}" for field in _fields(declaration))
+    lines = (f"{field.name}: {field.metadata['doc']}" for field in fields_of(declaration))
     return "\n".join(["Args:", *(textwrap.fill(line, 120, initial_indent="    ", subsequent_indent=" " * 8) for line in lines)])
 
 
@@ -143,15 +141,21 @@ def warn_ignored(name: str, value: Any, holds: Any, why: str) -> None:
         warnings.warn(f"{name} has no effect: {why}", UserWarning, stacklevel=outside())
 
 
-def unknown(name: str, strange: Iterable[str], known: Iterable[str]) -> TypeError:
-    """The error for arguments of ``name`` that are none of the ``known`` ones."""
+def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Checks that all arguments ``given`` to ``name`` are known.
+
+    Raises:
+        TypeError: some are not; the message says what each may have been meant to be.
+    """
     known = sorted(known)
+    strange = sorted(set(given) - set(known))
 
     def described(argument: str) -> str:
         near = difflib.get_close_matches(argument, known, n=1, cutoff=0.75)
         return f"{argument} (did you mean {near[0]}?)" if near else argument
 
-    return TypeError(f"{name} has no argument {', '.join(map(described, strange))}")
+    if strange:
+        raise TypeError(f"{name} has no argument {', '.join(map(described, strange))}")
 
 
 def outside() -> int:
@@ -162,5 +166,6 @@ def outside() -> int:
     return level
 
 
-def _fields(declaration: Any) -> tuple[dataclasses.Field[Any], ...]:
+def fields_of(declaration: Any) -> tuple[dataclasses.Field[Any], ...]:
+    """The arguments of a declaration, or of a value of it."""
     return dataclasses.fields(declaration)

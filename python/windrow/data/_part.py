@@ -5,7 +5,7 @@ import functools
 import inspect
 from typing import Any, ClassVar
 
-from windrow._arguments import Arguments, documentation, unknown
+from windrow._arguments import Arguments, documentation, fields_of, refuse_unknown
 
 #: The key of an entry: a name, or several of them.
 Key = str | tuple[str, ...]
@@ -30,10 +30,10 @@ class Part(Arguments):
 
     def _options(self) -> dict[str, Any]:
         """What the engine makes the part of: its arguments by name, of which it takes those that it knows."""
-        return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in _fields(self)}}
+        return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in fields_of(self)}}
 
     def __repr__(self) -> str:
-        fields = sorted(_fields(self), key=lambda field: bool(field.kw_only))
+        fields = sorted(fields_of(self), key=lambda field: bool(field.kw_only))
         said = [f"{field.name}={getattr(self, field.name)!r}" for field in fields if _is_told(self, field)]
         return f"{type(self).__name__}({', '.join(said)})"
 
@@ -44,9 +44,7 @@ def _checked(init: Any) -> Any:
 
     @functools.wraps(init)
     def checked(self: Any, /, *args: Any, **kwargs: Any) -> None:
-        strange = sorted(kwargs.keys() - known)
-        if strange:
-            raise unknown(type(self).__name__, strange, known)
+        refuse_unknown(type(self).__name__, kwargs, known)
         init(self, *args, **kwargs)
 
     return checked
@@ -57,7 +55,3 @@ def _is_told(part: Part, field: dataclasses.Field[Any]) -> bool:
     value = getattr(part, field.name)
     is_default = type(value) is type(field.default) and value == field.default
     return not is_default and "ignored" not in field.metadata
-
-
-def _fields(part: Any) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(part)
