@@ -206,7 +206,7 @@ class BaseCollector(TorchRLMethods):
         if number is None:
             self._replay_buffer.extend(batch)
         else:
-            self._replay_buffer._extend_for(number, batch, self._core.is_ending if patient else None)
+            self._replay_buffer._write(batch, self._core.is_ending if patient else None, number)
 
     def iterator(self) -> Iterator[Any]:
         """The batches, as iterating over the collector gives them."""

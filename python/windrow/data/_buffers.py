@@ -18,7 +18,7 @@ from windrow.data._part import Key
 from windrow.data._samplers import RandomSampler, Sampler
 from windrow.data._states import from_plain, to_plain
 from windrow.data._storages import ListStorage, Storage, TensorStorage
-from windrow.data._transforms import Transforms
+from windrow.data._transforms import Inverted, Transform, sample_from, written_from
 from windrow.data._writers import RoundRobinWriter, Writer
 
 __all__ = ["ReplayBuffer"]
@@ -64,7 +64,8 @@ class ReplayBuffer:
         self.collate_fn = arguments.collate_fn
         self._pins_memory = arguments.pin_memory
         self._batch_size = arguments.batch_size
-        self._transforms = Transforms(_one_of("transform", arguments, "transform_factory", lambda make: make()))
+        transform = _one_of("transform", arguments, "transform_factory", lambda make: make())
+        self._transforms: list[Transform] = [] if transform is None else [transform]
         seed = _one_of("seed", arguments, "generator", _seed_from)
         self._choices = {"seed": seed, "sample_timeout": arguments.sample_timeout}
         self._build()
@@ -124,9 +125,9 @@ class ReplayBuffer:
         return before
 
     @property
-    def transform(self) -> tuple[Callable[[Any], Any], ...]:
+    def transform(self) -> tuple[Transform, ...]:
         """The transforms that samples go through, in this order."""
-        return tuple(self._transforms.all)
+        return tuple(self._transforms)
 
     @property
     def batch_size(self) -> int | None:
@@ -143,19 +144,19 @@ class ReplayBuffer:
 
     @property
     def _takes_frames_as_they_are(self) -> bool:
-        return self._transforms.leave_writes
+        return not any(hasattr(transform, "inv") for transform in self._transforms)
 
-    def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> ReplayBuffer:
+    def append_transform(self, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
         """Adds a transform that is called with samples, after the others.
 
         Args:
             invert: call it with written frames instead, and its method ``inv`` with samples.
         """
-        return self.insert_transform(len(self._transforms.all), transform, invert=invert)
+        return self.insert_transform(len(self._transforms), transform, invert=invert)
 
-    def insert_transform(self, index: int, transform: Callable[[Any], Any], *, invert: bool = False) -> ReplayBuffer:
+    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
         """As :meth:`append_transform`, but before the transform in place ``index``."""
-        self._transforms.insert(index, transform, invert)
+        self._transforms.insert(index, Inverted(transform) if invert else transform)
         return self
 
     def share(self, shared: bool = True) -> ReplayBuffer:
@@ -185,12 +186,9 @@ class ReplayBuffer:
         _ = self._asked
         return self._write(batch)
 
-    def _extend_for(self, collector: int, batch: Any, given_up: Callable[[], bool] | None = None) -> None:
-        """As :meth:`extend`, of the collector with this number. With ``given_up``, waits without limit until that returns true."""
-        self._write(batch, given_up, collector)
-
     def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> Any:
-        frames = self._transforms.of_written(frames_of(batch))
+        """As :meth:`extend`, of the collector with this number. With ``given_up``, waits without limit until that returns true."""
+        frames = written_from(frames_of(batch), self._transforms)
         if frames is None:
             import torch
 
@@ -204,7 +202,7 @@ class ReplayBuffer:
             TypeError, ValueError, RuntimeError: as :meth:`extend`.
         """
         core = self._asked
-        frame = self._transforms.of_written(frame_of(frame))
+        frame = written_from(frame_of(frame), self._transforms)
         return None if frame is None else core.add(frame)
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
@@ -246,8 +244,12 @@ class ReplayBuffer:
             batch = batch.to(device)
         if self.collate_fn is not None:
             batch = self.collate_fn(list(batch.unbind(0)) if isinstance(self.storage, ListStorage) else batch)
-        batch = self._transforms.of_sample(batch)
-        return batch.pin_memory() if self._pins_memory and _has_gpu() else batch
+        batch = sample_from(batch, self._transforms)
+        if not self._pins_memory:
+            return batch
+        import torch
+
+        return batch.pin_memory() if torch.cuda.is_available() else batch
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the samples of one pass over the frames if the sampler draws without replacement, and otherwise never ends.
@@ -306,7 +308,7 @@ class ReplayBuffer:
         if is_key(index):
             index, frames = slice(None), frame_of(self._asked.all().set(index, frames))
         else:
-            frames = self._transforms.of_written(frame_of(frames))
+            frames = written_from(frame_of(frames), self._transforms)
         rows = rows_of(index, len(self))
         try:
             frames = frames.expand(rows.shape)
@@ -411,9 +413,3 @@ def _seed_from(generator: Any) -> int:
     import torch
 
     return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()

@@ -14,15 +14,11 @@ def frames_of(data: Any) -> Any:
         import torch
 
         return torch.stack([frame_of(frame) for frame in data])
-    return _tensordict_of(data, 1)
+    return frame_of(data, dims=1)
 
 
-def frame_of(data: Any) -> Any:
-    """As :func:`frames_of`, of one frame."""
-    return _tensordict_of(data, 0)
-
-
-def _tensordict_of(data: Any, dims: int) -> Any:
+def frame_of(data: Any, *, dims: int = 0) -> Any:
+    """As :func:`frames_of`, of one frame, or of frames with so many dimensions where ``data`` is a dictionary."""
     from tensordict import TensorDict, TensorDictBase, is_tensorclass
 
     if is_tensorclass(data):

@@ -22,10 +22,6 @@ class Sampler(Part):
     #: Whether it draws frames by their priorities.
     has_priorities: ClassVar[bool] = False
 
-    def reduced(self, priorities: Any) -> Any:
-        """One priority for each frame of ``priorities``, ``[frames, several]``: their greatest, unless a sampler says otherwise."""
-        return priorities.amax(dim=-1)
-
 
 class RandomSampler(Sampler):
     """Draws all frames with the same probability, with replacement."""
