@@ -106,8 +106,7 @@ class CollectorArguments(Arguments):
         "an :class:`Interruptor` that can cut batches short", default=None, check=instance_of(Interruptor)
     )
     replay_buffer: Any = argument(
-        "has a method ``extend``, which takes the batches; iteration then yields None for each",
-        default=None,
+        "has a method ``extend``, which takes the batches; iteration then yields None for each", default=None
     )
     trust_policy: bool | None = argument(
         "assume that the policy maps a TensorDict to a TensorDict, whatever its signature", default=False, check=_checks.truth

@@ -9,11 +9,7 @@ from windrow._arguments import Check
 
 
 def frames(name: str, value: Any) -> int | None:
-    """A number of frames, such as ``1_000`` or ``1e3``; None and negative numbers mean no limit.
-
-    Raises:
-        TypeError: it is not a whole number.
-    """
+    """A whole number of frames, such as ``1_000`` or ``1e3``; None and negative numbers mean no limit."""
     if value is None:
         return None
     try:
@@ -30,12 +26,7 @@ def frame_limit(name: str, value: Any) -> int | None:
 
 
 def shares(name: str, value: Any) -> Any:
-    """Frames of a batch, or of each worker in it.
-
-    Raises:
-        TypeError: it is None, or not a whole number.
-        ValueError: it is less than 1.
-    """
+    """Frames of a batch, or of each worker in it: at least 1."""
     if value is None:
         raise TypeError(f"{name} is missing: the number of frames in a batch")
     if isinstance(value, (list, tuple)):
@@ -52,11 +43,7 @@ def truth(name: str, value: Any) -> bool:
 
 
 def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
-    """A check of what only collectors with several workers choose.
-
-    Raises:
-        ValueError: it is none of ``allowed``.
-    """
+    """A check of what only collectors with several workers choose: another value than one of ``allowed``."""
 
     def check(name: str, value: Any) -> Any:
         if value not in allowed:
@@ -67,11 +54,7 @@ def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
 
 
 def concatenation(cat_results: Any, *, sync: bool) -> str:
-    """How shares of workers are put together, by the engine's name.
-
-    Raises:
-        ValueError: it is unknown, or each batch is one worker's.
-    """
+    """How shares of workers are put together, by the engine's name. Without ``sync``, each batch is one worker's."""
     names = {None: "flat", 0: "flat", -1: "time", "stack": "stack"}
     if isinstance(cat_results, bool) or cat_results not in names:
         raise ValueError(f'cat_results must be "stack", 0 or -1, got {cat_results!r}')
@@ -81,21 +64,13 @@ def concatenation(cat_results: Any, *, sync: bool) -> str:
 
 
 def model(model_id: str) -> None:
-    """Checks the id of a model.
-
-    Raises:
-        KeyError: there is no such model.
-    """
+    """Raises KeyError where no model has this id."""
     if model_id != "policy":
         raise KeyError(f"no model is called {model_id!r}: the only one is 'policy'")
 
 
 def weights_by_id(weights: Mapping[str, Any]) -> Any:
-    """The weights of the only model, by its id.
-
-    Raises:
-        KeyError: there is no such model, or none is named.
-    """
+    """The weights of the only model, whose id must be the only one."""
     for model_id in weights:
         model(model_id)
     return weights["policy"]

@@ -11,15 +11,8 @@ from windrow.collectors._arguments import CollectorArguments
 
 
 class Factory:
-    """A function that makes environments or a policy for one worker, and keeps what it has made.
-
-    Attributes:
-        made_together: what it has made last.
-
-    Args:
-        function: makes one.
-        together: how many are made at a time.
-        first: keep the first that was ever made, not its replacements.
+    """Makes environments or a policy for one worker, and keeps those it has made last, of which ``together`` are made at a time;
+    with ``first``, the first that was ever made, not its replacements.
     """
 
     def __init__(self, function: Callable[..., Any], *, together: int = 1, first: bool = False) -> None:
@@ -59,15 +52,6 @@ class Workers:
         env_kwargs: arguments of functions in ``envs``, for each worker or one for all.
         repeated: how many workers use the only environment, where it is not a function.
         factories: functions that make a policy, one for each worker; None without ``policy_factory``.
-
-    Args:
-        name: of the collector's class.
-        arguments: of the collector.
-        single: whether the class has one worker.
-
-    Raises:
-        TypeError: one environment for several workers without their number, or a policy factory that cannot be called.
-        ValueError: numbers that contradict each other, or no environment.
     """
 
     def __init__(self, name: str, arguments: CollectorArguments, *, single: bool) -> None:
@@ -114,12 +98,7 @@ class Devices:
 
     @classmethod
     def of(cls, arguments: CollectorArguments, workers: int) -> Devices:
-        """The devices that ``arguments`` name for so many workers.
-
-        Raises:
-            RuntimeError: torch finds no such device, or a list does not have an entry for each worker.
-            ValueError: workers have several.
-        """
+        """The devices that ``arguments`` name for so many workers."""
         env_device = device_of("env_device", arguments.env_device, workers=workers)
         warn_ignored("env_device", env_device, None, "environments are stepped on the CPU")
         import torch
@@ -148,12 +127,7 @@ def env_of(given: Any) -> Any:
 
 
 def policy_factories(policy_factory: Any, workers: int) -> list[Callable[[], Any]] | None:
-    """Functions that make a policy, one for each worker.
-
-    Raises:
-        ValueError: a list without an entry for each worker.
-        TypeError: one of them cannot be called.
-    """
+    """Functions that make a policy, one for each worker."""
     if policy_factory is None:
         return None
     given: Sequence[Any] = policy_factory if isinstance(policy_factory, (list, tuple)) else [policy_factory] * workers
