@@ -43,7 +43,7 @@ def truth(name: str, value: Any) -> bool:
 
 
 def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
-    """A check of what only collectors with several workers choose: another value than one of ``allowed``."""
+    """A check that refuses values other than ``allowed``, and names ``classes``, which take them."""
 
     def check(name: str, value: Any) -> Any:
         if value not in allowed:
@@ -70,7 +70,7 @@ def model(model_id: str) -> None:
 
 
 def weights_by_id(weights: Mapping[str, Any]) -> Any:
-    """The weights of the only model, whose id must be the only one."""
+    """The weights of the only model; raises KeyError where ``weights`` names another one, or none."""
     for model_id in weights:
         model(model_id)
     return weights["policy"]

@@ -16,7 +16,7 @@ _ALIVE: weakref.WeakSet[Ending] = weakref.WeakSet()
 
 
 class Ending:
-    """Has threads of the engine, which end with it."""
+    """Owns threads of the engine, which end with it."""
 
     _core: CollectorCore | EvaluatorCore
 
@@ -25,19 +25,19 @@ class Ending:
         raise NotImplementedError
 
     def _leave(self, seconds: float) -> bool:
-        """Ends the threads, and shows errors that no call has raised: whether all ended within ``seconds``."""
+        """Ends the threads, and shows errors that no call has raised. Returns whether all threads ended within ``seconds``."""
         raise NotImplementedError
 
     def _end_with(self, error: BaseException) -> None:
-        """Ends the threads while ``error`` leaves the context, which stays the error that is raised."""
+        """Ends the threads while ``error`` leaves the context. It stays the error that is raised."""
         raise NotImplementedError
 
     def _end_before_interpreter(self) -> None:
         _ALIVE.add(self)
 
-    def _is_left(self) -> bool:
-        """Whether the caller is handling ``KeyboardInterrupt``, in an ``except`` or ``finally``. Then this has ended the threads, and
-        warns of one that is still busy."""
+    def _leave_if_interrupted(self) -> bool:
+        """Ends the threads at once if the caller is handling ``KeyboardInterrupt``, in an ``except`` or ``finally``, and warns of
+        a thread that is still busy. Returns whether the caller is handling one."""
         if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
             return False
         if not self._leave(IMPATIENCE):

@@ -252,7 +252,7 @@ class Evaluator(Ending):
             RuntimeError: it took longer. The thread ends when the step returns.
         """
         try:
-            if timeout is not None or not self._is_left():
+            if timeout is not None or not self._leave_if_interrupted():
                 self._core.shutdown(timeout)
         finally:
             self._thaw()

@@ -77,7 +77,7 @@ class Life(Ending, Iterator[Any]):
             # Only the process that made a collector ends it.
             return
         warn_ignored("close_env", close_env, True, "environments that were made for the collector end with it")
-        if timeout is None and self._is_left():
+        if timeout is None and self._leave_if_interrupted():
             return
         try:
             self._core.check_outside()

@@ -11,8 +11,8 @@ from windrow.collectors._arguments import CollectorArguments
 
 
 class Factory:
-    """Makes environments or a policy for one worker, and keeps those it has made last, of which ``together`` are made at a time;
-    with ``first``, the first that was ever made, not its replacements.
+    """Calls ``function`` to make environments or a policy for one worker, and keeps the last ``together`` of them, which step
+    together; with ``first``, only the first that it ever made, not its replacements.
     """
 
     def __init__(self, function: Callable[..., Any], *, together: int = 1, first: bool = False) -> None:
@@ -118,7 +118,7 @@ def is_function(env: Any) -> bool:
 
 
 def env_of(given: Any) -> Any:
-    """``given``, or the environment that it means as an id."""
+    """The environment that an id stands for; an environment stays as it is."""
     if not isinstance(given, str):
         return given
     from windrow.envs import GymEnv

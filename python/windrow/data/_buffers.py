@@ -187,7 +187,7 @@ class ReplayBuffer:
         return self._write(batch)
 
     def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> Any:
-        """As :meth:`extend`, of the collector with this number. With ``given_up``, waits without limit until that returns true."""
+        """As :meth:`extend`, for the collector with this number. With ``given_up``, waits without limit until that returns true."""
         frames = written_from(frames_of(batch), self._transforms)
         if frames is None:
             import torch
