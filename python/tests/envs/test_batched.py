@@ -251,5 +251,5 @@ def test_time_limits_and_libraries_may_differ(envs: list[Any]) -> None:
 def test_workers_observe_and_accept_the_same(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"worker 1: .*expected the observation .*\[4\].* of CartPole-v1, got .*Pendulum-v1"):
         kind([make, lambda: GymEnv("Pendulum-v1")], None, frames_per_batch=20)
-    with pytest.raises(ValueError, match="expected 1 as worker 0, got 2 from worker 1"):
+    with pytest.raises(ValueError, match="worker 0 has 1, worker 1 has 2"):
         kind([make, SerialEnv(2, make)], None, frames_per_batch=20)

@@ -10,6 +10,7 @@ from windrow._numbers import whole
 from windrow._windrow import EnvHandle
 from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
+from windrow.envs._specs import path
 from windrow.envs._torchrl_compat import AskedByTorchRL
 
 if TYPE_CHECKING:
@@ -50,27 +51,22 @@ class EnvBase(Described):
     def _new_recipe(self) -> Recipe:
         raise NotImplementedError
 
-    def _make_recipe(self) -> Recipe:
+    def _recipe(self, *, plain: bool = False) -> Recipe:
+        """How collectors make this environment. An object that only one can step at a time is given over. A ``plain`` one has the
+        same specs, but may observe other numbers.
+        """
+        self._handle = None
         if self._source is None:
             self._source = self._new_recipe()
         return self._source
-
-    def _recipe(self) -> Recipe:
-        """How collectors make this environment. An object that only one can step at a time is given over."""
-        self._handle = None
-        return self._make_recipe()
 
     def _made(self) -> EnvHandle:
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} was closed: make another one")
         if self._handle is None:
             _needs.torch(type(self).__name__)
-            self._handle = EnvHandle(self._make_recipe())
+            self._handle = EnvHandle(self._recipe())
         return self._handle
-
-    def _plain_recipe(self) -> Recipe:
-        """How an environment is made that has the same specs, but may observe other numbers."""
-        return self._recipe()
 
     def _is_settled(self) -> bool:
         """Whether all is known that the environment is made with."""
@@ -78,7 +74,9 @@ class EnvBase(Described):
 
     def _known(self) -> Facts:
         if self._facts is None:
-            self._facts = Facts(self._made())
+            # To ask for specs estimates no statistics.
+            estimates = not (self._closed or self._is_settled())
+            self._facts = Facts(EnvHandle(self._recipe(plain=True)) if estimates else self._made())
         return self._facts
 
     # What it does
@@ -94,32 +92,24 @@ class EnvBase(Described):
         if seed is not None:
             self.set_seed(seed)
         handle, facts = self._made(), self._known()
-        import torch
-
         which = list(range(facts.num_envs))
-        if tensordict is not None and tensordict.get("_reset", None) is not None:
-            flags = tensordict.get("_reset").reshape(facts.num_envs, -1).any(-1).tolist()
-            which = [env for env in which if flags[env]]
-        if self._seeds is None or len(which) < facts.num_envs:
-            seen = handle.reset(which, [None] * len(which))
-        else:
-            seen = handle.reset(which, self._seeds)
-            self._seeds = None
-        root = self._tensordict(seen).exclude(*self.reward_keys)
-        partial = len(which) < facts.num_envs
+        asked = None if tensordict is None else tensordict.get("_reset", None)
+        if asked is not None:
+            asked = asked.reshape(facts.num_envs, -1).any(-1)
+            which = asked.nonzero().flatten().tolist()
+        seeds: list[int] | list[None] = [None] * len(which)
+        if self._seeds is not None and len(which) == facts.num_envs:
+            seeds, self._seeds = self._seeds, None
+        root = self._tensordict(handle.reset(which, seeds)).exclude(*self.reward_keys)
         for name in FLAGS:
-            flags = self._zeros(bool)
-            if partial and tensordict is not None and tensordict.get(name, None) is not None:
-                flags = tensordict.get(name).reshape(facts.num_envs, 1).clone()
-                flags[which] = False
-                flags = flags.reshape((*facts.batch, 1))
-            root.set(name, flags)
-        if partial and tensordict is not None:
-            for key in facts.primed:
-                kept = tensordict.get(key, None)
+            root.set(name, self._unset())
+        if tensordict is not None and asked is not None:
+            # Environments that go on keep their flags and the states of policies.
+            for key in [*FLAGS, *facts.primed]:
+                kept, begun = tensordict.get(key, None), root.get(key)
                 if kept is not None:
-                    begun = tensordict.get("_reset").reshape((*facts.batch, *[1] * (kept.ndim - len(facts.batch))))
-                    root.set(key, torch.where(begun, root.get(key), kept))
+                    own = asked.reshape((*facts.batch, *[1] * (begun.ndim - len(facts.batch)))).to(begun.device)
+                    root.set(key, begun.where(own, kept.reshape(begun.shape).to(begun.device)))
         self._seen = root if facts.masks else None
         return root
 
@@ -150,7 +140,7 @@ class EnvBase(Described):
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Steps, and gives the root that follows too: ended environments have begun a new episode there."""
         tensordict = self.step(tensordict)
-        following = self._root_after(tensordict)
+        following = self.step_mdp(tensordict)
         done = following.get("done")
         if not bool(done.any()):
             return tensordict, following
@@ -158,11 +148,7 @@ class EnvBase(Described):
 
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """The root that follows a step, where no episode has ended."""
-        return self._root_after(next_tensordict)
-
-    def _root_after(self, step: TensorDictBase) -> TensorDictBase:
-        """The root that follows ``step``, where no episode has ended."""
-        return step.get("next").select(*self.observation_keys, *FLAGS)
+        return next_tensordict.get("next").select(*self.observation_keys, *FLAGS)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Adds actions drawn from the action space: legal ones, where the environment observes which are."""
@@ -216,7 +202,7 @@ class EnvBase(Described):
             root = act(root)
             if break_when_any_done:
                 step = self.step(root)
-                root = self._root_after(step)
+                root = self.step_mdp(step)
             else:
                 step, root = self.step_and_maybe_reset(root)
             steps.append(step)
@@ -224,13 +210,13 @@ class EnvBase(Described):
                 break
             if callback is not None and len(steps) < max_steps:
                 callback(self, root)
-        stacked: Any = torch.stack(steps, len(self._known().batch))
+        facts = self._known()
+        stacked: Any = torch.stack(steps, len(facts.batch))
         stacked.names = [*stacked.names[:-1], "time"]
         if set_truncated:
             last = stacked[..., -1].get("next")
-            for key in ["truncated", "done", *self._known().flags]:
-                if (key if isinstance(key, str) else key[-1]) != "terminated":
-                    last.get(key).fill_(True)
+            for key in ["truncated", "done", *(flag for flag in facts.flags if path(flag)[-1] != "terminated")]:
+                last.get(key).fill_(True)
         return stacked
 
     def _acting(self, policy: Any, trust: bool, cast: bool) -> Callable[[TensorDictBase], TensorDictBase]:
@@ -274,8 +260,8 @@ class EnvBase(Described):
         """One step of zeros, with all keys, shapes and element types."""
         fake, following = (self._specs_of("observation").zero() for _ in range(2))
         for name in FLAGS:
-            fake.set(name, self._zeros(bool))
-            following.set(name, self._zeros(bool))
+            fake.set(name, self._unset())
+            following.set(name, self._unset())
         for part, root in (("reward", following), ("action", fake)):
             for key, spec in self._specs_of(part).leaves():
                 root.set(key, spec.zero())
@@ -348,11 +334,11 @@ class EnvBase(Described):
 
         return TensorDict({}, batch_size=self._known().batch, device=self.device)
 
-    def _zeros(self, dtype: type) -> Any:
+    def _unset(self) -> Any:
+        """A flag that is False everywhere."""
         import torch
 
-        kind = torch.bool if dtype is bool else torch.float32
-        return torch.zeros((*self._known().batch, 1), dtype=kind, device=self.device)
+        return torch.zeros((*self._known().batch, 1), dtype=torch.bool, device=self.device)
 
     def _tensordict(self, seen: list[Any]) -> TensorDictBase:
         import torch

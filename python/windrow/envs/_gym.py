@@ -125,8 +125,8 @@ class GymEnv(EnvBase):
         self._frame_skip = whole_or_none("frame_skip", frame_skip, 1) or 1
         self._from_pixels, self._pixels_only = from_pixels, pixels_only
         self._info_wanted: _info.Wanted | None = None if info_keys is None else _info.wanted(info_keys)
-        self._reads_info = bool(self._info_wanted)
-        self._info_entries: tuple[Entry, ...] | None = None
+        #: None until they are asked for.
+        self._info_entries: tuple[Entry, ...] | None = None if self._info_wanted else ()
         self._given_backend = backend or "auto"
         self.backend = self._choose(self._given_backend)
         self._num_envs = whole_or_none("num_envs", num_envs, 0) or 0
@@ -144,10 +144,10 @@ class GymEnv(EnvBase):
                 raise ValueError(f"native environments take no further arguments, got {', '.join(self._kwargs)}")
             if self._from_pixels:
                 raise ValueError('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
-            if self._reads_info:
+            if self._info_wanted:
                 raise ValueError('native environments return no info: info_keys need backend="gymnasium"')
         if backend == "auto":
-            plain = not (self._kwargs or self._from_pixels or self._reads_info)
+            plain = not (self._kwargs or self._from_pixels or self._info_wanted)
             return "native" if own and plain else "gymnasium"
         return backend
 
@@ -171,7 +171,7 @@ class GymEnv(EnvBase):
         """The entries of ``info`` that are observed; what ``make`` returns is stepped where nothing else tells what they are."""
         if self._info_entries is None:
             wanted, seen = self._info_wanted, {}
-            if self._reads_info and (wanted is None or any(spec is None for spec in wanted.values())):
+            if wanted is None or any(spec is None for spec in wanted.values()):
                 env = make()
                 # No collector can step it meanwhile.
                 held = EnvHandle(env) if own else None
@@ -179,7 +179,7 @@ class GymEnv(EnvBase):
                 del held
                 if not own:
                     env.close()
-            self._info_entries = tuple(_info.entries(wanted, seen)) if self._reads_info else ()
+            self._info_entries = tuple(_info.entries(wanted, seen))
         return self._info_entries
 
     def set_info_dict_reader(self, info_dict_reader: Any = None, ignore_private: bool = True) -> GymEnv:
@@ -208,14 +208,9 @@ class GymEnv(EnvBase):
             )
         if specs is not None:
             # A reader that was given names alone takes each for a number.
-            known = {key: spec if tuple(spec.shape) else None for key, spec in specs.items(True, True)}
-            self._info_wanted = {**(self._info_wanted or {}), **_info.wanted(known)}
-        elif keys is not None:
-            self._info_wanted = {**(self._info_wanted or {}), **_info.wanted(list(keys))}
-        else:
-            self._info_wanted = None
-        self._reads_info, self._info_entries = True, None
-        self._source = self._handle = self._facts = None
+            keys = {key: spec if tuple(spec.shape) else None for key, spec in specs.items(True, True)}
+        self._info_wanted = None if keys is None else {**(self._info_wanted or {}), **_info.wanted(keys)}
+        self._info_entries = self._source = self._handle = self._facts = None
         return self
 
     def auto_register_info_dict(self, ignore_private: bool = True, *, info_dict_reader: Any = None) -> GymEnv:

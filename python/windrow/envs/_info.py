@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from windrow.envs._recipe import Entry
-from windrow.envs._specs import Key, path, short
+from windrow.envs._specs import DTYPES, Key, path, short
 
 Wanted = dict[tuple[str, ...], Any]
 """Names, each with something that has the shape and dtype of the entry, or None."""
 
 #: Element types that batches hold in a wider one.
 _WIDER = {"float16": "float32", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
-
-_HELD = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"}
 
 #: What other entries of a batch are called.
 _TAKEN = {"action", "collector", "done", "next", "reward", "terminated", "truncated"}
@@ -51,39 +49,32 @@ def entries(wanted: Wanted | None, seen: Mapping[tuple[str, ...], Any]) -> list[
         TypeError: an entry is no number and no array of numbers.
     """
     if wanted is None:
-        held = {names: value for names, value in seen.items() if names[0] not in _TAKEN and _type(value) is not None}
-        return [_entry(names, value) for names, value in held.items()]
-    return [_entry(names, seen.get(names) if spec is None else spec) for names, spec in wanted.items()]
+        all_seen = [_entry(names, value) for names, value in seen.items() if names[0] not in _TAKEN]
+        return [entry for entry in all_seen if entry is not None]
+    found = []
+    for names, spec in wanted.items():
+        like = seen.get(names) if spec is None else spec
+        entry = (short(names), "float32", ()) if like is None else _entry(names, like)
+        if entry is None:
+            raise TypeError(f"the entry {short(names)!r} of info cannot be observed: expected numbers, got {like!r}")
+        found.append(entry)
+    return found
 
 
-def _entry(names: tuple[str, ...], like: Any) -> Entry:
-    if like is None:
-        return (short(names), "float32", ())
-    dtype = _type(like)
-    if dtype is None:
-        raise TypeError(f"the entry {short(names)!r} of info cannot be observed: expected numbers, got {like!r}")
-    return (short(names), dtype, tuple(int(size) for size in _arraylike(like).shape))
-
-
-def _arraylike(like: Any) -> Any:
-    """``like`` itself where it has a shape and a dtype, otherwise as an array."""
-    if hasattr(like, "shape") and hasattr(like, "dtype"):
-        return like
-    import numpy
-
-    return numpy.asarray(like)
-
-
-def _type(like: Any) -> str | None:
-    """The element type that batches hold ``like`` in; None where they cannot."""
+def _entry(names: tuple[str, ...], like: Any) -> Entry | None:
+    """An entry with the shape of ``like``, and with the element type that batches hold it in; None where they cannot."""
     if isinstance(like, (str, bytes, Mapping)) or like is None:
         return None
-    try:
-        name = str(_arraylike(like).dtype).removeprefix("torch.")
-    except ValueError:
-        return None
+    if not (hasattr(like, "shape") and hasattr(like, "dtype")):
+        import numpy
+
+        try:
+            like = numpy.asarray(like)
+        except ValueError:
+            return None
+    name = str(like.dtype).removeprefix("torch.")
     name = _WIDER.get(name, name)
-    return name if name in _HELD else None
+    return (short(names), name, tuple(int(size) for size in like.shape)) if name in DTYPES else None
 
 
 def seen_in_a_step(env: Any) -> dict[tuple[str, ...], Any]:

@@ -12,6 +12,8 @@ from windrow.envs._recipe import Described
 from windrow.envs._specs import Key, path, short
 from windrow.envs._transform import Transform
 
+Stats = dict[tuple[str, ...], tuple[Any, Any]]
+
 FRAMES_FOR_STATISTICS = 1000
 """Random frames that statistics are estimated from where none were given."""
 
@@ -62,23 +64,23 @@ class ObservationNorm(Transform):
             if out != key and len(out) != 1:
                 raise ValueError(f"an out_key that is not its in_key has one name, got {out!r}")
         self.standard_normal, self.eps = standard_normal, eps
-        self._loc = None if loc is None else {key: _numbers(loc) for key in self.in_keys}
-        self._scale = None if scale is None else {key: _numbers(scale) for key in self.in_keys}
+        #: What is added and the factor, or, where ``standard_normal``, mean and deviation, for each of the keys.
+        self._stats: Stats | None = None if loc is None else dict.fromkeys(self.in_keys, (_numbers(loc), _numbers(scale)))
 
     @property
     def initialized(self) -> bool:
         """Whether there are numbers to normalise with."""
-        return self._loc is not None
+        return self._stats is not None
 
     @property
     def loc(self) -> Any:
         """What is added (or subtracted first), for the first of the keys; None before there is any."""
-        return None if self._loc is None else _tensor(self._loc[self.in_keys[0]])
+        return None if self._stats is None else _tensor(self._stats[self.in_keys[0]][0])
 
     @property
     def scale(self) -> Any:
         """The factor (or divisor), for the first of the keys; None before there is any."""
-        return None if self._scale is None else _tensor(self._scale[self.in_keys[0]])
+        return None if self._stats is None else _tensor(self._stats[self.in_keys[0]][1])
 
     def init_stats(
         self,
@@ -111,25 +113,23 @@ class ObservationNorm(Transform):
         inside = self._inside()
         if inside is None:
             raise RuntimeError("init_stats steps the environment: put ObservationNorm into a TransformedEnv first")
+        import numpy
+
         handle = EnvHandle(inside)
         facts = Facts(handle)
-        loc, scale = {}, {}
+        stats: Stats = {}
         wanted = [short(name) for name in self.in_keys] if key is None else [key]
         for name, frames in _observe(facts, handle, wanted, num_iter).items():
             dims = _reduced(reduce_dim, cat_dim, len(facts.batch) + 1, frames.ndim - 1)
             full = frames.shape[1:]
-            mean = _broadcast(frames.mean(axis=dims, keepdims=True)[0], full)
-            deviation = _broadcast(frames.std(axis=dims, ddof=1, keepdims=True)[0].clip(self.eps), full)
-            for target in self.in_keys if key is not None else [path(name)]:
-                loc[target] = mean if self.standard_normal else -mean / deviation
-                scale[target] = deviation if self.standard_normal else 1 / deviation
-        self._loc, self._scale = loc, scale
+            mean = numpy.broadcast_to(frames.mean(axis=dims, keepdims=True)[0], full)
+            deviation = numpy.broadcast_to(frames.std(axis=dims, ddof=1, keepdims=True)[0].clip(self.eps), full)
+            pair = (mean, deviation) if self.standard_normal else (-mean / deviation, 1 / deviation)
+            stats.update(dict.fromkeys([path(name)] if key is None else self.in_keys, pair))
+        self._stats = stats
 
     def _described(self, plain: bool = False) -> list[Described]:
-        if plain:
-            one = dict.fromkeys(self.in_keys, _numbers(1))
-            return self._normalising(one, one)
-        if not self.initialized:
+        if not self.initialized and not plain:
             warnings.warn(
                 f"ObservationNorm has no statistics: estimating them from {FRAMES_FOR_STATISTICS} random frames",
                 UserWarning,
@@ -138,13 +138,9 @@ class ObservationNorm(Transform):
             inside = self._inside()
             num_envs = 1 if inside is None else EnvHandle(inside).describe()["num_envs"]
             self.init_stats(-(-FRAMES_FOR_STATISTICS // num_envs))
-        assert self._loc is not None and self._scale is not None
-        return self._normalising(self._loc, self._scale)
-
-    def _normalising(self, locs: dict[Any, Any], scales: dict[Any, Any]) -> list[Described]:
         described: list[Described] = []
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            loc, scale = locs[key], scales[key]
+            loc, scale = (_numbers(1), _numbers(1)) if plain or self._stats is None else self._stats[key]
             if self.standard_normal:
                 loc, scale = -loc / scale, 1 / scale
             numbers = {"loc": loc.ravel().tolist(), "scale": scale.ravel().tolist()}
@@ -153,19 +149,20 @@ class ObservationNorm(Transform):
 
     def state_dict(self) -> dict[str, Any]:
         """The statistics, if there are any."""
-        if self._loc is None or self._scale is None:
+        if self._stats is None:
             return {}
-        names = [".".join(key) for key in self.in_keys]
+        parts = {"loc": 0, "scale": 1}
         return {
-            "loc": {name: _tensor(self._loc[key]) for name, key in zip(names, self.in_keys, strict=True)},
-            "scale": {name: _tensor(self._scale[key]) for name, key in zip(names, self.in_keys, strict=True)},
+            part: {".".join(key): _tensor(pair[place]) for key, pair in self._stats.items()} for part, place in parts.items()
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` gave."""
         if state_dict:
-            self._loc = {key: _numbers(state_dict["loc"][".".join(key)]) for key in self.in_keys}
-            self._scale = {key: _numbers(state_dict["scale"][".".join(key)]) for key in self.in_keys}
+            names = {key: ".".join(key) for key in self.in_keys}
+            self._stats = {
+                key: (_numbers(state_dict["loc"][name]), _numbers(state_dict["scale"][name])) for key, name in names.items()
+            }
 
     def __repr__(self) -> str:
         keys = [".".join(key) for key in self.in_keys]
@@ -201,12 +198,6 @@ def _tensor(values: Any) -> Any:
     import torch
 
     return torch.tensor(values, dtype=torch.float32)
-
-
-def _broadcast(values: Any, shape: tuple[int, ...]) -> Any:
-    import numpy
-
-    return numpy.broadcast_to(values, shape)
 
 
 def _observe(facts: Facts, handle: EnvHandle, keys: list[Key], steps: int) -> dict[Key, Any]:

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 Key = str | tuple[str, ...]
 
+#: Element types that batches hold.
+DTYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"}
+
 
 def path(key: Key) -> tuple[str, ...]:
     """The names of a key, outermost first."""

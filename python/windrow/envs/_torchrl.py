@@ -13,9 +13,7 @@ from tensordict import TensorDictBase, unravel_key
 from torchrl.data import tensor_specs as theirs
 from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
-from windrow.envs._specs import Key, Leaf, path, short
-
-_TYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"}
+from windrow.envs._specs import DTYPES, Key, Leaf, path, short
 
 
 class Adapter:
@@ -219,16 +217,12 @@ class Adapter:
     def _arrays(self, root: TensorDictBase) -> list[Any]:
         arrays = []
         for key, _, name, shape, *_ in self._observation:
-            value = root.get(key, None)
-            if key in self._legal:
-                value = self._mask(self._legal[key][0])
-                value = torch.ones((self.num_envs, *shape), dtype=torch.bool) if value is None else value
+            rows = (self.num_envs, *shape)
+            value = self._mask(self._legal[key][0]) if key in self._legal else root.get(key, None)
             if value is None:
-                # Rewards have no place at a root.
-                arrays.append(torch.zeros((self.num_envs, *shape), dtype=getattr(torch, name)).numpy())
-                continue
-            value = value.detach().cpu().reshape(self.num_envs, *shape)
-            arrays.append(value.to(getattr(torch, name)).numpy())
+                # Without a mask all is legal, and rewards have no place at a root.
+                value = torch.ones(rows) if key in self._legal else torch.zeros(rows)
+            arrays.append(value.detach().cpu().reshape(rows).to(getattr(torch, name)).numpy())
         return arrays
 
     def _shape(self, spec: Any) -> tuple[int, ...]:
@@ -307,7 +301,7 @@ def _in_order(keys: Iterable[Key]) -> list[Key]:
 
 def _type(dtype: torch.dtype) -> str:
     name = str(dtype).removeprefix("torch.")
-    if name in _TYPES:
+    if name in DTYPES:
         return name
     return "float32" if dtype.is_floating_point else "int64"
 

@@ -228,22 +228,16 @@ class TransformedEnv(EnvBase):
         self._arrange()
         return super()._made()
 
-    def _make_recipe(self) -> Recipe:
+    def _recipe(self, *, plain: bool = False) -> Recipe:
         self._arrange()
-        return self.base_env._recipe().transformed(*self._transforms._described())
-
-    def _plain_recipe(self) -> Recipe:
         self._handle = None
-        return self.base_env._plain_recipe().transformed(*self._transforms._described(plain=True))
+        return self.base_env._recipe(plain=plain).transformed(*self._transforms._described(plain))
 
     def _is_settled(self) -> bool:
         return self.base_env._is_settled() and all(transform.initialized for transform in self._transforms)
 
     def _known(self) -> Facts:
         self._arrange()
-        if self._facts is None and not self._is_settled() and not self._closed:
-            # To ask for specs estimates no statistics.
-            self._facts = Facts(EnvHandle(self._plain_recipe()))
         return super()._known()
 
     def state_dict(self) -> dict[str, Any]:
