@@ -154,11 +154,7 @@ def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: An
 def copied_now(core: Any) -> Any:
     """The form ``core`` with policies that are made, and so copied, at once instead of when a worker needs them."""
     if isinstance(core, list):
-        return [partial(_given, make()) for make in core]
+        return [partial(lambda made: made, make()) for make in core]
     if isinstance(core, dict) and core["fallback"] is not None:
         return {**core, "fallback": copied_now(core["fallback"])}
     return core
-
-
-def _given(made: Any) -> Any:
-    return made

@@ -18,7 +18,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase, unravel_key
 from torch import nn
 
-Key = str | tuple[str, ...]
+from windrow.envs._specs import Key, path
+
 Tensors = dict[Key, torch.Tensor]
 
 #: The observation that is true where an episode begins.
@@ -41,8 +42,8 @@ class Memory:
         #: The states that the policy read last.
         self.given = start
         self._sources = sources
-        self._observed = {key: self.keys.index(key) for key in sources if key in keys}
-        self._began = {key: start[key] for key in self._observed}
+        #: What was observed of each state when the episode began.
+        self._began = {key: start[key] for key in sources if key in keys}
         self._draw = draw
 
     def recall(self, observed: Sequence[torch.Tensor], first: torch.Tensor) -> list[torch.Tensor]:
@@ -55,7 +56,8 @@ class Memory:
         Raises:
             RuntimeError: the environment changes a state too.
         """
-        seen = {key: observed[index] for key, index in self._observed.items()}
+        inputs = dict(zip(self.keys, observed))
+        seen = {key: inputs[key] for key in self._began}
         if bool(first.any()):
             for key, value in {**self._draw(), **seen}.items():
                 self.given[key] = _where(first, value, self.given[key])
@@ -64,10 +66,9 @@ class Memory:
         for key, value in seen.items():
             if not torch.equal(value, self._began[key]):
                 raise RuntimeError(
-                    f"both the policy and the environment write {('next', *_names(key))}: expected an environment that leaves "
+                    f"both the policy and the environment write {('next', *path(key))}: expected an environment that leaves "
                     f"{key!r} as it was when the episode began, since the policy carries it on"
                 )
-        inputs = dict(zip(self.keys, observed))
         return list({**inputs, **self.given}.values())
 
     def keep(self, returned: TensorDictBase) -> None:
@@ -93,13 +94,13 @@ def find(
         ValueError: a state does not begin with zeros, or the policy writes it with another shape.
     """
     observed = {key: torch.ones_like(value) if key == IS_INIT else value for key, value in inputs.items()}
-    read, declared = _keys_of(policy, "in_keys"), _keys_of(policy, "out_keys") or []
+    read, declared = keys_of(policy, "in_keys"), keys_of(policy, "out_keys") or []
     primers = _primers_of(policy, batch) if prime else []
     primed = {key: value for key, value in _drawn(primers, batch).items() if _is_among(key, read or ())}
     first = {**primed, **observed}
     unknown = [key for key in read or () if not any(_covers(key, leaf) for leaf in first)]
     for key in unknown:
-        if not any(_covers(key, out) or _covers(("next", *_names(key)), out) for out in declared):
+        if not any(_covers(key, out) or _covers(("next", *path(key)), out) for out in declared):
             raise KeyError(f"the policy reads {key!r}, which neither the environment observes nor the policy writes")
     try:
         found = _leaves(evaluate(first))
@@ -115,9 +116,9 @@ def find(
     if fresh:
         without, found = found, _leaves(evaluate({**first, **fresh}))
         _check_zeros({key: sources[key] for key in fresh}, without, found)
-    start, known = {}, {**first, **fresh, **found}
+    start, begun = {}, {**first, **fresh}
     for key, source in sources.items():
-        value, written = {**first, **fresh}[key], known[source]
+        value, written = begun[key], {**begun, **found}[source]
         if value.shape != written.shape:
             raise ValueError(
                 f"the policy writes {source!r} with shape {tuple(written.shape)}, expected {tuple(value.shape)}, as {key!r} "
@@ -135,15 +136,6 @@ def find(
     return Memory(sources, list(inputs), start, draw), outputs
 
 
-def reads_init(policy: Any) -> bool:
-    """Whether ``policy`` reads where episodes begin."""
-    modules = policy.modules() if isinstance(policy, nn.Module) else ()
-    # Some modules say so in another way than by their keys.
-    return IS_INIT in (_keys_of(policy, "in_keys") or ()) or any(
-        getattr(module, "is_init_key", None) == IS_INIT for module in modules
-    )
-
-
 def stepwise() -> AbstractContextManager[Any]:
     """A context in which recurrent modules of TorchRL take one step, whatever its surroundings have set."""
     # A policy with such a module has imported it.
@@ -155,7 +147,7 @@ def _sources(written: Tensors, inputs: Tensors, read: list[Key] | None, declared
     """Each state, and the name under which it is written."""
     sources: dict[Key, Key] = {}
     for key in written:
-        names = _names(key)
+        names = path(key)
         state = unravel_key(names[1:]) if names[0] == "next" and len(names) > 1 else None
         # What a function reads is unknown.
         if state is not None and (state not in inputs if read is None else _is_among(state, read)):
@@ -218,7 +210,7 @@ def _where(rows: torch.Tensor, value: torch.Tensor, other: torch.Tensor) -> torc
     return torch.where(rows.reshape(rows.shape + (1,) * (value.dim() - rows.dim())), value, other)
 
 
-def _keys_of(policy: Any, name: str) -> list[Key] | None:
+def keys_of(policy: Any, name: str) -> list[Key] | None:
     """The keys that a module declares; None for a function."""
     keys = getattr(policy, name, None)
     return None if keys is None else [unravel_key(key) for key in keys]
@@ -230,14 +222,10 @@ def _is_among(leaf: Key, keys: Iterable[Key]) -> bool:
 
 def _covers(key: Key, leaf: Key) -> bool:
     """Whether ``leaf`` is ``key``, or an entry below it."""
-    names = _names(key)
-    return _names(leaf)[: len(names)] == names
+    names = path(key)
+    return path(leaf)[: len(names)] == names
 
 
 def is_private(key: Key) -> bool:
     """Whether ``key`` is left out of batches."""
-    return any(name.startswith("_") for name in _names(key))
-
-
-def _names(key: Key) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)
+    return any(name.startswith("_") for name in path(key))

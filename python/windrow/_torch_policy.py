@@ -15,8 +15,7 @@ from tensordict.nn import TensorDictModuleBase
 from windrow import _recurrent, _weights
 from windrow._acting import act_from_now_on, acting
 from windrow._policy import Conditions
-
-Key = str | tuple[str, ...]
+from windrow.envs._specs import Key
 
 #: Observations that wrappers add.
 BOOKKEEPING = ("step_count", "is_init", "episode_reward")
@@ -238,9 +237,13 @@ def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bo
 
 def reads_init(policy: Callable[..., Any], trust: bool = False) -> bool:
     """Whether ``policy`` reads where episodes begin."""
-    if calls_with_tensordict(policy, trust):
-        return _recurrent.reads_init(policy)
-    return any(parameter.name == _recurrent.IS_INIT for parameter in _parameters(policy))
+    if not calls_with_tensordict(policy, trust):
+        return any(parameter.name == _recurrent.IS_INIT for parameter in _parameters(policy))
+    if _recurrent.IS_INIT in (_recurrent.keys_of(policy, "in_keys") or ()):
+        return True
+    # Some modules say so in another way than by their keys.
+    modules = policy.modules() if isinstance(policy, torch.nn.Module) else ()
+    return any(getattr(module, "is_init_key", None) == _recurrent.IS_INIT for module in modules)
 
 
 def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
@@ -256,7 +259,7 @@ def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
     if all(name in keys for name in names) and names:
         return [list(keys).index(name) for name in names]
     observed = [index for index, key in enumerate(keys) if key not in BOOKKEEPING]
-    takes_one = len(names) == 1 or (not names and _takes_any_number(policy))
+    takes_one = len(names) == 1 or (not names and bool(_parameters(policy, inspect.Parameter.VAR_POSITIONAL)))
     if takes_one and len(observed) == 1:
         return observed
     raise TypeError(
@@ -265,28 +268,17 @@ def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[int]:
     )
 
 
-def _parameters(policy: Callable[..., Any]) -> list[inspect.Parameter]:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [parameter for parameter in _all_parameters(policy) if parameter.kind in kinds]
-
-
-def _takes_any_number(policy: Callable[..., Any]) -> bool:
-    """Whether ``policy`` has a parameter such as ``*inputs``."""
-    return any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in _all_parameters(policy))
-
-
-def _all_parameters(policy: Callable[..., Any]) -> list[inspect.Parameter]:
+def _parameters(policy: Callable[..., Any], *kinds: Any) -> list[inspect.Parameter]:
+    """The parameters of ``policy`` of these kinds; positional ones unless given."""
+    kinds = kinds or (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     policy = _weights.original(policy)
     function = policy.forward if isinstance(policy, torch.nn.Module) else policy
     try:
-        return list(_signature(function).parameters.values())
+        try:
+            signature = inspect.signature(function, eval_str=True)
+        except Exception:
+            # Some annotations cannot be evaluated.
+            signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise TypeError(f"the signature of the policy {policy!r} cannot be read: wrap it in a function") from error
-
-
-def _signature(function: Any) -> inspect.Signature:
-    """The signature, with string annotations evaluated if all of them can be."""
-    try:
-        return inspect.signature(function, eval_str=True)
-    except Exception:
-        return inspect.signature(function)
+    return [parameter for parameter in signature.parameters.values() if parameter.kind in kinds]

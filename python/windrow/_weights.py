@@ -66,21 +66,25 @@ class WeightSource:
         if self._is_actor:
             copy(tensors_of(self._module), weights)
         if self._slots is not None:
-            self._follow(self._slots, in_any_case=True)
+            self.follow(in_any_case=True)
             return
         weights = {} if self._is_called else widened(weights)
         for worker in [None] if workers is None else workers:
             self._core.publish(weights, worker)
 
-    def follow(self) -> None:
-        """Publishes the weights of a module that the engine has read, if they have changed since the last batch: code that
-        collects and learns by turns need not publish them.
+    def follow(self, *, in_any_case: bool = False) -> None:
+        """Publishes the weights of a module that the engine has read, if they have changed since the last batch, or
+        ``in_any_case``: code that collects and learns by turns need not publish them.
 
         Raises:
             RuntimeError: the module was changed other than by its weights.
         """
-        if self._slots is not None:
-            self._follow(self._slots, in_any_case=False)
+        if self._slots is None:
+            return
+        self._check_parts()
+        if any(owner.get(name) is not tensor for owner, name, tensor in self._slots):
+            self._find_slots()
+        self._core.follow(in_any_case)
 
     def add_to(self, state: dict[str, Any]) -> None:
         """Writes the weights of a module that the engine calls into the ``state_dict`` of a collector; the engine saves others."""
@@ -106,12 +110,6 @@ class WeightSource:
             state["policy_state_dict"] = {}
         yield
         copy(own, weights)
-
-    def _follow(self, slots: Iterable[tuple[dict[str, Any], str, Any]], *, in_any_case: bool) -> None:
-        self._check_parts()
-        if any(owner.get(name) is not tensor for owner, name, tensor in slots):
-            self._find_slots()
-        self._core.follow(in_any_case)
 
     def _find_slots(self) -> None:
         owners = [entries for part in self._module.modules() for entries in (part._parameters, part._buffers)]
@@ -158,11 +156,10 @@ def weights_of(source: Any) -> dict[str, Any]:
     """
     import torch
 
-    if isinstance(source, torch.nn.Module) and not hasattr(source, "flatten_keys"):
-        return tensors_of(source)
     if hasattr(source, "flatten_keys"):
-        flat = source.flatten_keys(".")
-        return {str(name): value for name, value in flat.items()}
+        return {str(name): value for name, value in source.flatten_keys(".").items()}
+    if isinstance(source, torch.nn.Module):
+        return tensors_of(source)
     if isinstance(source, Mapping):
         return {name: value for name, value in source.items() if isinstance(value, torch.Tensor)}
     raise TypeError(

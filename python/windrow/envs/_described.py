@@ -70,19 +70,17 @@ class Facts:
         return draw(leaf, noise, (self.num_envs,), mask)
 
 
-def _spec(part: str, told: str, *, unbatched: bool = False, bare: bool = False) -> Any:
-    """A property: the specs of ``part``, without dimensions for the environments where ``unbatched``; the spec of the single leaf
-    itself where ``bare``.
+def _spec(part: str, told: str, *, bare: bool = False) -> tuple[Any, Any]:
+    """Two properties: the specs of ``part``, and the same without dimensions for the environments. Where ``bare``, a single leaf
+    has no composite around it.
     """
 
-    def get(env: Described) -> Any:
-        specs: Spec | Composite = env._specs_of(part, () if unbatched else None)
-        if bare:
-            leaves = list(specs.leaves())
-            specs = leaves[0][1] if len(leaves) == 1 else specs
-        return public(specs)
+    def get(env: Described, batch: tuple[int, ...] | None = None) -> Any:
+        specs: Spec | Composite = env._specs_of(part, batch)
+        leaves = list(specs.leaves()) if bare else []
+        return public(leaves[0][1] if len(leaves) == 1 else specs)
 
-    return property(get, doc=told)
+    return property(get, doc=told), property(lambda env: get(env, ()), doc=f"{told} Those of one environment, without ``batch_size``.")
 
 
 class Described:
@@ -145,33 +143,23 @@ class Described:
 
     # Specs
 
-    observation_spec = full_observation_spec = _spec("observation", "Names and specs of the observations.")
-    observation_spec_unbatched = full_observation_spec_unbatched = _spec(
-        "observation", "Names and specs of the observations of one environment.", unbatched=True
+    observation_spec, observation_spec_unbatched = _spec("observation", "Names and specs of the observations.")
+    full_observation_spec, full_observation_spec_unbatched = observation_spec, observation_spec_unbatched
+    action_spec, action_spec_unbatched = _spec("action", "The action's spec; a composite where there are several.", bare=True)
+    full_action_spec, full_action_spec_unbatched = _spec("action", "Names and specs of the actions.")
+    reward_spec, reward_spec_unbatched = _spec(
+        "reward", "The reward's spec, ``[*batch, 1]``; a composite where there are several.", bare=True
     )
-    full_action_spec = _spec("action", "Names and specs of the actions.")
-    full_action_spec_unbatched = _spec("action", "Names and specs of the actions of one environment.", unbatched=True)
-    action_spec = _spec("action", "The action's spec; a composite where there are several.", bare=True)
-    action_spec_unbatched = _spec(
-        "action", "The spec of one environment's action; a composite where there are several.", unbatched=True, bare=True
-    )
-    full_reward_spec = _spec(
+    full_reward_spec, full_reward_spec_unbatched = _spec(
         "reward", "Specs of the rewards under their names: that of the step, and others if the environment has some."
     )
-    full_reward_spec_unbatched = _spec("reward", "Specs of the rewards of one environment.", unbatched=True)
-    reward_spec = _spec("reward", "The reward's spec, ``[*batch, 1]``; a composite where there are several.", bare=True)
-    reward_spec_unbatched = _spec(
-        "reward", "The spec of one environment's reward, ``[1]``; a composite where there are several.", unbatched=True, bare=True
-    )
-    done_spec = full_done_spec = _spec("done", "Specs of ``done``, ``terminated`` and ``truncated``, ``[*batch, 1]``.")
-    done_spec_unbatched = full_done_spec_unbatched = _spec("done", "Specs of the flags of one environment, ``[1]``.", unbatched=True)
-    state_spec = full_state_spec = _spec("state", "What is read beside actions: nothing.")
-    state_spec_unbatched = full_state_spec_unbatched = _spec(
-        "state", "What one environment reads beside actions: nothing.", unbatched=True
-    )
-    input_spec = _spec("input", "``full_state_spec`` and ``full_action_spec``.")
-    output_spec = _spec("output", "``full_reward_spec``, ``full_done_spec`` and ``full_observation_spec``.")
-    specs = _spec("all", "``output_spec`` and ``input_spec``.")
+    done_spec, done_spec_unbatched = _spec("done", "Specs of ``done``, ``terminated`` and ``truncated``, ``[*batch, 1]``.")
+    full_done_spec, full_done_spec_unbatched = done_spec, done_spec_unbatched
+    state_spec, state_spec_unbatched = _spec("state", "What is read beside actions: nothing.")
+    full_state_spec, full_state_spec_unbatched = state_spec, state_spec_unbatched
+    input_spec = _spec("input", "``full_state_spec`` and ``full_action_spec``.")[0]
+    output_spec = _spec("output", "``full_reward_spec``, ``full_done_spec`` and ``full_observation_spec``.")[0]
+    specs = _spec("all", "``output_spec`` and ``input_spec``.")[0]
 
     def _specs_of(self, part: str, batch: tuple[int, ...] | None = None) -> Composite:
         facts = self._known()
