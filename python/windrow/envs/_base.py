@@ -10,7 +10,7 @@ from windrow._numbers import whole
 from windrow._windrow import EnvHandle
 from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
-from windrow.envs._specs import path
+from windrow.envs._specs import Spec, path, torch_noise
 from windrow.envs._torchrl_compat import AskedByTorchRL
 
 if TYPE_CHECKING:
@@ -153,12 +153,17 @@ class EnvBase(Described):
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Adds actions drawn from the action space: legal ones, where the environment observes which are."""
         facts = self._known()
+        import torch
+
         root = self._seen if tensordict is None else tensordict
         if tensordict is None:
             tensordict = self._empty()
+        noise = torch_noise()
         for leaf in facts.action:
             mask = None if root is None or leaf.key not in facts.masks else root.get(facts.masks[leaf.key], None)
-            tensordict.set(leaf.key, self._random_action(leaf, mask))
+            drawn = facts.draw_action(leaf, noise, None if mask is None else mask.detach().cpu().numpy())
+            action = torch.as_tensor(drawn, dtype=Spec(leaf).dtype, device=self.device)
+            tensordict.set(leaf.key, action.reshape((*facts.batch, *leaf.shape)))
         return tensordict
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:

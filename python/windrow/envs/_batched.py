@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from windrow._arguments import Arguments, argument, ignored, outside, takes
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
-from windrow.envs._recipe import Many, Recipe, of
+from windrow.envs._recipe import Many, of
 from windrow.envs._torchrl_compat import is_of_torchrl
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class SerialEnv(EnvBase):
         self._makers = _for_each("create_env_fn", arguments.create_env_fn, number)
         self._kwargs = _for_each("create_env_kwargs", arguments.create_env_kwargs or {}, number)
 
-    def _new_recipe(self) -> Recipe:
+    def _new_recipe(self) -> Many:
         given = zip(self._makers, self._kwargs, strict=True)
         return Many(tuple(of(make, kwargs or None) for make, kwargs in given))
 
@@ -73,10 +73,13 @@ class ParallelEnv(SerialEnv):
     share the interpreter's lock; a warning says so once.
     """
 
-    def _new_recipe(self) -> Recipe:
-        if not _is_native(self._makers[0], self._kwargs[0]):
+    def _new_recipe(self) -> Many:
+        recipe = super()._new_recipe()
+        first = recipe.members[0]
+        # What a function makes is known once it was called.
+        if EnvHandle(first).is_python if first.is_native is None else not first.is_native:
             warn_of_turns()
-        return super()._new_recipe()
+        return recipe
 
 
 def _for_each(name: str, given: Any, number: int) -> list[Any]:
@@ -85,11 +88,6 @@ def _for_each(name: str, given: Any, number: int) -> list[Any]:
     if len(given) != number:
         raise ValueError(f"{name} has {len(given)} entries for num_workers={number}")
     return list(given)
-
-
-def _is_native(make: Any, kwargs: dict[str, Any]) -> bool:
-    recipe = of(make, kwargs or None)
-    return not EnvHandle(recipe).is_python if recipe.is_native is None else recipe.is_native
 
 
 _warned = False

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from windrow._windrow import EnvHandle
-from windrow.envs._specs import Composite, Key, Leaf, Spec, TorchNoise, draw, tree_of
+from windrow.envs._specs import Composite, Key, Leaf, Spec, draw, tree_of
 from windrow.envs._torchrl_compat import public
 
 if TYPE_CHECKING:
@@ -172,14 +172,6 @@ class Described:
         if below is not None:
             return Composite({name: self._specs_of(inner, batch) for name, inner in below.items()}, batch, self._device)
         return tree_of(facts.leaves(part), batch, facts.groups, self._device)
-
-    def _random_action(self, leaf: Leaf, mask: Any) -> Any:
-        """A tensor of random actions; ``mask`` is None, or a tensor that says which choices are legal."""
-        import torch
-
-        drawn = self._known().draw_action(leaf, TorchNoise, None if mask is None else mask.detach().cpu().numpy())
-        spec = Spec(leaf, self._known().batch)
-        return torch.as_tensor(drawn).reshape(spec.shape).to(dtype=spec.dtype, device=self.device)
 
     # Names
 

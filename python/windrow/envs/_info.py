@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windrow.envs._recipe import Entry
@@ -115,7 +115,8 @@ _told: set[tuple[str, str]] = set()
 
 def tell_of_the_rest(env: str, info: dict[Any, Any]) -> None:
     """Says which entries of ``info`` batches leave out: once for each environment and entry."""
-    new = [name for name in _names(info) if (env, name) not in _told]
+    found = (names[1:] if names[0] == "final_info" else names for names in _leaves(info, False))
+    new = [name for name in (repr(short(names)) for names in found if names) if (env, name) not in _told]
     if new:
         _told.update((env, name) for name in new)
         warnings.warn(
@@ -124,10 +125,3 @@ def tell_of_the_rest(env: str, info: dict[Any, Any]) -> None:
             UserWarning,
             stacklevel=2,
         )
-
-
-def _names(info: Any) -> Iterator[str]:
-    for names in _leaves(info, False):
-        names = names[1:] if names[0] == "final_info" else names
-        if names:
-            yield repr(short(names))

@@ -47,8 +47,7 @@ def draw(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any = None) -> Any
 
     Args:
         leaf: what is drawn.
-        noise: a ``numpy.random.Generator``, or something with its methods ``random``, ``standard_normal`` and
-            ``standard_exponential``.
+        noise: a ``numpy.random.Generator``.
         lead: dimensions in front.
         mask: of choices, which are legal: ``bool``, with ``sum(nvec)`` elements for each of ``lead``. The first choice stands
             where none is.
@@ -95,29 +94,12 @@ def _draw_choices(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any) -> A
     return numpy.stack(chosen, -1).reshape((*lead, *leaf.shape))
 
 
-class TorchNoise:
-    """The generator of torch, with the names of numpy's."""
+def torch_noise() -> Any:
+    """A ``numpy.random.Generator`` that follows torch's: after ``torch.manual_seed``, its numbers are the same."""
+    import numpy
+    import torch
 
-    @staticmethod
-    def random(shape: tuple[int, ...]) -> Any:
-        """Uniform numbers from 0 to 1."""
-        import torch
-
-        return torch.rand(shape, dtype=torch.float64).numpy()
-
-    @staticmethod
-    def standard_normal(shape: tuple[int, ...]) -> Any:
-        """Normal numbers."""
-        import torch
-
-        return torch.randn(shape, dtype=torch.float64).numpy()
-
-    @staticmethod
-    def standard_exponential(shape: tuple[int, ...]) -> Any:
-        """Exponential numbers."""
-        import torch
-
-        return torch.empty(shape, dtype=torch.float64).exponential_().numpy()
+    return numpy.random.default_rng(int(torch.randint(2**63 - 1, ())))
 
 
 class Spec:
@@ -183,7 +165,7 @@ class Spec:
         """A tensor drawn from the whole domain, with ``shape`` in front."""
         import torch
 
-        drawn = draw(self._leaf, TorchNoise, (*shape, *self._batch))
+        drawn = draw(self._leaf, torch_noise(), (*shape, *self._batch))
         return torch.as_tensor(drawn, dtype=self.dtype, device=self.device)
 
     sample = rand

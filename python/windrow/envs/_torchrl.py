@@ -54,7 +54,12 @@ class Adapter:
         self._warn_of_others()
         rewards = dict(_leaves(env.full_reward_spec))
         for key, spec in rewards.items():
-            self._check_reward(key, self._shape(spec))
+            shape = self._shape(spec)
+            if not isinstance(key, tuple) and math.prod(shape) != 1:
+                raise ValueError(
+                    f"reward {key!r} of {self.id} has shape {shape}: expected one number for each environment. "
+                    f"TransformedEnv(env, LineariseRewards(in_keys=[{key!r}], weights={[1.0] * shape[-1]})) of torchrl.envs makes it one"
+                )
         self._rewards = ["reward"] if "reward" in rewards else list(rewards)
         own = {key: spec for key, spec in rewards.items() if key != "reward" or _type(spec.dtype) != "float32"}
         self._own_rewards = list(own)
@@ -147,14 +152,6 @@ class Adapter:
                 f"it; TransformedEnv(env, ExcludeTransform({names})) of torchrl.envs leaves it out without this warning",
                 UserWarning,
                 stacklevel=2,
-            )
-
-    def _check_reward(self, key: Any, shape: tuple[int, ...]) -> None:
-        if not isinstance(key, tuple) and math.prod(shape) != 1:
-            weights = [1.0] * shape[-1]
-            raise ValueError(
-                f"reward {key!r} of {self.id} has shape {shape}: expected one number for each environment. "
-                f"TransformedEnv(env, LineariseRewards(in_keys=[{key!r}], weights={weights})) of torchrl.envs makes it one"
             )
 
     def reset(self, envs: list[int], seeds: list[int | None]) -> list[Any]:
