@@ -1,4 +1,4 @@
-"""What all environments have in common."""
+"""The base of all environments."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class EnvBase(Described):
     def __init__(self, device: Any = None) -> None:
         self._device = device
         self._handle: EnvHandle | None = None
-        #: How it is made, once that was asked for.
+        #: Its recipe, once it was asked for.
         self._source: Recipe | None = None
         self._seeds: list[int] | None = None
         self._facts: Facts | None = None
-        #: What was observed last, where it says which actions are legal.
+        #: The last observations, where they tell the legal actions.
         self._seen: TensorDictBase | None = None
         self._closed = False
 
@@ -69,7 +69,7 @@ class EnvBase(Described):
         return self._handle
 
     def _is_settled(self) -> bool:
-        """Whether all is known that the environment is made with."""
+        """Whether transforms have all the statistics that the environment is made with."""
         return True
 
     def _known(self) -> Facts:
@@ -257,7 +257,7 @@ class EnvBase(Described):
         return self._seeds[-1]
 
     def _take_seed(self) -> int | None:
-        """Gives the seed of the first environment to a collector, and keeps none. None where there is none."""
+        """The seed of the first environment, for a collector; this environment keeps none. None without a seed."""
         seeds, self._seeds = self._seeds, None
         return None if seeds is None else seeds[0]
 

@@ -1,4 +1,4 @@
-"""What environments say of themselves."""
+"""Names, shapes and specs of environments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FLAGS = ("done", "terminated", "truncated")
 
 
 class Facts:
-    """What a handle says of itself, kept when the handle is given over: its description (see ``describe.rs``), in Python's types."""
+    """The description of a handle (see ``describe.rs``) in Python's types, kept when the handle is given over."""
 
     def __init__(self, handle: EnvHandle) -> None:
         told = handle.describe()
@@ -80,7 +80,8 @@ def _spec(part: str, told: str, *, bare: bool = False) -> tuple[Any, Any]:
         leaves = list(specs.leaves()) if bare else []
         return public(leaves[0][1] if len(leaves) == 1 else specs)
 
-    return property(get, doc=told), property(lambda env: get(env, ()), doc=f"{told} Those of one environment, without ``batch_size``.")
+    single = f"{told} Those of one environment, without dimensions for several."
+    return property(get, doc=told), property(lambda env: get(env, ()), doc=single)
 
 
 class Described:

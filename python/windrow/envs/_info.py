@@ -1,4 +1,4 @@
-"""What environments of Gymnasium return in ``info``, as observations."""
+"""Entries of ``info``, which environments of Gymnasium return, as observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is behind the wrappers of an environment."""
+"""The objects behind the wrappers of an environment."""
 
 from __future__ import annotations
 

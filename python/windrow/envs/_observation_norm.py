@@ -201,8 +201,8 @@ def _tensor(values: Any) -> Any:
 
 
 def _observe(facts: Facts, handle: EnvHandle, keys: list[Key], steps: int) -> dict[Key, Any]:
-    """What is observed under ``keys`` in ``steps`` steps with random actions, ``[frames, *shape]`` each. The same for
-    every environment that is made alike.
+    """Observations ``keys`` of ``steps`` steps with random actions, ``[frames, *shape]`` each: the same for all environments
+    of one recipe.
     """
     import numpy
 

@@ -1,4 +1,4 @@
-"""What the states of recurrent policies begin with."""
+"""First values of the states of recurrent policies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windrow.envs._transform import Transform
 
 
 class Primer(Transform):
-    """Observes what a policy's states begin with, as a ``TensorDictPrimer`` of TorchRL says.
+    """Observes the first values of a policy's states, as a ``TensorDictPrimer`` of TorchRL gives them.
 
     Args:
         primer: such as ``make_tensordict_primer()`` of a recurrent module gives. Each of its states is ``float32``, and a

@@ -1,4 +1,4 @@
-"""What environments observe and accept, as specs with TorchRL's names and attributes.
+"""Domains of observations, actions, rewards and flags, as specs with TorchRL's names and attributes.
 
 Users are given these where torchrl is not installed, and TorchRL's own otherwise (``_torchrl_compat.public``). Nothing here imports
 torch before a tensor is asked for.
@@ -99,7 +99,7 @@ def torch_noise() -> Any:
     import numpy
     import torch
 
-    return numpy.random.default_rng(int(torch.randint(2**63 - 1, ())))
+    return numpy.random.default_rng(int(torch.randint(2**63 - 1, (), device="cpu")))
 
 
 class Spec:

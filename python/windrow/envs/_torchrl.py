@@ -53,27 +53,27 @@ class Adapter:
         observed.update((key, state.pop(key)) for key in list(state) if key in self._masks.values())
         self._warn_of_others()
         rewards = dict(_leaves(env.full_reward_spec))
-        for key, spec in rewards.items():
-            shape = self._shape(spec)
+        for key, shape in ((key, self._shape(spec)) for key, spec in rewards.items()):
             if not isinstance(key, tuple) and math.prod(shape) != 1:
+                one = f"LineariseRewards(in_keys=[{key!r}], weights={[1.0] * shape[-1]})"
                 raise ValueError(
                     f"reward {key!r} of {self.id} has shape {shape}: expected one number for each environment. "
-                    f"TransformedEnv(env, LineariseRewards(in_keys=[{key!r}], weights={[1.0] * shape[-1]})) of torchrl.envs makes it one"
+                    f"TransformedEnv(env, {one}) of torchrl.envs makes it one"
                 )
         self._rewards = ["reward"] if "reward" in rewards else list(rewards)
         own = {key: spec for key, spec in rewards.items() if key != "reward" or _type(spec.dtype) != "float32"}
         self._own_rewards = list(own)
         observed.update(own)
-        nested = {key: spec for key, spec in _leaves(env.full_done_spec) if isinstance(key, tuple)}
+        flags = dict(_leaves(env.full_done_spec))
+        nested = {key: spec for key, spec in flags.items() if isinstance(key, tuple)}
         self._nested_flags = list(nested)
         observed.update(nested)
         self._specs = observed
-        self._action = [self._action_leaf(key, acted[key]) for key in _in_order(acted)]
-        self._acted = [(leaf.key, acted[leaf.key]) for leaf in self._action]
+        self._acted = [(key, acted[key]) for key in _in_order(acted)]
+        self._action = [self._action_leaf(key, spec) for key, spec in self._acted]
         self._state = [self._leaf(key, state[key]) for key in _in_order(state)]
         self._readable = {**observed, **state}
         self._written: list[tuple[Any, Any]] = []
-        flags = [key for key, _ in _leaves(env.full_done_spec)]
         self._flags = {name: [key for key in flags if path(key)[-1] == name] for name in ("done", "terminated", "truncated")}
 
     def __repr__(self) -> str:
@@ -91,14 +91,14 @@ class Adapter:
 
     @cached_property
     def _observation(self) -> list[Leaf]:
-        """What is observed. It is asked for when the environment is about to be stepped."""
+        """The observations, found when the environment is about to be stepped."""
         self._find_masks()
         leaves = {key: self._leaf(key, spec) for key, spec in self._specs.items()}
         leaves.update((key, Leaf(key, "unbounded", "bool", shape)) for key, (_, shape) in self._legal.items())
         return [leaves[key] for key in _in_order(leaves)]
 
     def describe(self) -> dict[str, Any]:
-        """What the engine has to know of the environment: the entries of ``Description`` in ``describe.rs``."""
+        """The entries of ``Description`` in ``describe.rs``."""
         return {
             "id": self.id,
             "num_envs": self.num_envs,
@@ -226,11 +226,11 @@ class Adapter:
         return tuple(spec.shape[len(self._batch) :])
 
     def _leaf(self, key: Key, spec: Any) -> Leaf:
-        """What is observed, or read, of an environment: any value."""
+        """An observation or a state, of any value."""
         return Leaf(key, "unbounded", _type(spec.dtype), self._shape(spec))
 
     def _action_leaf(self, key: Key, spec: Any) -> Leaf:
-        """What windrow's random policy and heads have to know of an action."""
+        """An action, as windrow's random policy and heads read it."""
         shape = self._shape(spec)
         # Each of several agents would have a vector of its own.
         if isinstance(spec, (theirs.OneHot, theirs.MultiOneHot, theirs.MultiCategorical)) and math.prod(shape[:-1]) != 1:

@@ -1,5 +1,5 @@
-"""What is here for the sake of TorchRL and its users: its names, its classes of specs, its primers. Nothing here imports torchrl
-before it is needed; the adapter of its environments is in ``_torchrl``.
+"""Names, classes of specs and primers of TorchRL, for its users. Nothing here imports torchrl before it is needed; the adapter of its
+environments is in ``_torchrl``.
 """
 
 from __future__ import annotations

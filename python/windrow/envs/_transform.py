@@ -1,4 +1,4 @@
-"""What all transforms of environments have in common."""
+"""The base of all transforms of environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all environments have in common, where TorchRL has it."""
+"""The base of all environments, where TorchRL has it."""
 
 from windrow.envs._base import EnvBase
 
