@@ -11,6 +11,7 @@ use windrow_slab::{Lease, Ring};
 use crate::CollectError;
 use crate::config::plan::Placement;
 use crate::shared::LocalDesk;
+use crate::sync::GivenUp;
 use crate::worker::Worker;
 
 use inline::Inline;
@@ -39,7 +40,7 @@ impl Workers {
     pub(crate) fn next(
         &mut self,
         ring: &Arc<Ring>,
-        given_up: &mut dyn FnMut() -> bool,
+        given_up: &mut GivenUp<'_>,
     ) -> Result<Lease, CollectError> {
         match self {
             Self::Inline(inline) => inline.next(ring),

@@ -7,7 +7,7 @@ pub(crate) use shuttle::{
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
-    thread::{Builder, JoinHandle},
+    thread::{Builder, JoinHandle, ThreadId, current as current_thread},
 };
 #[cfg(not(shuttle))]
 pub(crate) use std::{
@@ -16,7 +16,7 @@ pub(crate) use std::{
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
-    thread::{Builder, JoinHandle},
+    thread::{Builder, JoinHandle, ThreadId, current as current_thread},
 };
 
 /// The guard of `mutex`; nothing that is locked in this crate is left half changed by a panic.
@@ -25,6 +25,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
+
+/// Says whether a wait is given up; `None` for a wait that lasts until its end, which needs no clock.
+pub(crate) type GivenUp<'a> = Option<&'a mut dyn FnMut() -> bool>;
 
 /// How often a wait that can be given up asks whether it is.
 pub(crate) const SLICE: std::time::Duration = std::time::Duration::from_millis(100);

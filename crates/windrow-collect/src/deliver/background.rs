@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
-use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use crate::CollectError;
@@ -10,7 +9,9 @@ use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
 use crate::deliver::stage::LastStage;
 use crate::error::said;
-use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, Ordering};
+use crate::sync::{
+    Builder, Condvar, JoinHandle, Mutex, MutexGuard, Ordering, ThreadId, current_thread,
+};
 
 /// The thread of a started collector.
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl<S: LastStage> Background<S> {
 
     /// Whether the calling thread is this thread, which cannot wait for itself.
     pub(crate) fn is_here(&self) -> bool {
-        self.gate.lock().thread == Some(thread::current().id())
+        self.gate.lock().thread == Some(current_thread().id())
     }
 
     /// Returns the error that ended the thread, once; [`CollectError::ShutDown`] after that.
@@ -199,7 +200,7 @@ impl Drop for End<'_> {
 
 fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
     let _end = End(gate, Arc::clone(&driver.core));
-    gate.lock().thread = Some(thread::current().id());
+    gate.lock().thread = Some(current_thread().id());
     // The last stage and the sink call user code, which may panic.
     let ended = catch_unwind(AssertUnwindSafe(|| drive(&mut driver, gate)))
         .unwrap_or_else(|panic| Err(CollectError::Panic(said(panic.as_ref()))));
@@ -227,6 +228,6 @@ fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
 }
 
 fn drive<S: LastStage>(driver: &mut Driver<S>, gate: &Gate) -> Result<(), CollectError> {
-    while gate.pass() && driver.write_next(&mut || false)? {}
+    while gate.pass() && driver.write_next(&mut None)? {}
     Ok(())
 }

@@ -17,7 +17,7 @@ use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
 use crate::deliver::stage::LastStage;
 use crate::shared::stats::{Stats, WorkerStats};
-use crate::sync::Ordering;
+use crate::sync::{GivenUp, Ordering};
 
 pub use control::Paused;
 
@@ -264,6 +264,10 @@ impl<S: LastStage> Collector<S> {
         &mut self,
         mut given_up: impl FnMut() -> bool,
     ) -> Option<Result<S::Out, CollectError>> {
+        self.next_or(Some(&mut given_up))
+    }
+
+    fn next_or(&mut self, mut given_up: GivenUp<'_>) -> Option<Result<S::Out, CollectError>> {
         match self.life {
             Life::Over => return None,
             Life::ShutDown => {
@@ -288,10 +292,7 @@ impl<S: LastStage> Collector<S> {
         Some(batch)
     }
 
-    fn next_batch(
-        &mut self,
-        given_up: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<S::Out>, CollectError> {
+    fn next_batch(&mut self, given_up: &mut GivenUp<'_>) -> Result<Option<S::Out>, CollectError> {
         if let Some(background) = &self.background {
             background.check()?;
         }
@@ -332,7 +333,7 @@ impl<S: LastStage> Iterator for Collector<S> {
     /// With a replay buffer, the batch was written there without padding. Where whole trajectories are written, the batch holds
     /// those that the frames of this call have completed, one after the other: `[0]` for none.
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_unless(|| false)
+        self.next_or(None)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -13,7 +13,7 @@ use crate::deliver::core::Core;
 use crate::deliver::stage::LastStage;
 use crate::placement::Workers;
 use crate::postproc::split_trajectories;
-use crate::sync::Ordering;
+use crate::sync::{GivenUp, Ordering};
 use crate::trajectories::TrajectoryBatcher;
 
 /// How frames make the batches that reach the last stage.
@@ -72,7 +72,7 @@ impl<S: LastStage> Driver<S> {
     /// interruption of a stage that [tries again](LastStage::TRIES_AGAIN).
     pub(crate) fn next(
         &mut self,
-        given_up: &mut dyn FnMut() -> bool,
+        given_up: &mut GivenUp<'_>,
     ) -> Result<Option<S::Out>, CollectError> {
         match self.advance(given_up)? {
             true => self.join().map(Some),
@@ -84,10 +84,7 @@ impl<S: LastStage> Driver<S> {
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub(crate) fn write_next(
-        &mut self,
-        given_up: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, CollectError> {
+    pub(crate) fn write_next(&mut self, given_up: &mut GivenUp<'_>) -> Result<bool, CollectError> {
         let more = self.advance(given_up)?;
         self.passed.clear();
         Ok(more)
@@ -103,7 +100,7 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// Lets all batches of one request pass the last stage; whether frames were left.
-    fn advance(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<bool, CollectError> {
+    fn advance(&mut self, given_up: &mut GivenUp<'_>) -> Result<bool, CollectError> {
         if self.due.is_empty() && !self.fetch(given_up)? {
             return Ok(false);
         }
@@ -143,7 +140,7 @@ impl<S: LastStage> Driver<S> {
 
     /// Collects the next batch, and makes it due: itself, or the trajectories that its frames complete, in groups. Whether
     /// frames were left.
-    fn fetch(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<bool, CollectError> {
+    fn fetch(&mut self, given_up: &mut GivenUp<'_>) -> Result<bool, CollectError> {
         let writes = self.core.writer.is_some();
         loop {
             if !writes
@@ -187,7 +184,7 @@ impl<S: LastStage> Driver<S> {
         core.shared.schedule().counting = false;
         core.ring.end_at(u64::MAX);
         let slabs: Result<Vec<_>, _> = (0..core.plan.slabs_per_batch())
-            .map(|_| self.collect(&mut || false))
+            .map(|_| self.collect(&mut None))
             .collect();
         core.shared.schedule().counting = true;
         core.count_on(core.ring.begun());
@@ -197,7 +194,7 @@ impl<S: LastStage> Driver<S> {
     /// Collects the batch for which a wait was given up: workers have begun it.
     pub(crate) fn settle(&mut self) -> Result<(), CollectError> {
         if self.asked && self.due.is_empty() {
-            self.fetch(&mut || false)?;
+            self.fetch(&mut None)?;
         }
         Ok(())
     }
@@ -256,10 +253,7 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// The whole slabs of the next batch, counted; `None` when no frames are left.
-    fn poll(
-        &mut self,
-        given_up: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Vec<Filled>>, CollectError> {
+    fn poll(&mut self, given_up: &mut GivenUp<'_>) -> Result<Option<Vec<Filled>>, CollectError> {
         if self.core.forget.swap(false, Ordering::Relaxed) {
             self.drop_trajectories();
         }
@@ -278,7 +272,7 @@ impl<S: LastStage> Driver<S> {
         Ok(Some(std::mem::take(&mut self.gathered)))
     }
 
-    fn gather_all(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<(), CollectError> {
+    fn gather_all(&mut self, given_up: &mut GivenUp<'_>) -> Result<(), CollectError> {
         let slabs = self.core.plan.slabs_per_batch();
         while self.gathered.len() < slabs && self.core.frames_left() > 0 {
             self.gather(given_up)?;
@@ -290,7 +284,7 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// One more whole slab towards the next batch, counted; none where it holds no frame.
-    fn gather(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<(), CollectError> {
+    fn gather(&mut self, given_up: &mut GivenUp<'_>) -> Result<(), CollectError> {
         if self.core.ring.is_at_end() {
             if let Some(last) = self.last.take() {
                 self.gathered.push(last);
@@ -322,7 +316,7 @@ impl<S: LastStage> Driver<S> {
         Ok(())
     }
 
-    fn collect(&mut self, given_up: &mut dyn FnMut() -> bool) -> Result<Filled, CollectError> {
+    fn collect(&mut self, given_up: &mut GivenUp<'_>) -> Result<Filled, CollectError> {
         let taken = self.workers.next(&self.core.ring, given_up);
         // Also after an error: then nothing that could be waited for is under way.
         self.asked = matches!(taken, Err(CollectError::BatchGivenUp));

@@ -7,9 +7,9 @@ use crate::CollectError;
 use crate::error::{WorkerError, WorkerFault};
 use crate::shared::LocalDesk;
 use crate::shared::desk::Desk;
-use crate::sync::SLICE;
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::sync::{Builder, JoinHandle};
+use crate::sync::{GivenUp, SLICE};
 use crate::worker::Worker;
 
 /// Workers in threads of their own, which start with the first batch that is asked for.
@@ -36,13 +36,16 @@ impl Threads {
     pub(crate) fn next(
         &mut self,
         ring: &Arc<Ring>,
-        given_up: &mut dyn FnMut() -> bool,
+        given_up: &mut GivenUp<'_>,
     ) -> Result<Lease, CollectError> {
         if !self.waiting.is_empty() {
             let (end, ended) = channel();
             self.ended = Some(ended);
             self.start(&end);
         }
+        let Some(given_up) = given_up else {
+            return Ok(ring.next()?);
+        };
         loop {
             if let Some(lease) = ring.next_within(SLICE)? {
                 return Ok(lease);
