@@ -48,6 +48,18 @@ impl Findings {
     fn warning(&mut self, text: String) {
         self.warnings.push(text);
     }
+
+    /// The findings of `check` in files of windrow-collect, given by their names and texts.
+    #[cfg(test)]
+    fn in_collect(check: fn(&[Source], &mut Self), files: &[(&str, &str)]) -> Self {
+        let source = |(name, text): &(&str, &str)| Source {
+            path: format!("crates/windrow-collect/src/{name}"),
+            text: (*text).to_owned(),
+        };
+        let mut findings = Self::default();
+        check(&files.iter().map(source).collect::<Vec<_>>(), &mut findings);
+        findings
+    }
 }
 
 /// Checks the rules alone; `true` when none is broken.

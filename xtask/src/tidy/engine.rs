@@ -63,7 +63,7 @@ pub(super) fn check(sources: &[Source], findings: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::tidy::{Findings, Source};
+    use crate::tidy::Findings;
 
     const GOOD: [(&str, &str); 3] = [
         (
@@ -75,13 +75,7 @@ mod tests {
     ];
 
     fn problems(files: &[(&str, &str)]) -> Vec<String> {
-        let source = |(name, text): &(&str, &str)| Source {
-            path: format!("crates/windrow-collect/src/{name}"),
-            text: (*text).to_owned(),
-        };
-        let mut findings = Findings::default();
-        check(&files.iter().map(source).collect::<Vec<_>>(), &mut findings);
-        findings.problems
+        Findings::in_collect(check, files).problems
     }
 
     #[test]

@@ -136,16 +136,10 @@ fn name(module: &Module) -> String {
 #[cfg(test)]
 mod tests {
     use super::{ROOMS, check};
-    use crate::tidy::{Findings, Source};
+    use crate::tidy::Findings;
 
     fn problems(files: &[(&str, &str)]) -> Vec<String> {
-        let source = |(name, text): &(&str, &str)| Source {
-            path: format!("crates/windrow-collect/src/{name}"),
-            text: (*text).to_owned(),
-        };
-        let mut findings = Findings::default();
-        check(&files.iter().map(source).collect::<Vec<_>>(), &mut findings);
-        findings.problems
+        Findings::in_collect(check, files).problems
     }
 
     #[test]
