@@ -3,37 +3,36 @@
 pub(crate) mod collectors;
 mod envs;
 mod frames;
+mod staff;
 
 use std::sync::Arc;
 
-use windrow_env::{EnvSpec, VecEnv};
+use windrow_env::EnvSpec;
 use windrow_policy::{Policy, PolicySpec};
-use windrow_slab::{
-    Layout, LeafSpec, RecordSpec, Ring, RingSpec, RowBlock, Shares, Sink, SlabError,
-};
+use windrow_slab::{Layout, LeafSpec, RecordSpec, Ring, RingSpec, Shares, Sink, SlabError};
 
 use crate::CollectError;
-use crate::config::builder::{CollectorBuilder, EnvMaker};
+use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
-use crate::config::plan::{Delivery, Placement};
+use crate::config::plan::Delivery;
 use crate::deliver::collector::Collector;
 use crate::deliver::core::Core;
 use crate::deliver::driver::{Driver, Shape};
 use crate::deliver::sink_writer::SinkWriter;
 use crate::deliver::stage::LastStage;
-use crate::placement::Workers;
+use crate::shared::Shared;
 use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
 use crate::shared::reports::LossRule;
 use crate::shared::stats::Counters;
-use crate::shared::{LocalDesk, Shared};
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::trajectories::TrajectoryBatcher;
-use crate::worker::actor::{Actor, PolicySeat, describe, describe_all};
-use crate::worker::cursor::{Cursor, CursorOptions, TrajIds};
-use crate::worker::{Maker, Worker};
-use envs::{EnvOptions, common, env_makers, guarded, make_all};
+use crate::worker::actor::describe;
+use crate::worker::cursor::{Beginning, CursorOptions};
+use crate::worker::making::{Maker, batched};
+use envs::makers;
 use frames::schedule;
+use staff::Staff;
 
 impl CollectorBuilder {
     /// Makes the environments, all workers' at once, binds the policies and lays out the memory.
@@ -76,26 +75,27 @@ fn build<S: LastStage>(
     given_up: impl FnMut() -> bool,
 ) -> Result<Collector<S>, CollectError> {
     let config = &chosen.config;
-    let plan = config.plan();
-    let makers = env_makers(&chosen)?;
+    let makers = makers(&chosen)?;
     let workers = makers.len();
     check_plan(config, workers)?;
     let batcher = batcher(&chosen)?;
-    let mut envs = make_all(&makers, config, given_up)?;
-    let (spec, num_envs) = common(&envs)?;
+    if config.num_envs == Some(0) {
+        return Err(CollectError::NotPositive { name: "num_envs" });
+    }
+    let reference_maker = makers[0].clone();
+    let mut staff = Staff::new(makers, given_up)?;
+    let (spec, num_envs) = staff.common()?;
     let schedule = schedule(config, workers, num_envs)?;
     let (seed, first_episodes) = beginning(config, &spec);
 
-    let batched = num_envs > 1 || config.num_envs.is_some();
-    let (actors, policy) = actors(&chosen, &mut envs, &spec, batched)?;
-    let envs = bound(envs, &policy.columns)?;
-    let reference = reference(&chosen, &policy)?;
+    let policy = staff.bind(&spec)?;
+    let reference = reference(&reference_maker, &policy)?;
     let backend = policy.backend;
     let record = record(config, &spec, policy.columns);
     let shares = Shares {
         steps: schedule.steps.clone(),
         envs: num_envs,
-        batched,
+        batched: batched(config, num_envs),
     };
     let ring = Layout::new(&record, shares)
         .and_then(|layout| Ring::new(layout, ring_spec(config, workers)))
@@ -106,31 +106,13 @@ fn build<S: LastStage>(
         is_interruption: chosen.is_interruption,
     };
     let shared = Arc::new(Shared::new(Arc::clone(&ring), schedule, workers, loss_rule));
-    let ids = TrajIds {
-        base: 0,
+    let beginning = Beginning {
         total_envs: workers * num_envs,
+        seed,
+        first_episodes,
+        options: cursor_options(config),
     };
-    let cursor = cursor_options(config);
-    let members = envs
-        .into_iter()
-        .zip(actors)
-        .zip(makers)
-        .enumerate()
-        .map(|(id, ((env, (actor, first)), maker))| {
-            let envs = (id * num_envs) as u32..((id + 1) * num_envs) as u32;
-            let mut cursor = Cursor::new(&spec, envs, ids, seed, first_episodes, cursor)?;
-            if let Some(first) = first {
-                cursor.prime(first);
-            }
-            Ok(Worker {
-                desk: LocalDesk::new(id, Arc::clone(&shared)),
-                cursor,
-                env,
-                actor,
-                maker: worker_maker(id, maker, &chosen, batched),
-            })
-        })
-        .collect::<Result<Vec<_>, CollectError>>()?;
+    let members = staff.seat(&chosen, &shared, &beginning, &spec)?;
     let publisher = WeightPublisher::new(
         Arc::clone(&shared),
         reference,
@@ -141,9 +123,8 @@ fn build<S: LastStage>(
     let core = core(config, shared, publisher, chosen.sink, num_envs, seed);
     let shape = shape(
         config,
-        batcher.map(|batcher| batcher.of_envs(ids.total_envs)),
+        batcher.map(|batcher| batcher.of_envs(beginning.total_envs)),
     );
-    let members = Workers::new(plan.placement, members);
     let driver = Driver::new(members, Arc::new(core), shape, stage);
     Ok(Collector::new(driver))
 }
@@ -213,60 +194,10 @@ fn beginning(config: &CollectorConfig, spec: &EnvSpec) -> (u64, Restart) {
     (seed, Restart::Seeded { seed, same: false })
 }
 
-/// The environments of all workers, bound to the columns that policies write.
-fn bound(
-    mut envs: Vec<Box<dyn VecEnv>>,
-    columns: &[LeafSpec],
-) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
-    for (worker, env) in envs.iter_mut().enumerate() {
-        env.bind(columns)
-            .map_err(|source| CollectError::Env { worker, source })?;
-    }
-    Ok(envs)
-}
-
-/// An actor, and the first observations of its environments where episodes were begun for it.
-type Bound = (Actor, Option<RowBlock>);
-
-/// The policies of all workers, bound to the environments of each, and what all of them say about themselves.
-fn actors(
-    chosen: &CollectorBuilder,
-    envs: &mut [Box<dyn VecEnv>],
-    spec: &EnvSpec,
-    batched: bool,
-) -> Result<(Vec<Bound>, PolicySpec), CollectError> {
-    let bind = |(worker, env): (usize, &mut Box<dyn VecEnv>)| {
-        guarded(worker, || {
-            let policy = chosen.policy.build(worker);
-            let seat = seat(chosen, worker, batched);
-            seat.take(policy, env.as_mut(), spec, |policy, binding| {
-                Actor::new(policy, binding, chosen.config.exploration_type)
-            })
-        })
-    };
-    let actors = envs.iter_mut().enumerate().map(bind);
-    let actors = actors.collect::<Result<Vec<_>, CollectError>>()?;
-    let policy = actors[0].0.spec().clone();
-    for (worker, (actor, _)) in actors.iter().enumerate() {
-        let (expected, got) = (&policy.columns, &actor.spec().columns);
-        if got != expected {
-            return Err(CollectError::UnequalPolicies {
-                worker,
-                expected: describe_all(expected),
-                got: describe_all(got),
-            });
-        }
-    }
-    Ok((actors, policy))
-}
-
 /// A policy that checks weights for policies that say `bound` about themselves.
-fn reference(
-    chosen: &CollectorBuilder,
-    bound: &PolicySpec,
-) -> Result<Box<dyn Policy>, CollectError> {
-    guarded(0, || {
-        let mut reference = chosen.policy.build(0);
+fn reference(maker: &Maker, bound: &PolicySpec) -> Result<Box<dyn Policy>, CollectError> {
+    maker.guarded(|| {
+        let mut reference = maker.policy();
         reference.become_reference(bound);
         Ok(reference)
     })
@@ -372,27 +303,6 @@ fn ring_spec(config: &CollectorConfig, workers: usize) -> RingSpec {
             .preemptive_threshold
             .filter(|threshold| *threshold < 1.0)
             .map(|threshold| (workers as f64 * threshold) as usize),
-    }
-}
-
-/// How worker `id` starts over after a loss.
-fn worker_maker(id: usize, env: EnvMaker, chosen: &CollectorBuilder, batched: bool) -> Maker {
-    let options = EnvOptions::of(&chosen.config);
-    let policy = chosen.policy.clone();
-    Maker {
-        env: Box::new(move || options.make(id, &env)),
-        policy: Box::new(move || policy.build(id)),
-        seat: seat(chosen, id, batched),
-    }
-}
-
-/// Where the policy of worker `worker` acts.
-fn seat(chosen: &CollectorBuilder, worker: usize, batched: bool) -> PolicySeat {
-    PolicySeat {
-        worker,
-        batched,
-        in_caller: chosen.config.placement == Placement::Inline,
-        is_interruption: chosen.is_interruption,
     }
 }
 

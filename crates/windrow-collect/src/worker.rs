@@ -2,6 +2,7 @@
 
 pub(crate) mod actor;
 pub(crate) mod cursor;
+pub(crate) mod making;
 mod rollout;
 #[cfg(test)]
 mod tests;
@@ -9,7 +10,6 @@ mod tests;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use windrow_env::VecEnv;
-use windrow_policy::Policy;
 use windrow_slab::Part;
 
 use crate::error::{CollectError, WorkerError, WorkerFault};
@@ -17,8 +17,9 @@ use crate::probe::{NoProbe, Phase, Probe, Recorder};
 use crate::shared::desk::{Desk, Job, Progress, Verdict};
 use crate::shared::orders::Orders;
 use crate::shared::reentrancy::ReentrancyGuard;
-use actor::{Actor, PolicySeat};
+use actor::Actor;
 use cursor::Cursor;
+use making::Maker;
 use rollout::rollout;
 
 /// Owns some environments and a copy of the policy, and fills the parts that its desk gives it.
@@ -28,13 +29,6 @@ pub(crate) struct Worker<D> {
     pub(crate) actor: Actor,
     pub(crate) cursor: Cursor,
     pub(crate) maker: Maker,
-}
-
-/// Makes a worker's environments and policy anew after a loss.
-pub(crate) struct Maker {
-    pub(crate) env: Box<dyn Fn() -> Result<Box<dyn VecEnv>, CollectError> + Send>,
-    pub(crate) policy: Box<dyn Fn() -> Box<dyn Policy> + Send>,
-    pub(crate) seat: PolicySeat,
 }
 
 impl<D: Desk> Worker<D> {
@@ -162,12 +156,15 @@ impl<D: Desk> Worker<D> {
     /// New environments and a new policy in place of those that failed.
     fn remake(&mut self) -> Result<(), WorkerFault> {
         let made = catch_unwind(AssertUnwindSafe(|| {
-            let (worker, mut env) = (self.desk.worker(), (self.maker.env)()?);
-            let (spec, policy) = (env.spec().clone(), (self.maker.policy)());
-            let seat = self.maker.seat;
-            seat.take(policy, env.as_mut(), &spec, |policy, binding| {
-                self.actor.replace(policy, binding)
-            })?;
+            let mut env = self.maker.envs()?;
+            let (spec, seat) = (env.spec().clone(), self.maker.seat(env.num_envs()));
+            seat.take(
+                self.maker.policy(),
+                env.as_mut(),
+                &spec,
+                |policy, binding| self.actor.replace(policy, binding),
+            )?;
+            let worker = self.desk.worker();
             env.bind(&self.actor.spec().columns)
                 .map_err(|source| CollectError::Env { worker, source })?;
             Ok(env)

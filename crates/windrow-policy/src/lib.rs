@@ -62,5 +62,5 @@ pub use noise::Noise;
 pub use policy::{Backend, Policy, PolicyIn, PolicySpec, Weights};
 pub use random::RandomPolicy;
 pub use recipe::PolicyRecipe;
-pub use store::{Published, VanillaWeightUpdater, WeightStore, WeightUpdater};
+pub use store::{Published, VanillaWeightUpdater, WeightRelay, WeightStore, WeightUpdater};
 pub use weights::{Misfit, WeightsError};

@@ -31,14 +31,21 @@ pub struct Published {
 /// assert!(store.other_than(1, 1).is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct WeightStore {
     /// The newest version for each worker; `None` before the first.
     newest: Mutex<Vec<Option<Published>>>,
+    /// Who passes publications on.
+    relay: Option<Arc<dyn WeightRelay>>,
     /// The newest version of all, so that workers see without a lock that there is none.
     version: AtomicI64,
     /// What was replaced last: its memory takes the next copy, once no worker reads it any more.
     spare: Mutex<Option<Arc<Weights>>>,
+}
+
+/// Passes what is published to a [`WeightStore`] on to workers that cannot read the store, such as those in other processes.
+pub trait WeightRelay: Send + Sync {
+    /// Takes a publication for worker `worker`, or for all. Called in the order of publications, one at a time.
+    fn pass(&self, worker: Option<usize>, published: &Published);
 }
 
 impl WeightStore {
@@ -47,9 +54,17 @@ impl WeightStore {
     pub fn new(workers: usize) -> Self {
         Self {
             newest: Mutex::new(vec![None; workers]),
+            relay: None,
             version: AtomicI64::new(0),
             spare: Mutex::new(None),
         }
+    }
+
+    /// Also gives every publication to `relay`.
+    #[must_use]
+    pub fn with_relay(mut self, relay: Arc<dyn WeightRelay>) -> Self {
+        self.relay = Some(relay);
+        self
     }
 
     /// Number of the version published last.
@@ -83,7 +98,9 @@ impl WeightStore {
     pub fn restore(&self, version: i64, weights: &Weights) {
         let weights = Arc::new(weights.detach());
         let mut newest = lock(&self.newest);
-        newest.fill(Some(Published { version, weights }));
+        let published = Published { version, weights };
+        self.pass(None, &published);
+        newest.fill(Some(published));
         self.version.store(version, Ordering::Release);
     }
 
@@ -103,7 +120,9 @@ impl WeightStore {
         });
         let mut newest = lock(&self.newest);
         let version = self.version() + 1;
-        let published = Some(Published { version, weights });
+        let published = Published { version, weights };
+        self.pass(worker, &published);
+        let published = Some(published);
         let replaced: Vec<_> = match worker {
             Some(worker) => vec![std::mem::replace(&mut newest[worker], published)],
             None => newest
@@ -117,6 +136,20 @@ impl WeightStore {
             *lock(&self.spare) = Some(replaced.weights);
         }
         version
+    }
+
+    fn pass(&self, worker: Option<usize>, published: &Published) {
+        if let Some(relay) = &self.relay {
+            relay.pass(worker, published);
+        }
+    }
+}
+
+impl std::fmt::Debug for WeightStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WeightStore")
+            .field("version", &self.version())
+            .finish_non_exhaustive()
     }
 }
 

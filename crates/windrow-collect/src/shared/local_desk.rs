@@ -9,7 +9,6 @@ use windrow_slab::{Part, SlabError};
 use super::Shared;
 use super::desk::{Desk, Job, Progress, Verdict};
 use super::reentrancy::CollectorId;
-use crate::config::plan::OnLoss;
 use crate::error::WorkerError;
 use crate::probe::Recorder;
 
@@ -94,25 +93,7 @@ impl Desk for LocalDesk {
     }
 
     fn lose(&mut self, error: WorkerError) -> Verdict {
-        let shared = &self.shared;
-        if (shared.loss_rule.is_interruption)(error.fault()) {
-            return Verdict::Interrupted(error);
-        }
-        match shared.loss_rule.on_loss {
-            OnLoss::Restart { budget } if self.restarts < budget => {
-                self.restarts += 1;
-                shared.reports.restarted(self.worker, error);
-                return Verdict::Replace;
-            }
-            OnLoss::Continue if shared.reports.leave(self.worker) > 0 => {
-                shared.reports.add_loss(error);
-                if shared.ring.retire(self.worker) {
-                    shared.schedule().retire(self.worker);
-                }
-            }
-            _ => shared.fail(error),
-        }
-        Verdict::Stop
+        self.shared.lose(self.worker, &mut self.restarts, error)
     }
 
     fn fail(&mut self, error: WorkerError) {

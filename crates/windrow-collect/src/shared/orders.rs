@@ -1,6 +1,8 @@
 //! What the consumer orders workers to do before their next part. Workers look between two parts only, so that no
 //! collected frame is lost.
 
+use serde::{Deserialize, Serialize};
+
 /// Orders for one worker.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Orders {
@@ -19,7 +21,7 @@ impl Orders {
 }
 
 /// How all environments of a worker begin new episodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Restart {
     /// Their generators go on.
     Unseeded,

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use windrow_policy::WeightStore;
 use windrow_slab::Ring;
 
+use super::desk::Verdict;
 use super::orders::{Orders, Restart, Resume};
 use super::reentrancy::CollectorId;
 use super::reports::{LossRule, Reports};
 use super::schedule::Schedule;
+use crate::config::plan::OnLoss;
 use crate::error::WorkerError;
 use crate::probe::Profile;
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -81,6 +83,28 @@ impl Shared {
     /// The orders of worker `worker`, which it carries out with the part that it has just claimed.
     pub(super) fn take_orders(&self, worker: usize) -> Orders {
         std::mem::take(&mut *lock(&self.orders[worker]))
+    }
+
+    /// Counts the loss of worker `worker`, which has started over `restarts` times, and decides how it goes on.
+    pub(super) fn lose(&self, worker: usize, restarts: &mut usize, error: WorkerError) -> Verdict {
+        if (self.loss_rule.is_interruption)(error.fault()) {
+            return Verdict::Interrupted(error);
+        }
+        match self.loss_rule.on_loss {
+            OnLoss::Restart { budget } if *restarts < budget => {
+                *restarts += 1;
+                self.reports.restarted(worker, error);
+                return Verdict::Replace;
+            }
+            OnLoss::Continue if self.reports.leave(worker) > 0 => {
+                self.reports.add_loss(error);
+                if self.ring.retire(worker) {
+                    self.schedule().retire(worker);
+                }
+            }
+            _ => self.fail(error),
+        }
+        Verdict::Stop
     }
 
     /// Ends the collector with an error of a worker.

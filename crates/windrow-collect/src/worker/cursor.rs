@@ -1,5 +1,6 @@
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use tensordict::DType;
 use windrow_env::{EnvSpec, Reset, VecEnv};
 use windrow_policy::EnvRows;
@@ -32,8 +33,46 @@ pub(crate) struct Cursor {
     options: CursorOptions,
 }
 
+/// How the episodes of all workers begin.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Beginning {
+    /// Environments of all workers.
+    pub(crate) total_envs: usize,
+    /// Key of the noise.
+    pub(crate) seed: u64,
+    pub(crate) first_episodes: Restart,
+    pub(crate) options: CursorOptions,
+}
+
+impl Beginning {
+    /// The cursor of worker `worker` with `num_envs` environments.
+    ///
+    /// # Errors
+    /// As [`Cursor::new`].
+    pub(crate) fn cursor(
+        &self,
+        spec: &EnvSpec,
+        worker: usize,
+        num_envs: usize,
+    ) -> Result<Cursor, SlabError> {
+        let envs = (worker * num_envs) as u32..((worker + 1) * num_envs) as u32;
+        let ids = TrajIds {
+            base: 0,
+            total_envs: self.total_envs,
+        };
+        Cursor::new(
+            spec,
+            envs,
+            ids,
+            self.seed,
+            self.first_episodes,
+            self.options,
+        )
+    }
+}
+
 /// The user's choices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct CursorOptions {
     /// Begin every part with new episodes.
     pub(crate) reset_at_each_iter: bool,
@@ -45,9 +84,9 @@ pub(crate) struct CursorOptions {
 ///
 /// Unique over the life of a collector without a shared counter, so ids do not depend on which worker was faster.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct TrajIds {
-    pub(crate) base: i64,
-    pub(crate) total_envs: usize,
+struct TrajIds {
+    base: i64,
+    total_envs: usize,
 }
 
 impl TrajIds {
@@ -58,7 +97,7 @@ impl TrajIds {
 
 impl Cursor {
     /// A cursor for environments number `envs` among all. They begin as `first_episodes` says; `seed` keys the noise.
-    pub(crate) fn new(
+    fn new(
         spec: &EnvSpec,
         envs: Range<u32>,
         ids: TrajIds,

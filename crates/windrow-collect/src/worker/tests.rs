@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use windrow_env::make_vec;
-use windrow_policy::{Binding, ExplorationType, PolicyError, Published, policy_fn};
+use windrow_env::{CartPole, Serial, make_vec};
+use windrow_policy::{Binding, ExplorationType, PolicyError, PolicyRecipe, Published, policy_fn};
 use windrow_slab::{Key, Layout, Order, Part, RecordSpec, Ring, RingSpec, Shares};
 
-use super::actor::{Actor, PolicySeat};
-use super::cursor::{Cursor, CursorOptions, TrajIds};
+use super::actor::Actor;
+use super::cursor::{Beginning, CursorOptions};
 use super::{Maker, Worker};
 use crate::error::WorkerError;
 use crate::probe::Recorder;
@@ -133,18 +133,20 @@ fn worker(
         max_slabs: 2,
         cut_after: None,
     };
-    let ids = TrajIds {
-        base: 0,
-        total_envs: 2,
-    };
     let seeded = Restart::Seeded {
         seed: 0,
         same: false,
     };
     let made = Arc::new(AtomicUsize::new(0));
     let remade = Arc::clone(&made);
+    let beginning = Beginning {
+        total_envs: 2,
+        seed: 0,
+        first_episodes: seeded,
+        options: CursorOptions::default(),
+    };
     let worker = Worker {
-        cursor: Cursor::new(&spec, 0..2, ids, 0, seeded, CursorOptions::default()).unwrap(),
+        cursor: beginning.cursor(&spec, 0, 2).unwrap(),
         actor: Actor::new(
             Box::new(policy()),
             &Binding::new(&spec, 2),
@@ -159,17 +161,14 @@ fn worker(
         },
         env,
         maker: Maker {
-            env: Box::new(move || {
+            worker: 0,
+            config: Arc::default(),
+            env: Arc::new(move || {
                 remade.fetch_add(1, Ordering::Relaxed);
-                Ok(make_vec("CartPole-v1", 2).unwrap())
+                Serial::from_fn(2, CartPole::v1)
             }),
-            policy: Box::new(move || Box::new(policy())),
-            seat: PolicySeat {
-                worker: 0,
-                batched: true,
-                in_caller: true,
-                is_interruption: |_| false,
-            },
+            policy: PolicyRecipe::opaque(move |_| policy()),
+            is_interruption: |_| false,
         },
     };
     (worker, made)

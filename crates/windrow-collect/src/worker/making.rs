@@ -1,0 +1,111 @@
+//! How a worker's environments and policy are made, at first and after a loss.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use windrow_env::{EnvError, EnvSpec, StepCounter, VecEnv};
+use windrow_policy::{Policy, PolicyRecipe};
+use windrow_slab::RowBlock;
+
+use super::actor::{Actor, PolicySeat};
+use crate::CollectError;
+use crate::config::builder::{EnvMaker, IsInterruption};
+use crate::config::options::CollectorConfig;
+use crate::config::plan::Placement;
+use crate::error::{WorkerError, WorkerFault};
+
+/// Makes the environments and the policy of one worker.
+#[derive(Clone)]
+pub(crate) struct Maker {
+    pub(crate) worker: usize,
+    pub(crate) config: Arc<CollectorConfig>,
+    pub(crate) env: EnvMaker,
+    pub(crate) policy: PolicyRecipe,
+    pub(crate) is_interruption: IsInterruption,
+}
+
+/// An actor, and the first observations of its environments where episodes were begun for it.
+pub(crate) type Bound = (Actor, Option<RowBlock>);
+
+impl Maker {
+    /// As [`envs`](Self::envs), in a panic's place an error.
+    ///
+    /// # Errors
+    /// As there; [`CollectError::Worker`] after a panic.
+    pub(crate) fn guarded_envs(&self) -> Result<Box<dyn VecEnv>, CollectError> {
+        self.guarded(|| self.envs())
+    }
+
+    /// The environments.
+    ///
+    /// # Errors
+    /// [`CollectError::Env`].
+    pub(crate) fn envs(&self) -> Result<Box<dyn VecEnv>, CollectError> {
+        if self.config.max_frames_per_traj == Some(0) {
+            return Err(CollectError::NotPositive {
+                name: "max_frames_per_traj",
+            });
+        }
+        self.try_envs().map_err(|source| CollectError::Env {
+            worker: self.worker,
+            source,
+        })
+    }
+
+    fn try_envs(&self) -> Result<Box<dyn VecEnv>, EnvError> {
+        let env = self.env.build(self.config.num_envs.unwrap_or(1))?;
+        Ok(match self.config.max_frames_per_traj {
+            None => env,
+            Some(frames) => Box::new(env.transformed(StepCounter::new().with_max_steps(frames))?),
+        })
+    }
+
+    /// A policy that acts in `env`, whose spec all workers call `spec`.
+    ///
+    /// # Errors
+    /// As [`Actor::new`]; an interruption while first episodes begin.
+    pub(crate) fn actor(
+        &self,
+        env: &mut dyn VecEnv,
+        spec: &EnvSpec,
+    ) -> Result<Bound, CollectError> {
+        let seat = self.seat(env.num_envs());
+        seat.take(self.policy(), env, spec, |policy, binding| {
+            Actor::new(policy, binding, self.config.exploration_type)
+        })
+    }
+
+    /// The policy, not yet bound.
+    pub(crate) fn policy(&self) -> Box<dyn Policy> {
+        self.policy.build(self.worker)
+    }
+
+    /// Where the policy acts.
+    pub(crate) fn seat(&self, num_envs: usize) -> PolicySeat {
+        PolicySeat {
+            worker: self.worker,
+            batched: batched(&self.config, num_envs),
+            in_caller: self.config.placement == Placement::Inline,
+            is_interruption: self.is_interruption,
+        }
+    }
+
+    /// The result of `make`; a panic becomes an error.
+    ///
+    /// # Errors
+    /// As `make`; [`CollectError::Worker`] after a panic.
+    pub(crate) fn guarded<T>(
+        &self,
+        make: impl FnOnce() -> Result<T, CollectError>,
+    ) -> Result<T, CollectError> {
+        catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
+            let fault = WorkerFault::panic(panic.as_ref());
+            Err(WorkerError::new(self.worker, None, fault).into())
+        })
+    }
+}
+
+/// Whether batches have a dimension for the environments of a worker.
+pub(crate) fn batched(config: &CollectorConfig, num_envs: usize) -> bool {
+    num_envs > 1 || config.num_envs.is_some()
+}
