@@ -45,6 +45,7 @@ mod leaf;
 mod shape;
 mod tensor;
 mod tensordict;
+mod written;
 
 pub use buffer::HeapBuffer;
 pub use dtype::{DType, Element};
