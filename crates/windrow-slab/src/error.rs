@@ -113,6 +113,56 @@ pub enum SlabError {
         /// Size of one slab.
         bytes: usize,
     },
+    /// The system refuses something that memory between processes needs.
+    #[error("{call} failed: {}", std::io::Error::from_raw_os_error(*code))]
+    System {
+        /// The system call, and what it was for.
+        call: &'static str,
+        /// What it said.
+        code: i32,
+    },
+    /// Memory that should be that of a ring is something else.
+    #[error(
+        "the shared memory is not that of a ring: expected it to begin with {expected:#018x}, got {got:#018x}; parent and worker are different versions of windrow, or the descriptor is another file's"
+    )]
+    NoRing {
+        /// Begins the memory of every ring of this version.
+        expected: u64,
+        /// Begins this memory.
+        got: u64,
+    },
+    /// A worker in another process expects columns elsewhere than the ring's owner.
+    #[error(
+        "the ring's slabs are laid out otherwise than this worker expects: expected fingerprint {expected:#018x}, got {got:#018x}; parent and worker are different programs or builds, or have different specs"
+    )]
+    OtherLayout {
+        /// Fingerprint of the worker's layout.
+        expected: u64,
+        /// Fingerprint of the ring's layout.
+        got: u64,
+    },
+    /// A worker in another process named a part that slabs do not have.
+    #[error("part {part} does not exist: slabs have {parts} parts")]
+    NoSuchPart {
+        /// Index that was asked for.
+        part: usize,
+        /// Parts of a slab.
+        parts: usize,
+    },
+    /// A worker in another process named a slab that the ring has not made.
+    #[error("slab {slot} does not exist: the ring's memory ends before it")]
+    NoSuchSlab {
+        /// Index that was asked for.
+        slot: usize,
+    },
+    /// A worker in another process named a part that it still has.
+    #[error("part {part} of slab {slot} is still being written here; commit or drop it first")]
+    StillLent {
+        /// Index of the slab.
+        slot: usize,
+        /// Index of the part.
+        part: usize,
+    },
     /// The ring was stopped: nothing can be claimed or taken any more.
     #[error("the ring was stopped")]
     Stopped,

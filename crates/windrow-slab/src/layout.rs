@@ -1,15 +1,19 @@
 //! Which column of a record lies where in a slab.
 
-use tensordict::{DType, Group, HeapBuffer, LeafSpec, NestedKey};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use serde::{Deserialize, Serialize};
+use tensordict::{DType, Group, LeafSpec, NestedKey};
 
 use crate::SlabError;
-use crate::rows::{Block, Column, place};
+use crate::rows::{Column, place};
 
 /// The columns of one record (one frame), by writer.
 ///
 /// To these the layout adds what every record has: the flags `done`, `terminated` and `truncated` at the root and
 /// under `"next"`, and `("next", "reward")`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RecordSpec {
     /// Written by the environment; delivered at the root and, for the observation that followed, under `"next"`.
     pub observation: Vec<LeafSpec>,
@@ -30,7 +34,8 @@ pub struct RecordSpec {
 }
 
 /// How the frames of one slab are shared out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Shares {
     /// Steps of each part; one part is one worker's share.
     pub steps: Vec<usize>,
@@ -45,7 +50,7 @@ pub struct Shares {
 /// Physical order `[column][part][time][env][element]`, columns 64-byte aligned: each worker writes cache lines of its own,
 /// what a policy reads at one step is one contiguous block, and the parts of one column follow each other, so that batches
 /// of one environment a worker are flat without a copy.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub struct Layout {
     pub(crate) shares: Shares,
     pub(crate) bytes: usize,
@@ -56,14 +61,14 @@ pub struct Layout {
 }
 
 /// One entry of a batch: its name, and the rows of the whole slab.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) struct Delivered {
     pub(crate) leaf: LeafSpec,
     pub(crate) column: Column,
 }
 
 /// The rows of one part.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) struct PartLayout {
     pub(crate) steps: usize,
     pub(crate) columns: Columns<Column>,
@@ -71,7 +76,7 @@ pub(crate) struct PartLayout {
 
 /// One value for each column of a record, under the column's role. The order of the fields is that of the columns in
 /// memory.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) struct Columns<T> {
     /// What the policy acts on.
     pub(crate) obs: Box<[T]>,
@@ -128,49 +133,6 @@ impl<T> Columns<T> {
     }
 }
 
-/// One slab: its memory, and where the rows of each part lie in it.
-#[derive(Debug)]
-pub(crate) struct Slab {
-    pub(crate) memory: HeapBuffer,
-    pub(crate) parts: Box<[PartBlocks]>,
-    /// One for each part.
-    #[cfg(loom)]
-    pub(crate) shadow: Box<[crate::sync::Shadow]>,
-}
-
-/// The columns of one part of one slab that are handed out as rows.
-#[derive(Debug)]
-pub(crate) struct PartBlocks {
-    pub(crate) obs: Block,
-    pub(crate) policy: Block,
-    pub(crate) next_obs: Block,
-}
-
-impl Slab {
-    /// A zeroed slab; `None` when the system does not give the memory.
-    pub(crate) fn new(layout: &Layout) -> Option<Self> {
-        let memory = HeapBuffer::zeroed(layout.bytes)?;
-        // SAFETY: the offsets of a layout lie within its size.
-        let block =
-            |columns: &[Column]| unsafe { Block::new(memory.ptr(), layout.shares.envs, columns) };
-        let parts = layout
-            .parts
-            .iter()
-            .map(|PartLayout { columns, .. }| PartBlocks {
-                obs: block(&columns.obs),
-                policy: block(&columns.policy),
-                next_obs: block(&columns.next_obs),
-            })
-            .collect();
-        Some(Self {
-            memory,
-            parts,
-            #[cfg(loom)]
-            shadow: layout.parts.iter().map(|_| Default::default()).collect(),
-        })
-    }
-}
-
 impl Layout {
     /// Lays out slabs of `record` frames.
     ///
@@ -223,6 +185,15 @@ impl Layout {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// A number that stands for the place of every column: two layouts with different ones do not fit the same memory. The same
+    /// for as long as programs are of one build, and not to be kept for another.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Frames that one slab holds.

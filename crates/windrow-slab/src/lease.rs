@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tensordict::{Owner, Shape, Strides, Tensor, TensorDict, TensorError};
 
-use crate::layout::{Delivered, Layout, Slab};
+use crate::layout::{Delivered, Layout};
 use crate::ring::{Commit, Ring};
+use crate::slab::Slab;
 
 /// The right to read a whole slab.
 ///

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod control;
 mod error;
 mod layout;
 mod lease;
@@ -7,7 +8,10 @@ mod part;
 mod ring;
 mod row_block;
 mod rows;
+#[cfg(target_os = "linux")]
+mod shared;
 mod sink;
+mod slab;
 mod spin;
 mod sync;
 mod wait_queue;
@@ -16,8 +20,12 @@ pub use error::{SlabError, either};
 pub use layout::{Layout, RecordSpec, Shares};
 pub use lease::Lease;
 pub use part::{Part, PartRows, Step};
+#[cfg(target_os = "linux")]
+pub use ring::Pump;
 pub use ring::{Commit, Order, Ring, RingSpec};
 pub use row_block::RowBlock;
 pub use rows::{Key, Row, RowMut, Rows, RowsMut};
+#[cfg(target_os = "linux")]
+pub use shared::{Bell, Mapping, RemoteRing, SharedFile};
 pub use sink::{Sink, SinkError, WriterId};
 pub use tensordict::LeafSpec;

@@ -1,15 +1,31 @@
 //! One worker's share of a slab, while it is being written.
 
+use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use tensordict::Element;
 
-use crate::layout::{PartBlocks, PartLayout, Slab};
-use crate::ring::{Commit, Ring, Ticket};
+use crate::layout::{Layout, PartLayout};
+use crate::ring::{Commit, Ticket};
 use crate::rows::Column;
+use crate::slab::{PartBlocks, Slab};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Rows, RowsMut};
+
+/// Who lends parts and takes them back. A part asks it a few times, and never for a step.
+pub(crate) trait Owner: Debug + Send + Sync {
+    fn layout(&self) -> &Layout;
+
+    /// Parts of slabs before this number are to be cut short. A hint: nothing else is ordered by it.
+    fn cut(&self) -> &AtomicU64;
+
+    /// Takes a part that is written.
+    fn commit(&self, ticket: Ticket, commit: Commit);
+
+    /// Takes a part back unwritten.
+    fn orphan(&self, ticket: Ticket);
+}
 
 /// The exclusive right to write one part of a slab.
 ///
@@ -33,7 +49,7 @@ use crate::{Rows, RowsMut};
 /// ```
 #[derive(Debug)]
 pub struct Part {
-    ring: Arc<Ring>,
+    owner: Arc<dyn Owner>,
     slab: Arc<Slab>,
     ticket: Ticket,
     steps: usize,
@@ -41,10 +57,10 @@ pub struct Part {
 }
 
 impl Part {
-    pub(crate) fn new(ring: Arc<Ring>, slab: Arc<Slab>, ticket: Ticket) -> Self {
-        let steps = ring.layout().parts[ticket.part].steps;
+    pub(crate) fn new(owner: Arc<dyn Owner>, slab: Arc<Slab>, ticket: Ticket) -> Self {
+        let steps = owner.layout().parts[ticket.part].steps;
         let mut part = Self {
-            ring,
+            owner,
             slab,
             ticket,
             steps,
@@ -58,6 +74,12 @@ impl Part {
     #[must_use]
     pub fn seq(&self) -> u64 {
         self.ticket.seq
+    }
+
+    /// Which of the ring's slabs the part lies in, counted from 0: a worker in another process maps it by this number.
+    #[must_use]
+    pub fn slot(&self) -> usize {
+        self.ticket.slot
     }
 
     /// Which part of the slab this is.
@@ -80,7 +102,7 @@ impl Part {
     /// Environments in the part.
     #[must_use]
     pub fn envs(&self) -> usize {
-        self.ring.layout().shares.envs
+        self.owner.layout().shares.envs
     }
 
     /// The observations of the first step: the cursor carries them in from the part before, the step loop only reads them.
@@ -106,7 +128,7 @@ impl Part {
             done: start(base, &columns.done),
             traj_ids: columns.traj_ids.as_ref().map(|column| start(base, column)),
             version: columns.version.as_ref().map(|column| start(base, column)),
-            cut: self.ring.cut(),
+            cut: self.owner.cut(),
             seq: self.ticket.seq,
             envs: self.envs(),
             steps: self.steps,
@@ -123,7 +145,7 @@ impl Part {
     pub fn commit_version(mut self, version: i64) {
         self.committed = true;
         let steps = self.steps;
-        self.ring.commit(self.ticket, Commit { steps, version });
+        self.owner.commit(self.ticket, Commit { steps, version });
     }
 
     /// The observations of step `step`, which must have been written: those that followed the step before, or the first.
@@ -135,7 +157,7 @@ impl Part {
     }
 
     fn layout(&self) -> &PartLayout {
-        &self.ring.layout().parts[self.ticket.part]
+        &self.owner.layout().parts[self.ticket.part]
     }
 
     fn blocks(&self) -> &PartBlocks {
@@ -164,7 +186,7 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         if !self.committed {
-            self.ring.orphan(self.ticket);
+            self.owner.orphan(self.ticket);
         }
     }
 }

@@ -1,6 +1,11 @@
 //! Lends the parts of slabs to workers, and whole slabs to the consumer. The crate's README tells the protocol.
 
+#[cfg(target_os = "linux")]
+mod pump;
+#[cfg(target_os = "linux")]
+mod shared;
 mod state;
+mod waits;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +13,19 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use crate::SlabError;
-use crate::layout::{Layout, Slab};
+use crate::control::Control;
+use crate::layout::Layout;
 use crate::lease::Lease;
-use crate::part::Part;
+use crate::part::{Owner, Part};
+use crate::slab::Slab;
 use crate::sync::{AtomicU64, Mutex, Ordering};
-use crate::wait_queue::{WaitQueue, locked};
+use crate::wait_queue::locked;
 
+#[cfg(target_os = "linux")]
+pub use pump::Pump;
 pub(crate) use state::Ticket;
-use state::{Refusal, SlabStates, Taken};
+use state::{Refusal, SlabStates, Source, Taken};
+use waits::Waits;
 
 /// Which part of which slab a worker gets when it asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +51,37 @@ pub struct RingSpec {
     pub cut_after: Option<usize>,
 }
 
+impl RingSpec {
+    /// # Errors
+    /// [`SlabError::Workers`].
+    fn check(&self, layout: &Layout) -> Result<(), SlabError> {
+        let parts = layout.parts.len();
+        let fits = self.order == Order::ByArrival || parts == self.workers;
+        if self.workers == 0 || self.max_slabs == 0 || !fits {
+            return Err(SlabError::Workers {
+                parts,
+                workers: self.workers,
+                slabs: self.max_slabs,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The states of a new ring, with room for one slab.
+fn states(
+    layout: &Arc<Layout>,
+    spec: RingSpec,
+    control: &Arc<Control>,
+    source: Source,
+) -> Result<CachePadded<Mutex<SlabStates>>, SlabError> {
+    let workers = spec.workers;
+    let states = SlabStates::new(Arc::clone(layout), spec, Arc::clone(control), source);
+    let mut states = states.ok_or(SlabError::ManyWorkers { workers })?;
+    states.make_room()?;
+    Ok(CachePadded::new(Mutex::new(states)))
+}
+
 /// How much of a part was written, and under which weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Commit {
@@ -64,13 +105,11 @@ pub struct Commit {
 pub struct Ring {
     layout: Arc<Layout>,
     states: CachePadded<Mutex<SlabStates>>,
-    /// Parts of slabs before this number are to be cut short at their next step; written under the lock. A hint: nothing
-    /// else is ordered by it.
-    cut: Arc<CachePadded<AtomicU64>>,
-    /// Workers wait here until they may fill another part.
-    room: WaitQueue,
-    /// The consumer waits here for a slab, or for all parts to come back.
-    ready: WaitQueue,
+    control: Arc<Control>,
+    waits: Waits,
+    /// Where the slabs lie, where workers are in other processes.
+    #[cfg(target_os = "linux")]
+    segment: Option<Arc<crate::shared::Segment>>,
 }
 
 impl Ring {
@@ -81,26 +120,17 @@ impl Ring {
     /// [`SlabError::Workers`] without workers or slabs, or, by worker, when there are not as many parts as workers;
     /// [`SlabError::ManyWorkers`], [`SlabError::NoMemory`].
     pub fn new(layout: Layout, spec: RingSpec) -> Result<Arc<Self>, SlabError> {
-        let parts = layout.parts.len();
-        let fits = spec.order == Order::ByArrival || parts == spec.workers;
-        if spec.workers == 0 || spec.max_slabs == 0 || !fits {
-            return Err(SlabError::Workers {
-                parts,
-                workers: spec.workers,
-                slabs: spec.max_slabs,
-            });
-        }
-        let (layout, workers) = (Arc::new(layout), spec.workers);
-        let cut = Arc::new(CachePadded::new(AtomicU64::new(0)));
-        let mut states = SlabStates::new(Arc::clone(&layout), spec, Arc::clone(&cut))
-            .ok_or(SlabError::ManyWorkers { workers })?;
-        states.make_room()?;
+        spec.check(&layout)?;
+        let control = Arc::new(Control::own());
+        let (layout, source) = (Arc::new(layout), Source::Heap);
+        let states = states(&layout, spec, &control, source)?;
         Ok(Arc::new(Self {
             layout,
-            states: CachePadded::new(Mutex::new(states)),
-            cut,
-            room: WaitQueue::new(),
-            ready: WaitQueue::new(),
+            states,
+            control,
+            waits: Waits::new(),
+            #[cfg(target_os = "linux")]
+            segment: None,
         }))
     }
 
@@ -134,7 +164,8 @@ impl Ring {
     /// When the ring has no such worker: they are counted from 0, and [`RingSpec::workers`] says how many there are.
     #[must_use]
     pub fn claim(self: &Arc<Self>, worker: usize) -> Option<Part> {
-        self.room
+        self.waits
+            .room
             .wait(&self.states, |states| match states.lend(worker) {
                 Ok(lent) => Some(Some(lent)),
                 Err(Refusal::Over) => Some(None),
@@ -167,7 +198,7 @@ impl Ring {
     /// there is no memory for another.
     pub fn request(&self) -> Result<(), SlabError> {
         self.locked(|states| states.ask())?;
-        self.room.wake_all();
+        self.waits.wake_workers();
         Ok(())
     }
 
@@ -202,11 +233,13 @@ impl Ring {
             Ok(states.take())
         })?;
         // Workers may go on after a request, and after a slab was taken.
-        self.room.wake_all();
         if let Some(taken) = at_once {
+            self.waits.wake_workers();
             return Ok(Some(self.lease(taken)));
         }
-        let taken = self.ready.wait_within(&self.states, timeout, |states| {
+        // Those in other processes are seen to by the thread that waits.
+        self.waits.room.wake_all();
+        let taken = self.waits.wait(&self.states, timeout, |states| {
             if let Some(taken) = states.take() {
                 return Some(Ok(taken));
             }
@@ -218,15 +251,19 @@ impl Ring {
         let Some(taken) = taken.transpose()? else {
             return Ok(None);
         };
-        self.room.wake_all();
+        self.waits.wake_workers();
         Ok(Some(self.lease(taken)))
     }
 
     /// The slab that was completed first; `None` when none is complete.
     #[must_use]
     pub fn try_next(self: &Arc<Self>) -> Option<Lease> {
-        let taken = self.locked(SlabStates::take)?;
-        self.room.wake_all();
+        let taken = match self.locked(SlabStates::take) {
+            None if self.waits.pump() => self.locked(SlabStates::take),
+            taken => taken,
+        };
+        let taken = taken?;
+        self.waits.wake_workers();
         Some(self.lease(taken))
     }
 
@@ -235,15 +272,15 @@ impl Ring {
     pub fn stop(&self) {
         self.locked(|states| {
             states.stopped = true;
-            self.cut.store(u64::MAX, Ordering::Relaxed);
+            self.control.cut.store(u64::MAX, Ordering::Relaxed);
         });
-        self.wake_everyone();
+        self.waits.wake_everyone();
     }
 
     /// Starts no slab from number `end` on: workers that ask for one wait, and the consumer gets [`SlabError::Stopped`].
     pub fn end_at(&self, end: u64) {
         self.locked(|states| states.end = end);
-        self.wake_everyone();
+        self.waits.wake_everyone();
     }
 
     /// Lends nothing until [`resume`](Self::resume). Returns whether every part is committed or dropped.
@@ -251,7 +288,7 @@ impl Ring {
         self.locked(|states| {
             states.paused = true;
             states.is_quiet()
-        })
+        }) || (self.waits.pump() && self.locked(|states| states.is_quiet()))
     }
 
     /// As [`hold`](Self::hold), but waits up to `timeout` until every claimed part is committed or dropped.
@@ -259,22 +296,22 @@ impl Ring {
         let quiet = |states: &mut SlabStates| states.is_quiet().then_some(());
         self.hold()
             || self
-                .ready
-                .wait_within(&self.states, Some(timeout), quiet)
+                .waits
+                .wait(&self.states, Some(timeout), quiet)
                 .is_some()
     }
 
     /// As [`hold`](Self::hold), and waits until every claimed part is committed or dropped.
     pub fn pause(&self) {
+        let quiet = |states: &mut SlabStates| states.is_quiet().then_some(());
         self.hold();
-        self.ready
-            .wait(&self.states, |states| states.is_quiet().then_some(()));
+        while self.waits.wait(&self.states, None, quiet).is_none() {}
     }
 
     /// Lends again.
     pub fn resume(&self) {
         self.locked(|states| states.paused = false);
-        self.wake_everyone();
+        self.waits.wake_everyone();
     }
 
     /// Cuts all parts short at their next step, also those that are claimed later; with `false`, no longer does.
@@ -283,7 +320,7 @@ impl Ring {
             // Nothing takes a stop back.
             let all = cut || states.stopped;
             let before = if all { u64::MAX } else { 0 };
-            self.cut.store(before, Ordering::Relaxed);
+            self.control.cut.store(before, Ordering::Relaxed);
         });
     }
 
@@ -295,38 +332,20 @@ impl Ring {
     /// As [`claim`](Self::claim).
     pub fn retire(&self, worker: usize) -> bool {
         let own = self.locked(|states| states.retire(worker));
-        self.wake_everyone();
+        self.waits.wake_everyone();
         own
-    }
-
-    /// Parts of slabs before this number are to be cut short. A hint: nothing else is ordered by it.
-    pub(crate) fn cut(&self) -> &AtomicU64 {
-        &self.cut
-    }
-
-    /// Marks a part as written; the last one completes its slab.
-    pub(crate) fn commit(&self, ticket: Ticket, commit: Commit) {
-        if self.locked(|states| states.commit(ticket, commit)) {
-            self.ready.wake_all();
-        }
-    }
-
-    /// Takes a part back unwritten: its worker gets it again with the next claim, unless it is retired.
-    pub(crate) fn orphan(&self, ticket: Ticket) {
-        if self.locked(|states| states.orphan(ticket)) {
-            self.ready.wake_all();
-        }
     }
 
     /// Takes a slab back from the consumer.
     pub(crate) fn release(&self, slot: usize) {
         if self.locked(|states| states.release(slot)) {
-            self.room.wake_all();
+            self.waits.wake_workers();
         }
     }
 
     fn part(self: &Arc<Self>, (ticket, slab): (Ticket, Arc<Slab>)) -> Part {
-        Part::new(Arc::clone(self), slab, ticket)
+        let owner: Arc<dyn Owner> = Arc::<Self>::clone(self);
+        Part::new(owner, slab, ticket)
     }
 
     fn lease(self: &Arc<Self>, taken: Taken) -> Lease {
@@ -342,9 +361,28 @@ impl Ring {
     fn locked<R>(&self, change: impl FnOnce(&mut SlabStates) -> R) -> R {
         change(&mut locked(&self.states))
     }
+}
 
-    fn wake_everyone(&self) {
-        self.room.wake_all();
-        self.ready.wake_all();
+impl Owner for Ring {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn cut(&self) -> &AtomicU64 {
+        &self.control.cut
+    }
+
+    /// The last part completes its slab.
+    fn commit(&self, ticket: Ticket, commit: Commit) {
+        if self.locked(|states| states.commit(ticket, commit)) {
+            self.waits.wake_consumer();
+        }
+    }
+
+    /// Its worker gets the part again with the next claim, unless it is retired.
+    fn orphan(&self, ticket: Ticket) {
+        if self.locked(|states| states.orphan(ticket)) {
+            self.waits.wake_consumer();
+        }
     }
 }

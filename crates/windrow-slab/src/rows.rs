@@ -47,7 +47,7 @@ impl<T: Element> std::fmt::Debug for Key<T> {
 }
 
 /// Where the rows of one leaf lie: row `t` starts `offset + t * stride` bytes into the block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Column {
     pub(crate) offset: usize,
     /// Bytes from one row of time to the next: all environments of the part.

@@ -12,6 +12,7 @@ use crate::sync::{AtomicU32, Ordering};
 /// To wake a sleeping thread costs a futex round trip (about 15 µs), to reach a spinning one well under one. Models leave
 /// spinning out: it adds states and nothing that they could find.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct AdaptiveSpin {
     #[cfg(not(any(loom, shuttle)))]
     last_micros: AtomicU32,

@@ -3,17 +3,17 @@
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
 /// Stands for the memory of one part: loom fails a model in which one thread writes the part while another accesses it.

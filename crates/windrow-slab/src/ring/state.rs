@@ -3,20 +3,20 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crossbeam_utils::CachePadded;
-
 use super::{Commit, Order, RingSpec};
 use crate::SlabError;
-use crate::layout::{Layout, Slab};
-use crate::sync::{AtomicU64, Ordering};
+use crate::control::Control;
+use crate::layout::Layout;
+use crate::slab::Slab;
+use crate::sync::Ordering;
 
 /// Which slab is in which state, and which worker has which part.
 #[derive(Debug)]
 pub(super) struct SlabStates {
     layout: Arc<Layout>,
     spec: RingSpec,
-    /// See [`Ring`](super::Ring).
-    cut: Arc<CachePadded<AtomicU64>>,
+    control: Arc<Control>,
+    source: Source,
     slots: Vec<Slot>,
     /// Free slots, the one freed last on top: its memory is the warmest.
     free: Vec<usize>,
@@ -40,6 +40,26 @@ pub(super) struct SlabStates {
     /// Workers that fill no more parts.
     retired: Vec<bool>,
     pub(super) stopped: bool,
+}
+
+/// Where the memory of slabs comes from.
+#[derive(Debug)]
+pub(super) enum Source {
+    Heap,
+    /// Memory that workers in other processes map as well.
+    #[cfg(target_os = "linux")]
+    Shared(Arc<crate::shared::Segment>),
+}
+
+impl Source {
+    /// The memory of slab `slot`; `None` when the system does not give it.
+    fn slab(&self, layout: &Layout, slot: usize) -> Option<Slab> {
+        match self {
+            Self::Heap => Slab::on_heap(layout),
+            #[cfg(target_os = "linux")]
+            Self::Shared(segment) => segment.grow(layout, slot),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -95,7 +115,8 @@ impl SlabStates {
     pub(super) fn new(
         layout: Arc<Layout>,
         spec: RingSpec,
-        cut: Arc<CachePadded<AtomicU64>>,
+        control: Arc<Control>,
+        source: Source,
     ) -> Option<Self> {
         let workers = spec.workers;
         let (mut laps, mut retired) = (Vec::new(), Vec::new());
@@ -106,7 +127,8 @@ impl SlabStates {
         Some(Self {
             layout,
             spec,
-            cut,
+            control,
+            source,
             slots: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
@@ -239,7 +261,7 @@ impl SlabStates {
             }
         }
         if self.spec.cut_after == Some(0) {
-            self.cut.fetch_max(seq + 1, Ordering::Relaxed);
+            self.control.cut.fetch_max(seq + 1, Ordering::Relaxed);
         }
         Ok(index)
     }
@@ -256,8 +278,9 @@ impl SlabStates {
 
     /// One more slot; `None` when the system does not give the memory.
     fn grow(&mut self) -> Option<usize> {
+        let slab = self.source.slab(&self.layout, self.slots.len())?;
         self.slots.push(Slot {
-            slab: Arc::new(Slab::new(&self.layout)?),
+            slab: Arc::new(slab),
             phase: Phase::Free,
             commits: vec![None; self.parts()],
             workers: vec![NOBODY; self.parts()],
@@ -327,7 +350,7 @@ impl SlabStates {
             let commits = slot.commits.iter().flatten();
             let filled = commits.filter(|commit| commit.steps > 0);
             if filled.count() >= after {
-                self.cut.fetch_max(*seq + 1, Ordering::Relaxed);
+                self.control.cut.fetch_max(*seq + 1, Ordering::Relaxed);
             }
         }
         if *committed < slot.commits.len() {

@@ -1,0 +1,158 @@
+//! Who waits for a ring's states to change, and how they are woken.
+
+#[cfg(target_os = "linux")]
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+#[cfg(target_os = "linux")]
+use std::time::Instant;
+
+#[cfg(target_os = "linux")]
+use super::pump::{Pump, Pumping};
+#[cfg(target_os = "linux")]
+use crate::control::Control;
+#[cfg(target_os = "linux")]
+use crate::spin::AdaptiveSpin;
+use crate::sync::Mutex;
+use crate::wait_queue::WaitQueue;
+#[cfg(target_os = "linux")]
+use crate::wait_queue::locked;
+
+/// The threads that wait for a ring. All that wakes them is called after the states' lock was released.
+#[derive(Debug)]
+pub(super) struct Waits {
+    /// Workers wait here until they may fill another part.
+    pub(super) room: WaitQueue,
+    /// The consumer waits here for a slab, or for all parts to come back.
+    ready: WaitQueue,
+    /// In place of `ready`, where workers are in other processes.
+    #[cfg(target_os = "linux")]
+    pumped: Option<Pumped>,
+}
+
+/// Waits of a ring whose workers are in other processes: they ring a bell, and the thread that hears it does their part of
+/// the work.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+struct Pumped {
+    control: Arc<Control>,
+    pumping: Pumping,
+    spin: AdaptiveSpin,
+}
+
+impl Waits {
+    pub(super) fn new() -> Self {
+        Self {
+            room: WaitQueue::new(),
+            ready: WaitQueue::new(),
+            #[cfg(target_os = "linux")]
+            pumped: None,
+        }
+    }
+
+    /// With workers in other processes, who ring the bell among the words of `control`.
+    #[cfg(target_os = "linux")]
+    pub(super) fn pumped(control: Arc<Control>) -> Self {
+        let pumped = Pumped {
+            control,
+            pumping: Pumping::new(),
+            spin: AdaptiveSpin::new(),
+        };
+        Self {
+            pumped: Some(pumped),
+            ..Self::new()
+        }
+    }
+
+    /// Has the pump run, if there is one. Returns whether there may be.
+    pub(super) fn pump(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        if let Some(pumped) = &self.pumped {
+            pumped.pumping.run();
+            return true;
+        }
+        false
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(super) fn attend(&self, pump: Weak<dyn Pump>) {
+        if let Some(pumped) = &self.pumped {
+            pumped.pumping.attend(pump);
+        }
+    }
+
+    /// Lets workers go on, wherever they are.
+    pub(super) fn wake_workers(&self) {
+        self.room.wake_all();
+        self.pump();
+    }
+
+    /// Has the consumer look again. Called by the pump as well.
+    pub(super) fn wake_consumer(&self) {
+        #[cfg(target_os = "linux")]
+        if let Some(pumped) = &self.pumped {
+            return pumped.control.bell.ring();
+        }
+        self.ready.wake_all();
+    }
+
+    pub(super) fn wake_everyone(&self) {
+        self.wake_consumer();
+        self.wake_workers();
+    }
+
+    /// The consumer waits until `attempt` gives something, for `timeout` at most.
+    pub(super) fn wait<T, R>(
+        &self,
+        lock: &Mutex<T>,
+        timeout: Option<Duration>,
+        attempt: impl FnMut(&mut T) -> Option<R>,
+    ) -> Option<R> {
+        #[cfg(target_os = "linux")]
+        if let Some(pumped) = &self.pumped {
+            return pumped.wait(lock, timeout, attempt);
+        }
+        self.ready.wait_within(lock, timeout, attempt)
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Pumped {
+    fn wait<T, R>(
+        &self,
+        lock: &Mutex<T>,
+        timeout: Option<Duration>,
+        mut attempt: impl FnMut(&mut T) -> Option<R>,
+    ) -> Option<R> {
+        let bell = &self.control.bell;
+        // What comes after the bell was counted rings it again, so this thread does not sleep over it.
+        let mut look = || {
+            let seen = bell.count();
+            self.pumping.run();
+            attempt(&mut locked(lock)).ok_or(seen)
+        };
+        let mut seen = match look() {
+            Ok(out) => return Some(out),
+            Err(seen) => seen,
+        };
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let waiting = self.spin.begin();
+        let mut spins = true;
+        let out = loop {
+            spins = spins && waiting.spin_until(|| bell.count() != seen);
+            if !spins {
+                let left =
+                    deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                if left.is_some_and(|left| left.is_zero()) {
+                    break None;
+                }
+                bell.sleep(seen, left);
+            }
+            match look() {
+                Ok(out) => break Some(out),
+                Err(now) => seen = now,
+            }
+        };
+        self.spin.end(&waiting);
+        out
+    }
+}

@@ -1,0 +1,179 @@
+//! Waking threads of other processes.
+
+use std::time::Duration;
+
+use futex::Futex;
+
+use crate::spin::AdaptiveSpin;
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// Tells threads, also those of other processes, that something changed. To ring it costs a counter, and a system call while
+/// a thread sleeps.
+///
+/// A waiting thread notes the [count](Self::count), looks whether what it waits for is there, and [waits](Self::wait) if it is
+/// not. It then misses nothing that was there before the bell was rung:
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// use windrow_slab::Bell;
+///
+/// let (bell, there) = (Bell::new(), AtomicBool::new(false));
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| {
+///         there.store(true, Ordering::Relaxed);
+///         bell.ring();
+///     });
+///     loop {
+///         let seen = bell.count();
+///         if there.load(Ordering::Relaxed) {
+///             break;
+///         }
+///         bell.wait(seen, None);
+///     }
+/// });
+/// ```
+///
+/// It may lie in shared memory, where zeroed bytes are a new one. A process that dies while it waits leaves it as good as
+/// before, except that ringing it costs a system call each time. Models of concurrency put other types in place of these words,
+/// which have no place in shared memory.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Bell {
+    /// How often it was rung.
+    rings: Futex,
+    /// Threads that sleep or are about to.
+    asleep: AtomicU32,
+    spin: AdaptiveSpin,
+}
+
+impl Default for Bell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bell {
+    /// A bell that was not rung yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            rings: Futex::new(),
+            asleep: AtomicU32::new(0),
+            spin: AdaptiveSpin::new(),
+        }
+    }
+
+    /// How often it was rung, for [`wait`](Self::wait). What was written before the last ring is visible after this call.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.rings.value().load(Ordering::Acquire)
+    }
+
+    /// Wakes all threads that wait, and keeps those that are about to from it.
+    pub fn ring(&self) {
+        self.rings.value().fetch_add(1, Ordering::AcqRel);
+        // Either this thread sees the other asleep, or the other sees the new count: the two fences are in one order.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) > 0 {
+            self.rings.wake_all();
+        }
+    }
+
+    /// Waits until the bell was rung since [`count`](Self::count) gave `seen`, or for `timeout`. It may return earlier, and the
+    /// caller looks again in any case. It spins at first, unless the wait before was long.
+    pub fn wait(&self, seen: u32, timeout: Option<Duration>) {
+        let waiting = self.spin.begin();
+        if !waiting.spin_until(|| self.count() != seen) {
+            self.sleep(seen, timeout);
+        }
+        self.spin.end(&waiting);
+    }
+
+    /// As [`wait`](Self::wait), without spinning.
+    pub(crate) fn sleep(&self, seen: u32, timeout: Option<Duration>) {
+        self.asleep.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        self.rings.wait(seen, timeout);
+        self.asleep.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// A word on which the system lets threads sleep.
+#[cfg(not(any(loom, shuttle)))]
+mod futex {
+    use std::time::Duration;
+
+    use rustix::thread::futex::{Flags, Timespec, wait, wake};
+
+    use crate::sync::AtomicU32;
+
+    #[derive(Debug)]
+    #[repr(transparent)]
+    pub(super) struct Futex(AtomicU32);
+
+    impl Futex {
+        pub(super) fn new() -> Self {
+            Self(AtomicU32::new(0))
+        }
+
+        pub(super) fn value(&self) -> &AtomicU32 {
+            &self.0
+        }
+
+        /// Sleeps while the value is `expected`, for `timeout` at most, or less.
+        pub(super) fn wait(&self, expected: u32, timeout: Option<Duration>) {
+            // What is too long for the system is as good as for ever.
+            let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+            // Not private to this process. Whatever it says, the caller looks again.
+            let _ = wait(&self.0, Flags::empty(), expected, timeout.as_ref());
+        }
+
+        pub(super) fn wake_all(&self) {
+            let _ = wake(&self.0, Flags::empty(), i32::MAX as u32);
+        }
+    }
+}
+
+/// As the system does it: a lock around the comparison, and a queue of those who sleep.
+#[cfg(any(loom, shuttle))]
+mod futex {
+    use std::time::Duration;
+
+    use crate::sync::{AtomicU32, Condvar, Mutex, Ordering};
+    use crate::wait_queue::locked;
+
+    #[derive(Debug)]
+    pub(super) struct Futex {
+        value: AtomicU32,
+        queue: Mutex<()>,
+        woken: Condvar,
+    }
+
+    impl Futex {
+        pub(super) fn new() -> Self {
+            Self {
+                value: AtomicU32::new(0),
+                queue: Mutex::new(()),
+                woken: Condvar::new(),
+            }
+        }
+
+        pub(super) fn value(&self) -> &AtomicU32 {
+            &self.value
+        }
+
+        /// A model has no clock.
+        pub(super) fn wait(&self, expected: u32, _: Option<Duration>) {
+            let queue = locked(&self.queue);
+            if self.value.load(Ordering::Relaxed) == expected {
+                drop(self.woken.wait(queue));
+            }
+        }
+
+        pub(super) fn wake_all(&self) {
+            drop(locked(&self.queue));
+            self.woken.notify_all();
+        }
+    }
+}

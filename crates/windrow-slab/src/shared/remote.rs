@@ -1,0 +1,126 @@
+//! A ring as a worker in another process sees it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use super::SharedFile;
+use super::segment::{Segment, refused};
+use crate::control::Control;
+use crate::part::Owner;
+use crate::ring::{Commit, Ticket};
+use crate::slab::Slab;
+use crate::sync::{AtomicU64, Mutex};
+use crate::wait_queue::locked;
+use crate::{Layout, Part, SlabError};
+
+/// A ring that another process owns, in the process of a worker.
+///
+/// The owner claims a part and names it: slab, part and number. The worker makes a [`Part`] of these, and fills it as it would
+/// one of its own ring. How it reports the part is up to both: here, to commit or drop a part only says that this process no
+/// longer writes it. The ring's owner commits or drops the part that it has claimed.
+#[derive(Debug)]
+pub struct RemoteRing {
+    layout: Layout,
+    segment: Segment,
+    control: Control,
+    slabs: Mutex<Slabs>,
+}
+
+#[derive(Debug, Default)]
+struct Slabs {
+    /// Those named so far, by their number.
+    mapped: BTreeMap<usize, Arc<Slab>>,
+    /// Slab and part of each `Part` that is alive.
+    lent: Vec<(usize, usize)>,
+}
+
+impl RemoteRing {
+    /// The ring in `file`, whose slabs are laid out by `layout`.
+    ///
+    /// # Errors
+    /// [`SlabError::NoRing`] when the file holds something else, [`SlabError::OtherLayout`] when the ring's layout is another one,
+    /// [`SlabError::System`].
+    pub fn open(layout: Layout, file: SharedFile) -> Result<Arc<Self>, SlabError> {
+        let (segment, control) = Segment::open(file, &layout)?;
+        Ok(Arc::new(Self {
+            layout,
+            segment,
+            control,
+            slabs: Mutex::new(Slabs::default()),
+        }))
+    }
+
+    /// Where columns lie in each slab.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The part that the ring's owner has named by its [slab](Part::slot), its [index](Part::index) in it and the slab's
+    /// [number](Part::seq). A slab is mapped when it is first named.
+    ///
+    /// # Errors
+    /// [`SlabError::NoSuchSlab`], [`SlabError::NoSuchPart`], and [`SlabError::StillLent`] while an earlier [`Part`] of the same
+    /// memory is alive; [`SlabError::System`] when the slab cannot be mapped.
+    pub fn part(self: &Arc<Self>, slot: usize, part: usize, seq: u64) -> Result<Part, SlabError> {
+        let parts = self.layout.parts.len();
+        if part >= parts {
+            return Err(SlabError::NoSuchPart { part, parts });
+        }
+        let mut slabs = locked(&self.slabs);
+        if slabs.lent.contains(&(slot, part)) {
+            return Err(SlabError::StillLent { slot, part });
+        }
+        let slab = match slabs.mapped.get(&slot) {
+            Some(slab) => Arc::clone(slab),
+            None => {
+                let slab = Arc::new(self.map(slot)?);
+                slabs.mapped.insert(slot, Arc::clone(&slab));
+                slab
+            }
+        };
+        slabs.lent.push((slot, part));
+        drop(slabs);
+        let owner: Arc<dyn Owner> = Arc::<Self>::clone(self);
+        Ok(Part::new(owner, slab, Ticket { slot, part, seq }))
+    }
+
+    /// Has whoever waits for the ring look again: to be called after the owner was told of a filled part.
+    pub fn ring_bell(&self) {
+        self.control.bell.ring();
+    }
+
+    fn map(&self, slot: usize) -> Result<Slab, SlabError> {
+        self.segment
+            .slab(&self.layout, slot)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => SlabError::NoSuchSlab { slot },
+                _ => refused("mmap")(error),
+            })
+    }
+
+    fn take_back(&self, Ticket { slot, part, .. }: Ticket) {
+        locked(&self.slabs)
+            .lent
+            .retain(|lent| *lent != (slot, part));
+    }
+}
+
+impl Owner for RemoteRing {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn cut(&self) -> &AtomicU64 {
+        &self.control.cut
+    }
+
+    fn commit(&self, ticket: Ticket, _: Commit) {
+        self.take_back(ticket);
+    }
+
+    fn orphan(&self, ticket: Ticket) {
+        self.take_back(ticket);
+    }
+}

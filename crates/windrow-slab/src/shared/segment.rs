@@ -1,0 +1,189 @@
+//! What lies where in a ring's shared memory: a page of words, then slab after slab.
+
+use std::io;
+
+use super::{Mapping, SharedFile};
+use crate::SlabError;
+use crate::control::Control;
+use crate::layout::Layout;
+use crate::slab::{Memory, Slab};
+
+/// Begins the memory of every ring. A new value with every change of what lies where.
+const MAGIC: u64 = u64::from_be_bytes(*b"windrow1");
+
+/// Begins the first page.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Header {
+    magic: u64,
+    /// That of the layout.
+    fingerprint: u64,
+}
+
+/// The shared memory of one ring. Slab `i` begins `i` strides after the first page, so whoever knows its number can map it.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    file: SharedFile,
+    /// Bytes of a slab, in whole pages.
+    stride: usize,
+    /// Slabs that the system has set memory aside for.
+    reserved: usize,
+}
+
+impl Segment {
+    /// New memory, with room for the first `slabs` slabs.
+    ///
+    /// # Errors
+    /// [`SlabError::NoMemory`], and [`SlabError::System`] when the process may open no more files.
+    pub(crate) fn create(layout: &Layout, slabs: usize) -> Result<(Self, Control), SlabError> {
+        let file = SharedFile::create("windrow-slabs").map_err(refused("memfd_create"))?;
+        let segment = Self::over(file, layout, slabs)?;
+        let bytes = segment.offset(slabs);
+        let shortage = SlabError::NoMemory {
+            frames: slabs.saturating_mul(layout.frames()),
+            bytes: bytes.map_or(usize::MAX, |bytes| bytes as usize),
+        };
+        let bytes = bytes.ok_or_else(|| shortage.clone())?;
+        let reserved = segment.file.reserve(0, bytes);
+        reserved.map_err(|error| match error.kind() {
+            io::ErrorKind::OutOfMemory
+            | io::ErrorKind::StorageFull
+            | io::ErrorKind::FileTooLarge => shortage,
+            _ => refused("fallocate")(error),
+        })?;
+        let page = segment.first_page().map_err(refused("mmap"))?;
+        let header = Header {
+            magic: MAGIC,
+            fingerprint: layout.fingerprint(),
+        };
+        // SAFETY: the page is mapped, a page has room for a header, and nobody else knows the file yet.
+        unsafe { page.ptr().cast::<Header>().write(header) };
+        Ok((segment, words(page)))
+    }
+
+    /// The memory of a ring that another process owns.
+    ///
+    /// # Errors
+    /// [`SlabError::NoRing`] and [`SlabError::OtherLayout`] when it is something else; [`SlabError::System`].
+    pub(crate) fn open(file: SharedFile, layout: &Layout) -> Result<(Self, Control), SlabError> {
+        let segment = Self::over(file, layout, 0)?;
+        let no_ring = |got| SlabError::NoRing {
+            expected: MAGIC,
+            got,
+        };
+        let page = segment.first_page().map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => no_ring(0),
+            _ => refused("mmap")(error),
+        })?;
+        // SAFETY: the page is mapped and has room for a header, any bytes are one, and its writer was done before it let the
+        // file go.
+        let header = unsafe { page.ptr().cast::<Header>().read() };
+        if header.magic != MAGIC {
+            return Err(no_ring(header.magic));
+        }
+        let (expected, got) = (layout.fingerprint(), header.fingerprint);
+        match got == expected {
+            true => Ok((segment, words(page))),
+            false => Err(SlabError::OtherLayout { expected, got }),
+        }
+    }
+
+    pub(crate) fn file(&self) -> &SharedFile {
+        &self.file
+    }
+
+    /// Slab `slot`, which nobody has mapped yet; `None` when the system does not give the memory.
+    pub(crate) fn grow(&self, layout: &Layout, slot: usize) -> Option<Slab> {
+        if slot >= self.reserved {
+            let reserved = self.file.reserve(self.offset(slot)?, self.stride as u64);
+            reserved.ok()?;
+        }
+        self.slab(layout, slot).ok()
+    }
+
+    /// Slab `slot`, which its owner has made.
+    ///
+    /// # Errors
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when it has not, and those of the system.
+    pub(crate) fn slab(&self, layout: &Layout, slot: usize) -> io::Result<Slab> {
+        let offset = self.offset(slot).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let memory = Memory::Mapped(self.file.map(offset, self.stride)?);
+        // SAFETY: a stride is as long as the layout, new bytes of a file are zero, and slabs at these offsets are of this
+        // layout: this process has chosen it, or has compared fingerprints.
+        Ok(unsafe { Slab::over(memory, layout) })
+    }
+
+    fn over(file: SharedFile, layout: &Layout, reserved: usize) -> Result<Self, SlabError> {
+        let stride = layout.bytes.checked_next_multiple_of(SharedFile::page());
+        let stride = stride.ok_or(SlabError::TooLarge {
+            frames: layout.frames(),
+        })?;
+        Ok(Self {
+            file,
+            stride,
+            reserved,
+        })
+    }
+
+    fn first_page(&self) -> io::Result<Mapping> {
+        self.file.map(0, SharedFile::page())
+    }
+
+    /// Where slab `slot` begins.
+    fn offset(&self, slot: usize) -> Option<u64> {
+        let slabs = (slot as u64).checked_mul(self.stride as u64)?;
+        slabs.checked_add(SharedFile::page() as u64)
+    }
+}
+
+/// For `map_err`, after `call`.
+pub(super) fn refused(call: &'static str) -> impl Fn(io::Error) -> SlabError {
+    move |error| SlabError::System {
+        call,
+        code: error.raw_os_error().unwrap_or(0),
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+fn words(page: Mapping) -> Control {
+    Control::Mapped(MappedWords { page })
+}
+
+/// The words of models have no place in shared memory.
+#[cfg(any(loom, shuttle))]
+fn words(_: Mapping) -> Control {
+    Control::own()
+}
+
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use mapped::MappedWords;
+
+#[cfg(not(any(loom, shuttle)))]
+mod mapped {
+    use super::{Header, Mapping};
+    use crate::control::Words;
+
+    /// The ring's words in the first page of its memory.
+    #[derive(Debug)]
+    pub(crate) struct MappedWords {
+        pub(super) page: Mapping,
+    }
+
+    /// After the header, and aligned.
+    const OFFSET: usize = 256;
+
+    /// The smallest page of all systems.
+    const PAGE: usize = 4096;
+
+    const _: () =
+        assert!(OFFSET >= size_of::<Header>() && OFFSET.is_multiple_of(align_of::<Words>()));
+    const _: () = assert!(OFFSET + size_of::<Words>() <= PAGE);
+
+    impl MappedWords {
+        pub(crate) fn get(&self) -> &Words {
+            // SAFETY: the words lie in the page, aligned, which stays mapped as long as `self`. They are atomics, for which zero
+            // is valid, and every process changes them as such.
+            unsafe { self.page.ptr().add(OFFSET).cast::<Words>().as_ref() }
+        }
+    }
+}
