@@ -1,5 +1,6 @@
 use windrow_slab::SlabError;
 
+use crate::names::others;
 use crate::{NotFinite, SpecError};
 
 /// An error of an environment, or of making one.
@@ -87,9 +88,12 @@ pub enum EnvError {
         /// The id.
         id: String,
     },
+    /// A second registry was to be installed for the program.
+    #[error("a registry is installed already: a program installs one, once, at the start of main")]
+    Installed,
     /// Environments that cannot be written down.
     #[error(
-        "environments made by {factory} cannot be written down: register them, and use their id"
+        "environments made by {factory} cannot be written down, which worker processes need: register them under a name with windrow::worker_main at the start of main and pass the name, or choose placement threads"
     )]
     Unwritable {
         /// Type of the factory that makes them.
@@ -124,15 +128,6 @@ impl EnvError {
 impl From<SpecError> for EnvError {
     fn from(error: SpecError) -> Self {
         Self::Spec(Box::new(error))
-    }
-}
-
-fn others(near: &[String], known: &[String]) -> String {
-    match near {
-        [] if known.is_empty() => String::new(),
-        [] => format!("; there are {}", known.join(", ")),
-        [name] => format!("; did you mean {name}?"),
-        names => format!("; did you mean one of {}?", names.join(", ")),
     }
 }
 

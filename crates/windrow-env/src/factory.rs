@@ -4,8 +4,8 @@ use crate::{Env, EnvError, EnvRecipe, Serial, Transform, Transformed, VecEnv, ma
 
 /// Makes environments, as many as one worker steps in lockstep.
 ///
-/// Implemented for functions and closures that return something [`IntoVecEnv`], for ids of the environments that come
-/// with windrow, and for an [`EnvRecipe`]:
+/// Implemented for functions and closures that return something [`IntoVecEnv`], for ids of the
+/// [installed](crate::EnvRegistry::installed) registry, and for an [`EnvRecipe`]:
 ///
 /// ```
 /// use windrow_env::{CartPole, EnvFactory, Serial};

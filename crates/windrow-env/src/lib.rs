@@ -43,6 +43,7 @@ mod env;
 mod error;
 mod factory;
 mod joined;
+pub mod names;
 mod native;
 mod number;
 mod recipe;

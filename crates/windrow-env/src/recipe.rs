@@ -121,7 +121,7 @@ impl EnvRecipe {
         &self.transforms
     }
 
-    /// As [`build`](EnvFactory::build), with ids of `registry` instead of those that come with windrow.
+    /// As [`build`](EnvFactory::build), with ids of `registry` instead of the [installed](EnvRegistry::installed) one.
     ///
     /// # Errors
     /// As [`build`](EnvFactory::build), and [`EnvError::UnknownId`].
@@ -177,7 +177,7 @@ impl EnvRecipe {
 
 impl EnvFactory for EnvRecipe {
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-        self.build_from(&EnvRegistry::builtin(), num_envs)
+        self.build_from(EnvRegistry::installed(), num_envs)
     }
 
     fn recipe(&self) -> Option<EnvRecipe> {

@@ -1,7 +1,9 @@
 //! Environments by name.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock, OnceLock};
 
+use crate::names::near;
 use crate::{
     Acrobot, CartPole, Env, EnvError, MountainCar, MountainCarContinuous, Pendulum, Serial, VecEnv,
 };
@@ -17,7 +19,9 @@ use crate::{
 /// assert_eq!(envs.spec().max_episode_steps, Some(10_000));
 /// # Ok::<(), windrow_env::EnvError>(())
 /// ```
-#[derive(Default)]
+///
+/// A program that [installs](Self::install) a registry can use the ids in it wherever a collector takes an id.
+#[derive(Clone, Default)]
 pub struct EnvRegistry {
     entries: BTreeMap<String, Entry>,
 }
@@ -25,10 +29,14 @@ pub struct EnvRegistry {
 type One = dyn Fn() -> Result<Box<dyn Env>, EnvError> + Send + Sync;
 type Many = dyn Fn(usize) -> Result<Box<dyn VecEnv>, EnvError> + Send + Sync;
 
+#[derive(Clone)]
 struct Entry {
-    one: Box<One>,
-    many: Box<Many>,
+    one: Arc<One>,
+    many: Arc<Many>,
 }
+
+/// The registry that the program has installed.
+static INSTALLED: OnceLock<EnvRegistry> = OnceLock::new();
 
 impl EnvRegistry {
     /// A registry without any environment.
@@ -47,6 +55,23 @@ impl EnvRegistry {
         registry.insert("MountainCarContinuous-v0", MountainCarContinuous::v0);
         registry.insert("Acrobot-v1", Acrobot::v1);
         registry
+    }
+
+    /// Makes this the registry of the program: ids are then looked up in it wherever no other registry is given. `main` does
+    /// so, once, before it builds a collector. Start from [`builtin`](Self::builtin) to keep the environments that come with
+    /// windrow. A program that has policies of its own too installs a `Registry` of `windrow-policy` instead.
+    ///
+    /// # Errors
+    /// [`EnvError::Installed`] when the program has installed one already.
+    pub fn install(self) -> Result<(), EnvError> {
+        INSTALLED.set(self).map_err(|_| EnvError::Installed)
+    }
+
+    /// The registry that the program has [installed](Self::install); without one, the environments that come with windrow.
+    #[must_use]
+    pub fn installed() -> &'static Self {
+        static BUILTIN: LazyLock<EnvRegistry> = LazyLock::new(EnvRegistry::builtin);
+        INSTALLED.get().unwrap_or_else(|| &BUILTIN)
     }
 
     /// Registers the environments of `factory` as `id`; it returns an environment, or a `Result` of one.
@@ -73,8 +98,8 @@ impl EnvRegistry {
     {
         let single = factory.clone();
         let entry = Entry {
-            one: Box::new(move || Ok(Box::new(single().into_env()?))),
-            many: Box::new(move |num_envs| {
+            one: Arc::new(move || Ok(Box::new(single().into_env()?))),
+            many: Arc::new(move |num_envs| {
                 let envs = crate::factory::many(num_envs, || factory().into_env())?;
                 let envs = envs.into_iter().collect::<Result<_, _>>()?;
                 Ok(Box::new(Serial::new(envs)?))
@@ -108,23 +133,9 @@ impl EnvRegistry {
     fn entry(&self, id: &str) -> Result<&Entry, EnvError> {
         self.entries.get(id).ok_or_else(|| EnvError::UnknownId {
             id: id.to_owned(),
-            near: self.near(id),
+            near: near(id, self.ids()),
             known: self.ids().map(str::to_owned).collect(),
         })
-    }
-
-    /// The ids that look like `id`, best first. The part before a slash is a namespace, which has to be right.
-    fn near(&self, id: &str) -> Vec<String> {
-        const ALIKE: f64 = 0.7;
-        let namespace = |id: &str| id.rsplit_once('/').map(|(space, _)| space.to_owned());
-        let (space, wanted) = (namespace(id), id.to_lowercase());
-        let alike =
-            |known: &str| strsim::normalized_damerau_levenshtein(&wanted, &known.to_lowercase());
-        let known = self.ids().filter(|known| namespace(known) == space);
-        let mut near: Vec<_> = known.map(|known| (alike(known), known)).collect();
-        near.retain(|&(alike, _)| alike >= ALIKE);
-        near.sort_by(|a, b| b.0.total_cmp(&a.0));
-        near.into_iter().map(|(_, id)| id.to_owned()).collect()
     }
 }
 
@@ -162,20 +173,20 @@ impl<E: Env + 'static> IntoEnv for Result<E, EnvError> {
     }
 }
 
-/// One of the environments that come with windrow, as [`EnvRegistry::make`].
+/// An environment of the [installed](EnvRegistry::installed) registry, as [`EnvRegistry::make`].
 ///
 /// # Errors
-/// [`EnvError::UnknownId`].
+/// [`EnvError::UnknownId`]; the error of the factory.
 pub fn make(id: &str) -> Result<Box<dyn Env>, EnvError> {
-    EnvRegistry::builtin().make(id)
+    EnvRegistry::installed().make(id)
 }
 
-/// Several of the environments that come with windrow, as [`EnvRegistry::make_vec`].
+/// Several environments of the [installed](EnvRegistry::installed) registry, as [`EnvRegistry::make_vec`].
 ///
 /// # Errors
-/// [`EnvError::UnknownId`], and [`EnvError::Empty`] when `num_envs` is 0.
+/// As [`make`], and [`EnvError::Empty`] when `num_envs` is 0.
 pub fn make_vec(id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-    EnvRegistry::builtin().make_vec(id, num_envs)
+    EnvRegistry::installed().make_vec(id, num_envs)
 }
 
 #[cfg(test)]
