@@ -2,7 +2,9 @@
 
 mod error;
 mod observations;
+mod written;
 
+use serde::{Deserialize, Serialize};
 use tensordict::{DType, Group, NestedKey, Shape};
 use windrow_slab::LeafSpec;
 
@@ -11,7 +13,10 @@ pub use error::SpecError;
 use crate::EnvError;
 
 /// The domain of one leaf, or a tree of named leaves.
-#[derive(Debug, Clone, PartialEq)]
+///
+/// It is written down as its kind and arguments, `{"Discrete": {"n": 2}}`, and its bounds bit for bit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Spec {
     /// Any value of `dtype`.
@@ -28,8 +33,10 @@ pub enum Spec {
         /// Shape of one environment's value.
         shape: Shape,
         /// Lowest value of each element, row-major; may be `-inf`.
+        #[serde(with = "crate::written::floats")]
         low: Vec<f64>,
         /// Highest value of each element, row-major; may be `inf`.
+        #[serde(with = "crate::written::floats")]
         high: Vec<f64>,
     },
     /// One of `n` choices as an `int64` scalar in `0..n`.
@@ -213,7 +220,8 @@ impl Spec {
     }
 }
 
-/// Observation and action of an environment, and the longest episode.
+/// Observation and action of an environment, and the longest episode. It can be written down, and is [checked](Self::check)
+/// when it is read.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct EnvSpec {

@@ -1,3 +1,4 @@
+use serde::{Deserialize, Serialize};
 use tensordict::TensorDict;
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
@@ -144,7 +145,8 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 }
 
 /// What a bound policy says about itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PolicySpec {
     /// Columns that the policy writes for each environment and step: action leaves, then extra columns. One with the name, type and shape of an observation is delivered in its place, at the
@@ -174,7 +176,7 @@ impl PolicySpec {
 }
 
 /// Who evaluates a policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Backend {
     /// Code of Rust.
@@ -219,5 +221,31 @@ impl PolicyIn<'_> {
             expected: rows,
             got,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensordict::DType;
+
+    use super::*;
+
+    #[test]
+    fn what_a_policy_says_of_itself_is_written_and_read_again() {
+        let columns = vec![
+            LeafSpec::new("action", DType::I64, []),
+            LeafSpec::new(("next", "hidden"), DType::F32, [2, 0, 3]),
+        ];
+        for backend in [Backend::Native, Backend::Framework] {
+            let spec = PolicySpec::new(columns.clone()).backend(backend);
+            let json = serde_json::to_string(&spec).unwrap();
+            assert_eq!(serde_json::from_str::<PolicySpec>(&json).unwrap(), spec);
+        }
+        let json = r#"{"columns": [], "backend": "Native", "device": "cpu"}"#;
+        let error = serde_json::from_str::<PolicySpec>(json).unwrap_err();
+        assert!(
+            error.to_string().contains("unknown field `device`"),
+            "{error}"
+        );
     }
 }
