@@ -197,7 +197,7 @@ fn beginning(config: &CollectorConfig, spec: &EnvSpec) -> (u64, Restart) {
 /// A policy that checks weights for policies that say `bound` about themselves.
 fn reference(maker: &Maker, bound: &PolicySpec) -> Result<Box<dyn Policy>, CollectError> {
     maker.guarded(|| {
-        let mut reference = maker.policy();
+        let mut reference = maker.policy()?;
         reference.become_reference(bound);
         Ok(reference)
     })

@@ -159,7 +159,7 @@ impl<D: Desk> Worker<D> {
             let mut env = self.maker.envs()?;
             let (spec, seat) = (env.spec().clone(), self.maker.seat(env.num_envs()));
             seat.take(
-                self.maker.policy(),
+                self.maker.policy()?,
                 env.as_mut(),
                 &spec,
                 |policy, binding| self.actor.replace(policy, binding),

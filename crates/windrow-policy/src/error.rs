@@ -1,4 +1,5 @@
 use tensordict::NestedKey;
+use windrow_env::names::others;
 use windrow_slab::SlabError;
 
 use crate::WeightsError;
@@ -84,9 +85,25 @@ pub enum PolicyError {
     /// New parameters that the policy cannot take.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// No policy is registered under this name.
+    #[error("no policy is called {name:?}{}", elsewhere(near, known))]
+    UnknownPolicy {
+        /// The name that was asked for.
+        name: String,
+        /// Registered names that look like it, best first.
+        near: Vec<String>,
+        /// All registered names.
+        known: Vec<String>,
+    },
+    /// Another policy is registered under this name.
+    #[error("a policy is registered as {name:?} already; choose another name")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
     /// A recipe of policies that code of the program makes.
     #[error(
-        "policies made by {factory} cannot be written down: give a NetworkPolicy or a RandomPolicy instead"
+        "policies made by {factory} cannot be written down, which worker processes need: register them under a name with windrow::worker_main at the start of main and pass PolicyRecipe::named, give a NetworkPolicy or a RandomPolicy, or choose placement threads"
     )]
     Unwritable {
         /// Type of the factory, or of the policy that is cloned.
@@ -107,6 +124,13 @@ impl PolicyError {
     /// An error of the policy's own, from a message or another error.
     pub fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Failed(error.into())
+    }
+}
+
+fn elsewhere(near: &[String], known: &[String]) -> String {
+    match known {
+        [] => "; register it with windrow::worker_main at the start of main".to_owned(),
+        known => others(near, known),
     }
 }
 

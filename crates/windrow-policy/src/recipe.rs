@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use tensordict::TensorDict;
 
 use crate::network_policy::WrittenNetwork;
-use crate::{NetworkPolicy, Policy, PolicyError, RandomPolicy, WeightsError};
+use crate::{NetworkPolicy, Policy, PolicyError, PolicyRegistry, RandomPolicy, WeightsError};
 
 /// How to make the policy of each worker.
 ///
-/// A recipe of [random actions](RandomPolicy) or of a [network](NetworkPolicy) is a value: it can be written down, sent to
-/// another process and read there. One of a factory, or of a policy of the program's, can be used in this process only.
+/// A recipe of [random actions](RandomPolicy), of a [network](NetworkPolicy) or of a [name](PolicyRegistry) is a value: it can be
+/// written down, sent to another process and read there. One of a factory, or of a policy of the program's, can be used in this
+/// process only.
 ///
 /// ```
 /// use windrow_policy::{Head, NetworkPolicy, Policy, PolicyRecipe, RandomPolicy, nn::Sequential, policy_fn};
@@ -20,7 +21,7 @@ use crate::{NetworkPolicy, Policy, PolicyError, RandomPolicy, WeightsError};
 /// let net = Sequential::new().linear(4, 64).tanh().linear(64, 2).seed(7);
 /// let recipe = PolicyRecipe::of(NetworkPolicy::new(net, Head::Categorical));
 /// let read = PolicyRecipe::from_bytes(&recipe.to_bytes()?)?;
-/// assert_eq!(read.build(0).weights().len(), 4);
+/// assert_eq!(read.build(0)?.weights().len(), 4);
 ///
 /// let still = PolicyRecipe::of(policy_fn([], |_, _| Ok(())));
 /// assert!(still.to_bytes().is_err());
@@ -33,6 +34,7 @@ pub struct PolicyRecipe(Source);
 enum Source {
     Random,
     Network(Arc<NetworkPolicy>),
+    Named(String),
     Factory(Opaque),
 }
 
@@ -48,6 +50,7 @@ struct Opaque {
 enum Written {
     Random,
     Network(WrittenNetwork),
+    Named(String),
 }
 
 impl PolicyRecipe {
@@ -61,6 +64,12 @@ impl PolicyRecipe {
     #[must_use]
     pub fn network(net: NetworkPolicy) -> Self {
         Self(Source::Network(Arc::new(net)))
+    }
+
+    /// The policies registered as `name`, each with the parameters that the registered factory gives it.
+    #[must_use]
+    pub fn named(name: impl Into<String>) -> Self {
+        Self(Source::Named(name.into()))
     }
 
     /// A clone of `policy` for each worker. The recipe can be written down if the policy has [one](Policy::recipe).
@@ -94,14 +103,29 @@ impl PolicyRecipe {
         }))
     }
 
-    /// The policy of worker `worker`, not yet bound.
-    #[must_use]
-    pub fn build(&self, worker: usize) -> Box<dyn Policy> {
-        match &self.0 {
+    /// The policy of worker `worker`, not yet bound; a name is looked up in the [installed](PolicyRegistry::installed) registry.
+    ///
+    /// # Errors
+    /// As [`build_from`](Self::build_from).
+    pub fn build(&self, worker: usize) -> Result<Box<dyn Policy>, PolicyError> {
+        self.build_from(PolicyRegistry::installed(), worker)
+    }
+
+    /// As [`build`](Self::build), with names of `registry`.
+    ///
+    /// # Errors
+    /// [`PolicyError::UnknownPolicy`], and the error of a registered factory; none for other recipes.
+    pub fn build_from(
+        &self,
+        registry: &PolicyRegistry,
+        worker: usize,
+    ) -> Result<Box<dyn Policy>, PolicyError> {
+        Ok(match &self.0 {
             Source::Random => Box::new(RandomPolicy::new()),
             Source::Network(net) => Box::new(NetworkPolicy::clone(net)),
+            Source::Named(name) => registry.make(name, worker)?,
             Source::Factory(opaque) => (opaque.factory)(worker),
-        }
+        })
     }
 
     /// The recipe as bytes: the length of an object of JSON (`u64`, little-endian), the object, and the parameters as
@@ -113,6 +137,7 @@ impl PolicyRecipe {
         let (written, weights) = match &self.0 {
             Source::Random => (Written::Random, None),
             Source::Network(net) => (Written::Network((&**net).into()), Some(net.weights())),
+            Source::Named(name) => (Written::Named(name.clone()), None),
             Source::Factory(opaque) => {
                 return Err(PolicyError::Unwritable {
                     factory: opaque.type_name,
@@ -139,6 +164,8 @@ impl PolicyRecipe {
         let source = match written.map_err(|error| unreadable(error.to_string()))? {
             Written::Random if weights.is_empty() => Source::Random,
             Written::Random => return Err(unreadable("random actions have no parameters")),
+            Written::Named(name) if weights.is_empty() => Source::Named(name),
+            Written::Named(_) => return Err(unreadable("a name has no parameters")),
             Written::Network(written) => {
                 let mut net = NetworkPolicy::from(written);
                 net.network().check()?;

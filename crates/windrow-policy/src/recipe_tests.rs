@@ -62,7 +62,7 @@ fn read_again(recipe: &PolicyRecipe) -> PolicyRecipe {
 fn assert_acts_alike(policy: NetworkPolicy, action: Spec) {
     let (recipe, env) = (PolicyRecipe::of(policy.clone()), env(action));
     let expected = written(Box::new(policy), &env);
-    let got = written(read_again(&recipe).build(0), &env);
+    let got = written(read_again(&recipe).build(0).unwrap(), &env);
     assert_eq!(got, expected, "{recipe:?}");
 }
 
@@ -137,7 +137,9 @@ fn names_of_observations_and_parameters_are_written() {
     let policy = NetworkPolicy::new(every_layer(2), Head::Categorical)
         .in_key("observation")
         .prefix("actor.");
-    let read = read_again(&PolicyRecipe::of(policy.clone())).build(0);
+    let read = read_again(&PolicyRecipe::of(policy.clone()))
+        .build(0)
+        .unwrap();
     let names = |weights: &Weights| -> Vec<NestedKey> {
         weights.leaves().map(|(key, _)| key.clone()).collect()
     };
@@ -146,6 +148,7 @@ fn names_of_observations_and_parameters_are_written() {
     let elsewhere = read_again(&PolicyRecipe::network(policy.in_key(("body", "speed"))));
     let fit = elsewhere
         .build(0)
+        .unwrap()
         .bind(&Binding::new(&env(Spec::discrete(2)), 1));
     assert!(fit.unwrap_err().to_string().contains("speed"));
 }
@@ -157,9 +160,12 @@ fn the_parameters_are_those_at_the_time() {
     let other = NetworkPolicy::new(every_layer(2).seed(1), Head::Normal(Scale::log_std()));
     policy.load(&other.weights()).unwrap();
     let env = env(Spec::unbounded(DType::F32, [2]));
-    let early = written(read_again(&recipe).build(0), &env);
+    let early = written(read_again(&recipe).build(0).unwrap(), &env);
     assert_ne!(early, written(Box::new(policy.clone()), &env));
-    let late = written(read_again(&PolicyRecipe::of(policy)).build(0), &env);
+    let late = written(
+        read_again(&PolicyRecipe::of(policy)).build(0).unwrap(),
+        &env,
+    );
     assert_eq!(late, written(Box::new(other), &env));
 }
 
@@ -171,7 +177,7 @@ fn random_actions_are_written() {
         PolicyRecipe::of(RandomPolicy::new()),
     ] {
         assert_eq!(
-            written(read_again(&recipe).build(0), &env),
+            written(read_again(&recipe).build(0).unwrap(), &env),
             written(Box::new(RandomPolicy::new()), &env)
         );
     }
@@ -192,15 +198,15 @@ fn a_factory_is_given_the_number_of_the_worker() {
     let recipe = PolicyRecipe::opaque(|worker| {
         NetworkPolicy::new(Sequential::new().linear(3, worker), Head::Deterministic)
     });
-    assert_eq!(recipe.build(5).weights().leaves().count(), 2);
-    let weights = recipe.build(5).weights();
+    assert_eq!(recipe.build(5).unwrap().weights().leaves().count(), 2);
+    let weights = recipe.build(5).unwrap().weights();
     assert_eq!(weights.get("0.bias").unwrap().shape(), [5]);
 }
 
 #[test]
 fn a_policy_of_the_programs_own_is_cloned_and_cannot_be_written() {
     let recipe = PolicyRecipe::of(policy_fn([], |_, _| Ok(())));
-    let _one_of_several = (recipe.build(0), recipe.build(1));
+    let _one_of_several = (recipe.build(0).unwrap(), recipe.build(1).unwrap());
     let error = recipe.to_bytes().unwrap_err().to_string();
     assert!(error.contains("FnPolicy"), "{error}");
 }
@@ -210,6 +216,7 @@ fn what_cannot_be_read_is_said() {
     let policy = NetworkPolicy::new(every_layer(2), Head::Categorical);
     let bytes = PolicyRecipe::of(policy).to_bytes().unwrap();
     let random = PolicyRecipe::random().to_bytes().unwrap();
+    let named = PolicyRecipe::named("mine").to_bytes().unwrap();
     let unknown = [7u64.to_le_bytes().as_slice(), br#""Table""#].concat();
     for (bytes, named) in [
         (
@@ -219,6 +226,7 @@ fn what_cannot_be_read_is_said() {
         (&bytes[..60], "it is cut short"),
         (&unknown[..], "unknown variant `Table`"),
         (&[&random[..], &[0]].concat(), "have no parameters"),
+        (&[&named[..], &[0]].concat(), "a name has no parameters"),
         (&bytes[..bytes.len() - 4], "safetensors"),
     ] {
         let error = PolicyRecipe::from_bytes(bytes).unwrap_err().to_string();

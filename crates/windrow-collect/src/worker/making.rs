@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use windrow_env::{EnvError, EnvSpec, StepCounter, VecEnv};
-use windrow_policy::{Policy, PolicyRecipe};
+use windrow_policy::{Policy, PolicyError, PolicyRecipe};
 use windrow_slab::RowBlock;
 
 use super::actor::{Actor, PolicySeat};
@@ -70,13 +70,16 @@ impl Maker {
         spec: &EnvSpec,
     ) -> Result<Bound, CollectError> {
         let seat = self.seat(env.num_envs());
-        seat.take(self.policy(), env, spec, |policy, binding| {
+        seat.take(self.policy()?, env, spec, |policy, binding| {
             Actor::new(policy, binding, self.config.exploration_type)
         })
     }
 
     /// The policy, not yet bound.
-    pub(crate) fn policy(&self) -> Box<dyn Policy> {
+    ///
+    /// # Errors
+    /// As [`PolicyRecipe::build`].
+    pub(crate) fn policy(&self) -> Result<Box<dyn Policy>, PolicyError> {
         self.policy.build(self.worker)
     }
 

@@ -1,0 +1,322 @@
+//! Policies by name, and everything that a program has registered.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use windrow_env::names::near;
+use windrow_env::{EnvError, EnvRegistry, IntoEnv};
+
+use crate::{Policy, PolicyError};
+
+/// Policies that can be made from a name, for workers that are not given the code.
+///
+/// ```
+/// use windrow_policy::{PolicyRecipe, PolicyRegistry, RandomPolicy};
+///
+/// let mut registry = PolicyRegistry::new();
+/// registry.register("mine", |_worker| RandomPolicy::new())?;
+/// let recipe = PolicyRecipe::from_bytes(&PolicyRecipe::named("mine").to_bytes()?)?;
+/// let _policy = recipe.build_from(&registry, 0)?;
+/// # Ok::<(), windrow_policy::PolicyError>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct PolicyRegistry {
+    entries: BTreeMap<String, Arc<Make>>,
+}
+
+type Make = dyn Fn(usize) -> Result<Box<dyn Policy>, PolicyError> + Send + Sync;
+
+/// The policies that the program has installed.
+static INSTALLED: OnceLock<PolicyRegistry> = OnceLock::new();
+
+impl PolicyRegistry {
+    /// A registry without any policy.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers the policies of `factory` as `name`; it is given the number of the worker, and returns a policy, or a `Result`
+    /// of one.
+    ///
+    /// # Errors
+    /// [`PolicyError::NameTaken`].
+    pub fn register<F, R>(&mut self, name: impl Into<String>, factory: F) -> Result<(), PolicyError>
+    where
+        F: Fn(usize) -> R + Send + Sync + 'static,
+        R: IntoPolicy,
+    {
+        let name = name.into();
+        if self.entries.contains_key(&name) {
+            return Err(PolicyError::NameTaken { name });
+        }
+        let make = move |worker| -> Result<Box<dyn Policy>, PolicyError> {
+            Ok(Box::new(factory(worker).into_policy()?))
+        };
+        self.entries.insert(name, Arc::new(make));
+        Ok(())
+    }
+
+    /// The policy of worker `worker`, not yet bound.
+    ///
+    /// # Errors
+    /// [`PolicyError::UnknownPolicy`] with the names that look like it; the error of the factory.
+    pub fn make(&self, name: &str, worker: usize) -> Result<Box<dyn Policy>, PolicyError> {
+        let Some(make) = self.entries.get(name) else {
+            return Err(PolicyError::UnknownPolicy {
+                name: name.to_owned(),
+                near: near(name, self.names()),
+                known: self.names().map(str::to_owned).collect(),
+            });
+        };
+        make(worker)
+    }
+
+    /// All names in alphabetical order.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// The policies that the program has [installed](Registry::install); none without a registry.
+    #[must_use]
+    pub fn installed() -> &'static Self {
+        static NONE: PolicyRegistry = PolicyRegistry {
+            entries: BTreeMap::new(),
+        };
+        INSTALLED.get().unwrap_or(&NONE)
+    }
+}
+
+impl fmt::Debug for PolicyRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.entries.keys()).finish()
+    }
+}
+
+/// Return types of registered factories: a policy, or a [`Result`] of one.
+pub trait IntoPolicy {
+    /// The policy.
+    type Policy: Policy + 'static;
+
+    /// The policy, or the error of the factory.
+    ///
+    /// # Errors
+    /// The error of the factory.
+    fn into_policy(self) -> Result<Self::Policy, PolicyError>;
+}
+
+impl<P: Policy + 'static> IntoPolicy for P {
+    type Policy = P;
+
+    fn into_policy(self) -> Result<P, PolicyError> {
+        Ok(self)
+    }
+}
+
+impl<P: Policy + 'static> IntoPolicy for Result<P, PolicyError> {
+    type Policy = P;
+
+    fn into_policy(self) -> Result<P, PolicyError> {
+        self
+    }
+}
+
+/// The environments and policies that a program has under names of its own.
+///
+/// Names can be given to workers anywhere; code cannot. A program that has registered its environments and policies, and
+/// [installed](Self::install) the registry at the start of `main`, may use their names wherever a collector takes one.
+///
+/// ```
+/// use windrow_env::{EnvFactory, MountainCar, TimeLimit};
+/// use windrow_policy::{PolicyRecipe, RandomPolicy, Registry};
+///
+/// let mut registry = Registry::builtin();
+/// registry.env("LongMountainCar-v0", || TimeLimit::new(MountainCar::new(), 10_000))?;
+/// registry.policy("mine", |_worker| RandomPolicy::new())?;
+/// registry.install()?;
+///
+/// let envs = "LongMountainCar-v0".build(4)?;
+/// assert_eq!(envs.spec().max_episode_steps, Some(10_000));
+/// let _policy = PolicyRecipe::named("mine").build(0)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Registry {
+    /// The environments.
+    pub envs: EnvRegistry,
+    /// The policies.
+    pub policies: PolicyRegistry,
+}
+
+impl Registry {
+    /// The environments that come with windrow, and no policy.
+    #[must_use]
+    pub fn builtin() -> Self {
+        Self {
+            envs: EnvRegistry::builtin(),
+            policies: PolicyRegistry::new(),
+        }
+    }
+
+    /// Registers environments, as [`EnvRegistry::register`].
+    ///
+    /// # Errors
+    /// [`EnvError::IdTaken`].
+    pub fn env<F, R>(&mut self, id: impl Into<String>, factory: F) -> Result<(), EnvError>
+    where
+        F: Fn() -> R + Clone + Send + Sync + 'static,
+        R: IntoEnv,
+    {
+        self.envs.register(id, factory)
+    }
+
+    /// Registers policies, as [`PolicyRegistry::register`].
+    ///
+    /// # Errors
+    /// [`PolicyError::NameTaken`].
+    pub fn policy<F, R>(&mut self, name: impl Into<String>, factory: F) -> Result<(), PolicyError>
+    where
+        F: Fn(usize) -> R + Send + Sync + 'static,
+        R: IntoPolicy,
+    {
+        self.policies.register(name, factory)
+    }
+
+    /// Makes this the registry of the program: names are then looked up in it wherever no other registry is given. `main` does
+    /// so, once, before it builds a collector.
+    ///
+    /// # Errors
+    /// [`EnvError::Installed`] when the program has installed one already, which stays.
+    pub fn install(self) -> Result<(), EnvError> {
+        self.envs.install()?;
+        // Nothing else sets it, and environments are installed once.
+        INSTALLED
+            .set(self.policies)
+            .map_err(|_| EnvError::Installed)
+    }
+
+    /// A copy of what the program has installed; without that, as [`builtin`](Self::builtin).
+    #[must_use]
+    pub fn installed() -> Self {
+        Self {
+            envs: EnvRegistry::installed().clone(),
+            policies: PolicyRegistry::installed().clone(),
+        }
+    }
+}
+
+/// As [`Registry::builtin`].
+impl Default for Registry {
+    fn default() -> Self {
+        Self::builtin()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::Sequential;
+    use crate::{Head, NetworkPolicy, PolicyRecipe, RandomPolicy, policy_fn};
+
+    /// A policy that can be told by the shape of its parameters.
+    fn wide(outputs: usize) -> NetworkPolicy {
+        let net = Sequential::new().linear(3, outputs);
+        NetworkPolicy::new(net, Head::Deterministic)
+    }
+
+    fn outputs(policy: &dyn Policy) -> Vec<usize> {
+        policy.weights().get("0.bias").unwrap().shape().to_vec()
+    }
+
+    #[test]
+    fn policies_of_ones_own_are_registered_once() {
+        let mut registry = PolicyRegistry::new();
+        registry
+            .register("mine", |worker| wide(worker + 5))
+            .unwrap();
+        let error = registry.register("mine", |_| RandomPolicy::new());
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "a policy is registered as \"mine\" already; choose another name"
+        );
+        assert_eq!(outputs(&registry.make("mine", 2).unwrap()), [7]);
+        registry.register("also", |_| wide(1)).unwrap();
+        assert_eq!(registry.names().collect::<Vec<_>>(), ["also", "mine"]);
+        assert_eq!(format!("{registry:?}"), "{\"also\", \"mine\"}");
+    }
+
+    #[test]
+    fn unknown_names_come_with_near_ones() {
+        let mut registry = PolicyRegistry::new();
+        let message =
+            |registry: &PolicyRegistry, name| registry.make(name, 0).err().unwrap().to_string();
+        assert_eq!(
+            message(&registry, "mine"),
+            "no policy is called \"mine\"; register it with windrow::worker_main at the start of main"
+        );
+        registry.register("my-actor", |_| wide(1)).unwrap();
+        registry.register("expert", |_| wide(1)).unwrap();
+        assert_eq!(
+            message(&registry, "my_actor"),
+            "no policy is called \"my_actor\"; did you mean my-actor?"
+        );
+        assert_eq!(
+            message(&registry, "nobody"),
+            "no policy is called \"nobody\"; there are expert, my-actor"
+        );
+    }
+
+    #[test]
+    fn a_factory_may_fail_or_box_its_policies() {
+        let mut registry = PolicyRegistry::new();
+        let failing = |worker| match worker {
+            0 => Err(PolicyError::failed("no such file")),
+            _ => Ok(policy_fn([], |_, _| Ok(()))),
+        };
+        registry.register("failing", failing).unwrap();
+        let boxed = |_| -> Box<dyn Policy> { Box::new(wide(2)) };
+        registry.register("boxed", boxed).unwrap();
+        let error = registry.make("failing", 0).err().unwrap();
+        assert_eq!(error.to_string(), "no such file");
+        assert!(registry.make("failing", 1).is_ok());
+        assert_eq!(outputs(&registry.make("boxed", 1).unwrap()), [2]);
+    }
+
+    #[test]
+    fn named_recipes_are_written_and_made_from_a_registry() {
+        let recipe = PolicyRecipe::named("mine");
+        let read = PolicyRecipe::from_bytes(&recipe.to_bytes().unwrap()).unwrap();
+        let mut registry = PolicyRegistry::new();
+        registry.register("mine", wide).unwrap();
+        for recipe in [&recipe, &read] {
+            assert_eq!(outputs(&recipe.build_from(&registry, 4).unwrap()), [4]);
+            let error = recipe.build(4).err().unwrap();
+            assert!(
+                matches!(&error, PolicyError::UnknownPolicy { name, .. } if name == "mine"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_recipes_need_no_registry() {
+        let none = PolicyRegistry::new();
+        let read = PolicyRecipe::of(wide(2)).build_from(&none, 0).unwrap();
+        assert_eq!(outputs(&read), [2]);
+        let made = PolicyRecipe::opaque(wide).build_from(&none, 3).unwrap();
+        assert_eq!(outputs(&made), [3]);
+        assert!(PolicyRecipe::random().build_from(&none, 0).is_ok());
+    }
+
+    #[test]
+    fn nothing_is_installed_without_a_call() {
+        assert_eq!(PolicyRegistry::installed().names().len(), 0);
+        let installed = Registry::installed();
+        assert_eq!(
+            format!("{installed:?}"),
+            format!("{:?}", Registry::default())
+        );
+        assert!(installed.envs.ids().any(|id| id == "CartPole-v1"));
+    }
+}
