@@ -1,5 +1,6 @@
 mod kind;
 mod worker;
+mod written;
 
 use std::path::PathBuf;
 
@@ -9,8 +10,8 @@ use windrow_policy::PolicyError;
 use windrow_slab::{SinkError, SlabError, either};
 
 pub use kind::ErrorKind;
+pub use worker::{FaultKind, WorkerError, WorkerFault};
 pub(crate) use worker::{Place, said};
-pub use worker::{WorkerError, WorkerFault};
 
 /// An error of building or running a collector or an evaluator.
 #[derive(Debug, thiserror::Error)]

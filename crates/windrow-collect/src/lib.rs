@@ -25,7 +25,7 @@ pub use deliver::collector::{Collector, Paused};
 pub use deliver::handle::Handle;
 pub use deliver::sink_writer::SinkWriter;
 pub use deliver::stage::LastStage;
-pub use error::{CollectError, ErrorKind, WorkerError, WorkerFault};
+pub use error::{CollectError, ErrorKind, FaultKind, WorkerError, WorkerFault};
 pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
 pub use probe::{Phase, PhaseProfile, ProfileConfig, ProfileSummary, WorkerProfile};
 pub use shared::stats::{PolicyLag, Stats, WorkerStats};

@@ -36,15 +36,16 @@ pub use tensordict::{self, DType, Tensor, TensorDict, TensorError};
 pub use windrow_collect::postproc::{self, Gae};
 pub use windrow_collect::{
     AsyncCollector, BusyPolicy, CatResults, CollectError, Collector, CollectorBuilder,
-    CollectorConfig, Delivery, ErrorKind, Evaluation, Evaluator, EvaluatorBuilder, FramesPerBatch,
-    Handle, Hooks, LastStage, MultiAsyncCollector, MultiCollector, MultiSyncCollector, OnLoss,
-    Paused, Phase, PhaseProfile, Placement, PolicyLag, ProfileConfig, ProfileSummary, SinkWriter,
-    Stats, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault, WorkerProfile, WorkerStats,
+    CollectorConfig, Delivery, ErrorKind, Evaluation, Evaluator, EvaluatorBuilder, FaultKind,
+    FramesPerBatch, Handle, Hooks, LastStage, MultiAsyncCollector, MultiCollector,
+    MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile, Placement, PolicyLag, ProfileConfig,
+    ProfileSummary, SinkWriter, Stats, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault,
+    WorkerProfile, WorkerStats,
 };
 pub use windrow_env::{self as env, CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
 pub use windrow_policy::{
     self as policy, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyRecipe,
-    RandomPolicy, Weights, nn, policy_fn,
+    RandomPolicy, Registry, Weights, nn, policy_fn,
 };
 pub use windrow_replay::{
     self as replay, LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter,

@@ -1,5 +1,6 @@
 //! Errors of workers.
 
+use serde::{Deserialize, Serialize};
 use windrow_env::VecEnvError;
 use windrow_policy::PolicyError;
 use windrow_slab::SlabError;
@@ -7,17 +8,21 @@ use windrow_slab::SlabError;
 use crate::CollectError;
 
 /// A worker failed: which one, where it stood, and why.
+///
+/// It can be written down, and read in another process: its fault is a message and a [kind](FaultKind) there,
+/// [`WorkerFault::Remote`].
 #[derive(Debug, thiserror::Error)]
 #[error("worker {worker}{}: {fault}", at(*place))]
 pub struct WorkerError {
-    worker: usize,
-    place: Option<Place>,
+    pub(super) worker: usize,
+    pub(super) place: Option<Place>,
     #[source]
     fault: Box<WorkerFault>,
 }
 
 /// Where an environment stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Place {
     pub(crate) env: usize,
     pub(crate) episode: u64,
@@ -70,7 +75,7 @@ fn at(place: Option<Place>) -> String {
     })
 }
 
-/// What failed in a worker.
+/// What failed in a worker. [`kind`](Self::kind) tells it for workers in this process and in others.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerFault {
@@ -92,22 +97,92 @@ pub enum WorkerFault {
     /// Environments or policy could not be made anew after a loss.
     #[error("failed to start over: {0}")]
     Remake(#[source] Box<CollectError>),
+    /// Any of these in another process, which sent it as text.
+    #[error("{message}")]
+    Remote {
+        /// What failed there.
+        kind: FaultKind,
+        /// The message that it has there.
+        message: String,
+        /// The environment that failed, among the worker's own, where one returned an error.
+        env: Option<usize>,
+    },
+    /// The process that it runs in has ended.
+    #[error("its process {status}{}", last_words(action.as_deref(), stderr))]
+    Died {
+        /// How it ended, in words that follow "its process": `was ended by signal 9 (SIGKILL)`.
+        status: String,
+        /// The last lines that it wrote to its standard error.
+        stderr: String,
+        /// The last action that its environment was given, if it is known.
+        action: Option<String>,
+    },
+}
+
+/// What failed in a worker, roughly: the same in whichever process the worker runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// An environment.
+    Env,
+    /// The policy.
+    Policy,
+    /// The memory that it fills.
+    Slab,
+    /// The start of its thread.
+    Start,
+    /// Environment or policy panicked.
+    Panic,
+    /// Environments or policy could not be made anew after a loss.
+    Remake,
+    /// Its process has ended.
+    Died,
 }
 
 impl WorkerFault {
+    /// What failed, roughly.
+    #[must_use]
+    pub fn kind(&self) -> FaultKind {
+        match self {
+            Self::Env(_) => FaultKind::Env,
+            Self::Policy(_) => FaultKind::Policy,
+            Self::Slab(_) => FaultKind::Slab,
+            Self::Start(_) => FaultKind::Start,
+            Self::Panic(_) => FaultKind::Panic,
+            Self::Remake(_) => FaultKind::Remake,
+            Self::Remote { kind, .. } => *kind,
+            Self::Died { .. } => FaultKind::Died,
+        }
+    }
+
     /// The environment that failed, among the worker's own.
     pub(crate) fn env(&self) -> Option<usize> {
         match self {
             Self::Env(error) => Some(error.env),
-            Self::Policy(_) | Self::Slab(_) | Self::Start(_) | Self::Panic(_) | Self::Remake(_) => {
-                None
-            }
+            Self::Remote { env, .. } => *env,
+            Self::Policy(_)
+            | Self::Slab(_)
+            | Self::Start(_)
+            | Self::Panic(_)
+            | Self::Remake(_)
+            | Self::Died { .. } => None,
         }
     }
 
     /// The fault behind a panic.
     pub(crate) fn panic(payload: &(dyn std::any::Any + Send)) -> Self {
         Self::Panic(said(payload))
+    }
+}
+
+/// What is known of a process that has ended, beside how it ended.
+fn last_words(action: Option<&str>, stderr: &str) -> String {
+    let action = action.map_or_else(String::new, |action| {
+        format!("; the last action of its environment was {action}")
+    });
+    match stderr.trim_end() {
+        "" => format!("{action}; it wrote nothing to its stderr"),
+        lines => format!("{action}; the last lines of its stderr:\n{lines}"),
     }
 }
 

@@ -1,0 +1,203 @@
+//! Errors of workers as they are written down.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::worker::{FaultKind, Place, WorkerError, WorkerFault};
+
+/// All that is left of an error in another process.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    worker: usize,
+    place: Option<Place>,
+    kind: FaultKind,
+    message: String,
+    env: Option<usize>,
+}
+
+/// Its place, and its fault as a kind and a message.
+impl Serialize for WorkerError {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let written = Written {
+            worker: self.worker,
+            place: self.place,
+            kind: self.fault().kind(),
+            message: self.fault().to_string(),
+            env: self.fault().env(),
+        };
+        written.serialize(to)
+    }
+}
+
+/// The fault is a [`WorkerFault::Remote`].
+impl<'de> Deserialize<'de> for WorkerError {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let Written {
+            worker,
+            place,
+            kind,
+            message,
+            env,
+        } = Written::deserialize(from)?;
+        let fault = WorkerFault::Remote { kind, message, env };
+        Ok(Self::new(worker, place, fault))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use windrow_env::EnvError;
+    use windrow_policy::PolicyError;
+    use windrow_slab::SlabError;
+
+    use super::*;
+    use crate::CollectError;
+
+    const PLACE: Place = Place {
+        env: 7,
+        episode: 1 << 60,
+        step: 3,
+    };
+
+    fn there_and_back(error: &WorkerError) -> WorkerError {
+        serde_json::from_str(&serde_json::to_string(error).unwrap()).unwrap()
+    }
+
+    fn died(stderr: &str, action: Option<&str>) -> WorkerFault {
+        WorkerFault::Died {
+            status: "was ended by signal 9 (SIGKILL)".to_owned(),
+            stderr: stderr.to_owned(),
+            action: action.map(str::to_owned),
+        }
+    }
+
+    /// A fault of every kind, and the environment that failed, if one did.
+    fn faults() -> Vec<(WorkerFault, FaultKind, Option<usize>)> {
+        let env = EnvError::failed("out of \"coffee\"\n\u{1f}").of(2);
+        let slab = SlabError::NoMemory {
+            frames: 3,
+            bytes: 9,
+        };
+        let remake = CollectError::Policy(PolicyError::failed("gone"));
+        vec![
+            (WorkerFault::Env(env), FaultKind::Env, Some(2)),
+            (
+                WorkerFault::Policy(PolicyError::NoLegalAction),
+                FaultKind::Policy,
+                None,
+            ),
+            (WorkerFault::Slab(slab), FaultKind::Slab, None),
+            (
+                WorkerFault::Start(std::io::Error::other("no thread")),
+                FaultKind::Start,
+                None,
+            ),
+            (WorkerFault::Panic("oh".to_owned()), FaultKind::Panic, None),
+            (
+                WorkerFault::Remake(Box::new(remake)),
+                FaultKind::Remake,
+                None,
+            ),
+            (
+                died("Segmentation fault\n", Some("[1]")),
+                FaultKind::Died,
+                None,
+            ),
+        ]
+    }
+
+    #[test]
+    fn a_fault_of_another_process_reads_as_one_of_this() {
+        for (fault, kind, env) in faults() {
+            assert_eq!((fault.kind(), fault.env()), (kind, env));
+            let error = WorkerError::new(4, Some(PLACE), fault);
+            let read = there_and_back(&error);
+            assert_eq!(read.to_string(), error.to_string());
+            assert_eq!(read.fault().to_string(), error.fault().to_string());
+            assert_eq!((read.fault().kind(), read.fault().env()), (kind, env));
+            assert_eq!(read.worker(), 4);
+            assert_eq!(
+                (read.env(), read.episode(), read.step()),
+                (Some(7), Some(1 << 60), Some(3))
+            );
+            assert!(matches!(read.fault(), WorkerFault::Remote { .. }));
+            // A second journey, such as from a process of a process, adds nothing.
+            assert_eq!(there_and_back(&read).to_string(), error.to_string());
+        }
+    }
+
+    #[test]
+    fn an_error_without_a_place_has_none_there() {
+        let read = there_and_back(&WorkerError::new(
+            0,
+            None,
+            WorkerFault::Panic("oh".to_owned()),
+        ));
+        assert_eq!(read.to_string(), "worker 0: panicked: oh");
+        assert_eq!(
+            (read.env(), read.episode(), read.step()),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn faults_of_this_process_keep_their_sources() {
+        let inner = EnvError::failed(std::io::Error::other("lost link")).of(0);
+        let error = WorkerError::new(0, Some(PLACE), inner.into());
+        let chain = |error: &dyn Error| {
+            let mut links = vec![error.to_string()];
+            let mut source = error.source();
+            while let Some(link) = source {
+                links.push(link.to_string());
+                source = link.source();
+            }
+            links
+        };
+        let local = chain(&error);
+        assert_eq!(local.len(), 5, "{local:?}");
+        assert!(local.iter().all(|link| link.ends_with("lost link")));
+        // Text has no source of its own.
+        assert_eq!(chain(&there_and_back(&error)), local[..2]);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_leaves_its_last_words() {
+        let text = |fault: WorkerFault| WorkerError::new(1, Some(PLACE), fault).to_string();
+        assert_eq!(
+            text(died("Fatal error\n  in step\n\n", Some("[0.5, -1]"))),
+            format!(
+                "worker 1, environment 7, episode {}, step 3: its process was ended by signal 9 (SIGKILL); the last action of its environment was [0.5, -1]; the last lines of its stderr:\nFatal error\n  in step",
+                1u64 << 60
+            )
+        );
+        let silent = text(died("", None));
+        assert!(
+            silent.ends_with(
+                "its process was ended by signal 9 (SIGKILL); it wrote nothing to its stderr"
+            ),
+            "{silent}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_error_of_a_worker_is_not_read() {
+        for (json, named) in [
+            (r#"{"worker": 1}"#, "missing field"),
+            (
+                r#"{"worker": 1, "place": null, "kind": "Env", "message": "", "env": null, "age": 3}"#,
+                "unknown field `age`",
+            ),
+            (
+                r#"{"worker": 1, "place": null, "kind": "Storm", "message": "", "env": null}"#,
+                "unknown variant `Storm`",
+            ),
+        ] {
+            let error = serde_json::from_str::<WorkerError>(json)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}
