@@ -13,8 +13,9 @@ use crate::{
     workspace::Workspace,
 };
 
-const LOOM_PACKAGES: [&str; 4] = [
+const LOOM_PACKAGES: [&str; 5] = [
     "windrow-slab",
+    "windrow-process",
     "windrow-store",
     "windrow-policy",
     "windrow-replay",

@@ -5,6 +5,7 @@ use crate::workspace::Workspace;
 
 const TENSORDICT: &str = "windrow-tensordict";
 const SLAB: &str = "windrow-slab";
+const PROCESS: &str = "windrow-process";
 const STORE: &str = "windrow-store";
 const ENV: &str = "windrow-env";
 const POLICY: &str = "windrow-policy";
@@ -12,25 +13,28 @@ const COLLECT: &str = "windrow-collect";
 const REPLAY: &str = "windrow-replay";
 const FACADE: &str = "windrow";
 
-/// Each package and those it may depend on: `tensordict ◀ slab ◀ env ◀ policy ◀ collect ◀ windrow ◀ python`, and
-/// `tensordict ◀ store ◀ replay ◀ windrow`. Collection and replay do not know each other: what they share is the slab
+/// Each package and those it may depend on: `tensordict ◀ slab ◀ env ◀ policy ◀ collect ◀ windrow ◀ python`,
+/// `slab ◀ process ◀ collect`, and `tensordict ◀ store ◀ replay ◀ windrow`. Collection and replay do not know each other: what they share is the slab
 /// crate's `Sink`.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     (TENSORDICT, &[]),
     (SLAB, &[TENSORDICT]),
+    (PROCESS, &[SLAB]),
     (STORE, &[TENSORDICT]),
     (ENV, &[TENSORDICT, SLAB]),
     (POLICY, &[TENSORDICT, SLAB, ENV]),
-    (COLLECT, &[TENSORDICT, SLAB, ENV, POLICY]),
+    (COLLECT, &[TENSORDICT, SLAB, PROCESS, ENV, POLICY]),
     (REPLAY, &[TENSORDICT, SLAB, STORE]),
     (
         FACADE,
-        &[TENSORDICT, SLAB, STORE, ENV, POLICY, COLLECT, REPLAY],
+        &[
+            TENSORDICT, SLAB, PROCESS, STORE, ENV, POLICY, COLLECT, REPLAY,
+        ],
     ),
     (
         "windrow-python",
         &[
-            TENSORDICT, SLAB, STORE, ENV, POLICY, COLLECT, REPLAY, FACADE,
+            TENSORDICT, SLAB, PROCESS, STORE, ENV, POLICY, COLLECT, REPLAY, FACADE,
         ],
     ),
     ("windrow-examples", &[FACADE]),

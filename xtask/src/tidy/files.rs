@@ -13,9 +13,10 @@ const LONG: usize = 500;
 const TOO_LONG: usize = 800;
 
 /// Crates that may contain `unsafe`, by folder.
-const UNSAFE: [&str; 4] = [
+const UNSAFE: [&str; 5] = [
     "crates/tensordict/",
     "crates/windrow-slab/",
+    "crates/windrow-process/",
     "crates/windrow-store/",
     "crates/windrow-python/",
 ];

@@ -1,0 +1,28 @@
+#![doc = include_str!("../README.md")]
+
+mod error;
+
+#[cfg(target_os = "linux")]
+mod control;
+#[cfg(target_os = "linux")]
+mod exchange;
+#[cfg(target_os = "linux")]
+mod launch;
+#[cfg(target_os = "linux")]
+mod supervise;
+#[cfg(target_os = "linux")]
+mod wire;
+
+#[cfg(target_os = "linux")]
+pub use control::{
+    ControlBlock, ControlSpec, Episode, Lane, LiveWriter, MESSAGE_WORDS, Message, Place, WorkerLane,
+};
+pub use error::ProcessError;
+#[cfg(target_os = "linux")]
+pub use exchange::{Exchange, ExchangeReader, Pinned, Target};
+#[cfg(target_os = "linux")]
+pub use launch::{Child, ChildEnd, Exit, WorkerProgram, adopt};
+#[cfg(target_os = "linux")]
+pub use supervise::{Death, Events, Supervisor};
+#[cfg(target_os = "linux")]
+pub use wire::{Frame, FrameReader, FrameWriter, MAX_BODY, MAX_FDS, Stream, send};
