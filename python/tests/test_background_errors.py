@@ -299,10 +299,11 @@ def test_another_collector_of_the_buffer_goes_on(through_python: bool) -> None:
 
 def test_a_worker_that_looks_at_the_buffer_does_not_hear_of_its_own_collector() -> None:
     buffer = buffer_of(20)
-    started, looked = threading.Event(), threading.Event()
+    started, looking, looked = threading.Event(), threading.Event(), threading.Event()
 
     def looks(td: Any) -> Any:
         if started.is_set():
+            looking.set()
             # The collector may wait for this worker before it says that it has failed.
             for _ in range(100):
                 if buffer._failures:
@@ -314,6 +315,8 @@ def test_a_worker_that_looks_at_the_buffer_does_not_hear_of_its_own_collector() 
 
     def fails(td: Any) -> Any:
         if started.is_set():
+            # A failed collector gives the other worker no part, if it has none yet.
+            assert looking.wait(60)
             raise ValueError("the policy broke")
         return policy(td)
 
