@@ -227,6 +227,17 @@ fn a_worker_reports_a_fault_once_its_part_is_given_back_and_is_replaced_if_its_d
 }
 
 #[test]
+fn a_worker_whose_policy_cannot_be_made_anew_says_so() {
+    let (mut worker, _) = worker(vec![Orders::default()], failing, |_| Verdict::Replace);
+    worker.maker.policy = Box::new(|| Err(PolicyError::failed("the file is gone")));
+    let job = worker.desk.claim().unwrap();
+    worker.fill(job).unwrap();
+    let log = worker.desk.log.lock().unwrap();
+    let expected = "worker 0: failed to start over: policy: the file is gone";
+    assert_eq!(log.last(), Some(&Entry::Lost(expected.to_owned())));
+}
+
+#[test]
 fn an_interrupted_worker_returns_the_interruption_and_keeps_its_environments() {
     let (mut worker, made) = worker(vec![Orders::default()], failing, Verdict::Interrupted);
     let job = worker.desk.claim().unwrap();
