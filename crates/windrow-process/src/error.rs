@@ -143,3 +143,19 @@ pub enum ProcessError {
     #[error("the handler of the workers' events panicked; the workers were killed")]
     Panicked,
 }
+
+impl ProcessError {
+    pub(crate) fn foreign(
+        what: &'static str,
+        field: &'static str,
+        expected: u64,
+        got: u64,
+    ) -> Self {
+        Self::Foreign {
+            what,
+            field,
+            expected,
+            got,
+        }
+    }
+}

@@ -9,10 +9,18 @@ mod exchange;
 #[cfg(target_os = "linux")]
 mod launch;
 #[cfg(target_os = "linux")]
+mod refused;
+#[cfg(target_os = "linux")]
+mod shared;
+#[cfg(target_os = "linux")]
 mod supervise;
+#[cfg(target_os = "linux")]
+mod sync;
 #[cfg(target_os = "linux")]
 mod wire;
 
+#[cfg(all(loom, target_os = "linux"))]
+pub use control::Dies;
 #[cfg(target_os = "linux")]
 pub use control::{
     ControlBlock, ControlSpec, Episode, Lane, LiveWriter, MESSAGE_WORDS, Message, Place, WorkerLane,
