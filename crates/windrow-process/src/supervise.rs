@@ -1,8 +1,20 @@
 //! One thread that watches over a set of worker processes.
 
-use std::time::Duration;
+mod crew;
+mod seat;
+mod stderr;
 
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::refused::refused;
 use crate::{Exit, Frame, ProcessError, WorkerProgram};
+use crew::Crew;
 
 /// Whom a [`Supervisor`] tells what happens. It calls these in its own thread, and does nothing else meanwhile.
 pub trait Events: Send {
@@ -26,13 +38,63 @@ pub struct Death {
     pub exit: Exit,
     /// The last 8 KiB that it wrote to its standard error.
     pub stderr_tail: String,
-    /// Why its frames could not be read to the end, if so; the supervisor kills a worker that sends no frames.
+    /// Why its frames could not be read to the end, if so; the supervisor kills a worker that sends something else than frames.
     pub fault: Option<ProcessError>,
 }
 
 /// Starts worker processes, watches them, carries frames to and from them, and ends them.
+///
+/// It passes on to the standard error of this process, line by line, what workers write to theirs.
 #[derive(Debug)]
-pub struct Supervisor {}
+pub struct Supervisor {
+    inbox: Arc<Inbox>,
+    workers: usize,
+    id: ThreadId,
+    thread: Mutex<Option<JoinHandle<Result<(), ProcessError>>>>,
+}
+
+/// What other threads ask of the supervisor's.
+#[derive(Debug)]
+struct Inbox {
+    state: Mutex<Asked>,
+    /// Readable when something was asked.
+    wake: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    requests: VecDeque<Request>,
+    /// When workers are to be killed, once there is a shutdown.
+    deadline: Option<Instant>,
+    /// Nobody takes requests any more.
+    ended: bool,
+}
+
+#[derive(Debug)]
+enum Request {
+    Spawn(usize),
+    Kill(usize),
+    Send(usize, Frame),
+}
+
+impl Inbox {
+    fn with<R>(&self, change: impl FnOnce(&mut Asked) -> R) -> R {
+        // Nothing panics under this lock.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let out = change(&mut state);
+        drop(state);
+        // Fails only where the count is so high that the thread wakes anyway.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        out
+    }
+
+    /// What was asked since; forgets that there was something.
+    fn take(&self) -> (VecDeque<Request>, Option<Instant>) {
+        let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (std::mem::take(&mut state.requests), state.deadline)
+    }
+}
 
 impl Supervisor {
     /// Starts the thread; it starts no worker yet.
@@ -40,49 +102,102 @@ impl Supervisor {
     /// # Errors
     /// [`ProcessError::System`] or [`ProcessError::Descriptors`] when the system gives no thread or no descriptor.
     pub fn start(
-        _program: WorkerProgram,
-        _workers: usize,
-        _events: impl Events + 'static,
+        program: WorkerProgram,
+        workers: usize,
+        events: impl Events + 'static,
     ) -> Result<Self, ProcessError> {
-        todo!()
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake =
+            eventfd(0, flags).map_err(refused("make a descriptor to wake the supervisor"))?;
+        let state = Mutex::default();
+        let inbox = Arc::new(Inbox { state, wake });
+        let crew = Crew::new(program, workers, Arc::clone(&inbox), Box::new(events));
+        let thread = thread::Builder::new()
+            .name("windrow-workers".to_owned())
+            .spawn(move || crew.run())
+            .map_err(refused("start the thread of the supervisor"))?;
+        Ok(Self {
+            inbox,
+            workers,
+            id: thread.thread().id(),
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
     /// Asks for a process for `worker`; [`Events::started`] tells how that went. Ignored while the worker has one.
     ///
     /// # Errors
     /// [`ProcessError::NoSuch`], and [`ProcessError::ShutDown`] after a shutdown.
-    pub fn spawn(&self, _worker: usize) -> Result<(), ProcessError> {
-        todo!()
+    pub fn spawn(&self, worker: usize) -> Result<(), ProcessError> {
+        self.ask(worker, Request::Spawn(worker))
     }
 
     /// Kills the worker's process group. Its death is reported as every other. Ignored while the worker has no process.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn).
-    pub fn kill(&self, _worker: usize) -> Result<(), ProcessError> {
-        todo!()
+    pub fn kill(&self, worker: usize) -> Result<(), ProcessError> {
+        self.ask(worker, Request::Kill(worker))
     }
 
-    /// Sends a frame, behind those that the worker has not read yet; never waits for the worker. Frames for a worker without a process are
-    /// dropped.
+    /// Sends a frame, behind those that the worker has not read yet; never waits for the worker. Frames for a worker without a process
+    /// are dropped.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn); [`ProcessError::TooLong`] and [`ProcessError::Attached`].
-    pub fn send(&self, _worker: usize, _frame: Frame) -> Result<(), ProcessError> {
-        todo!()
+    pub fn send(&self, worker: usize, frame: Frame) -> Result<(), ProcessError> {
+        frame.check()?;
+        self.ask(worker, Request::Send(worker, frame))
     }
 
-    /// Ends all workers: each reads what was sent to it and then the end of its socket, and has until `within` from now to end by itself;
-    /// then its process group is killed. Returns when all deaths have been reported and the thread has ended; at once within an
-    /// event. Further calls wait for the same end.
+    fn ask(&self, worker: usize, request: Request) -> Result<(), ProcessError> {
+        if worker >= self.workers {
+            return Err(ProcessError::NoSuch {
+                what: "worker",
+                index: worker,
+                count: self.workers,
+            });
+        }
+        self.inbox.with(|asked| {
+            if asked.ended || asked.deadline.is_some() {
+                return Err(ProcessError::ShutDown);
+            }
+            asked.requests.push_back(request);
+            Ok(())
+        })
+    }
+
+    /// Ends all workers: each reads what was sent to it and then the end of its socket, and has until `within` from now to end by
+    /// itself; then its process group is killed. Returns when all deaths have been reported and the thread has ended; at once within an
+    /// event. Further calls wait for the same end, or for an earlier one; an error is told to the first.
     ///
     /// # Errors
-    /// [`ProcessError::Unkillable`], and [`ProcessError::Panicked`] when an event's handler panicked.
-    pub fn shutdown(&self, _within: Duration) -> Result<(), ProcessError> {
-        todo!()
+    /// [`ProcessError::Unkillable`], [`ProcessError::Panicked`] when an event's handler panicked, and [`ProcessError::System`] when
+    /// the supervisor could not watch its workers any more and killed them.
+    pub fn shutdown(&self, within: Duration) -> Result<(), ProcessError> {
+        /// As good as never, and not too far for a clock.
+        const LONGEST: Duration = Duration::from_secs(1 << 30);
+        let deadline = Instant::now() + within.min(LONGEST);
+        self.inbox.with(|asked| {
+            let earliest = asked
+                .deadline
+                .map_or(deadline, |before| before.min(deadline));
+            asked.deadline = Some(earliest);
+        });
+        if thread::current().id() == self.id {
+            return Ok(());
+        }
+        // Held while the first caller joins, so that all others wait.
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        match thread.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(outcome)) => outcome,
+            Some(Err(_)) => Err(ProcessError::Panicked),
+        }
     }
 }
 
+/// Shuts down, with half a second for the workers to end by themselves.
 impl Drop for Supervisor {
     fn drop(&mut self) {
         let _ = self.shutdown(Duration::from_millis(500));

@@ -1,0 +1,73 @@
+//! How a process ended, in words.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// How a process ended, in words: `exit status 3`, `signal 9 (SIGKILL)`, `signal 6 (SIGABRT), core dumped`.
+///
+/// `None` where the system does not tell: another part of this program waits for children that are not its own, or has it ignore
+/// their ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit(pub Option<ExitStatus>);
+
+/// Signals that end a process, as Linux counts them.
+const SIGNALS: [(i32, &str); 18] = [
+    (1, "SIGHUP"),
+    (2, "SIGINT"),
+    (3, "SIGQUIT"),
+    (4, "SIGILL"),
+    (5, "SIGTRAP"),
+    (6, "SIGABRT"),
+    (7, "SIGBUS"),
+    (8, "SIGFPE"),
+    (9, "SIGKILL"),
+    (10, "SIGUSR1"),
+    (11, "SIGSEGV"),
+    (12, "SIGUSR2"),
+    (13, "SIGPIPE"),
+    (14, "SIGALRM"),
+    (15, "SIGTERM"),
+    (24, "SIGXCPU"),
+    (25, "SIGXFSZ"),
+    (31, "SIGSYS"),
+];
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(status) = self.0 else {
+            return f.write_str("unknown exit status");
+        };
+        let Some(signal) = status.signal() else {
+            return write!(f, "exit status {}", status.code().unwrap_or_default());
+        };
+        write!(f, "signal {signal}")?;
+        if let Some((_, name)) = SIGNALS.iter().find(|(number, _)| *number == signal) {
+            write!(f, " ({name})")?;
+        }
+        match status.core_dumped() {
+            true => f.write_str(", core dumped"),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_has_words() {
+        for (raw, words) in [
+            (0, "exit status 0"),
+            (3 << 8, "exit status 3"),
+            (9, "signal 9 (SIGKILL)"),
+            (6 | 0x80, "signal 6 (SIGABRT), core dumped"),
+            (34, "signal 34"),
+        ] {
+            let status = ExitStatus::from_raw(raw);
+            assert_eq!(Exit(Some(status)).to_string(), words);
+        }
+        assert_eq!(Exit(None).to_string(), "unknown exit status");
+    }
+}

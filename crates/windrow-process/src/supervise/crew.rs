@@ -1,0 +1,188 @@
+//! The supervisor's thread.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::seat::{Seat, Source};
+use super::{Events, Inbox, Request};
+use crate::refused::refused;
+use crate::{ProcessError, WorkerProgram};
+
+/// How long the system may take to end a worker that was killed. One that is longer in a call that cannot be interrupted is left behind.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// All workers, seen by the thread that watches over them.
+pub(super) struct Crew {
+    program: WorkerProgram,
+    seats: Vec<Option<Seat>>,
+    inbox: Arc<Inbox>,
+    events: Box<dyn Events>,
+    /// When workers are killed, in a shutdown.
+    deadline: Option<Instant>,
+    /// When those that were killed are given up.
+    patience: Option<Instant>,
+}
+
+impl Crew {
+    pub(super) fn new(
+        program: WorkerProgram,
+        workers: usize,
+        inbox: Arc<Inbox>,
+        events: Box<dyn Events>,
+    ) -> Self {
+        Self {
+            program,
+            seats: (0..workers).map(|_| None).collect(),
+            inbox,
+            events,
+            deadline: None,
+            patience: None,
+        }
+    }
+
+    /// Until a shutdown, and until all workers have ended.
+    pub(super) fn run(mut self) -> Result<(), ProcessError> {
+        loop {
+            self.take_requests();
+            let closing = self.deadline.is_some();
+            for seat in self.seats.iter_mut().flatten() {
+                seat.write(closing);
+            }
+            if closing && self.seats.iter().all(Option::is_none) {
+                return Ok(());
+            }
+            self.keep_time()?;
+            match self.wait() {
+                Ok(ready) => ready
+                    .into_iter()
+                    .for_each(|(worker, source)| self.attend(worker, source)),
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    self.abandon();
+                    return Err(refused("watch the workers")(error));
+                }
+            }
+        }
+    }
+
+    fn take_requests(&mut self) {
+        let (requests, deadline) = self.inbox.take();
+        self.deadline = deadline;
+        for request in requests {
+            match request {
+                Request::Spawn(worker) => self.spawn(worker),
+                Request::Kill(worker) => {
+                    self.seat(worker).iter().for_each(|seat| seat.kill());
+                }
+                Request::Send(worker, frame) => {
+                    if let Some(seat) = self.seat(worker) {
+                        seat.push(frame);
+                    }
+                }
+            }
+        }
+    }
+
+    fn seat(&mut self, worker: usize) -> Option<&mut Seat> {
+        self.seats.get_mut(worker)?.as_mut()
+    }
+
+    fn spawn(&mut self, worker: usize) {
+        let Some(seat @ None) = self.seats.get_mut(worker) else {
+            return;
+        };
+        let pid = match self.deadline {
+            Some(_) => Err(ProcessError::ShutDown),
+            None => self.program.spawn().map(|child| {
+                let new = seat.insert(Seat::new(worker, child));
+                new.pid()
+            }),
+        };
+        self.events.started(worker, pid);
+    }
+
+    /// Kills workers at the deadline, and gives up those that live on.
+    fn keep_time(&mut self) -> Result<(), ProcessError> {
+        let now = Instant::now();
+        if self.patience.is_none() && self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.seats.iter().flatten().for_each(Seat::kill);
+            self.patience = Some(now + PATIENCE);
+        }
+        match self.patience {
+            Some(patience) if patience <= now => {
+                // Taken out: nobody waits for them.
+                let left = self.seats.iter_mut().filter_map(Option::take);
+                let pids = left.map(|seat| seat.pid()).collect();
+                Err(ProcessError::Unkillable { pids })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sleeps until something happens; what it was. Of one worker, its end comes last.
+    fn wait(&self) -> Result<Vec<(usize, Source)>, Errno> {
+        let mut names = Vec::new();
+        let wake = self.inbox.wake.as_fd();
+        let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
+        for seat in self.seats.iter().flatten() {
+            for (source, fd, flags) in seat.sources() {
+                names.push((seat.worker(), source));
+                fds.push(PollFd::from_borrowed_fd(fd, flags));
+            }
+        }
+        let until = self.patience.or(self.deadline);
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            // A moment more than is left, or the thread would wake a moment too early, and again.
+            Timespec::try_from(left + Duration::from_millis(1))
+        });
+        poll(&mut fds, timeout.and_then(Result::ok).as_ref())?;
+        let happened = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let ready = fds.iter().skip(1).zip(names);
+        Ok(ready
+            .filter_map(|(fd, name)| happened(fd).then_some(name))
+            .collect())
+    }
+
+    fn attend(&mut self, worker: usize, source: Source) {
+        let Some(place) = self.seats.get_mut(worker) else {
+            return;
+        };
+        match (source, place.as_mut()) {
+            // What it sent before is in socket and pipe now, and is read before the report.
+            (Source::Process, _) => {
+                if let Some(seat) = place.take() {
+                    seat.bury(&mut *self.events);
+                }
+            }
+            (Source::Socket, Some(seat)) => _ = seat.read_frames(&mut *self.events),
+            (Source::Stderr, Some(seat)) => seat.read_stderr(),
+            (_, None) => {}
+        }
+    }
+
+    /// Kills all workers and reports their deaths: this thread cannot watch them any more.
+    fn abandon(&mut self) {
+        self.seats.iter().flatten().for_each(Seat::kill);
+        for seat in self.seats.iter_mut().filter_map(Option::take) {
+            seat.bury(&mut *self.events);
+        }
+    }
+}
+
+/// Also when an event's handler panics: nobody asks any more, and no worker stays.
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.inbox.with(|asked| {
+            asked.ended = true;
+            asked.requests.clear();
+        });
+        for seat in self.seats.iter_mut().flatten() {
+            seat.end();
+        }
+    }
+}

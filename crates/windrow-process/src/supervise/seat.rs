@@ -1,0 +1,162 @@
+//! One worker process and what is to be read from it and written to it.
+
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::event::PollFlags;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::stderr::Stderr;
+use super::{Death, Events};
+use crate::ProcessError;
+use crate::launch::{Child, Exit};
+use crate::wire::{Frame, FrameReader, FrameWriter, Stream};
+
+/// A worker that has a process.
+#[derive(Debug)]
+pub(super) struct Seat {
+    worker: usize,
+    process: std::process::Child,
+    pidfd: std::os::fd::OwnedFd,
+    socket: UnixStream,
+    /// Whether frames may still come.
+    stream: Stream,
+    reader: FrameReader,
+    writer: FrameWriter,
+    /// Whether the worker was told that no frame follows.
+    told: bool,
+    stderr: Stderr,
+    fault: Option<ProcessError>,
+    /// Once it has ended and was waited for; its number may be another's since.
+    ended: Option<Exit>,
+}
+
+/// What a descriptor of a seat is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    Process,
+    Socket,
+    Stderr,
+}
+
+impl Seat {
+    pub(super) fn new(worker: usize, child: Child) -> Self {
+        Self {
+            worker,
+            process: child.process,
+            pidfd: child.pidfd,
+            socket: child.socket,
+            stream: Stream::Open,
+            reader: FrameReader::default(),
+            writer: FrameWriter::default(),
+            told: false,
+            stderr: Stderr::new(child.stderr),
+            fault: None,
+            ended: None,
+        }
+    }
+
+    pub(super) fn worker(&self) -> usize {
+        self.worker
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What to watch, and for what. What has ended is left out, or the thread would find it again and again.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, PollFlags)> {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, self.stream != Stream::Ended);
+        flags.set(PollFlags::OUT, !self.writer.is_empty());
+        let socket = (!flags.is_empty()).then(|| (Source::Socket, self.socket.as_fd(), flags));
+        let stderr = self.stderr.pipe();
+        let stderr = stderr.map(|pipe| (Source::Stderr, pipe, PollFlags::IN));
+        [
+            Some((Source::Process, self.pidfd.as_fd(), PollFlags::IN)),
+            socket,
+            stderr,
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// Puts a frame behind those that wait.
+    pub(super) fn push(&mut self, frame: Frame) {
+        if !self.told {
+            // Its limits were checked when it was asked for.
+            let _ = self.writer.push(frame);
+        }
+    }
+
+    /// Writes what the worker takes; then, when `closing`, tells it that this is all.
+    pub(super) fn write(&mut self, closing: bool) {
+        if self.writer.write_available(self.socket.as_fd()).is_err() {
+            // It reads no more; it has ended, or will be found to have closed the socket.
+            self.writer = FrameWriter::default();
+        }
+        if closing && !self.told && self.writer.is_empty() {
+            self.told = true;
+            let _ = self.socket.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Reads and reports frames that are there; whether there may be more of them already.
+    pub(super) fn read_frames(&mut self, events: &mut dyn Events) -> bool {
+        if self.stream == Stream::Ended {
+            return false;
+        }
+        let mut frames = Vec::new();
+        let socket = self.socket.as_fd();
+        match self.reader.read_available(socket, &mut frames) {
+            Ok(stream) => self.stream = stream,
+            Err(fault) => {
+                self.stream = Stream::Ended;
+                self.fault = Some(fault);
+                self.kill();
+            }
+        }
+        for frame in frames {
+            events.frame(self.worker, frame);
+        }
+        self.stream == Stream::More
+    }
+
+    /// Reads and passes on some of what the worker wrote to its standard error.
+    pub(super) fn read_stderr(&mut self) {
+        self.stderr.read();
+    }
+
+    /// Kills the worker and what it started, as long as they are in its group.
+    pub(super) fn kill(&self) {
+        // Until the worker was waited for, its number is no other's.
+        if self.ended.is_none() {
+            let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
+        }
+    }
+
+    /// Kills the worker, or what is left of its group, and waits until it has ended.
+    pub(super) fn end(&mut self) -> Exit {
+        self.kill();
+        match self.ended {
+            Some(exit) => exit,
+            None => *self.ended.insert(Exit(self.process.wait().ok())),
+        }
+    }
+
+    /// Takes leave of a worker that has ended: reads and reports what it has left, then its death.
+    pub(super) fn bury(mut self, events: &mut dyn Events) {
+        let (pid, exit) = (self.pid(), self.end());
+        while self.read_frames(events) {}
+        events.died(
+            self.worker,
+            Death {
+                pid,
+                exit,
+                stderr_tail: self.stderr.finish(),
+                fault: self.fault,
+            },
+        );
+    }
+}
