@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use windrow_env::EnvSpec;
 use windrow_policy::{Policy, PolicySpec};
-use windrow_slab::{Layout, LeafSpec, RecordSpec, Ring, RingSpec, Shares, Sink, SlabError};
+use windrow_slab::{Layout, LeafSpec, RecordSpec, RingSpec, Shares, Sink, SlabError};
 
 use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
@@ -25,14 +25,14 @@ use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
 use crate::shared::reports::LossRule;
 use crate::shared::stats::Counters;
-use crate::sync::{AtomicBool, AtomicU64, Mutex};
+use crate::sync::{AtomicBool, Mutex};
 use crate::trajectories::TrajectoryBatcher;
 use crate::worker::actor::describe;
 use crate::worker::cursor::{Beginning, CursorOptions};
 use crate::worker::making::{Maker, batched};
 use envs::makers;
 use frames::schedule;
-use staff::Staff;
+use staff::{Seats, Staff};
 
 impl CollectorBuilder {
     /// Makes the environments, all workers' at once, binds the policies and lays out the memory.
@@ -72,7 +72,7 @@ impl CollectorBuilder {
 fn build<S: LastStage>(
     chosen: CollectorBuilder,
     stage: S,
-    given_up: impl FnMut() -> bool,
+    mut given_up: impl FnMut() -> bool,
 ) -> Result<Collector<S>, CollectError> {
     let config = &chosen.config;
     let makers = makers(&chosen)?;
@@ -83,36 +83,43 @@ fn build<S: LastStage>(
         return Err(CollectError::NotPositive { name: "num_envs" });
     }
     let reference_maker = makers[0].clone();
-    let mut staff = Staff::new(makers, given_up)?;
+    let mut staff = Staff::new(&chosen, makers, &mut given_up)?;
     let (spec, num_envs) = staff.common()?;
     let schedule = schedule(config, workers, num_envs)?;
     let (seed, first_episodes) = beginning(config, &spec);
 
-    let policy = staff.bind(&spec)?;
+    let policy = staff.bind(&spec, &mut given_up)?;
     let reference = reference(&reference_maker, &policy)?;
     let backend = policy.backend;
-    let record = record(config, &spec, policy.columns);
+    let record = record(config, &spec, policy.columns.clone());
     let shares = Shares {
         steps: schedule.steps.clone(),
         envs: num_envs,
         batched: batched(config, num_envs),
     };
-    let ring = Layout::new(&record, shares)
-        .and_then(|layout| Ring::new(layout, ring_spec(config, workers)))
+    let ring = Layout::new(&record, shares.clone())
+        .and_then(|layout| staff.ring(layout, ring_spec(config, workers)))
         .map_err(|error| unbuilt(error, &spec, &record, schedule.frames_per_batch()))?;
     ring.end_at(schedule.end());
     let loss_rule = LossRule {
         on_loss: config.on_loss,
         is_interruption: chosen.is_interruption,
     };
-    let shared = Arc::new(Shared::new(Arc::clone(&ring), schedule, workers, loss_rule));
+    let shared = Shared::new(ring, schedule, workers, loss_rule, seed);
     let beginning = Beginning {
         total_envs: workers * num_envs,
         seed,
         first_episodes,
         options: cursor_options(config),
     };
-    let members = staff.seat(&chosen, &shared, &beginning, &spec)?;
+    let seats = Seats {
+        spec: &spec,
+        policy: &policy,
+        record,
+        shares,
+        beginning,
+    };
+    let (members, shared) = staff.seat(shared, seats, &*reference)?;
     let publisher = WeightPublisher::new(
         Arc::clone(&shared),
         reference,
@@ -120,7 +127,7 @@ fn build<S: LastStage>(
         chosen.updater,
         chosen.weight_source,
     );
-    let core = core(config, shared, publisher, chosen.sink, num_envs, seed);
+    let core = core(config, shared, publisher, chosen.sink, num_envs);
     let shape = shape(
         config,
         batcher.map(|batcher| batcher.of_envs(beginning.total_envs)),
@@ -153,7 +160,6 @@ fn core(
     publisher: WeightPublisher,
     sink: Option<Box<dyn Sink>>,
     num_envs: usize,
-    seed: u64,
 ) -> Core {
     Core {
         ring: Arc::clone(&shared.ring),
@@ -166,7 +172,6 @@ fn core(
         writer: sink.map(|sink| Arc::new(SinkWriter::new(sink))),
         counters: Mutex::new(Counters::default()),
         forget: AtomicBool::new(false),
-        seed: AtomicU64::new(seed),
         over: AtomicBool::new(false),
         failed: AtomicBool::new(false),
         running: AtomicBool::new(false),

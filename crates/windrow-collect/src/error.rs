@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use tensordict::TensorError;
 use windrow_env::EnvError;
 use windrow_policy::PolicyError;
+use windrow_process::ProcessError;
 use windrow_slab::{SinkError, SlabError, either};
 
 pub use kind::ErrorKind;
@@ -375,6 +376,22 @@ pub enum CollectError {
     /// A saved state does not fit the collector.
     #[error("failed to load the state: {0}")]
     State(String),
+    /// What a worker process has reported while the collector was built.
+    #[error("{message}")]
+    Remote {
+        /// Its cause, roughly.
+        kind: ErrorKind,
+        /// The message that it has there.
+        message: String,
+    },
+    /// Worker processes, or the memory that they share, cannot be had.
+    #[error("worker processes: {0}")]
+    Process(#[from] ProcessError),
+    /// The program cannot be run again as a worker.
+    #[error(
+        "placement processes runs this program again as its workers: call windrow::worker_main first in main, or choose placement threads"
+    )]
+    NoWorkerMain,
     /// The collector or evaluator was shut down.
     #[error("this was shut down; build a new one to go on")]
     ShutDown,

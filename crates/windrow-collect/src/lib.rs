@@ -9,6 +9,8 @@ mod evaluator;
 mod placement;
 pub mod postproc;
 mod probe;
+#[cfg(target_os = "linux")]
+mod process;
 mod shared;
 mod sync;
 mod trajectories;
@@ -28,5 +30,9 @@ pub use deliver::stage::LastStage;
 pub use error::{CollectError, ErrorKind, FaultKind, WorkerError, WorkerFault};
 pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
 pub use probe::{Phase, PhaseProfile, ProfileConfig, ProfileSummary, WorkerProfile};
+#[cfg(target_os = "linux")]
+pub use process::worker_main;
 pub use shared::stats::{PolicyLag, Stats, WorkerStats};
 pub use trajectories::{TrajFormat, TrajectoryBatcher};
+#[cfg(target_os = "linux")]
+pub use windrow_process::WorkerProgram;

@@ -1,6 +1,8 @@
 //! Where workers run.
 
 mod inline;
+#[cfg(target_os = "linux")]
+mod processes;
 mod threads;
 
 use std::sync::Arc;
@@ -9,12 +11,15 @@ use std::time::Duration;
 use windrow_slab::{Lease, Ring};
 
 use crate::CollectError;
-use crate::config::plan::Placement;
+#[cfg(target_os = "linux")]
+use crate::process::crew::Crew;
 use crate::shared::LocalDesk;
-use crate::sync::GivenUp;
+use crate::sync::{GivenUp, SLICE};
 use crate::worker::Worker;
 
 use inline::Inline;
+#[cfg(target_os = "linux")]
+use processes::Processes;
 use threads::Threads;
 
 /// The workers of a collector, where they run.
@@ -22,14 +27,23 @@ use threads::Threads;
 pub(crate) enum Workers {
     Inline(Inline),
     Threads(Threads),
+    #[cfg(target_os = "linux")]
+    Processes(Processes),
 }
 
 impl Workers {
-    pub(crate) fn new(placement: Placement, workers: Vec<Worker<LocalDesk>>) -> Self {
-        match placement {
-            Placement::Inline => Self::Inline(Inline::new(workers)),
-            Placement::Threads => Self::Threads(Threads::new(workers)),
+    /// Workers of this process: in the thread that asks, or each in one of its own.
+    pub(crate) fn local(inline: bool, workers: Vec<Worker<LocalDesk>>) -> Self {
+        match inline {
+            true => Self::Inline(Inline::new(workers)),
+            false => Self::Threads(Threads::new(workers)),
         }
+    }
+
+    /// Workers in processes.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn processes(crew: Arc<Crew>) -> Self {
+        Self::Processes(Processes::new(crew))
     }
 
     /// The next whole slab.
@@ -45,6 +59,8 @@ impl Workers {
         match self {
             Self::Inline(inline) => inline.next(ring),
             Self::Threads(threads) => threads.next(ring, given_up),
+            #[cfg(target_os = "linux")]
+            Self::Processes(processes) => processes.next(ring, given_up),
         }
     }
 
@@ -56,6 +72,32 @@ impl Workers {
                 0
             }
             Self::Threads(threads) => threads.join(timeout),
+            #[cfg(target_os = "linux")]
+            Self::Processes(processes) => processes.join(timeout),
+        }
+    }
+
+    /// Ends the `running` workers that can be ended against their will: those in processes. Returns how many go on.
+    pub(crate) fn kill(&mut self, running: usize) -> usize {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Processes(processes) => processes.kill(),
+            Self::Inline(_) | Self::Threads(_) => running,
+        }
+    }
+}
+
+/// Waits for the next whole slab, which workers elsewhere fill.
+fn wait(ring: &Arc<Ring>, given_up: &mut GivenUp<'_>) -> Result<Lease, CollectError> {
+    let Some(given_up) = given_up else {
+        return Ok(ring.next()?);
+    };
+    loop {
+        if let Some(lease) = ring.next_within(SLICE)? {
+            return Ok(lease);
+        }
+        if given_up() {
+            return Err(CollectError::BatchGivenUp);
         }
     }
 }

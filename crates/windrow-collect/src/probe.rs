@@ -6,6 +6,8 @@ mod recorder;
 mod summary;
 mod trace;
 
+use crate::error::Place;
+
 pub use config::ProfileConfig;
 pub use summary::{PhaseProfile, ProfileSummary, WorkerProfile};
 
@@ -87,6 +89,12 @@ impl std::fmt::Display for Phase {
 pub(crate) trait Probe {
     /// What was done since the last mark was `phase`.
     fn mark(&mut self, phase: Phase);
+
+    /// The worker's first environment stands where `at` says, now that episodes have begun or a step is done.
+    #[inline(always)]
+    fn stands(&mut self, at: impl FnOnce() -> Place) {
+        let _ = at;
+    }
 }
 
 /// Looks away, at no cost.

@@ -13,7 +13,7 @@ use windrow_env::VecEnv;
 use windrow_slab::Part;
 
 use crate::error::{CollectError, WorkerError, WorkerFault};
-use crate::probe::{NoProbe, Phase, Probe, Recorder};
+use crate::probe::{Phase, Probe, Recorder};
 use crate::shared::desk::{Desk, Job, Progress, Verdict};
 use crate::shared::orders::Orders;
 use crate::shared::reentrancy::ReentrancyGuard;
@@ -70,7 +70,10 @@ impl<D: Desk> Worker<D> {
         // A panic of the user's code is an error like any other. What it left half done, environments and policy, is
         // made anew or not used again.
         let filled = catch_unwind(AssertUnwindSafe(|| match recording {
-            None => self.collect(&mut part, orders, share.random, &mut NoProbe),
+            None => {
+                let mut notes = self.desk.notes();
+                self.collect(&mut part, orders, share.random, &mut notes)
+            }
             Some(recorder) => self.collect(&mut part, orders, share.random, recorder),
         }));
         let (fault, env) = match filled {

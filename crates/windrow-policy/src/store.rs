@@ -36,6 +36,8 @@ pub struct WeightStore {
     newest: Mutex<Vec<Option<Published>>>,
     /// Who passes publications on.
     relay: Option<Arc<dyn WeightRelay>>,
+    /// Why it did not.
+    failure: Mutex<Option<PolicyError>>,
     /// The newest version of all, so that workers see without a lock that there is none.
     version: AtomicI64,
     /// What was replaced last: its memory takes the next copy, once no worker reads it any more.
@@ -45,7 +47,10 @@ pub struct WeightStore {
 /// Passes what is published to a [`WeightStore`] on to workers that cannot read the store, such as those in other processes.
 pub trait WeightRelay: Send + Sync {
     /// Takes a publication for worker `worker`, or for all. Called in the order of publications, one at a time.
-    fn pass(&self, worker: Option<usize>, published: &Published);
+    ///
+    /// # Errors
+    /// Whatever kept it from arriving; [`WeightStore::take_failure`] returns it.
+    fn pass(&self, worker: Option<usize>, published: &Published) -> Result<(), PolicyError>;
 }
 
 impl WeightStore {
@@ -55,6 +60,7 @@ impl WeightStore {
         Self {
             newest: Mutex::new(vec![None; workers]),
             relay: None,
+            failure: Mutex::new(None),
             version: AtomicI64::new(0),
             spare: Mutex::new(None),
         }
@@ -139,9 +145,18 @@ impl WeightStore {
     }
 
     fn pass(&self, worker: Option<usize>, published: &Published) {
-        if let Some(relay) = &self.relay {
-            relay.pass(worker, published);
+        if let Some(relay) = &self.relay
+            && let Err(error) = relay.pass(worker, published)
+        {
+            *lock(&self.failure) = Some(error);
         }
+    }
+
+    /// Why the relay did not pass the last publication on, once.
+    #[must_use]
+    pub fn take_failure(&self) -> Option<PolicyError> {
+        self.relay.as_ref()?;
+        lock(&self.failure).take()
     }
 }
 

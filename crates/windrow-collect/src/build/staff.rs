@@ -3,52 +3,156 @@
 use std::sync::Arc;
 
 use windrow_env::{EnvSpec, VecEnv};
-use windrow_policy::PolicySpec;
+use windrow_policy::{Policy, PolicySpec};
+use windrow_slab::{Layout, RecordSpec, Ring, RingSpec, Shares, SlabError};
 
 use super::envs::{common, make_all};
 use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
+use crate::config::plan::Placement;
 use crate::placement::Workers;
+#[cfg(target_os = "linux")]
+use crate::process::{hiring::Hiring, messages::Ready, weights};
 use crate::shared::{LocalDesk, Shared};
 use crate::worker::Worker;
 use crate::worker::actor::describe_all;
 use crate::worker::cursor::Beginning;
 use crate::worker::making::{Bound, Maker};
 
-/// Workers of this process that are being hired.
-pub(super) struct Staff {
+/// Workers that are being hired.
+pub(super) enum Staff {
+    Here(Local),
+    #[cfg(target_os = "linux")]
+    Processes(Hiring),
+}
+
+/// Workers of this process.
+pub(super) struct Local {
+    inline: bool,
     makers: Vec<Maker>,
     envs: Vec<Box<dyn VecEnv>>,
     actors: Vec<Bound>,
 }
 
+/// What seats of workers are made of.
+pub(super) struct Seats<'a> {
+    pub(super) spec: &'a EnvSpec,
+    pub(super) policy: &'a PolicySpec,
+    pub(super) record: RecordSpec,
+    pub(super) shares: Shares,
+    pub(super) beginning: Beginning,
+}
+
 impl Staff {
     /// Makes the environments of all workers.
     pub(super) fn new(
+        chosen: &CollectorBuilder,
         makers: Vec<Maker>,
-        given_up: impl FnMut() -> bool,
+        given_up: &mut dyn FnMut() -> bool,
     ) -> Result<Self, CollectError> {
-        Ok(Self {
+        let inline = match chosen.config.placement {
+            Placement::Inline => true,
+            Placement::Threads => false,
+            #[cfg(target_os = "linux")]
+            Placement::Processes => {
+                let program = chosen.worker_program.as_ref();
+                return Hiring::start(&makers, program, given_up).map(Self::Processes);
+            }
+            #[cfg(not(target_os = "linux"))]
+            Placement::Processes => {
+                return Err(CollectError::Needs {
+                    name: "placement processes",
+                    needs: "Linux",
+                });
+            }
+        };
+        Ok(Self::Here(Local {
+            inline,
             envs: make_all(&makers, given_up)?,
             makers,
             actors: Vec::new(),
-        })
+        }))
     }
 
     /// The spec and the number of environments that all workers have in common.
     pub(super) fn common(&self) -> Result<(EnvSpec, usize), CollectError> {
-        common(self.envs.iter().map(|env| (env.spec(), env.num_envs())))
+        match self {
+            Self::Here(local) => common(local.envs.iter().map(|env| (env.spec(), env.num_envs()))),
+            #[cfg(target_os = "linux")]
+            Self::Processes(hiring) => common(hiring.specs()),
+        }
     }
 
-    /// Makes the policies of all workers and binds them to the environments of each, and those to what policies write. Returns
-    /// what all policies say about themselves.
-    pub(super) fn bind(&mut self, spec: &EnvSpec) -> Result<PolicySpec, CollectError> {
+    /// Makes the policies of all workers and binds them to the environments of each. Returns what all policies say about
+    /// themselves.
+    pub(super) fn bind(
+        &mut self,
+        spec: &EnvSpec,
+        given_up: &mut dyn FnMut() -> bool,
+    ) -> Result<PolicySpec, CollectError> {
+        match self {
+            Self::Here(local) => {
+                // Policies here are bound in no time.
+                let _ = given_up;
+                local.bind(spec)
+            }
+            #[cfg(target_os = "linux")]
+            Self::Processes(hiring) => alike(&hiring.bind(spec, given_up)?),
+        }
+    }
+
+    /// A ring whose parts the workers can fill.
+    pub(super) fn ring(&self, layout: Layout, spec: RingSpec) -> Result<Arc<Ring>, SlabError> {
+        match self {
+            Self::Here(_) => Ring::new(layout, spec),
+            #[cfg(target_os = "linux")]
+            Self::Processes(_) => Ring::shared(layout, spec),
+        }
+    }
+
+    /// Gives each worker a desk. Weights are such as those of `reference`.
+    pub(super) fn seat(
+        self,
+        shared: Shared,
+        seats: Seats<'_>,
+        reference: &dyn Policy,
+    ) -> Result<(Workers, Arc<Shared>), CollectError> {
+        match self {
+            Self::Here(local) => {
+                // Workers here read the weights of the store.
+                let _ = reference;
+                let shared = Arc::new(shared);
+                let workers = local.seat(&shared, &seats)?;
+                Ok((workers, shared))
+            }
+            #[cfg(target_os = "linux")]
+            Self::Processes(hiring) => {
+                let leaves = weights::leaves(&reference.weights());
+                let sender = weights::WeightSender::new(shared.workers(), leaves.clone())?;
+                let relay: Arc<weights::WeightSender> = Arc::clone(&sender);
+                let shared = Arc::new(shared.with_relay(relay));
+                let ready = Ready {
+                    columns: seats.policy.columns.clone(),
+                    record: seats.record,
+                    shares: seats.shares,
+                    beginning: seats.beginning,
+                    weights: leaves,
+                };
+                let crew = hiring.seat(seats.spec, ready, &shared, sender, seats.policy)?;
+                Ok((Workers::processes(crew), shared))
+            }
+        }
+    }
+}
+
+impl Local {
+    fn bind(&mut self, spec: &EnvSpec) -> Result<PolicySpec, CollectError> {
         for (maker, env) in self.makers.iter().zip(&mut self.envs) {
             let actor = maker.guarded(|| maker.actor(env.as_mut(), spec))?;
             self.actors.push(actor);
         }
-        let specs = self.actors.iter().map(|(actor, _)| actor.spec());
-        let policy = alike(specs)?;
+        let specs = self.actors.iter().map(|(actor, _)| actor.spec().clone());
+        let policy = alike(&specs.collect::<Vec<_>>())?;
         for (worker, env) in self.envs.iter_mut().enumerate() {
             env.bind(&policy.columns)
                 .map_err(|source| CollectError::Env { worker, source })?;
@@ -56,22 +160,16 @@ impl Staff {
         Ok(policy)
     }
 
-    /// Gives each worker a desk.
-    pub(super) fn seat(
-        self,
-        chosen: &CollectorBuilder,
-        shared: &Arc<Shared>,
-        beginning: &Beginning,
-        spec: &EnvSpec,
-    ) -> Result<Workers, CollectError> {
+    fn seat(self, shared: &Arc<Shared>, seats: &Seats<'_>) -> Result<Workers, CollectError> {
         let members = self.envs.into_iter().zip(self.actors).zip(self.makers);
         let seated = members.map(|((env, (actor, first)), maker)| {
-            let mut cursor = beginning.cursor(spec, maker.worker, env.num_envs())?;
+            let (worker, num_envs) = (maker.worker, env.num_envs());
+            let mut cursor = seats.beginning.cursor(seats.spec, worker, num_envs)?;
             if let Some(first) = first {
                 cursor.prime(first);
             }
             Ok(Worker {
-                desk: LocalDesk::new(maker.worker, Arc::clone(shared)),
+                desk: LocalDesk::new(worker, Arc::clone(shared)),
                 env,
                 actor,
                 cursor,
@@ -79,26 +177,24 @@ impl Staff {
             })
         });
         let workers = seated.collect::<Result<Vec<_>, CollectError>>()?;
-        Ok(Workers::new(chosen.config.placement, workers))
+        Ok(Workers::local(self.inline, workers))
     }
 }
 
 /// What the policies of all workers say about themselves: all write the same columns.
-pub(super) fn alike<'a>(
-    policies: impl Iterator<Item = &'a PolicySpec>,
-) -> Result<PolicySpec, CollectError> {
-    let mut first: Option<&PolicySpec> = None;
-    for (worker, policy) in policies.enumerate() {
-        let expected = first.get_or_insert(policy);
-        if policy.columns != expected.columns {
-            return Err(CollectError::UnequalPolicies {
-                worker,
-                expected: describe_all(&expected.columns),
-                got: describe_all(&policy.columns),
-            });
-        }
+fn alike(policies: &[PolicySpec]) -> Result<PolicySpec, CollectError> {
+    let Some(first) = policies.first() else {
+        return Err(CollectError::NotPositive {
+            name: "num_workers",
+        });
+    };
+    let mut others = policies.iter().enumerate();
+    match others.find(|(_, policy)| policy.columns != first.columns) {
+        None => Ok(first.clone()),
+        Some((worker, other)) => Err(CollectError::UnequalPolicies {
+            worker,
+            expected: describe_all(&first.columns),
+            got: describe_all(&other.columns),
+        }),
     }
-    first.cloned().ok_or(CollectError::NotPositive {
-        name: "num_workers",
-    })
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use tensordict::TensorDict;
 use windrow_env::EnvFactory;
 use windrow_policy::{Policy, PolicyRecipe, VanillaWeightUpdater, WeightUpdater, Weights};
+#[cfg(target_os = "linux")]
+use windrow_process::WorkerProgram;
 use windrow_slab::Sink;
 
 use crate::config::hooks::Hooks;
@@ -22,6 +24,9 @@ pub struct CollectorBuilder {
     pub(crate) hooks: Hooks,
     pub(crate) weight_source: Option<WeightSource>,
     pub(crate) updater: Box<dyn WeightUpdater>,
+    /// What runs as a worker process, in place of this program.
+    #[cfg(target_os = "linux")]
+    pub(crate) worker_program: Option<WorkerProgram>,
 }
 
 /// Makes the environments of a worker.
@@ -44,7 +49,18 @@ impl CollectorBuilder {
             hooks: Hooks::default(),
             weight_source: None,
             updater: Box::new(VanillaWeightUpdater::new()),
+            #[cfg(target_os = "linux")]
+            worker_program: None,
         }
+    }
+
+    /// Runs `program` as worker processes, in place of this program: one that begins with
+    /// [`worker_main`](crate::worker_main) and knows the same names.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn worker_program(mut self, program: WorkerProgram) -> Self {
+        self.worker_program = Some(program);
+        self
     }
 
     /// Sets all plain options at once, also those that the collector's name stands for.

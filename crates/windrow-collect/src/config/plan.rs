@@ -16,6 +16,9 @@ pub enum Placement {
     Inline,
     /// Each in a thread of its own.
     Threads,
+    /// Each in a process of its own, on Linux: this program, run again, which begins with
+    /// [`worker_main`](crate::worker_main). A worker that dies ends nothing but itself.
+    Processes,
 }
 
 /// How the parts of workers make batches. Written down as `"synchronous"`, or as the number of workers in a batch.

@@ -10,7 +10,7 @@ use crate::shared::Shared;
 use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
 use crate::shared::stats::{Counters, Stats, WorkerStats};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 
 /// All of a collector but its driver: locked for moments only, so that no call waits for a batch.
 pub(crate) struct Core {
@@ -27,8 +27,6 @@ pub(crate) struct Core {
     pub(crate) publisher: WeightPublisher,
     /// Whether trajectories that are begun are to be forgotten before the next batch.
     pub(crate) forget: AtomicBool,
-    /// Seed that environments and policy noise derive from.
-    pub(crate) seed: AtomicU64,
     /// Whether the collector was shut down or has failed.
     pub(crate) over: AtomicBool,
     /// Whether an error has ended it.
@@ -72,7 +70,7 @@ impl Core {
             workers_waited: reports.waited_in_all(),
             policy_version: self.shared.weights.version(),
             policy_lag: counters.lag.of_all(),
-            seed: self.seed.load(Ordering::Relaxed),
+            seed: self.shared.seed(),
             slabs: self.ring.slabs(),
             slab_bytes: self.ring.slabs() * self.ring.layout().bytes(),
         }
@@ -91,7 +89,6 @@ impl Core {
 
     /// Seeds environments and noise, each worker's with its next part; the seed of the last environment.
     pub(crate) fn set_seed(&self, seed: u64, static_seed: bool) -> u64 {
-        self.seed.store(seed, Ordering::Relaxed);
         self.restart(Restart::Seeded {
             seed,
             same: static_seed,

@@ -1,12 +1,13 @@
 //! The kinds of errors, for callers that treat all of one kind alike.
 
+use serde::{Deserialize, Serialize};
 use tensordict::TensorError;
 use windrow_slab::SlabError;
 
 use super::CollectError;
 
 /// The cause of an error, roughly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// An argument is wrong, or arguments do not go together.
@@ -40,6 +41,7 @@ impl CollectError {
             | Self::NoWeightSource
             | Self::RunsAhead
             | Self::NoShape
+            | Self::NoWorkerMain
             | Self::Policies { .. }
             | Self::IndivisibleTotal { .. }
             | Self::IndivisibleBatch { .. }
@@ -51,6 +53,7 @@ impl CollectError {
             | Self::ProfileWorkers
             | Self::ProfilePath { .. }
             | Self::State(_) => ErrorKind::Argument,
+            Self::Remote { kind, .. } => *kind,
             Self::BatchMemory { .. }
             | Self::Slab(SlabError::NoMemory { .. })
             | Self::Tensor(TensorError::NoMemory { .. } | TensorError::TooLarge { .. }) => {
@@ -78,6 +81,7 @@ impl CollectError {
             | Self::Tensor(_)
             | Self::Postproc { .. }
             | Self::Stage(_)
+            | Self::Process(_)
             | Self::Metrics { .. }
             | Self::ShutDown => ErrorKind::Failure,
         }

@@ -7,10 +7,12 @@ use crate::CollectError;
 use crate::error::{WorkerError, WorkerFault};
 use crate::shared::LocalDesk;
 use crate::shared::desk::Desk;
+use crate::sync::GivenUp;
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::sync::{Builder, JoinHandle};
-use crate::sync::{GivenUp, SLICE};
 use crate::worker::Worker;
+
+use super::wait;
 
 /// Workers in threads of their own, which start with the first batch that is asked for.
 #[derive(Debug)]
@@ -43,17 +45,7 @@ impl Threads {
             self.ended = Some(ended);
             self.start(&end);
         }
-        let Some(given_up) = given_up else {
-            return Ok(ring.next()?);
-        };
-        loop {
-            if let Some(lease) = ring.next_within(SLICE)? {
-                return Ok(lease);
-            }
-            if given_up() {
-                return Err(CollectError::BatchGivenUp);
-            }
-        }
+        wait(ring, given_up)
     }
 
     fn start(&mut self, end: &Sender<()>) {

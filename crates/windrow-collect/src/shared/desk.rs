@@ -7,13 +7,16 @@ use super::orders::Orders;
 use super::reentrancy::CollectorId;
 use super::schedule::Share;
 use crate::error::WorkerError;
-use crate::probe::Recorder;
+use crate::probe::{Probe, Recorder};
 
 /// Where a worker takes parts, orders and weights from, and reports to: all that it knows of its collector.
 ///
 /// Asked once or a few times a part, never in a step. [`LocalDesk`](super::LocalDesk) serves workers in threads of the
 /// collector's process; a worker elsewhere needs another desk and nothing else.
 pub(crate) trait Desk: Clone {
+    /// What the desk notes of a rollout as it goes on.
+    type Notes: Probe;
+
     /// Number of the worker.
     fn worker(&self) -> usize;
 
@@ -25,6 +28,9 @@ pub(crate) trait Desk: Clone {
 
     /// The newest weights, unless they have the version `held`.
     fn newer_weights(&self, held: Option<i64>) -> Option<Published>;
+
+    /// What is told how the next rollout goes on, unless it is recorded.
+    fn notes(&self) -> Self::Notes;
 
     /// The recorder of this worker's time, if it is profiled: given back after each part.
     fn recorder(&mut self) -> Option<Box<Recorder>>;
@@ -54,7 +60,7 @@ pub(crate) struct Job {
 }
 
 /// How far a worker has come, reported with each part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Progress {
     /// Version of the weights that have acted.
     pub(crate) version: i64,

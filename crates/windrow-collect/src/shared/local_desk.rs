@@ -10,7 +10,7 @@ use super::Shared;
 use super::desk::{Desk, Job, Progress, Verdict};
 use super::reentrancy::CollectorId;
 use crate::error::WorkerError;
-use crate::probe::Recorder;
+use crate::probe::{NoProbe, Recorder};
 
 /// Reaches what is shared directly.
 #[derive(Debug, Clone)]
@@ -36,19 +36,13 @@ impl LocalDesk {
     /// As [`Ring::try_claim`](windrow_slab::Ring::try_claim).
     pub(crate) fn try_claim(&mut self) -> Result<Option<Job>, SlabError> {
         let part = self.shared.ring.try_claim(self.worker)?;
-        Ok(part.map(|part| self.job(part)))
-    }
-
-    fn job(&self, part: Part) -> Job {
-        Job {
-            share: self.shared.schedule().share(part.seq(), part.index()),
-            orders: self.shared.take_orders(self.worker),
-            part,
-        }
+        Ok(part.map(|part| self.shared.job(self.worker, part)))
     }
 }
 
 impl Desk for LocalDesk {
+    type Notes = NoProbe;
+
     fn worker(&self) -> usize {
         self.worker
     }
@@ -61,7 +55,7 @@ impl Desk for LocalDesk {
         let asked = Instant::now();
         let part = self.shared.ring.claim(self.worker)?;
         self.shared.reports.waited(self.worker, asked.elapsed());
-        Some(self.job(part))
+        Some(self.shared.job(self.worker, part))
     }
 
     fn newer_weights(&self, held: Option<i64>) -> Option<Published> {
@@ -70,6 +64,10 @@ impl Desk for LocalDesk {
             Some(version) => weights.other_than(version, self.worker),
             None => weights.newest(self.worker),
         }
+    }
+
+    fn notes(&self) -> NoProbe {
+        NoProbe
     }
 
     fn recorder(&mut self) -> Option<Box<Recorder>> {
@@ -81,9 +79,7 @@ impl Desk for LocalDesk {
     }
 
     fn deliver(&mut self, part: Part, progress: Progress) {
-        let frames = (part.steps() * part.envs()) as u64;
-        self.shared.reports.collected(self.worker, frames, progress);
-        part.commit_version(progress.version);
+        self.shared.deliver(self.worker, part, progress);
     }
 
     fn give_back(&mut self, part: Part, progress: Progress) {

@@ -49,13 +49,22 @@ impl WeightPublisher {
     pub(crate) fn publish(&self, weights: &Weights) -> Result<i64, CollectError> {
         let mut route = lock(&self.route);
         route.reference.check(weights)?;
-        Ok(route.updater.push(&self.shared.weights, weights)?)
+        let version = route.updater.push(&self.shared.weights, weights)?;
+        self.arrived()?;
+        Ok(version)
+    }
+
+    /// Whether all workers could be reached.
+    fn arrived(&self) -> Result<(), CollectError> {
+        let failure = self.shared.weights.take_failure();
+        failure.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Publishes `weights` to worker `worker` alone; their version.
     pub(crate) fn publish_to(&self, worker: usize, weights: &Weights) -> Result<i64, CollectError> {
         self.check(weights)?;
         let published = self.shared.weights.publish_to(worker, weights);
+        self.arrived()?;
         published.ok_or_else(|| CollectError::NoSuchWorker {
             worker,
             workers: self.shared.workers(),

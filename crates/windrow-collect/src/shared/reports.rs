@@ -58,7 +58,7 @@ impl Reports {
     }
 
     /// Worker `worker` has waited so long for a part.
-    pub(super) fn waited(&self, worker: usize, time: Duration) {
+    pub(crate) fn waited(&self, worker: usize, time: Duration) {
         let waited = &self.counters[worker].waited;
         waited.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -74,7 +74,7 @@ impl Reports {
     }
 
     /// Notes where a state that is saved later has to begin.
-    pub(super) fn advance(&self, progress: Progress) {
+    pub(crate) fn advance(&self, progress: Progress) {
         let (id, frame) = (progress.next_traj_id, progress.next_frame);
         self.next_traj_id.fetch_max(id, Ordering::Relaxed);
         self.next_frame.fetch_max(frame, Ordering::Relaxed);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use windrow_policy::WeightStore;
-use windrow_slab::Ring;
+use windrow_policy::{WeightRelay, WeightStore};
+use windrow_slab::{Part, Ring};
 
-use super::desk::Verdict;
+use super::desk::{Job, Progress, Verdict};
 use super::orders::{Orders, Restart, Resume};
 use super::reentrancy::CollectorId;
 use super::reports::{LossRule, Reports};
@@ -13,13 +13,14 @@ use super::schedule::Schedule;
 use crate::config::plan::OnLoss;
 use crate::error::WorkerError;
 use crate::probe::Profile;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 
 /// The state of a collector that its workers and its consumer share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) collector: CollectorId,
     pub(crate) ring: Arc<Ring>,
+    seed: AtomicU64,
     schedule: Mutex<Schedule>,
     /// For each worker, until it begins its next part.
     orders: Vec<Mutex<Orders>>,
@@ -36,9 +37,11 @@ impl Shared {
         schedule: Schedule,
         workers: usize,
         loss_rule: LossRule,
+        seed: u64,
     ) -> Self {
         Self {
             collector: CollectorId::next(),
+            seed: AtomicU64::new(seed),
             ring,
             schedule: Mutex::new(schedule),
             orders: (0..workers).map(|_| Mutex::default()).collect(),
@@ -47,6 +50,17 @@ impl Shared {
             loss_rule,
             profile: Profile::new(workers),
         }
+    }
+
+    /// Also passes weights on, for workers that cannot read them here.
+    pub(crate) fn with_relay(mut self, relay: Arc<dyn WeightRelay>) -> Self {
+        self.weights = self.weights.with_relay(relay);
+        self
+    }
+
+    /// The seed that environments and the noise of policies derive from.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed.load(Ordering::Relaxed)
     }
 
     /// Whether `error` is no fault, but ends the call during which it came.
@@ -64,6 +78,9 @@ impl Shared {
 
     /// Orders each worker to begin new episodes with its next part.
     pub(crate) fn restart(&self, how: Restart) {
+        if let Restart::Seeded { seed, .. } = how {
+            self.seed.store(seed, Ordering::Relaxed);
+        }
         for orders in &self.orders {
             lock(orders).restart(how);
         }
@@ -72,6 +89,7 @@ impl Shared {
     /// Orders each worker to go on from a saved state with its next part.
     pub(crate) fn resume(&self, saved: Resume) {
         self.reports.go_on_from(saved);
+        self.seed.store(saved.seed, Ordering::Relaxed);
         for orders in &self.orders {
             *lock(orders) = Orders {
                 restart: None,
@@ -80,13 +98,24 @@ impl Shared {
         }
     }
 
-    /// The orders of worker `worker`, which it carries out with the part that it has just claimed.
-    pub(super) fn take_orders(&self, worker: usize) -> Orders {
-        std::mem::take(&mut *lock(&self.orders[worker]))
+    /// What worker `worker` has to do for `part`, which was claimed for it.
+    pub(crate) fn job(&self, worker: usize, part: Part) -> Job {
+        Job {
+            share: self.schedule().share(part.seq(), part.index()),
+            orders: std::mem::take(&mut *lock(&self.orders[worker])),
+            part,
+        }
+    }
+
+    /// Hands a part that worker `worker` has filled over to the consumer.
+    pub(crate) fn deliver(&self, worker: usize, part: Part, progress: Progress) {
+        let frames = (part.steps() * part.envs()) as u64;
+        self.reports.collected(worker, frames, progress);
+        part.commit_version(progress.version);
     }
 
     /// Counts the loss of worker `worker`, which has started over `restarts` times, and decides how it goes on.
-    pub(super) fn lose(&self, worker: usize, restarts: &mut usize, error: WorkerError) -> Verdict {
+    pub(crate) fn lose(&self, worker: usize, restarts: &mut usize, error: WorkerError) -> Verdict {
         if (self.loss_rule.is_interruption)(error.fault()) {
             return Verdict::Interrupted(error);
         }
@@ -108,7 +137,7 @@ impl Shared {
     }
 
     /// Ends the collector with an error of a worker.
-    pub(super) fn fail(&self, error: WorkerError) {
+    pub(crate) fn fail(&self, error: WorkerError) {
         self.reports.add_failure(error);
         self.ring.stop();
     }

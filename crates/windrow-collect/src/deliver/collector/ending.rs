@@ -54,6 +54,17 @@ impl<S: LastStage> Collector<S> {
                 break;
             }
         }
+        if stuck > 0
+            && self
+                .background
+                .as_ref()
+                .is_none_or(|background| background.ends_within(Duration::ZERO))
+        {
+            stuck = self
+                .driver
+                .as_mut()
+                .map_or(stuck, |driver| driver.workers.kill(stuck));
+        }
         self.waited = true;
         self.core.shared.profile.end();
         if stuck > 0 {

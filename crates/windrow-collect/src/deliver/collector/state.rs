@@ -9,7 +9,6 @@ use crate::CollectError;
 use crate::deliver::core::Core;
 use crate::deliver::stage::LastStage;
 use crate::shared::orders::Resume;
-use crate::sync::Ordering;
 
 impl<S: LastStage> Collector<S> {
     /// The state from which another collector goes on: `frames`, `iter`, `seed`, `next_frame`, `policy_version`,
@@ -61,7 +60,6 @@ impl<S: LastStage> Collector<S> {
         }
         core.shared.weights.restore(version, weights);
         core.counters().go_on_from(frames, batches);
-        core.seed.store(seed, Ordering::Relaxed);
         core.shared.resume(Resume {
             frame: next_frame,
             traj_id,
@@ -88,7 +86,7 @@ impl Core {
         state.set("env_state_dict", TensorDict::new([]))?;
         state.set("frames", Tensor::scalar(frames))?;
         state.set("iter", Tensor::scalar(batches))?;
-        let seed = self.seed.load(Ordering::Relaxed) as i64;
+        let seed = shared.seed() as i64;
         state.set("seed", Tensor::scalar(seed))?;
         state.set("next_frame", Tensor::scalar(next_frame))?;
         state.set("policy_version", Tensor::scalar(shared.weights.version()))?;

@@ -1,0 +1,52 @@
+use std::sync::{Arc, Weak};
+
+use windrow_slab::{Lease, Pump, Ring};
+
+use crate::CollectError;
+use crate::process::crew::Crew;
+use crate::sync::GivenUp;
+
+use super::wait;
+
+/// Workers in processes, which get their first part with the first batch that is asked for.
+pub(crate) struct Processes {
+    crew: Arc<Crew>,
+    begun: bool,
+}
+
+impl Processes {
+    pub(crate) fn new(crew: Arc<Crew>) -> Self {
+        Self { crew, begun: false }
+    }
+
+    pub(crate) fn next(
+        &mut self,
+        ring: &Arc<Ring>,
+        given_up: &mut GivenUp<'_>,
+    ) -> Result<Lease, CollectError> {
+        if !self.begun {
+            self.begun = true;
+            let crew: Weak<Crew> = Arc::downgrade(&self.crew);
+            ring.attend(crew as Weak<dyn Pump>);
+        }
+        wait(ring, given_up)
+    }
+
+    /// Waits at most `timeout` until every process has ended; returns how many have not.
+    pub(crate) fn join(&mut self, timeout: std::time::Duration) -> usize {
+        self.crew.end(timeout)
+    }
+
+    /// Kills processes that have not ended; returns how many remain even so.
+    pub(crate) fn kill(&mut self) -> usize {
+        self.crew.kill()
+    }
+}
+
+impl std::fmt::Debug for Processes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Processes")
+            .field("begun", &self.begun)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,258 @@
+//! A worker process: makes environments and policy, and fills parts until there are no more.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::exit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::de::DeserializeOwned;
+use windrow_env::{EnvSpec, VecEnv};
+use windrow_policy::{PolicyRecipe, Registry};
+use windrow_process::{
+    ChildEnd, ControlBlock, ExchangeReader, Frame, FrameReader, ProcessError, RingError, adopt,
+    send,
+};
+use windrow_slab::Layout;
+
+use super::lane_desk::LaneDesk;
+use super::live::LiveProbe;
+use super::messages::{Hello, Ready, Refusal, Specified, frame};
+use super::weights::WeightReceiver;
+use crate::error::{CollectError, ErrorKind};
+use crate::worker::Worker;
+use crate::worker::making::{Bound, Maker};
+
+/// Whether the program has said what it does as a worker.
+static PREPARED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this program can be run again as a worker.
+pub(super) fn is_prepared() -> bool {
+    PREPARED.load(Ordering::Acquire)
+}
+
+/// Lets this program's collectors run workers in processes: call it first in `main`.
+///
+/// A collector with [`Placement::Processes`](crate::Placement::Processes) runs the program again for each worker. In such a
+/// process, this function runs the worker and never returns. Otherwise it [installs](Registry::install) the registry that
+/// `register` fills, and returns.
+///
+/// Code cannot be sent to a process, but a name can: a collector whose workers are processes takes environments and policies of
+/// the program's own by the names that `register` gives them. What comes with windrow needs no name of its own.
+///
+/// ```no_run
+/// use windrow_collect::{MultiSyncCollector, Placement, worker_main};
+/// use windrow_env::{MountainCar, TimeLimit};
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     worker_main(|registry| {
+///         registry.env("LongMountainCar-v0", || TimeLimit::new(MountainCar::new(), 10_000))?;
+///         Ok(())
+///     })?;
+///     let mut collector = MultiSyncCollector::builder("LongMountainCar-v0")
+///         .placement(Placement::Processes)
+///         .num_workers(4)
+///         .frames_per_batch(4000)
+///         .build()?;
+///     let batch = collector.next();
+///     Ok(())
+/// }
+/// ```
+///
+/// # Errors
+/// Those of `register`; when a registry was installed before.
+pub fn worker_main(
+    register: impl FnOnce(&mut Registry) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let end = adopt()?;
+    let mut registry = Registry::builtin();
+    let registered = register(&mut registry);
+    let installed = registered.and_then(|()| Ok(registry.install()?));
+    PREPARED.store(true, Ordering::Release);
+    let Some(end) = end else {
+        return installed;
+    };
+    let mut child = Child::new(end);
+    let served = match installed {
+        Ok(()) => child.serve(),
+        Err(error) => child.refuse(ErrorKind::Argument, error.to_string()),
+    };
+    // The collector is gone: there is nobody to be told, and nothing to be done.
+    exit(i32::from(served.is_err()))
+}
+
+/// This process, as its collector's worker.
+struct Child {
+    end: Arc<ChildEnd>,
+    reader: FrameReader,
+}
+
+/// Why a worker ends before it has filled a part.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error("the collector sent frame {got} in place of frame {expected}")]
+    Order { expected: u8, got: u8 },
+    #[error("the collector has ended")]
+    Ended,
+}
+
+impl Child {
+    fn new(end: ChildEnd) -> Self {
+        Self {
+            end: Arc::new(end),
+            reader: FrameReader::default(),
+        }
+    }
+
+    fn serve(&mut self) -> Result<(), ServeError> {
+        let made = match self.make()? {
+            Ok(made) => made,
+            Err(error) => return self.refuse_with(&error),
+        };
+        match self.seat(made)? {
+            Ok(worker) => {
+                worker.contained(Worker::run);
+                Ok(())
+            }
+            Err(error) => self.refuse_with(&error),
+        }
+    }
+
+    /// Makes what the collector asks for, up to the point where memory is needed.
+    fn make(&mut self) -> Result<Result<Made, CollectError>, ServeError> {
+        let (hello, _) = self.expect::<Hello>(frame::HELLO)?;
+        let policy = match PolicyRecipe::from_bytes(&self.policy()?) {
+            Ok(policy) => policy,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let maker = Maker {
+            worker: hello.worker,
+            config: Arc::new(hello.config),
+            env: Arc::new(hello.env),
+            policy,
+            is_interruption: |_| false,
+        };
+        let mut env = match maker.guarded_envs() {
+            Ok(env) => env,
+            Err(error) => return Ok(Err(error)),
+        };
+        let specified = Specified {
+            spec: env.spec().clone(),
+            num_envs: env.num_envs(),
+        };
+        self.send(&Frame::json(frame::SPECIFIED, &specified)?)?;
+        let (spec, _) = self.expect::<EnvSpec>(frame::BIND)?;
+        let bound = match maker.guarded(|| maker.actor(env.as_mut(), &spec)) {
+            Ok(bound) => bound,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.send(&Frame::json(frame::BOUND, bound.0.spec())?)?;
+        Ok(Ok(Made {
+            maker,
+            env,
+            spec,
+            bound,
+        }))
+    }
+
+    /// Takes a seat at the collector's lane.
+    fn seat(&mut self, made: Made) -> Result<Result<Worker<LaneDesk>, CollectError>, ServeError> {
+        let (ready, files) = self.expect::<Ready>(frame::READY)?;
+        Ok(self.seat_at(made, ready, files))
+    }
+
+    fn seat_at(
+        &mut self,
+        made: Made,
+        ready: Ready,
+        files: Vec<OwnedFd>,
+    ) -> Result<Worker<LaneDesk>, CollectError> {
+        let Made {
+            maker,
+            mut env,
+            spec,
+            bound: (actor, first),
+        } = made;
+        let worker = maker.worker;
+        env.bind(&ready.columns)
+            .map_err(|source| CollectError::Env { worker, source })?;
+        let Ok([ring, control, weights]) = <[OwnedFd; 3]>::try_from(files) else {
+            return Err(CollectError::State(
+                "a worker needs the files of slabs, lanes and weights".to_owned(),
+            ));
+        };
+        let layout = Layout::new(&ready.record, ready.shares)?;
+        let fingerprint = layout.fingerprint();
+        let ring = self.end.ring(layout, ring).map_err(|error| match error {
+            RingError::Slab(error) => error.into(),
+            other => CollectError::State(other.to_string()),
+        })?;
+        let control = ControlBlock::open(control, fingerprint)?;
+        let bell = Arc::clone(&ring);
+        let lane = control.worker_lane(worker, move || bell.ring_bell())?;
+        let live = LiveProbe::new(control.live_writer(worker)?);
+        let weights = WeightReceiver::new(ExchangeReader::open(weights, worker)?, ready.weights);
+        let mut cursor = ready.beginning.cursor(&spec, worker, env.num_envs())?;
+        if let Some(first) = first {
+            cursor.prime(first);
+        }
+        Ok(Worker {
+            desk: LaneDesk::new(worker, ring, live, lane, weights, Arc::clone(&self.end)),
+            env,
+            actor,
+            cursor,
+            maker,
+        })
+    }
+
+    /// The bytes of the policy's recipe.
+    fn policy(&mut self) -> Result<Vec<u8>, ServeError> {
+        let mut bytes = Vec::new();
+        loop {
+            let piece = self.receive(frame::POLICY)?.body;
+            if piece.is_empty() {
+                return Ok(bytes);
+            }
+            bytes.extend(piece);
+        }
+    }
+
+    fn expect<T: DeserializeOwned>(&mut self, kind: u8) -> Result<(T, Vec<OwnedFd>), ServeError> {
+        let frame = self.receive(kind)?;
+        Ok((frame.parse()?, frame.fds))
+    }
+
+    fn receive(&mut self, kind: u8) -> Result<Frame, ServeError> {
+        let frame = self.reader.read(self.end.socket().as_fd())?;
+        let frame = frame.ok_or(ServeError::Ended)?;
+        match frame.kind == kind {
+            true => Ok(frame),
+            false => Err(ServeError::Order {
+                expected: kind,
+                got: frame.kind,
+            }),
+        }
+    }
+
+    fn send(&self, frame: &Frame) -> Result<(), ProcessError> {
+        send(self.end.socket().as_fd(), frame)
+    }
+
+    fn refuse_with(&mut self, error: &CollectError) -> Result<(), ServeError> {
+        self.refuse(error.kind(), error.to_string())
+    }
+
+    fn refuse(&mut self, kind: ErrorKind, message: String) -> Result<(), ServeError> {
+        let refusal = Refusal { kind, message };
+        Ok(self.send(&Frame::json(frame::REFUSAL, &refusal)?)?)
+    }
+}
+
+/// What a worker process has made before it gets memory to fill.
+struct Made {
+    maker: Maker,
+    env: Box<dyn VecEnv>,
+    spec: EnvSpec,
+    bound: Bound,
+}

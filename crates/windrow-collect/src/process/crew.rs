@@ -1,0 +1,421 @@
+//! The worker processes of a collector: the lanes to them, and the parts that they fill.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use windrow_policy::PolicySpec;
+use windrow_process::{ControlBlock, Frame, Lane, ProcessError, Supervisor};
+use windrow_slab::{Part, Pump};
+
+use super::agreement::Agreement;
+use super::messages::{Answer, Command, Fill, Specified};
+use crate::error::{CollectError, Place, WorkerError, WorkerFault};
+use crate::shared::Shared;
+use crate::shared::desk::{Progress, Verdict};
+use crate::shared::orders::Resume;
+use crate::sync::mpsc::Sender;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
+use std::sync::Arc;
+
+/// What a worker tells while the collector is being built.
+#[derive(Debug)]
+pub(super) enum Report {
+    Specified(Specified),
+    Bound(PolicySpec),
+    Failed(CollectError),
+}
+
+/// The workers of a collector, in processes.
+///
+/// The ring's [pump](Pump) gives parts to workers and takes what they have filled; [`Watch`](super::watch::Watch) sees to
+/// their starts, faults and deaths.
+pub(crate) struct Crew {
+    supervisor: OnceLock<Supervisor>,
+    /// Where workers report while the collector is being built.
+    reports: Mutex<Sender<(usize, Report)>>,
+    /// Processes that run, and a bell for those who wait for their end.
+    running: Mutex<usize>,
+    ended: Condvar,
+    duty: OnceLock<Duty>,
+}
+
+/// What the crew has from the moment the collector is built.
+pub(super) struct Duty {
+    pub(super) shared: Arc<Shared>,
+    pub(super) agreement: Agreement,
+    pub(super) control: ControlBlock,
+    /// Not to be held while a function of the ring is called, except to claim, commit and drop parts: the ring has a pump run.
+    seats: Mutex<Vec<Seat>>,
+}
+
+/// One worker, as its collector sees it.
+struct Seat {
+    lane: Lane,
+    /// The part that the worker fills.
+    part: Option<Part>,
+    stage: Stage,
+    /// How far it had come with its last part.
+    progress: Progress,
+    /// From where a process in the place of one that died goes on.
+    resume: Option<Resume>,
+    /// How often environments and policy were made anew.
+    restarts: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Its process makes environments and policy.
+    Starting,
+    /// It fills parts.
+    Working,
+    /// It has reported that a part is lost, and waits to hear how to go on.
+    Waiting,
+    /// It gets no more parts.
+    Ending,
+}
+
+impl Crew {
+    pub(super) fn new(reports: Sender<(usize, Report)>) -> Self {
+        Self {
+            supervisor: OnceLock::new(),
+            reports: Mutex::new(reports),
+            running: Mutex::new(0),
+            ended: Condvar::new(),
+            duty: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn supervised_by(&self, supervisor: Supervisor) {
+        // Set once, before the first worker is asked for.
+        let _ = self.supervisor.set(supervisor);
+    }
+
+    pub(super) fn supervisor(&self) -> Result<&Supervisor, ProcessError> {
+        self.supervisor.get().ok_or(ProcessError::ShutDown)
+    }
+
+    /// Takes up work: the memory is there.
+    pub(super) fn begin(
+        &self,
+        shared: Arc<Shared>,
+        agreement: Agreement,
+        control: ControlBlock,
+        lanes: Vec<Lane>,
+    ) {
+        let seat = |lane| Seat {
+            lane,
+            part: None,
+            stage: Stage::Starting,
+            progress: Progress::default(),
+            resume: None,
+            restarts: 0,
+        };
+        let duty = Duty {
+            shared,
+            agreement,
+            control,
+            seats: Mutex::new(lanes.into_iter().map(seat).collect()),
+        };
+        // Set once, by the build.
+        let _ = self.duty.set(duty);
+    }
+
+    pub(super) fn duty(&self) -> Option<&Duty> {
+        self.duty.get()
+    }
+
+    /// All processes have been shown their memory.
+    pub(super) fn all_seated(&self) {
+        if let Some(duty) = self.duty() {
+            for seat in duty.seats().iter_mut() {
+                seat.stage = Stage::Working;
+            }
+        }
+    }
+
+    pub(super) fn report(&self, worker: usize, report: Report) {
+        // The receiver is gone where the build has failed.
+        let _ = lock(&self.reports).send((worker, report));
+    }
+
+    /// A process has started.
+    pub(super) fn count_in(&self) {
+        *lock(&self.running) += 1;
+    }
+
+    /// A process has ended.
+    pub(super) fn count_out(&self) {
+        *lock(&self.running) -= 1;
+        self.ended.notify_all();
+    }
+
+    /// Lets workers end, and waits at most `timeout` for that; how many still run.
+    pub(crate) fn end(&self, timeout: Duration) -> usize {
+        if let Some(duty) = self.duty() {
+            duty.close();
+        }
+        let deadline = Instant::now() + timeout;
+        let mut running = lock(&self.running);
+        while *running > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.ended.wait_timeout(running, left);
+            running = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+        *running
+    }
+
+    /// Kills workers that still run; how many do not even end then.
+    pub(crate) fn kill(&self) -> usize {
+        match self
+            .supervisor
+            .get()
+            .map(|supervisor| supervisor.shutdown(Duration::ZERO))
+        {
+            Some(Err(ProcessError::Unkillable { pids })) => pids.len(),
+            _ => 0,
+        }
+    }
+}
+
+impl Pump for Crew {
+    fn pump(&self) {
+        let Some(duty) = self.duty() else { return };
+        let mut seats = duty.seats();
+        for (worker, seat) in seats.iter_mut().enumerate() {
+            seat.hear(worker, &duty.shared);
+        }
+        for (worker, seat) in seats.iter_mut().enumerate() {
+            seat.employ(worker, &duty.shared);
+        }
+    }
+}
+
+impl Duty {
+    fn seats(&self) -> MutexGuard<'_, Vec<Seat>> {
+        lock(&self.seats)
+    }
+
+    /// Gives no more parts.
+    fn close(&self) {
+        for seat in self.seats().iter_mut() {
+            seat.stage = Stage::Ending;
+        }
+        self.control.close();
+    }
+
+    /// The process of worker `worker` is at its desk.
+    pub(super) fn seated(&self, worker: usize) {
+        {
+            let seat = &mut self.seats()[worker];
+            if seat.stage == Stage::Starting {
+                seat.stage = Stage::Working;
+            }
+        }
+        self.shared.ring.pump();
+    }
+
+    /// Worker `worker` has reported a fault, for which its part was given back.
+    pub(super) fn fault(&self, worker: usize, error: WorkerError) {
+        let mut restarts = {
+            let seat = &mut self.seats()[worker];
+            seat.hear(worker, &self.shared);
+            if seat.stage != Stage::Waiting {
+                return;
+            }
+            seat.restarts
+        };
+        let replaced = self.replaces(worker, &mut restarts, error);
+        {
+            let seat = &mut self.seats()[worker];
+            seat.restarts = restarts;
+            match replaced && seat.stage == Stage::Waiting {
+                true => seat.stage = seat.send(Command::Replace, Stage::Working),
+                false => seat.end(),
+            }
+        }
+        self.shared.ring.pump();
+    }
+
+    /// Worker `worker` ends with `error`, and with it the collector.
+    pub(super) fn last_fault(&self, worker: usize, error: WorkerError) {
+        self.seats()[worker].end();
+        self.shared.fail(error);
+    }
+
+    /// The process of worker `worker` has ended: whether another one is to take its place.
+    pub(super) fn died(&self, worker: usize, fault: WorkerFault) -> bool {
+        let (mut restarts, place) = {
+            let seat = &mut self.seats()[worker];
+            // Its last answer may not have been heard yet.
+            seat.hear(worker, &self.shared);
+            let place = seat.part.as_ref().and_then(|part| self.place(worker, part));
+            if let Some(part) = seat.part.take() {
+                seat.skip(part.steps(), self.total_envs());
+                self.shared.reports.advance(seat.progress);
+                drop(part);
+            }
+            seat.lane.reset();
+            if seat.stage == Stage::Ending {
+                // The successor of the lane, if a fault of another worker had closed it.
+                seat.lane.close();
+                return false;
+            }
+            seat.stage = Stage::Starting;
+            (seat.restarts, place)
+        };
+        // The exchange has all workers of the collector.
+        let _ = self.agreement.weights.exchange.unpin_dead(worker);
+        let replaced = self.replaces(
+            worker,
+            &mut restarts,
+            WorkerError::new(worker, place, fault),
+        );
+        let again = {
+            let seat = &mut self.seats()[worker];
+            seat.restarts = restarts;
+            let again = replaced && seat.stage == Stage::Starting;
+            match again {
+                true => {
+                    let seed = self.shared.seed();
+                    seat.resume = Some(seat.resumption(seed, self.total_envs()));
+                }
+                false => seat.end(),
+            }
+            again
+        };
+        self.shared.ring.pump();
+        again
+    }
+
+    /// Where the memory lies, for a worker whose policy is `bound`.
+    pub(super) fn ready(&self, bound: &PolicySpec) -> Result<Frame, CollectError> {
+        self.agreement.ready(bound, &self.control, &self.shared)
+    }
+
+    fn total_envs(&self) -> u64 {
+        self.agreement.ready.beginning.total_envs as u64
+    }
+
+    /// Counts a loss; whether the worker is replaced.
+    fn replaces(&self, worker: usize, restarts: &mut usize, error: WorkerError) -> bool {
+        match self.shared.lose(worker, restarts, error) {
+            Verdict::Replace => true,
+            Verdict::Stop => false,
+            Verdict::Interrupted(error) => {
+                // The interrupted call waits in another process: only the end of the collector reaches it.
+                self.shared.fail(error);
+                false
+            }
+        }
+    }
+
+    /// Where the worker stood in `part`, if it has but one environment: nobody knows which of several it was at.
+    fn place(&self, worker: usize, part: &Part) -> Option<Place> {
+        if part.envs() != 1 {
+            return None;
+        }
+        let place = self.control.place(worker).ok()?;
+        let episode = self.control.episode(worker, 0).ok()?;
+        Some(Place {
+            env: worker,
+            episode: episode.id,
+            step: u64::from(place.step),
+        })
+    }
+}
+
+impl Seat {
+    /// Takes the worker's answer, if there is one.
+    fn hear(&mut self, worker: usize, shared: &Shared) {
+        let Some(message) = self.lane.try_receive() else {
+            return;
+        };
+        match Answer::from_message(&message) {
+            Some(Answer::Filled {
+                steps,
+                progress,
+                waited_ns,
+            }) => {
+                self.progress = progress;
+                shared
+                    .reports
+                    .waited(worker, Duration::from_nanos(waited_ns));
+                if let Some(mut part) = self.part.take() {
+                    part.shorten(steps);
+                    shared.deliver(worker, part, progress);
+                }
+            }
+            Some(Answer::Lost { progress }) => {
+                self.progress = progress;
+                shared.reports.advance(progress);
+                self.part = None;
+                if self.stage == Stage::Working {
+                    self.stage = Stage::Waiting;
+                }
+            }
+            Some(Answer::Replacing) | None => {}
+        }
+    }
+
+    /// Gives the worker a part, if it has none and there is one.
+    fn employ(&mut self, worker: usize, shared: &Arc<Shared>) {
+        if self.stage != Stage::Working || self.part.is_some() || !self.lane.is_free() {
+            return;
+        }
+        // Where batches that are alive hold all memory, the consumer is told when it asks for a batch.
+        let Ok(Some(part)) = shared.ring.try_claim(worker) else {
+            return;
+        };
+        let mut job = shared.job(worker, part);
+        if let Some(resume) = self.resume.take()
+            && job.orders.resume.is_none()
+        {
+            job.orders.resume = Some(resume);
+        }
+        let fill = Fill {
+            slot: job.part.slot(),
+            part: job.part.index(),
+            seq: job.part.seq(),
+            share: job.share,
+            orders: job.orders,
+        };
+        self.stage = self.send(Command::Fill(fill), Stage::Working);
+        self.part = Some(job.part);
+    }
+
+    /// Sends `command`; the stage that follows.
+    fn send(&mut self, command: Command, then: Stage) -> Stage {
+        match self.lane.send(command.to_message()) {
+            Ok(()) => then,
+            // It has an answer to give yet, which this side did not expect: it is asked for nothing more.
+            Err(_) => Stage::Ending,
+        }
+    }
+
+    /// Lets the worker end.
+    fn end(&mut self) {
+        self.stage = Stage::Ending;
+        self.lane.close();
+    }
+
+    /// Frames and ids that a part of `steps` steps may have used are not used again.
+    fn skip(&mut self, steps: usize, total_envs: u64) {
+        let lost = steps as u64 + 1;
+        self.progress.next_frame += lost;
+        self.progress.next_traj_id += (lost * total_envs).cast_signed();
+    }
+
+    /// Where a process in this worker's place goes on.
+    fn resumption(&self, seed: u64, total_envs: u64) -> Resume {
+        let id = self.progress.next_traj_id.cast_unsigned();
+        Resume {
+            frame: self.progress.next_frame,
+            // Ids tell environments apart: the first one is a multiple of their number.
+            traj_id: id.next_multiple_of(total_envs).cast_signed(),
+            seed,
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Worker processes while their collector is being built: they make environments and policies, and agree.
+
+use windrow_env::{EnvError, EnvSpec};
+use windrow_policy::PolicySpec;
+use windrow_process::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgram};
+
+use super::agreement::Agreement;
+use super::child::is_prepared;
+use super::crew::{Crew, Report};
+use super::messages::{Hello, Ready, Specified, frame};
+use super::watch::Watch;
+use super::weights::WeightSender;
+use crate::CollectError;
+use crate::shared::Shared;
+use crate::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use crate::worker::making::Maker;
+use std::sync::Arc;
+
+/// How often a caller who waits for environments may give up.
+const GLANCE: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// Processes that make environments and policies, before there is memory for what they do.
+pub(crate) struct Hiring {
+    crew: Arc<Crew>,
+    reports: Receiver<(usize, Report)>,
+    specified: Vec<Specified>,
+}
+
+impl Hiring {
+    /// Starts a process for each of `makers`, and waits until all have made their environments.
+    ///
+    /// # Errors
+    /// [`CollectError::NoWorkerMain`] when `program` is `None` and this program does not serve as a worker;
+    /// [`CollectError::Env`] and [`CollectError::Policy`] for code that cannot be sent; the first error of a worker;
+    /// [`CollectError::BuildGivenUp`].
+    pub(crate) fn start(
+        makers: &[Maker],
+        program: Option<&WorkerProgram>,
+        given_up: &mut dyn FnMut() -> bool,
+    ) -> Result<Self, CollectError> {
+        let hellos = makers.iter().map(hello).collect::<Result<Vec<_>, _>>()?;
+        let policy = makers.first().map(|maker| maker.policy.to_bytes());
+        let policy = policy.transpose()?.unwrap_or_default();
+        let program = match program {
+            Some(program) => program.clone(),
+            None if is_prepared() => WorkerProgram::current(),
+            None => return Err(CollectError::NoWorkerMain),
+        };
+        let (sender, reports) = channel();
+        let crew = Arc::new(Crew::new(sender));
+        let watch = Watch::new(&crew, hellos, policy);
+        crew.supervised_by(Supervisor::start(program, makers.len(), watch)?);
+        for worker in 0..makers.len() {
+            crew.supervisor()?.spawn(worker)?;
+        }
+        let mut hiring = Self {
+            crew,
+            reports,
+            specified: Vec::new(),
+        };
+        hiring.specified = hiring.gather(makers.len(), given_up, |report| match report {
+            Report::Specified(specified) => Some(specified),
+            _ => None,
+        })?;
+        Ok(hiring)
+    }
+
+    /// What each worker has made.
+    pub(crate) fn specs(&self) -> impl ExactSizeIterator<Item = (&EnvSpec, usize)> {
+        self.specified
+            .iter()
+            .map(|made| (&made.spec, made.num_envs))
+    }
+
+    /// Has all workers bind their policies to environments of `spec`; what the policies say about themselves.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) fn bind(
+        &self,
+        spec: &EnvSpec,
+        given_up: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<PolicySpec>, CollectError> {
+        let workers = self.specified.len();
+        for worker in 0..workers {
+            let bind = Frame::json(frame::BIND, spec)?;
+            self.crew.supervisor()?.send(worker, bind)?;
+        }
+        self.gather(workers, given_up, |report| match report {
+            Report::Bound(policy) => Some(policy),
+            _ => None,
+        })
+    }
+
+    /// Shows all workers the memory of the collector, and lets them begin.
+    ///
+    /// # Errors
+    /// [`CollectError::Process`] when the system gives too little memory or too few descriptors.
+    pub(crate) fn seat(
+        self,
+        spec: &EnvSpec,
+        ready: Ready,
+        shared: &Arc<Shared>,
+        weights: Arc<WeightSender>,
+        bound: &PolicySpec,
+    ) -> Result<Arc<Crew>, CollectError> {
+        let workers = self.specified.len();
+        let num_envs = self.specified.first().map_or(1, |made| made.num_envs);
+        let (control, lanes) = ControlBlock::create(ControlSpec {
+            fingerprint: shared.ring.layout().fingerprint(),
+            workers,
+            envs: num_envs,
+        })?;
+        let agreement = Agreement {
+            spec: spec.clone(),
+            num_envs,
+            ready,
+            weights,
+        };
+        let frames = (0..workers).map(|_| agreement.ready(bound, &control, shared));
+        let frames = frames.collect::<Result<Vec<_>, _>>()?;
+        self.crew
+            .begin(Arc::clone(shared), agreement, control, lanes);
+        for (worker, ready) in frames.into_iter().enumerate() {
+            self.crew.supervisor()?.send(worker, ready)?;
+        }
+        self.crew.all_seated();
+        Ok(self.crew)
+    }
+
+    /// One report of each worker.
+    fn gather<T>(
+        &self,
+        workers: usize,
+        given_up: &mut dyn FnMut() -> bool,
+        pick: fn(Report) -> Option<T>,
+    ) -> Result<Vec<T>, CollectError> {
+        let mut all: Vec<Option<T>> = (0..workers).map(|_| None).collect();
+        while all.iter().any(Option::is_none) {
+            match self.reports.recv_timeout(GLANCE) {
+                Ok((_, Report::Failed(error))) => return Err(error),
+                Ok((worker, report)) => all[worker] = pick(report),
+                Err(RecvTimeoutError::Disconnected) => return Err(CollectError::ShutDown),
+                Err(RecvTimeoutError::Timeout) if given_up() => {
+                    return Err(CollectError::BuildGivenUp);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+        Ok(all.into_iter().flatten().collect())
+    }
+}
+
+/// What the worker of `maker` is told to make.
+fn hello(maker: &Maker) -> Result<Hello, CollectError> {
+    let worker = maker.worker;
+    let unwritable = EnvError::Unwritable {
+        factory: "a function or closure",
+    };
+    let env = maker.env.recipe().ok_or(unwritable);
+    // Found here and not when it is sent: a recipe of a factory names the factory.
+    let env = env.and_then(|env| env.to_json().map(|_| env));
+    Ok(Hello {
+        worker,
+        config: (*maker.config).clone(),
+        env: env.map_err(|source| CollectError::Env { worker, source })?,
+    })
+}

@@ -1,0 +1,174 @@
+//! What happens to worker processes: starts, frames, deaths.
+
+use std::sync::Weak;
+
+use windrow_policy::PolicySpec;
+use windrow_process::{Death, Events, Frame, MAX_BODY, ProcessError};
+
+use super::crew::{Crew, Duty, Report};
+use super::messages::{Hello, Refusal, Specified, frame};
+use crate::error::{CollectError, FaultKind, WorkerError, WorkerFault};
+use std::sync::Arc;
+
+/// Hears of all that happens to a crew's processes, in the supervisor's thread.
+pub(super) struct Watch {
+    crew: Weak<Crew>,
+    /// What each worker makes.
+    hellos: Vec<Hello>,
+    /// The recipe of their policies.
+    policy: Vec<u8>,
+}
+
+impl Watch {
+    pub(super) fn new(crew: &Arc<Crew>, hellos: Vec<Hello>, policy: Vec<u8>) -> Self {
+        Self {
+            crew: Arc::downgrade(crew),
+            hellos,
+            policy,
+        }
+    }
+
+    fn greet(&self, crew: &Crew, worker: usize) -> Result<(), ProcessError> {
+        let supervisor = crew.supervisor()?;
+        supervisor.send(worker, Frame::json(frame::HELLO, &self.hellos[worker])?)?;
+        let pieces = self.policy.chunks(MAX_BODY).chain([&[][..]]);
+        for piece in pieces {
+            let policy = Frame {
+                kind: frame::POLICY,
+                body: piece.to_vec(),
+                fds: Vec::new(),
+            };
+            supervisor.send(worker, policy)?;
+        }
+        Ok(())
+    }
+
+    /// A frame while the collector is being built.
+    fn report(&self, worker: usize, frame: &Frame) -> Result<Report, ProcessError> {
+        Ok(match frame.kind {
+            frame::SPECIFIED => Report::Specified(frame.parse()?),
+            frame::BOUND => Report::Bound(frame.parse()?),
+            frame::REFUSAL => {
+                let Refusal { kind, message } = frame.parse()?;
+                Report::Failed(CollectError::Remote { kind, message })
+            }
+            _ => Report::Failed(CollectError::Worker(unexpected(worker, frame.kind))),
+        })
+    }
+
+    /// A frame while the collector works. Processes that come later than the collector take the place of one that died.
+    fn answer(
+        &self,
+        crew: &Crew,
+        duty: &Duty,
+        worker: usize,
+        frame: &Frame,
+    ) -> Result<(), CollectError> {
+        match frame.kind {
+            frame::FAULT => duty.fault(worker, frame.parse()?),
+            frame::LAST_FAULT => duty.last_fault(worker, frame.parse()?),
+            frame::REFUSAL => {
+                let Refusal { message, .. } = frame.parse()?;
+                let fault = WorkerFault::Remote {
+                    kind: FaultKind::Remake,
+                    message: format!("failed to start over: {message}"),
+                    env: None,
+                };
+                duty.last_fault(worker, WorkerError::new(worker, None, fault));
+            }
+            frame::SPECIFIED => {
+                let bind = duty.agreement.bind(worker, &frame.parse::<Specified>()?)?;
+                crew.supervisor()?.send(worker, bind)?;
+            }
+            frame::BOUND => {
+                let ready = duty.ready(&frame.parse::<PolicySpec>()?)?;
+                crew.supervisor()?.send(worker, ready)?;
+                duty.seated(worker);
+            }
+            other => duty.last_fault(worker, unexpected(worker, other)),
+        }
+        Ok(())
+    }
+}
+
+impl Events for Watch {
+    fn started(&mut self, worker: usize, pid: Result<u32, ProcessError>) {
+        let Some(crew) = self.crew.upgrade() else {
+            return;
+        };
+        let greeted = pid.and_then(|_| {
+            crew.count_in();
+            self.greet(&crew, worker)
+        });
+        let Err(error) = greeted else { return };
+        match crew.duty() {
+            None => crew.report(worker, Report::Failed(error.into())),
+            Some(duty) => duty.last_fault(worker, remade(worker, error.into())),
+        }
+    }
+
+    fn frame(&mut self, worker: usize, frame: Frame) {
+        let Some(crew) = self.crew.upgrade() else {
+            return;
+        };
+        match crew.duty() {
+            None => {
+                let report = self.report(worker, &frame);
+                crew.report(
+                    worker,
+                    report.unwrap_or_else(|error| Report::Failed(error.into())),
+                );
+            }
+            Some(duty) => {
+                if let Err(error) = self.answer(&crew, duty, worker, &frame) {
+                    duty.last_fault(worker, remade(worker, error));
+                }
+            }
+        }
+    }
+
+    fn died(&mut self, worker: usize, death: Death) {
+        let Some(crew) = self.crew.upgrade() else {
+            return;
+        };
+        let again = match crew.duty() {
+            None => {
+                let error = WorkerError::new(worker, None, last_words(&death));
+                crew.report(worker, Report::Failed(error.into()));
+                false
+            }
+            Some(duty) => duty.died(worker, last_words(&death)),
+        };
+        if again
+            && let Err(error) = crew
+                .supervisor()
+                .and_then(|supervisor| supervisor.spawn(worker))
+            && let Some(duty) = crew.duty()
+        {
+            duty.last_fault(worker, remade(worker, error.into()));
+        }
+        crew.count_out();
+    }
+}
+
+/// What is known of a process that has ended.
+fn last_words(death: &Death) -> WorkerFault {
+    WorkerFault::Died {
+        status: format!("ended with {}", death.exit),
+        stderr: death.stderr_tail.clone(),
+        action: None,
+    }
+}
+
+fn remade(worker: usize, error: CollectError) -> WorkerError {
+    WorkerError::new(worker, None, WorkerFault::Remake(Box::new(error)))
+}
+
+fn unexpected(worker: usize, kind: u8) -> WorkerError {
+    let fault = WorkerFault::Remote {
+        kind: FaultKind::Start,
+        message: format!("its process sent a frame of unknown kind {kind}"),
+        env: None,
+    };
+    WorkerError::new(worker, None, fault)
+}
