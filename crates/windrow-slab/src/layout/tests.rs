@@ -1,4 +1,4 @@
-use tensordict::Shape;
+use tensordict::{HeapBuffer, Shape};
 
 use super::*;
 
@@ -163,4 +163,40 @@ fn empty_and_oversized_slabs_are_refused() {
         Layout::new(&record(), shares(&[usize::MAX / 64], 1)),
         Err(SlabError::TooLarge { .. })
     ));
+}
+
+#[test]
+fn a_layout_that_is_built_again_from_its_written_specs_has_the_same_fingerprint_and_others_have_not()
+ {
+    let mut record = record();
+    record.groups = vec![(("agents", "blue").into(), Shape::from_slice(&[2, 3]))];
+    record.next_only = vec!["reward".into()];
+    let fingerprint = |record: &RecordSpec, shares: &Shares| {
+        let written = serde_json::to_string(&(record, shares)).unwrap();
+        let (again, other): (RecordSpec, Shares) = serde_json::from_str(&written).unwrap();
+        assert_eq!((&again, &other), (record, shares));
+        let layout = Layout::new(record, shares.clone()).unwrap();
+        let again = Layout::new(&again, other).unwrap();
+        assert_eq!(layout.fingerprint(), again.fingerprint());
+        layout.fingerprint()
+    };
+    let shares = shares(&[3, 2], 5);
+    let mut seen = vec![fingerprint(&record, &shares)];
+    let flat = Shares {
+        batched: false,
+        ..shares.clone()
+    };
+    let longer = Shares {
+        steps: vec![2, 3],
+        ..shares.clone()
+    };
+    seen.extend([flat, longer].map(|shares| fingerprint(&record, &shares)));
+    record.policy[0].dtype = DType::I32;
+    seen.push(fingerprint(&record, &shares));
+    record.policy[0].key = "choice".into();
+    seen.push(fingerprint(&record, &shares));
+    record.traj_ids = false;
+    seen.push(fingerprint(&record, &shares));
+    let distinct: std::collections::BTreeSet<_> = seen.iter().collect();
+    assert_eq!(distinct.len(), seen.len());
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::{Pump, Ring, RingSpec, Source, Waits, states};
-use crate::shared::{Segment, SharedFile};
+use crate::shared::{Bell, Segment, SharedFile};
 use crate::{Layout, SlabError};
 
 impl Ring {
@@ -35,6 +35,13 @@ impl Ring {
     #[must_use]
     pub fn file(&self) -> Option<&SharedFile> {
         self.segment.as_ref().map(|segment| segment.file())
+    }
+
+    /// Rung by workers in other processes after they have reported something, and by this ring: whoever waits for the ring then
+    /// runs the pump and looks again. `None` when the slabs are this process's own.
+    #[must_use]
+    pub fn bell(&self) -> Option<&Bell> {
+        self.segment.is_some().then(|| &*self.control.bell)
     }
 
     /// Has `pump` do the work of workers in other processes, from now on and for as long as it lives. A ring has one pump:
