@@ -16,7 +16,8 @@ use crate::refused::refused;
 use crate::{Exit, Frame, ProcessError, WorkerProgram};
 use crew::Crew;
 
-/// Whom a [`Supervisor`] tells what happens. It calls these in its own thread, and does nothing else meanwhile.
+/// Whom a [`Supervisor`] tells what happens. It calls these in its own thread, and does nothing else meanwhile: an event must not wait
+/// for workers, nor for a thread that waits for the shutdown.
 pub trait Events: Send {
     /// A worker that was asked for runs, as this process, or could not be started.
     fn started(&mut self, worker: usize, pid: Result<u32, ProcessError>);
@@ -25,6 +26,7 @@ pub trait Events: Send {
     fn frame(&mut self, worker: usize, frame: Frame);
 
     /// A worker has ended: once for each that started, after all its frames. It writes nothing any more, neither to shared memory.
+    /// What it forked has been killed, too, but may still be about to end.
     fn died(&mut self, worker: usize, death: Death);
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerProgram, adopt, send};
 
-use crate::{Event, Team};
+use crate::{Event, Team, memory};
 
 /// The variable that names a role.
 const ROLE: &str = "WINDROW_TEST_ROLE";
@@ -57,23 +57,24 @@ pub(crate) fn play() {
     process::exit(0);
 }
 
-fn say(end: &ChildEnd, frame: &Frame) {
+pub(crate) fn say(end: &ChildEnd, frame: &Frame) {
     send(end.socket(), frame).unwrap();
 }
 
-fn ready(end: &ChildEnd) {
+pub(crate) fn ready(end: &ChildEnd) {
     say(end, &Frame::json(READY, &process::id()).unwrap());
 }
 
-fn park() -> ! {
+pub(crate) fn park() -> ! {
     loop {
         thread::park();
     }
 }
 
-/// A process that would outlive its parent.
-fn helper() -> process::Child {
-    Command::new("sleep").arg("1000").spawn().unwrap()
+/// A process that would outlive its parent, which does not wait for it.
+#[allow(clippy::zombie_processes)]
+fn helper() -> u32 {
+    Command::new("sleep").arg("1000").spawn().unwrap().id()
 }
 
 fn worker(role: &str, end: &ChildEnd) {
@@ -104,13 +105,11 @@ fn worker(role: &str, end: &ChildEnd) {
             }
         }
         "deaf" => {
-            let helper = helper();
-            say(end, &Frame::json(READY, &helper.id()).unwrap());
+            say(end, &Frame::json(READY, &helper()).unwrap());
             park();
         }
         "leave" => {
-            let helper = helper();
-            say(end, &Frame::json(READY, &helper.id()).unwrap());
+            say(end, &Frame::json(READY, &helper()).unwrap());
         }
         "garbage" => {
             rustix::io::write(end.socket(), &[0xff; 64]).unwrap();
@@ -130,7 +129,7 @@ fn worker(role: &str, end: &ChildEnd) {
             let (body, fds) = (line.as_bytes().to_vec(), Vec::new());
             say(end, &Frame { kind: 2, body, fds });
         }
-        other => panic!("unknown role of a worker {other:?}"),
+        other => memory::play(other, end),
     }
 }
 
@@ -192,7 +191,8 @@ fn descriptors() -> usize {
 /// Starts workers until there are no descriptors; those that run do not mind.
 fn few_descriptors() {
     let maximum = getrlimit(Resource::Nofile).maximum;
-    let current = Some(descriptors() as u64 + 6);
+    let most = descriptors() as u64 + 6;
+    let current = Some(most);
     setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
     let team = Team::new("echo", 4);
     let (mut left, mut running, mut failed) = (4, 0, 0);
@@ -206,7 +206,7 @@ fn few_descriptors() {
                     "{error:?}"
                 );
                 let text = error.to_string();
-                let expected = format!("all {} file descriptors", current.unwrap());
+                let expected = format!("all {most} file descriptors");
                 assert!(
                     text.contains(&expected) && text.contains("ulimit -n"),
                     "{text}"

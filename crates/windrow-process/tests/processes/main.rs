@@ -2,6 +2,7 @@
 #![cfg(all(target_os = "linux", not(loom)))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+mod memory;
 mod roles;
 
 use std::collections::HashSet;
@@ -59,8 +60,15 @@ impl Team {
 
     /// The next event; a minute of silence is an error.
     pub(crate) fn next(&self) -> Event {
-        let event = self.events.recv_timeout(Duration::from_secs(60));
-        event.expect("an event within a minute")
+        match self.events.recv_timeout(Duration::from_secs(60)) {
+            Ok(event) => event,
+            Err(error) => panic!("no event within a minute: {error}"),
+        }
+    }
+
+    /// An event that is there already.
+    pub(crate) fn try_next(&self) -> Option<Event> {
+        self.events.try_recv().ok()
     }
 
     pub(crate) fn started(&self) -> u32 {
