@@ -4,6 +4,7 @@ mod inline;
 #[cfg(target_os = "linux")]
 mod processes;
 mod threads;
+mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::CollectError;
 #[cfg(target_os = "linux")]
 use crate::process::crew::Crew;
 use crate::shared::LocalDesk;
-use crate::sync::{GivenUp, SLICE};
+use crate::sync::GivenUp;
 use crate::worker::Worker;
 
 use inline::Inline;
@@ -83,21 +84,6 @@ impl Workers {
             #[cfg(target_os = "linux")]
             Self::Processes(processes) => processes.kill(),
             Self::Inline(_) | Self::Threads(_) => running,
-        }
-    }
-}
-
-/// Waits for the next whole slab, which workers elsewhere fill.
-fn wait(ring: &Arc<Ring>, given_up: &mut GivenUp<'_>) -> Result<Lease, CollectError> {
-    let Some(given_up) = given_up else {
-        return Ok(ring.next()?);
-    };
-    loop {
-        if let Some(lease) = ring.next_within(SLICE)? {
-            return Ok(lease);
-        }
-        if given_up() {
-            return Err(CollectError::BatchGivenUp);
         }
     }
 }

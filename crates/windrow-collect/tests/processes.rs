@@ -2,20 +2,41 @@
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+use std::sync::Once;
+
 use tensordict::TensorDict;
 use windrow_collect::{
-    CollectorBuilder, MultiSyncCollector, Placement, WorkerProgram, worker_main,
+    CollectError, CollectorBuilder, FaultKind, MultiAsyncCollector, MultiSyncCollector, OnLoss,
+    Placement, WorkerError, WorkerProgram, worker_main,
 };
-use windrow_env::CartPole;
+use windrow_env::{CartPole, Env, EnvError, EnvSpec, Outcome};
+use windrow_policy::nn::Sequential;
+use windrow_policy::{Head, NetworkPolicy, Policy, RandomPolicy};
+use windrow_slab::{Row, RowMut};
 
 /// Not a test: what a worker process of the tests below runs.
 #[test]
 fn worker_entry() {
-    worker_main(|registry| {
-        registry.env("Own-v0", CartPole::v1)?;
-        Ok(())
-    })
-    .unwrap();
+    prepare();
+}
+
+/// Has this program know the names that the tests use.
+fn prepare() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        worker_main(|registry| {
+            registry.env("Own-v0", CartPole::v1)?;
+            registry.env("Aborts-v0", || Fatal::new(|| std::process::abort()))?;
+            registry.env("Exits-v0", || Fatal::new(|| std::process::exit(3)))?;
+            registry.env("Panics-v0", || Fatal::new(|| panic!("out of coffee")))?;
+            registry.env("Fails-v0", || {
+                Fatal::new(|| Err(EnvError::failed("out of tea")))
+            })?;
+            registry.policy("mine", |_worker| RandomPolicy::new())?;
+            Ok(())
+        })
+        .unwrap();
+    });
 }
 
 /// This program, run again to be a worker.
@@ -25,6 +46,61 @@ fn program() -> WorkerProgram {
         .map(Into::into)
         .to_vec();
     program
+}
+
+/// A CartPole that does something bad in its 30th step.
+struct Fatal {
+    env: CartPole,
+    steps: usize,
+    act: fn() -> Result<(), EnvError>,
+}
+
+impl Fatal {
+    fn new(act: fn() -> Result<(), EnvError>) -> Self {
+        Self {
+            env: CartPole::new(),
+            steps: 0,
+            act,
+        }
+    }
+}
+
+impl Env for Fatal {
+    fn spec(&self) -> &EnvSpec {
+        self.env.spec()
+    }
+
+    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
+        self.env.reset(seed, obs)
+    }
+
+    fn step(&mut self, action: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        self.steps += 1;
+        if self.steps == 30 {
+            eprintln!("the kettle is empty");
+            (self.act)()?;
+        }
+        self.env.step(action, obs)
+    }
+}
+
+/// Two workers, of which the second is made from `id`.
+fn with_fatal(id: &'static str) -> CollectorBuilder {
+    MultiSyncCollector::builder("CartPole-v1")
+        .worker_envs(["CartPole-v1", id])
+        .placement(Placement::Processes)
+        .worker_program(program())
+        .frames_per_batch(40)
+        .total_frames(400)
+        .track_traj_ids(true)
+        .seed(3)
+}
+
+fn lost(error: CollectError) -> WorkerError {
+    match error {
+        CollectError::Worker(error) => error,
+        other => panic!("{other}"),
+    }
 }
 
 fn all(builder: CollectorBuilder) -> Vec<TensorDict> {
@@ -55,4 +131,163 @@ fn batches_are_those_of_workers_in_this_process() {
             assert!(got.get(&key).unwrap().same_bits(tensor), "{key}");
         }
     }
+}
+
+#[test]
+fn a_worker_that_ends_is_an_error_with_its_place_status_and_last_words() {
+    for (id, kind, text) in [
+        (
+            "Aborts-v0",
+            FaultKind::Died,
+            "its process ended with signal 6 (SIGABRT)",
+        ),
+        (
+            "Exits-v0",
+            FaultKind::Died,
+            "its process ended with exit status 3",
+        ),
+        ("Panics-v0", FaultKind::Panic, "panicked: out of coffee"),
+        ("Fails-v0", FaultKind::Env, "out of tea"),
+    ] {
+        let mut collector = with_fatal(id).build().unwrap();
+        assert_eq!(collector.next().unwrap().unwrap().numel(), 40, "{id}");
+        let error = lost(collector.next().unwrap().unwrap_err());
+        assert_eq!((error.worker(), error.fault().kind()), (1, kind), "{error}");
+        assert_eq!(error.env(), Some(1), "{error}");
+        let text = text.to_owned();
+        assert!(error.to_string().contains(&text), "{error}");
+        let died = kind == FaultKind::Died;
+        assert_eq!(
+            died,
+            error.to_string().contains("the kettle is empty"),
+            "{error}"
+        );
+        assert!(error.step().is_some() && error.episode().is_some());
+        assert!(collector.next().is_none());
+        collector.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn a_lost_worker_is_replaced_or_left_as_the_user_says() {
+    for id in ["Aborts-v0", "Exits-v0", "Panics-v0", "Fails-v0"] {
+        for on_loss in [OnLoss::Restart { budget: 100 }, OnLoss::Continue] {
+            let mut collector = with_fatal(id).on_loss(on_loss).build().unwrap();
+            let mut ids: Vec<(i64, usize)> = Vec::new();
+            let mut frames = 0;
+            for batch in &mut collector {
+                let batch = batch.unwrap();
+                frames += batch.numel();
+                let traj_ids = batch.as_slice::<i64>(("collector", "traj_ids")).unwrap();
+                let parts = traj_ids.chunks(20).enumerate();
+                ids.extend(parts.flat_map(|(_, part)| part.iter().map(|id| (*id, 0))));
+            }
+            assert_eq!(frames, 400, "{id} {on_loss:?}");
+            let losses = collector.take_losses();
+            assert!(losses.iter().all(|loss| loss.worker() == 1));
+            let alive = collector.stats().workers_alive;
+            match on_loss {
+                OnLoss::Continue => assert_eq!((losses.len(), alive), (1, 1), "{id}"),
+                _ => assert!(losses.len() > 4 && alive == 2, "{id}: {losses:?}"),
+            }
+            collector.shutdown().unwrap();
+        }
+    }
+}
+
+#[test]
+fn too_many_losses_are_an_error() {
+    let mut collector = with_fatal("Exits-v0")
+        .on_loss(OnLoss::Restart { budget: 2 })
+        .build()
+        .unwrap();
+    let error = collector.by_ref().find_map(Result::err).unwrap();
+    assert_eq!(lost(error).fault().kind(), FaultKind::Died);
+    assert_eq!(collector.take_losses().len(), 2);
+}
+
+#[test]
+fn code_that_cannot_be_sent_is_an_error_that_says_what_to_do() {
+    let build = |builder: CollectorBuilder| {
+        let builder = builder.placement(Placement::Processes).frames_per_batch(10);
+        builder.build().unwrap_err().to_string()
+    };
+    let error = build(MultiSyncCollector::builder(CartPole::v1).worker_program(program()));
+    assert!(error.contains("windrow::worker_main"), "{error}");
+    let policy = MultiSyncCollector::builder("CartPole-v1").worker_program(program());
+    let error = build(policy.policy_factory(|_| RandomPolicy::new()));
+    assert!(error.contains("windrow::worker_main"), "{error}");
+    let error = build(MultiSyncCollector::builder("Tetris-v0").worker_program(program()));
+    assert!(
+        error.contains("no environment is called \"Tetris-v0\""),
+        "{error}"
+    );
+}
+
+#[test]
+fn names_of_the_program_make_environments_and_policies() {
+    prepare();
+    let builder = MultiAsyncCollector::builder("Own-v0")
+        .policy_recipe(windrow_policy::PolicyRecipe::named("mine"))
+        .num_workers(2)
+        .placement(Placement::Processes)
+        .worker_program(program())
+        .frames_per_batch(50)
+        .total_frames(500);
+    assert_eq!(
+        all(builder).iter().map(TensorDict::numel).sum::<usize>(),
+        500
+    );
+}
+
+#[test]
+fn new_weights_act_from_the_next_batch_on() {
+    let net = |seed| {
+        let net = Sequential::new()
+            .linear(4, 8)
+            .tanh()
+            .linear(8, 2)
+            .seed(seed);
+        NetworkPolicy::new(net, Head::Categorical)
+    };
+    let run = |placement| {
+        let mut collector = sync()
+            .policy(net(1))
+            .placement(placement)
+            .worker_program(program())
+            .track_policy_version(true)
+            .build()
+            .unwrap();
+        let mut batches = Vec::new();
+        for i in 0..10 {
+            batches.push(collector.next().unwrap().unwrap().detach());
+            if i % 3 == 0 {
+                collector.update_policy_weights(&net(i).weights()).unwrap();
+            }
+        }
+        batches
+    };
+    let (expected, got) = (run(Placement::Inline), run(Placement::Processes));
+    let version = got[9].as_slice::<i64>("policy_version").unwrap()[0];
+    assert_eq!(version, 3);
+    for (got, expected) in got.iter().zip(&expected) {
+        for (key, tensor) in expected.leaves() {
+            assert!(got.get(&key).unwrap().same_bits(tensor), "{key}");
+        }
+    }
+}
+
+#[test]
+fn a_collector_that_was_never_asked_for_a_batch_ends_its_workers() {
+    let mut collector = sync()
+        .placement(Placement::Processes)
+        .worker_program(program())
+        .build()
+        .unwrap();
+    collector.shutdown().unwrap();
+    collector.shutdown().unwrap();
+    assert!(matches!(
+        collector.next(),
+        Some(Err(CollectError::ShutDown))
+    ));
 }

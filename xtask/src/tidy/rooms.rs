@@ -11,7 +11,7 @@ const FOLDER: &str = "crates/windrow-collect/src/";
 const CIRCLE: usize = 2;
 
 /// Each room at the top of the crate, and those it may know, which stand above it in the table: reading goes one way.
-const ROOMS: [(&str, &[&str]); 12] = [
+const ROOMS: [(&str, &[&str]); 13] = [
     ("sync", &[]),
     ("error", &["sync"]),
     ("probe", &["error", "sync"]),
@@ -24,8 +24,14 @@ const ROOMS: [(&str, &[&str]); 12] = [
     ("shared", &["error", "sync", "probe", "config"]),
     ("worker", &["error", "sync", "probe", "config", "shared"]),
     (
-        "placement",
+        "process",
         &["error", "sync", "probe", "config", "shared", "worker"],
+    ),
+    (
+        "placement",
+        &[
+            "error", "sync", "probe", "config", "shared", "worker", "process",
+        ],
     ),
     (
         "deliver",
@@ -52,6 +58,7 @@ const ROOMS: [(&str, &[&str]); 12] = [
             "config",
             "shared",
             "worker",
+            "process",
             "placement",
             "deliver",
         ],

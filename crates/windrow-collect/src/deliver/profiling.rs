@@ -1,3 +1,4 @@
+use crate::config::plan::Placement;
 use crate::{CollectError, Collector, LastStage, ProfileConfig, ProfileSummary};
 
 impl<S: LastStage> Collector<S> {
@@ -38,11 +39,17 @@ impl<S: LastStage> Collector<S> {
     /// [`CollectError::ProfileTooLate`] after the first batch was asked for; [`CollectError::ProfileRollouts`] when nothing
     /// would be recorded; [`CollectError::NoSuchWorker`] when there is no such worker; [`CollectError::ProfileWorkers`] when none is named;
     /// [`CollectError::ProfilePath`] when several would write to one file;
-    /// [`CollectError::ProfileMemory`] when so many spans do not fit.
+    /// [`CollectError::ProfileMemory`] when so many spans do not fit; [`CollectError::Needs`] for workers in processes.
     pub fn enable_profile(&mut self, config: &ProfileConfig) -> Result<(), CollectError> {
         self.check_running()?;
         if self.core.counters().throughput.has_begun() {
             return Err(CollectError::ProfileTooLate);
+        }
+        if self.core.plan.placement == Placement::Processes {
+            return Err(CollectError::Needs {
+                name: "enable_profile",
+                needs: "workers of this process: placement inline or threads",
+            });
         }
         let longest = self.core.shared.schedule().steps.iter().copied().max();
         self.core

@@ -6,7 +6,7 @@ use crate::CollectError;
 use crate::process::crew::Crew;
 use crate::sync::GivenUp;
 
-use super::wait;
+use super::wait::wait;
 
 /// Workers in processes, which get their first part with the first batch that is asked for.
 pub(crate) struct Processes {

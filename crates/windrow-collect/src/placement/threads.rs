@@ -12,7 +12,7 @@ use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::sync::{Builder, JoinHandle};
 use crate::worker::Worker;
 
-use super::wait;
+use super::wait::wait;
 
 /// Workers in threads of their own, which start with the first batch that is asked for.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// What a worker tells while the collector is being built.
 #[derive(Debug)]
 pub(super) enum Report {
-    Specified(Specified),
+    Specified(Box<Specified>),
     Bound(PolicySpec),
     Failed(CollectError),
 }

@@ -59,7 +59,7 @@ impl Hiring {
             specified: Vec::new(),
         };
         hiring.specified = hiring.gather(makers.len(), given_up, |report| match report {
-            Report::Specified(specified) => Some(specified),
+            Report::Specified(specified) => Some(*specified),
             _ => None,
         })?;
         Ok(hiring)

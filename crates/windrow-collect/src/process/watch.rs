@@ -46,7 +46,7 @@ impl Watch {
     /// A frame while the collector is being built.
     fn report(&self, worker: usize, frame: &Frame) -> Result<Report, ProcessError> {
         Ok(match frame.kind {
-            frame::SPECIFIED => Report::Specified(frame.parse()?),
+            frame::SPECIFIED => Report::Specified(Box::new(frame.parse()?)),
             frame::BOUND => Report::Bound(frame.parse()?),
             frame::REFUSAL => {
                 let Refusal { kind, message } = frame.parse()?;
