@@ -6,18 +6,22 @@ others) are those of TorchRL, where it is installed.
 
 from typing import Any as _Any
 
-from windrow.data import _torchrl_compat
 from windrow.data._buffers import *
 from windrow.data._limiters import *
-from windrow.data._named import *
 from windrow.data._postprocs import *
 from windrow.data._samplers import *
 from windrow.data._storages import *
-from windrow.data._torchrl_compat import *
 from windrow.data._writers import *
+
+#: Classes of TorchRL's own that its package of this name has.
+_SPECS = {"Binary", "Bounded", "Categorical", "Composite", "MultiCategorical", "MultiOneHot", "OneHot", "TensorSpec", "Unbounded"}
 
 
 def __getattr__(name: str) -> _Any:
-    if name not in _torchrl_compat.SPECS:
+    if name not in _SPECS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _torchrl_compat.spec_class(name)
+    try:
+        import torchrl.data
+    except ImportError as error:
+        raise ImportError(f"{name} is a class of TorchRL: install torchrl to use it") from error
+    return getattr(torchrl.data, name)

@@ -7,6 +7,7 @@ from windrow._arguments import Arguments, argument, ignored
 from windrow._numbers import at_least, real
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key
+from windrow.data._samplers import PrioritizedSampler
 
 
 class CommonArguments(Arguments):
@@ -64,6 +65,12 @@ class PriorityArguments(Arguments):
     alpha: float = argument("exponent of priorities")
     beta: float = argument("exponent of weights")
     eps: float = argument("what is added to priorities", default=1e-8)
+
+    @property
+    def sampler(self) -> PrioritizedSampler:
+        """The sampler: its arguments that the buffer declares have the same names."""
+        names = ("alpha", "beta", "eps", "dtype", "reduction")
+        return PrioritizedSampler(**{name: getattr(self, name) for name in names if hasattr(self, name)})
 
 
 class PrioritizedBufferArguments(PriorityArguments, CommonArguments):

@@ -3,25 +3,31 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from windrow import _needs
 from windrow._arguments import takes
 from windrow._failure import Failure
+from windrow._lazy import torch
 from windrow._numbers import whole_or_none
 from windrow._windrow import ReplayBufferCore
-from windrow.data._arguments import BufferArguments, CommonArguments
-from windrow.data._content import frame_of, frames_of
-from windrow.data._indexing import flat, is_key, rows_of
+from windrow.data._arguments import (
+    BufferArguments,
+    PrioritizedBufferArguments,
+    TensorDictBufferArguments,
+    TensorDictPrioritizedBufferArguments,
+)
+from windrow.data._content import checked, flat, frame_of, frames_of, is_key, kind_of, rows_of
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key
 from windrow.data._samplers import RandomSampler, Sampler
 from windrow.data._states import from_plain, to_plain
 from windrow.data._storages import ListStorage, Storage, TensorStorage
-from windrow.data._transforms import Inverted, Transform, sample_from, written_from
 from windrow.data._writers import RoundRobinWriter, Writer
 
-__all__ = ["ReplayBuffer"]
+__all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "TensorDictPrioritizedReplayBuffer", "TensorDictReplayBuffer"]
+
+Transform: TypeAlias = Callable[[Any], Any]
 
 
 class ReplayBuffer:
@@ -49,22 +55,24 @@ class ReplayBuffer:
 
     _with_info: ClassVar[bool] = False
     #: The entry that holds the priorities of new frames.
-    priority_key: Key | None = None
+    priority_key: Key | None
 
     @takes(BufferArguments)
     def __init__(self, arguments: BufferArguments) -> None:
-        self._begin(arguments, arguments.sampler)
+        self._begin(arguments)
 
-    def _begin(self, arguments: CommonArguments, sampler: Any) -> None:
+    def _begin(self, arguments: Any) -> None:
         _needs.torch(type(self).__name__)
+        self.priority_key = getattr(arguments, "priority_key", None)
         self.storage: Storage = _made("storage", Storage, arguments.storage, ListStorage(1000))
-        self._sampler: Sampler = _made("sampler", Sampler, sampler, RandomSampler())
+        self._sampler: Sampler = _made("sampler", Sampler, arguments.sampler, RandomSampler())
         self.writer: Writer = _made("writer", Writer, arguments.writer, RoundRobinWriter())
         self.limiter: RateLimiter | None = _made("limiter", RateLimiter, arguments.limiter, None)
         self.collate_fn = arguments.collate_fn
         self._pins_memory = arguments.pin_memory
         self._batch_size = arguments.batch_size
         transform = _one_of("transform", arguments, "transform_factory", lambda make: make())
+        #: Samples go through them in order, written frames through their ``inv`` in the opposite order.
         self._transforms: list[Transform] = [] if transform is None else [transform]
         seed = _one_of("seed", arguments, "generator", _seed_from)
         self._choices = {"seed": seed, "sample_timeout": arguments.sample_timeout}
@@ -156,7 +164,7 @@ class ReplayBuffer:
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
         """As :meth:`append_transform`, but before the transform in place ``index``."""
-        self._transforms.insert(index, Inverted(transform) if invert else transform)
+        self._transforms.insert(index, _Inverted(transform) if invert else transform)
         return self
 
     def share(self, shared: bool = True) -> ReplayBuffer:
@@ -188,12 +196,17 @@ class ReplayBuffer:
 
     def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> Any:
         """As :meth:`extend`, for the collector with this number. With ``given_up``, waits without limit until that returns true."""
-        frames = written_from(frames_of(batch), self._transforms)
-        if frames is None:
-            import torch
+        frames = self._written(frames_of(batch))
+        return torch.zeros(0, dtype=torch.int64) if frames is None else self._core.extend(frames, given_up, collector)
 
-            return torch.zeros(0, dtype=torch.int64)
-        return self._core.extend(frames, given_up, collector)
+    def _written(self, frames: Any) -> Any:
+        """The frames that are written when ``frames`` are given; None if there are none."""
+        for transform in reversed(self._transforms):
+            inverse = getattr(transform, "inv", None)
+            if frames is not None and inverse is not None:
+                frames = inverse(frames)
+                frames = None if frames is None else checked(frames)
+        return frames
 
     def add(self, frame: Any) -> int | None:
         """Writes one frame, of batch size ``[]``, otherwise as :meth:`extend`; returns its row, if it was kept.
@@ -202,7 +215,7 @@ class ReplayBuffer:
             TypeError, ValueError, RuntimeError: as :meth:`extend`.
         """
         core = self._asked
-        frame = written_from(frame_of(frame), self._transforms)
+        frame = self._written(frame_of(frame))
         return None if frame is None else core.add(frame)
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
@@ -244,12 +257,9 @@ class ReplayBuffer:
             batch = batch.to(device)
         if self.collate_fn is not None:
             batch = self.collate_fn(list(batch.unbind(0)) if isinstance(self.storage, ListStorage) else batch)
-        batch = sample_from(batch, self._transforms)
-        if not self._pins_memory:
-            return batch
-        import torch
-
-        return batch.pin_memory() if torch.cuda.is_available() else batch
+        for transform in self._transforms:
+            batch = transform(batch)
+        return batch.pin_memory() if self._pins_memory and torch.cuda.is_available() else batch
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the samples of one pass over the frames if the sampler draws without replacement, and otherwise never ends.
@@ -308,7 +318,7 @@ class ReplayBuffer:
         if is_key(index):
             index, frames = slice(None), frame_of(self._asked.all().set(index, frames))
         else:
-            frames = written_from(frame_of(frames), self._transforms)
+            frames = self._written(frame_of(frames))
         rows = rows_of(index, len(self))
         try:
             frames = frames.expand(rows.shape)
@@ -383,24 +393,71 @@ class ReplayBuffer:
         return f"{type(self).__name__}({frames} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
 
 
-def _made(name: str, kind: type[Any], part: Any, default: Any = None) -> Any:
-    """The part itself, or the one that a class or function makes; ``default`` in the place of None.
-
-    Raises:
-        TypeError: it is not a part of this kind.
+class TensorDictReplayBuffer(ReplayBuffer):
+    """A buffer whose samples have the entries that the sampler adds: ``"index"``, with a prioritized sampler
+    ``"priority_weight"``, and with slices ``("next", "truncated")`` and ``("next", "done")``, set with the last frame of each,
+    and ``"is_init"``, if frames have it, with the first.
     """
+
+    _with_info = True
+
+    @takes(TensorDictBufferArguments)
+    def __init__(self, arguments: TensorDictBufferArguments) -> None:
+        self._begin(arguments)
+
+    def update_tensordict_priority(self, data: Any) -> None:
+        """Sets the priorities of a sample's frames, if the sampler has priorities. Several values of a frame make one as the
+        sampler's ``reduction`` says.
+
+        Raises:
+            KeyError: the sample has no entry ``priority_key``, or no ``"index"``.
+        """
+        if not self.sampler.has_priorities:
+            return
+        priorities = data[self.priority_key].detach().float().reshape(data.numel(), -1)
+        self.update_priority(data["index"], self.sampler.reduced(priorities))
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """A buffer with a :class:`PrioritizedSampler`."""
+
+    @takes(PrioritizedBufferArguments)
+    def __init__(self, arguments: PrioritizedBufferArguments) -> None:
+        self._begin(arguments)
+
+
+class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
+    """A :class:`TensorDictReplayBuffer` with a :class:`PrioritizedSampler`."""
+
+    @takes(TensorDictPrioritizedBufferArguments)
+    def __init__(self, arguments: TensorDictPrioritizedBufferArguments) -> None:
+        self._begin(arguments)
+
+
+class _Inverted:
+    """A transform whose two directions are exchanged: it is called with written frames, and its ``inv`` with samples."""
+
+    def __init__(self, transform: Transform) -> None:
+        self.inv = transform
+
+    def __call__(self, batch: Any) -> Any:
+        inverse = getattr(self.inv, "inv", None)
+        return batch if inverse is None else inverse(batch)
+
+    def __repr__(self) -> str:
+        return f"Inverted({self.inv!r})"
+
+
+def _made(name: str, kind: type[Any], part: Any, default: Any = None) -> Any:
+    """The part itself, or the one that a class or function makes; ``default`` in the place of None."""
     part = default if part is None else part() if callable(part) else part
     if not isinstance(part, kind) and part is not default:
-        raise TypeError(f"expected a {name} of windrow.data, got {type(part).__module__}.{type(part).__name__}")
+        raise TypeError(f"expected a {name} of windrow.data, got {kind_of(part)}")
     return part
 
 
-def _one_of(name: str, arguments: CommonArguments, other: str, made_of: Callable[[Any], Any]) -> Any:
-    """The argument ``name``, or the value that ``made_of`` makes of the ``other``.
-
-    Raises:
-        TypeError: both are given.
-    """
+def _one_of(name: str, arguments: Any, other: str, made_of: Callable[[Any], Any]) -> Any:
+    """The argument ``name``, or the value that ``made_of`` makes of the ``other``. Both together are a ``TypeError``."""
     value, source = getattr(arguments, name), getattr(arguments, other)
     if source is None:
         return value
@@ -410,6 +467,4 @@ def _one_of(name: str, arguments: CommonArguments, other: str, made_of: Callable
 
 
 def _seed_from(generator: Any) -> int:
-    import torch
-
     return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))

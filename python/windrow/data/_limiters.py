@@ -1,6 +1,6 @@
 """The limiter that makes samples and writes wait for each other."""
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from windrow._arguments import argument
 from windrow._numbers import at_least, real
@@ -13,7 +13,7 @@ def _ratio(name: str, value: Any) -> float | None:
     return None if value is None else real(name, value)
 
 
-class RateLimiter(Part):
+class RateLimiter(Part, kind="RateLimiter"):
     """Lets samples and writes through, or makes them wait, counted in frames. :meth:`min_size` and
     :meth:`sample_to_insert_ratio` make one.
 
@@ -35,8 +35,6 @@ class RateLimiter(Part):
         >>> ReplayBuffer(storage=LazyTensorStorage(100_000), limiter=limiter, batch_size=256).limiter
         RateLimiter.sample_to_insert_ratio(4.0, 1000, 2000.0)
     """
-
-    kind: ClassVar[str] = "RateLimiter"
 
     samples_per_insert: float | None = argument("samples of each frame; with None, writes never wait", kw_only=False, check=_ratio)
     min_size_to_sample: int = argument("frames that samples wait for", kw_only=False, check=at_least(0))

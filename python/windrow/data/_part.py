@@ -12,14 +12,17 @@ Key = str | tuple[str, ...]
 
 
 class Part(Arguments):
-    """A part of a buffer: its class declares an argument a line, and names the part of the engine that they make."""
+    """A part of a buffer: its class declares an argument a line. Its ``kind`` is the entry of the engine's table that makes it, by
+    default that of its base.
+    """
 
-    #: The entry of the engine's table that makes it.
     kind: ClassVar[str]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, kind: str | None = None) -> None:
         has_repr, is_generated = "__repr__" in vars(cls), "__init__" not in vars(cls)
         super().__init_subclass__()
+        if kind is not None:
+            cls.kind = kind
         # Parts are themselves, not values.
         cls.__eq__, cls.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
         if not has_repr:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from windrow import _windrow
+from windrow._lazy import tensordict
 from windrow._numbers import whole
 from windrow.data._part import Key
 
@@ -75,10 +76,8 @@ def split_trajectories(
     mask_key = (*ids_key[:-1], "mask")
     flag_key = ("next", "done" if done_key is None else done_key)
 
-    from tensordict import TensorDict
-
     # The frames under one name, and beside them ids, mask and flag under the names that the engine uses.
-    told = TensorDict({"frames": batch.exclude(mask_key)}, batch.batch_size)
+    told = tensordict.TensorDict({"frames": batch.exclude(mask_key)}, batch.batch_size)
     for its, here in [(IDS, ids_key), (MASK, mask_key), (DONE, flag_key)]:
         entry = batch.get(here, None)
         if entry is not None:

@@ -23,22 +23,18 @@ class Sampler(Part):
     has_priorities: ClassVar[bool] = False
 
 
-class RandomSampler(Sampler):
+class RandomSampler(Sampler, kind="RandomSampler"):
     """Draws all frames with the same probability, with replacement."""
 
-    kind: ClassVar[str] = "RandomSampler"
 
-
-class SamplerWithoutReplacement(Sampler):
+class SamplerWithoutReplacement(Sampler, kind="SamplerWithoutReplacement"):
     """Draws every frame once before any comes again: iteration over the buffer ends when each had its turn."""
-
-    kind: ClassVar[str] = "SamplerWithoutReplacement"
 
     drop_last: bool = argument("leave out frames that do not fill a last batch", default=False, kw_only=False)
     shuffle: bool = argument("draw in random order, not in that of the buffer", default=True, kw_only=False)
 
 
-class SliceSampler(Sampler):
+class SliceSampler(Sampler, kind="SliceSampler"):
     """Draws pieces of trajectories, end to end. No piece crosses the end of its trajectory.
 
     Either ``num_slices`` or ``slice_len`` is needed.
@@ -48,8 +44,6 @@ class SliceSampler(Sampler):
         RuntimeError: both ``end_key`` and ``end_keys`` are given.
         ValueError: arguments contradict each other.
     """
-
-    kind: ClassVar[str] = "SliceSampler"
 
     num_slices: int | None = argument("pieces in a batch", default=None, check=at_least(1))
     slice_len: int | None = argument("frames of each piece", default=None, check=at_least(1))
@@ -85,13 +79,12 @@ class SliceSampler(Sampler):
         super().__post_init__()
         if (self.num_slices is None) == (self.slice_len is None):
             raise TypeError("a SliceSampler needs either num_slices or slice_len")
-        if self.end_keys is not None:
-            if self.end_key is not None:
-                raise RuntimeError("end_key and end_keys: expected one of them")
-            if len(self.end_keys) != 1:
-                raise ValueError(f"end_keys must have one entry, got {len(self.end_keys)}")
+        if self.end_keys is not None and self.end_key is not None:
+            raise RuntimeError("end_key and end_keys: expected one of them")
+        if self.end_keys is not None and len(self.end_keys) != 1:
+            raise ValueError(f"end_keys must have one entry, got {len(self.end_keys)}")
         if self.pad_output and self.strict_length:
-            raise ValueError("pad_output makes sense with strict_length=False only")
+            raise ValueError("pad_output=True needs strict_length=False, got strict_length=True: only short pieces are filled up")
 
     def _options(self) -> dict[str, Any]:
         sides = self.span if isinstance(self.span, (list, tuple)) else (self.span, self.span)
@@ -99,15 +92,13 @@ class SliceSampler(Sampler):
         return {**super()._options(), "end_key": self.end_keys[0] if self.end_keys else self.end_key, "span": span}
 
 
-class SliceSamplerWithoutReplacement(SliceSampler):
+class SliceSamplerWithoutReplacement(SliceSampler, kind="SliceSamplerWithoutReplacement"):
     """Draws pieces of trajectories, one of every trajectory before any has another.
 
     Trajectories that are written meanwhile take part in a pass, and overwritten ones leave it. No batch has two pieces of one
     trajectory: with fewer trajectories than pieces in a batch, the batch is shorter. Pieces begin at random places of their
     trajectories. Iteration over the buffer ends with the pass.
     """
-
-    kind: ClassVar[str] = "SliceSamplerWithoutReplacement"
 
     drop_last: bool = argument("leave out trajectories at the end of a pass that do not fill a last batch", default=False)
     shuffle: bool = argument("draw trajectories in random order, not in that in which they were written", default=True)
@@ -120,14 +111,13 @@ def _reduction(name: str, value: Any) -> str:
     return str(value)
 
 
-class PrioritizedSampler(Sampler):
+class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
     """Draws frames in proportion to ``(priority + eps) ** alpha``, and gives them ``"priority_weight"``.
 
     Raises:
         ValueError: the reduction is unknown.
     """
 
-    kind: ClassVar[str] = "PrioritizedSampler"
     has_priorities: ClassVar[bool] = True
 
     max_capacity: int | None = argument("of no use here: the buffer knows how many rows it has", default=None, kw_only=False)
@@ -155,7 +145,5 @@ class PrioritizedSampler(Sampler):
         return reduced[0] if isinstance(reduced, tuple) else reduced
 
 
-class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler):
+class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler, kind="PrioritizedSliceSampler"):
     """Draws pieces of trajectories, each chosen by the priority of the frame that it begins with."""
-
-    kind: ClassVar[str] = "PrioritizedSliceSampler"

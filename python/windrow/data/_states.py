@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from windrow._lazy import tensordict
+from windrow.data._content import kind_of
+
 #: Key of the batch sizes of nested entries that have more dimensions in common than the frames, by their keys.
 SIZES = "batch_sizes"
 
@@ -29,21 +32,19 @@ def from_plain(state: Any) -> Any:
         TypeError: it is not a dictionary.
         ValueError: it is not the state of a buffer.
     """
-    from tensordict import TensorDict, TensorDictBase
-
-    if isinstance(state, TensorDictBase):
+    if isinstance(state, tensordict.TensorDictBase):
         return state
     if not isinstance(state, Mapping):
-        raise TypeError(f"expected the state_dict of a buffer, got {type(state).__module__}.{type(state).__qualname__}")
+        raise TypeError(f"expected the state_dict of a buffer, got {kind_of(state)}")
     strange = [name for name in ("rows", "counts", "rng", "sampler") if name not in state]
     if strange:
         found = ", ".join(map(str, state)) or "nothing"
         raise ValueError(f"expected the state_dict of a buffer of windrow, with {strange[0]!r}; it has {found}")
     told = {name: value for name, value in state.items() if name not in ("frames", SIZES)}
-    made = TensorDict(told, [])
+    made = tensordict.TensorDict(told, [])
     if "frames" in state:
         try:
-            frames = TensorDict(state["frames"], [len(state["rows"])])
+            frames = tensordict.TensorDict(state["frames"], [len(state["rows"])])
             for key, size in state.get(SIZES, {}).items():
                 frames.get(key).batch_size = size
         except RuntimeError as error:

@@ -1,19 +1,25 @@
 """Storages. Their classes declare arguments; the engine keeps frames."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from windrow._arguments import argument, ignored
 from windrow._numbers import at_least
 from windrow.data._content import frames_of
 from windrow.data._part import Part
 
-__all__ = ["LazyMemmapStorage", "LazyTensorStorage", "ListStorage", "TensorStorage"]
+__all__ = ["LazyMemmapStorage", "LazyStackStorage", "LazyTensorStorage", "ListStorage", "TensorStorage"]
 
 _ROOM = "how many frames there is room for, whatever the shape of the batches that they come in: a batch [4, 100] takes 400 rows"
 _DIMENSIONS = (
     "leading dimensions of a batch that are frames, in code that names them. All are, whatever is named: each frame has a row "
     "of its own, so that a sample, and buffer[:], is [frames]"
 )
+
+
+def _zero(name: str, value: Any) -> int:
+    if value != 0:
+        raise ValueError(f"{name} must be 0, got {value}")
+    return 0
 
 
 class Storage(Part):
@@ -28,19 +34,15 @@ class Storage(Part):
     auto_cleanup: bool | None = ignored("files of a scratch_dir stay, others go", default=None)
 
 
-class LazyTensorStorage(Storage):
+class LazyTensorStorage(Storage, kind="LazyTensorStorage"):
     """Keeps frames in memory, which is laid out when the first come."""
-
-    kind: ClassVar[str] = "LazyTensorStorage"
 
     max_size: int = argument(_ROOM, kw_only=False, check=at_least(1))
     ndim: int = argument(_DIMENSIONS, default=1, check=at_least(1))
 
 
-class TensorStorage(Storage):
+class TensorStorage(Storage, kind="LazyTensorStorage"):
     """Keeps frames in memory, and begins with some."""
-
-    kind: ClassVar[str] = "LazyTensorStorage"
 
     storage: Any = argument(
         "the first frames, as ReplayBuffer.extend takes them; they are copied", kw_only=False, check=lambda _, it: frames_of(it)
@@ -57,10 +59,8 @@ class TensorStorage(Storage):
         return f"TensorStorage({self.storage.numel()} frames, max_size={self.max_size})"
 
 
-class LazyMemmapStorage(Storage):
+class LazyMemmapStorage(Storage, kind="LazyMemmapStorage"):
     """Keeps frames in a file that is mapped into memory, and is laid out when the first come."""
-
-    kind: ClassVar[str] = "LazyMemmapStorage"
 
     max_size: int = argument(_ROOM, kw_only=False, check=at_least(1))
     scratch_dir: Any = argument(
@@ -71,9 +71,13 @@ class LazyMemmapStorage(Storage):
     ndim: int = argument(_DIMENSIONS, default=1, check=at_least(1))
 
 
-class ListStorage(Storage):
+class ListStorage(Storage, kind="ListStorage"):
     """Keeps frames one by one, for small things of unequal shape. Frames that are sampled together must be alike."""
 
-    kind: ClassVar[str] = "ListStorage"
-
     max_size: int = argument(_ROOM, kw_only=False, check=at_least(1))
+
+
+class LazyStackStorage(ListStorage):
+    """TorchRL's other name for the same storage: samples are one dense batch."""
+
+    stack_dim: int = argument("0, the dimension of a sample's frames", default=0, check=_zero)

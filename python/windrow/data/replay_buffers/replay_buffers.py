@@ -1,4 +1,3 @@
 """Replay buffers."""
 
 from windrow.data._buffers import *
-from windrow.data._named import *
