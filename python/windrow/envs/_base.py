@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from windrow import _needs
+from windrow._lazy import tensordict as td
+from windrow._lazy import torch
 from windrow._numbers import whole
 from windrow._windrow import EnvHandle
 from windrow.envs._described import FLAGS, Described, Facts
@@ -101,8 +103,6 @@ class EnvBase(Described):
         if self._seeds is not None and len(which) == facts.num_envs:
             seeds, self._seeds = self._seeds, None
         root = self._tensordict(handle.reset(which, seeds)).exclude(*self.reward_keys)
-        for name in FLAGS:
-            root.set(name, self._unset())
         if tensordict is not None and asked is not None:
             # Environments that go on keep their flags and the states of policies.
             for key in [*FLAGS, *facts.primed]:
@@ -118,16 +118,11 @@ class EnvBase(Described):
         handle, facts = self._made(), self._known()
         actions = [facts.to_action(tensordict, leaf) for leaf in facts.action]
         seen, reward, terminated, truncated = handle.step(actions)
-        import torch
-
-        following = self._tensordict(seen)
         shape = (*facts.batch, 1)
-        flags = [torch.tensor(values).reshape(shape) for values in (terminated, truncated)]
+        ended, cut = (torch.tensor(values).reshape(shape) for values in (terminated, truncated))
+        following = self._tensordict(seen, (ended | cut, ended, cut))
         if "reward" not in facts.rewards:
             following.set("reward", torch.tensor(reward, dtype=torch.float32).reshape(shape))
-        following.set("done", flags[0] | flags[1])
-        following.set("terminated", flags[0])
-        following.set("truncated", flags[1])
         written = tensordict.get("next", None)
         if written is not None:
             # States of the policy, and other entries that it has written.
@@ -153,8 +148,6 @@ class EnvBase(Described):
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Adds actions drawn from the action space: legal ones, where the environment observes which are."""
         facts = self._known()
-        import torch
-
         root = self._seen if tensordict is None else tensordict
         if tensordict is None:
             tensordict = self._empty()
@@ -197,8 +190,6 @@ class EnvBase(Described):
             set_truncated: mark the last step as truncated.
             trust_policy: take a plain module for one that maps a TensorDict to a TensorDict.
         """
-        import torch
-
         max_steps = whole("max_steps", max_steps, 1)
         root = self.reset() if auto_reset or tensordict is None else tensordict
         act = self.rand_action if policy is None else self._acting(policy, trust_policy, auto_cast_to_device)
@@ -226,10 +217,8 @@ class EnvBase(Described):
 
     def _acting(self, policy: Any, trust: bool, cast: bool) -> Callable[[TensorDictBase], TensorDictBase]:
         """``policy`` as a function from root to root."""
-        from torch import nn
-
         call = policy
-        if isinstance(policy, nn.Module):
+        if isinstance(policy, torch.nn.Module):
             from windrow._torch_policy import arguments_of, calls_with_tensordict
 
             if not calls_with_tensordict(policy, trust):
@@ -241,7 +230,7 @@ class EnvBase(Described):
                     values = values if isinstance(values, tuple) else (values,)
                     return root.update(dict(zip(self.action_keys, values)))
 
-        parameter = next(policy.parameters(), None) if cast and isinstance(policy, nn.Module) else None
+        parameter = next(policy.parameters(), None) if cast and isinstance(policy, torch.nn.Module) else None
         if parameter is None:
             return call
         return lambda root: call(root.to(parameter.device)).to(self.device or "cpu")
@@ -264,10 +253,7 @@ class EnvBase(Described):
     def fake_tensordict(self) -> TensorDictBase:
         """One step of zeros, with all keys, shapes and element types."""
         fake, following = (self._specs_of("observation").zero() for _ in range(2))
-        for name in FLAGS:
-            fake.set(name, self._unset())
-            following.set(name, self._unset())
-        for part, root in (("reward", following), ("action", fake)):
+        for part, root in (("done", fake), ("done", following), ("reward", following), ("action", fake)):
             for key, spec in self._specs_of(part).leaves():
                 root.set(key, spec.zero())
         return fake.set("next", following)
@@ -335,19 +321,10 @@ class EnvBase(Described):
     # Tensors
 
     def _empty(self) -> TensorDictBase:
-        from tensordict import TensorDict
+        return td.TensorDict({}, batch_size=self._known().batch, device=self.device)
 
-        return TensorDict({}, batch_size=self._known().batch, device=self.device)
-
-    def _unset(self) -> Any:
-        """A flag that is False everywhere."""
-        import torch
-
-        return torch.zeros((*self._known().batch, 1), dtype=torch.bool, device=self.device)
-
-    def _tensordict(self, seen: list[Any]) -> TensorDictBase:
-        import torch
-
+    def _tensordict(self, seen: list[Any], flags: Sequence[Any] | None = None) -> TensorDictBase:
+        """What was observed, and the ``flags``, which are False unless given."""
         facts, root = self._known(), self._empty()
         for leaf, array in zip(facts.observation, seen, strict=True):
             tensor = torch.from_numpy(array)
@@ -356,4 +333,6 @@ class EnvBase(Described):
             group = root.get(key, None)
             if group is not None:
                 group.batch_size = (*facts.batch, *size)
+        for name, flag in zip(FLAGS, flags or [torch.zeros((*facts.batch, 1), dtype=torch.bool) for _ in FLAGS], strict=True):
+            root.set(name, flag)
         return root

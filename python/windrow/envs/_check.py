@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tensordict import TensorDictBase
+from windrow._lazy import torch
+from windrow.envs._described import FLAGS
 
 
 def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
@@ -22,8 +22,6 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
     Raises:
         AssertionError: what was expected and what came.
     """
-    import torch
-
     from windrow.envs._base import EnvBase
     from windrow.envs.transforms import _Wrapped
 
@@ -39,7 +37,7 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
             assert value.dtype == spec.dtype, f"{name} {key!r}: expected {spec.dtype}, got {value.dtype}"
             inside = value.movedim(len(batch), 0)
             assert all(spec.is_in(one) for one in inside), f"{name} {key!r} leaves its spec {spec!r}"
-        for flag in ("done", "terminated", "truncated"):
+        for flag in FLAGS:
             value = level.get(flag)
             assert value.dtype == torch.bool, f"{name} {flag!r}: expected bool, got {value.dtype}"
     following = first.get("next")
@@ -56,28 +54,23 @@ def check_env_specs(
     return_contiguous: bool | None = None,
     check_dtype: bool = True,
     seed: int | None = None,
-    tensordict: TensorDictBase | None = None,
+    tensordict: Any = None,
     break_when_any_done: bool | str | None = None,
 ) -> None:
     """:func:`check_env` under the name that TorchRL has for it.
 
     Args:
         env: an environment of windrow, or anything that a collector takes.
-        return_contiguous: without effect: steps are stacked in memory of their own.
-        check_dtype: without effect: element types are compared in any case.
+        return_contiguous: no effect: steps are stacked in memory of their own.
+        check_dtype: no effect: element types are compared in any case.
         seed: of the two rollouts, 0 unless given.
-        tensordict: without effect: rollouts begin with a reset.
-        break_when_any_done: without effect: rollouts go on with the next episode.
-
-    Raises:
-        AssertionError: what was expected and what came.
+        tensordict: no effect: rollouts begin with a reset.
+        break_when_any_done: no effect: rollouts go on with the next episode.
     """
     check_env(env, seed=seed or 0)
 
 
 def _play(env: Any, steps: int, seed: int) -> Any:
-    import torch
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         env.set_seed(seed)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from windrow._lazy import torch
 from windrow._windrow import EnvHandle
 from windrow.envs._specs import Composite, Key, Leaf, Spec, draw, tree_of
 from windrow.envs._torchrl_compat import public
-
-if TYPE_CHECKING:
-    from tensordict import TensorDictBase
 
 FLAGS = ("done", "terminated", "truncated")
 
@@ -47,10 +46,8 @@ class Facts:
             return list({step.key: step, **{leaf.key: leaf for leaf in self.observation if leaf.key in self.rewards}}.values())
         return [leaf for leaf in self.observation if leaf.key not in self.rewards] if part == "observation" else []
 
-    def to_action(self, tensordict: TensorDictBase, leaf: Leaf) -> Any:
+    def to_action(self, tensordict: Any, leaf: Leaf) -> Any:
         """The action of ``leaf`` as an array with a leading dimension for the environments."""
-        import torch
-
         value = tensordict.get(leaf.key).detach().cpu()
         if leaf.kind == "one_hot" and value.is_floating_point():
             # Scores: the largest one chooses, before anything is rounded.
@@ -68,6 +65,10 @@ class Facts:
         """Random actions of ``leaf``, ``[num_envs, *shape]``: legal ones, where there is a ``mask`` (an array) that says which are."""
         mask = None if mask is None else mask.reshape(self.num_envs, -1).astype(bool)
         return draw(leaf, noise, (self.num_envs,), mask)
+
+
+def _read(doc: str, get: Callable[[Any], Any]) -> Any:
+    return property(get, doc=doc)
 
 
 def _spec(part: str, told: str, *, bare: bool = False) -> tuple[Any, Any]:
@@ -99,25 +100,19 @@ class Described:
     @property
     def device(self) -> Any:
         """Where tensors are put, a ``torch.device`` or None."""
-        import torch
-
         return None if self._device is None else torch.device(self._device)
 
-    @property
-    def batch_size(self) -> Any:
-        """``[]`` for one environment, ``[n]`` for several in lockstep."""
-        import torch
-
-        return torch.Size(self._known().batch)
-
-    shape = batch_size
-
-    @property
-    def batch_dims(self) -> int:
-        """Number of dimensions for the environments."""
-        return len(self._known().batch)
-
-    ndim = batch_dims
+    batch_size: Any = _read(
+        "``[]`` for one environment, ``[n]`` for several in lockstep.", lambda env: torch.Size(env._known().batch)
+    )
+    shape: Any = batch_size
+    batch_dims: int = _read("Number of dimensions for the environments.", lambda env: len(env._known().batch))
+    ndim: int = batch_dims
+    num_envs: int = _read("Environments in lockstep.", lambda env: env._known().num_envs)
+    batch_locked: bool = _read("The batch size does not change.", lambda env: True)
+    max_episode_steps: int | None = _read(
+        "Steps after which the environment truncates an episode by itself, if it does.", lambda env: env._known().max_episode_steps
+    )
 
     def ndimension(self) -> int:
         """The same as :attr:`ndim`."""
@@ -126,21 +121,6 @@ class Described:
     def numel(self) -> int:
         """Number of environments."""
         return math.prod(self._known().batch)
-
-    @property
-    def num_envs(self) -> int:
-        """Environments in lockstep."""
-        return self._known().num_envs
-
-    @property
-    def batch_locked(self) -> bool:
-        """The batch size does not change."""
-        return True
-
-    @property
-    def max_episode_steps(self) -> int | None:
-        """Steps after which the environment truncates an episode by itself, if it does."""
-        return self._known().max_episode_steps
 
     # Specs
 
@@ -176,37 +156,15 @@ class Described:
 
     # Names
 
-    @property
-    def observation_keys(self) -> list[Key]:
-        """Names of the observations."""
-        return [leaf.key for leaf in self._known().leaves("observation")]
+    observation_keys: list[Key] = _read("Names of the observations.", lambda env: env._keys("observation"))
+    action_keys: list[Key] = _read("Names of the actions.", lambda env: env._keys("action"))
+    action_key: Key = _read("Name of the first action.", lambda env: env.action_keys[0])
+    reward_keys: list[Key] = _read(
+        "Names of the rewards: one, unless the environment has more.", lambda env: env._keys("reward")
+    )
+    reward_key: Key = _read("Name of the reward of the step.", lambda env: "reward")
+    done_keys: list[Key] = _read("Names of the flags.", lambda env: list(FLAGS))
+    reset_keys: list[Key] = _read("Name of the flags that ask for a partial reset.", lambda env: ["_reset"])
 
-    @property
-    def action_keys(self) -> list[Key]:
-        """Names of the actions."""
-        return [leaf.key for leaf in self._known().action]
-
-    @property
-    def action_key(self) -> Key:
-        """Name of the first action."""
-        return self.action_keys[0]
-
-    @property
-    def reward_keys(self) -> list[Key]:
-        """Names of the rewards: one, unless the environment has more."""
-        return [leaf.key for leaf in self._known().leaves("reward")]
-
-    @property
-    def reward_key(self) -> Key:
-        """Name of the reward of the step."""
-        return "reward"
-
-    @property
-    def done_keys(self) -> list[Key]:
-        """Names of the flags."""
-        return list(FLAGS)
-
-    @property
-    def reset_keys(self) -> list[Key]:
-        """Name of the flags that ask for a partial reset."""
-        return ["_reset"]
+    def _keys(self, part: str) -> list[Key]:
+        return [leaf.key for leaf in self._known().leaves(part)]

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from windrow._lazy import gymnasium, numpy
 from windrow.envs._recipe import Entry
 from windrow.envs._specs import DTYPES, Key, path, short
 
@@ -66,8 +67,6 @@ def _entry(names: tuple[str, ...], like: Any) -> Entry | None:
     if isinstance(like, (str, bytes, Mapping)) or like is None:
         return None
     if not (hasattr(like, "shape") and hasattr(like, "dtype")):
-        import numpy
-
         try:
             like = numpy.asarray(like)
         except ValueError:
@@ -81,8 +80,6 @@ def seen_in_a_step(env: Any) -> dict[tuple[str, ...], Any]:
     """What an environment or a vector returns in ``info`` when it is reset and in a step with random actions: an entry of
     the reset stands where the step has none.
     """
-    import gymnasium
-
     _, first = env.reset()
     *_, then = env.step(env.action_space.sample())
     is_vector = isinstance(env, gymnasium.vector.VectorEnv)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from windrow._lazy import numpy, torch
 from windrow._windrow import EnvHandle
 from windrow.envs._described import Facts
 from windrow.envs._recipe import Described
@@ -113,8 +114,6 @@ class ObservationNorm(Transform):
         inside = self._inside()
         if inside is None:
             raise RuntimeError("init_stats steps the environment: put ObservationNorm into a TransformedEnv first")
-        import numpy
-
         handle = EnvHandle(inside)
         facts = Facts(handle)
         stats: Stats = {}
@@ -188,15 +187,11 @@ def _reduced(given: int | tuple[int, ...], cat_dim: int | None, lead: int, own: 
 
 
 def _numbers(values: Any) -> Any:
-    import numpy
-
     values = values.detach().cpu().numpy() if hasattr(values, "detach") else values
     return numpy.atleast_1d(numpy.asarray(values, dtype=numpy.float64))
 
 
 def _tensor(values: Any) -> Any:
-    import torch
-
     return torch.tensor(values, dtype=torch.float32)
 
 
@@ -204,8 +199,6 @@ def _observe(facts: Facts, handle: EnvHandle, keys: list[Key], steps: int) -> di
     """Observations ``keys`` of ``steps`` steps with random actions, ``[frames, *shape]`` each: the same for all environments
     of one recipe.
     """
-    import numpy
-
     places = {leaf.key: place for place, leaf in enumerate(facts.observation)}
     for key in keys:
         if key not in places:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from windrow._lazy import numpy, tensordict, torch
+
 Key = str | tuple[str, ...]
 
 #: Element types that batches hold.
@@ -52,8 +54,6 @@ def draw(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any = None) -> Any
         mask: of choices, which are legal: ``bool``, with ``sum(nvec)`` elements for each of ``lead``. The first choice stands
             where none is.
     """
-    import numpy
-
     shape = (*lead, *leaf.shape)
     if leaf.nvec is not None:
         return _draw_choices(leaf, noise, lead, mask)
@@ -80,8 +80,6 @@ def draw(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any = None) -> Any
 
 
 def _draw_choices(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any) -> Any:
-    import numpy
-
     nvec = [int(n) for n in leaf.nvec or ()]
     if mask is None:
         chosen = [numpy.minimum((noise.random(lead) * n).astype(numpy.int64), n - 1) for n in nvec]
@@ -96,9 +94,6 @@ def _draw_choices(leaf: Leaf, noise: Any, lead: tuple[int, ...], mask: Any) -> A
 
 def torch_noise() -> Any:
     """A ``numpy.random.Generator`` that follows torch's: after ``torch.manual_seed``, its numbers are the same."""
-    import numpy
-    import torch
-
     return numpy.random.default_rng(int(torch.randint(2**63 - 1, (), device="cpu")))
 
 
@@ -114,15 +109,11 @@ class Spec:
     @property
     def shape(self) -> Any:
         """Shape as a ``torch.Size``, batch dimensions first."""
-        import torch
-
         return torch.Size(self._shape)
 
     @property
     def dtype(self) -> Any:
         """Element type as a ``torch.dtype``."""
-        import torch
-
         return getattr(torch, self._leaf.dtype)
 
     @property
@@ -141,8 +132,6 @@ class Spec:
             return list(nvec) if name == "nvec" else nvec[0]
         bounds = getattr(self._leaf, name) if name in ("low", "high") else None
         if bounds is not None:
-            import torch
-
             bounds = torch.tensor(bounds, dtype=torch.float64, device=self.device)
             return bounds.reshape(tuple(self._leaf.shape)).expand(self._shape).to(self.dtype)
         raise AttributeError(f"a spec of this kind has no attribute {name!r}")
@@ -153,8 +142,6 @@ class Spec:
 
     def zero(self, shape: tuple[int, ...] = ()) -> Any:
         """A tensor of zeros, with ``shape`` in front."""
-        import torch
-
         return torch.zeros((*shape, *self._shape), dtype=self.dtype, device=self.device)
 
     def one(self, shape: tuple[int, ...] = ()) -> Any:
@@ -163,8 +150,6 @@ class Spec:
 
     def rand(self, shape: tuple[int, ...] = ()) -> Any:
         """A tensor drawn from the whole domain, with ``shape`` in front."""
-        import torch
-
         drawn = draw(self._leaf, torch_noise(), (*shape, *self._batch))
         return torch.as_tensor(drawn, dtype=self.dtype, device=self.device)
 
@@ -206,8 +191,6 @@ class Composite(Mapping[str, Any]):
     @property
     def shape(self) -> Any:
         """Batch dimensions, as a ``torch.Size``."""
-        import torch
-
         return torch.Size(self._shape)
 
     batch_size = shape
@@ -234,10 +217,8 @@ class Composite(Mapping[str, Any]):
                 yield name, entry
 
     def _map(self, make: Any) -> Any:
-        from tensordict import TensorDict
-
         made = {name: entry._map(make) if isinstance(entry, Composite) else make(entry) for name, entry in self.items()}
-        return TensorDict(made, batch_size=self._shape, device=self.device)
+        return tensordict.TensorDict(made, batch_size=self._shape, device=self.device)
 
     def zero(self) -> Any:
         """A ``TensorDict`` of zeros."""
