@@ -34,11 +34,11 @@ def test_windrows_own_are_where_torchrl_has_them(module: str, names: list[str]) 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("", "CatFrames"),
+        ("", "R3MTransform"),
         ("", "step_mdp"),
         ("", "set_gym_backend"),
         ("", "make_composite_from_td"),
-        (".transforms", "ToTensorImage"),
+        (".transforms", "RemoveEmptySpecs"),
         (".utils", "step_mdp"),
         (".libs.gym", "set_gym_backend"),
     ],
@@ -76,7 +76,7 @@ def test_nobody_has_some_names() -> None:
     assert not hasattr(windrow.envs, "nonsense") and not hasattr(windrow.envs, "__wrapped__")
 
 
-@pytest.mark.parametrize("line", ["from windrow.envs import CatFrames", "from windrow.envs.utils import step_mdp"])
+@pytest.mark.parametrize("line", ["from windrow.envs import R3MTransform", "from windrow.envs.utils import step_mdp"])
 def test_without_torchrl_it_is_named(line: str) -> None:
     program = f"import sys; sys.modules['torchrl'] = None\n{line}"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -84,8 +84,8 @@ def test_without_torchrl_it_is_named(line: str) -> None:
 
 
 def test_transforms_of_torchrl_go_around_its_environments() -> None:
-    with pytest.raises(TypeError, match=r"torchrl.envs.TransformedEnv\(torchrl.envs.GymEnv\(...\), ToTensorImage\(...\)\)"):
-        TransformedEnv(GymEnv("Pendulum-v1"), windrow.envs.ToTensorImage())
+    with pytest.raises(TypeError, match=r"torchrl.envs.TransformedEnv\(torchrl.envs.GymEnv\(...\), RemoveEmptySpecs\(...\)\)"):
+        TransformedEnv(GymEnv("Pendulum-v1"), windrow.envs.RemoveEmptySpecs())
 
 
 def test_environments_of_ones_own_derive_from_torchrls() -> None:
