@@ -6,12 +6,12 @@ others) are those of TorchRL, where it is installed.
 
 from typing import Any as _Any
 
-from windrow.data._buffers import *
 from windrow.data._limiters import *
 from windrow.data._postprocs import *
-from windrow.data._samplers import *
-from windrow.data._storages import *
-from windrow.data._writers import *
+from windrow.data.replay_buffers.replay_buffers import *
+from windrow.data.replay_buffers.samplers import *
+from windrow.data.replay_buffers.storages import *
+from windrow.data.replay_buffers.writers import *
 
 #: Classes of TorchRL's own that its package of this name has.
 _SPECS = {"Binary", "Bounded", "Categorical", "Composite", "MultiCategorical", "MultiOneHot", "OneHot", "TensorSpec", "Unbounded"}

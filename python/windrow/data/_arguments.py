@@ -7,7 +7,7 @@ from windrow._arguments import Arguments, argument, ignored
 from windrow._numbers import at_least, real
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key
-from windrow.data._samplers import PrioritizedSampler
+from windrow.data.replay_buffers.samplers import PrioritizedSampler
 
 
 class CommonArguments(Arguments):

@@ -16,8 +16,8 @@ Of an environment of TorchRL, batches hold the rewards under their own names, th
 ``float32``. Those of Gymnasium are ``float32``. Random actions are legal where specs of its actions have masks, or an ``ActionMask``
 is around it; a mask that is observed nowhere is found as ``"action_mask"`` beside the observations.
 
-Where torchrl is installed, classes of ``torchrl.envs`` that windrow does not have, such as ``CatFrames`` or ``ToTensorImage``, are
-found here too. They go with its environments, which collectors take as well: ``torchrl.envs.TransformedEnv`` of a
+Where torchrl is installed, classes of ``torchrl.envs`` that windrow does not have, such as ``R3MTransform`` or ``Tokenizer``,
+are found here too. They go with its environments, which collectors take as well: ``torchrl.envs.TransformedEnv`` of a
 ``torchrl.envs.GymEnv``. Specs are of TorchRL's classes then, since its modules and losses take no others.
 """
 
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import ParallelEnv, SerialEnv
 from windrow.envs._check import check_env, check_env_specs
-from windrow.envs._gym import GymEnv, GymWrapper
+from windrow.envs.libs.gym import GymEnv, GymWrapper
 from windrow.envs._torchrl_compat import of_torchrl
 from windrow.envs.env_creator import EnvCreator, env_creator
 from windrow.envs.transforms import (
@@ -91,4 +91,4 @@ def __getattr__(name: str) -> Any:
         return getattr(utils, name)
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return importlib.import_module(f"{__name__}.{name}")
-    return of_torchrl(name, __name__, "torchrl.envs")
+    return of_torchrl(__name__, "torchrl.envs")(name)

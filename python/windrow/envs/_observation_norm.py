@@ -76,12 +76,15 @@ class ObservationNorm(Transform):
     @property
     def loc(self) -> Any:
         """What is added (or subtracted first), for the first of the keys; None before there is any."""
-        return None if self._stats is None else _tensor(self._stats[self.in_keys[0]][0])
+        return self._first(0)
 
     @property
     def scale(self) -> Any:
         """The factor (or divisor), for the first of the keys; None before there is any."""
-        return None if self._stats is None else _tensor(self._stats[self.in_keys[0]][1])
+        return self._first(1)
+
+    def _first(self, place: int) -> Any:
+        return None if self._stats is None else _tensor(self._stats[self.in_keys[0]][place])
 
     def init_stats(
         self,
@@ -150,18 +153,14 @@ class ObservationNorm(Transform):
         """The statistics, if there are any."""
         if self._stats is None:
             return {}
-        parts = {"loc": 0, "scale": 1}
-        return {
-            part: {".".join(key): _tensor(pair[place]) for key, pair in self._stats.items()} for part, place in parts.items()
-        }
+        loc, scale = ({".".join(key): _tensor(pair[place]) for key, pair in self._stats.items()} for place in range(2))
+        return {"loc": loc, "scale": scale}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` gave."""
         if state_dict:
-            names = {key: ".".join(key) for key in self.in_keys}
-            self._stats = {
-                key: (_numbers(state_dict["loc"][name]), _numbers(state_dict["scale"][name])) for key, name in names.items()
-            }
+            loc, scale = ({key: _numbers(state_dict[part][".".join(key)]) for key in self.in_keys} for part in ("loc", "scale"))
+            self._stats = {key: (loc[key], scale[key]) for key in self.in_keys}
 
     def __repr__(self) -> str:
         keys = [".".join(key) for key in self.in_keys]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar
 
+from windrow._lazy import gymnasium
 from windrow.envs._specs import Key
 from windrow.envs._torchrl_compat import is_of_torchrl
 
@@ -134,12 +135,8 @@ def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Reci
     Choices are one-hot as in TorchRL, except under a bare id, which means what it does in Rust: there they are indices.
 
     Args:
-        env: the environment.
-        kwargs: passed to it where it is a function.
+        kwargs: passed to ``env`` where it is a function.
         own: whether it is the user's own object, which stays open; otherwise it was made to be stepped, and is closed in the end.
-
-    Raises:
-        TypeError: it is something else.
     """
     if isinstance(env, Recipe):
         return env
@@ -147,13 +144,11 @@ def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Reci
     if hasattr(type(env), "_recipe"):
         return env._recipe()
     if isinstance(env, str):
-        from windrow.envs._gym import GymEnv
+        from windrow.envs.libs.gym import GymEnv
 
         return GymEnv(env, categorical_action_encoding=True)._recipe()
     # An object of a library was made by code that has imported it.
     if "gymnasium" in sys.modules:
-        import gymnasium
-
         if isinstance(env, gymnasium.vector.VectorEnv):
             return Vector(env if own else _Gift(env), own)
         if isinstance(env, gymnasium.Env):

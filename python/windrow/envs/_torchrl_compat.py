@@ -7,28 +7,28 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from windrow.envs._specs import Composite, Spec
 
 
-def of_torchrl(name: str, own: str, theirs: str) -> Any:
-    """What the module ``theirs`` of TorchRL calls ``name``, for the module ``own`` of windrow that was asked for it.
+def of_torchrl(own: str, theirs: str) -> Callable[[str], Any]:
+    """A ``__getattr__`` for the module ``own`` of windrow: what it has not is looked up in TorchRL's module ``theirs``."""
 
-    Raises:
-        AttributeError: neither of them has it.
-        ImportError: TorchRL is not installed.
-    """
-    if name.startswith("_"):
-        raise AttributeError(f"module {own!r} has no attribute {name!r}")
-    try:
-        module = importlib.import_module(theirs)
-    except ImportError as error:
-        raise ImportError(f"{own} has no {name!r} of its own, and torchrl, which may have it, is not installed") from error
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        raise AttributeError(f"module {own!r} has no attribute {name!r}, nor has {theirs}") from None
+    def found(name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"module {own!r} has no attribute {name!r}")
+        try:
+            module = importlib.import_module(theirs)
+        except ImportError as error:
+            raise ImportError(f"{own} has no {name!r} of its own, and torchrl, which may have it, is not installed") from error
+        try:
+            return getattr(module, name)
+        except AttributeError:
+            raise AttributeError(f"module {own!r} has no attribute {name!r}, nor has {theirs}") from None
+
+    return found
 
 
 class AskedByTorchRL:

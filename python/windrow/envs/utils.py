@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windrow import _needs
+from windrow._lazy import tensordict
 from windrow.envs._check import check_env, check_env_specs
 from windrow.envs._torchrl_compat import of_torchrl
 from windrow.modules import RandomPolicy
@@ -33,8 +34,6 @@ _OF_TENSORDICT = {
 def __getattr__(name: str) -> Any:
     # tensordict brings torch, which is imported only by those who use it.
     if name not in _OF_TENSORDICT:
-        return of_torchrl(name, __name__, "torchrl.envs.utils")
+        return of_torchrl(__name__, "torchrl.envs.utils")(name)
     _needs.torch(f"{__name__}.{name}")
-    from tensordict.nn import probabilistic
-
-    return getattr(probabilistic, _OF_TENSORDICT[name])
+    return getattr(tensordict.nn.probabilistic, _OF_TENSORDICT[name])

@@ -1,3 +1,472 @@
-"""Replay buffers."""
+"""Buffers: the one that takes any parts, and those with parts of their own, under the names that TorchRL has for them."""
 
-from windrow.data._buffers import *
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+from windrow import _needs
+from windrow._arguments import takes
+from windrow._failure import Failure
+from windrow._lazy import torch
+from windrow._numbers import whole_or_none
+from windrow._windrow import ReplayBufferCore
+from windrow.data._arguments import (
+    BufferArguments,
+    PrioritizedBufferArguments,
+    TensorDictBufferArguments,
+    TensorDictPrioritizedBufferArguments,
+)
+from windrow.data._content import checked, flat, frame_of, frames_of, is_key, kind_of, rows_of
+from windrow.data._limiters import RateLimiter
+from windrow.data._part import Key
+from windrow.data._states import from_plain, to_plain
+from windrow.data.replay_buffers.samplers import RandomSampler, Sampler
+from windrow.data.replay_buffers.storages import ListStorage, Storage, TensorStorage
+from windrow.data.replay_buffers.writers import RoundRobinWriter, Writer
+
+__all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "TensorDictPrioritizedReplayBuffer", "TensorDictReplayBuffer"]
+
+Transform: TypeAlias = Callable[[Any], Any]
+
+
+class ReplayBuffer:
+    """Keeps frames that collectors make, and gives learners samples of them.
+
+    All methods may be called from several threads at once. A sample that lacks frames waits for collectors that are writing to
+    the buffer.
+
+    When a collector that was started has failed, the next call on the buffer or on the collector raises its error, once. The
+    buffer keeps the frames written before, and stays usable.
+
+    Raises:
+        ValueError: parts do not suit each other.
+        TypeError: a part is of another library, two arguments exclude each other, or one is unknown.
+
+    Example:
+        >>> from windrow.collectors import Collector
+        >>> from windrow.data import LazyTensorStorage, ReplayBuffer
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32)
+        >>> for _ in Collector("CartPole-v1", frames_per_batch=100, total_frames=300, replay_buffer=buffer):
+        ...     sample = buffer.sample()
+        >>> len(buffer), sample.shape
+        (300, torch.Size([32]))
+    """
+
+    _with_info: ClassVar[bool] = False
+    #: The entry that holds the priorities of new frames.
+    priority_key: Key | None
+
+    @takes(BufferArguments)
+    def __init__(self, arguments: BufferArguments) -> None:
+        self._begin(arguments)
+
+    def _begin(self, arguments: Any) -> None:
+        _needs.torch(type(self).__name__)
+        self.priority_key = getattr(arguments, "priority_key", None)
+        self.storage: Storage = _made("storage", Storage, arguments.storage, ListStorage(1000))
+        self._sampler: Sampler = _made("sampler", Sampler, arguments.sampler, RandomSampler())
+        self.writer: Writer = _made("writer", Writer, arguments.writer, RoundRobinWriter())
+        self.limiter: RateLimiter | None = _made("limiter", RateLimiter, arguments.limiter, None)
+        self.collate_fn = arguments.collate_fn
+        self._pins_memory = arguments.pin_memory
+        self._batch_size = arguments.batch_size
+        transform = _one_of("transform", arguments, "transform_factory", lambda make: make())
+        #: Samples go through them in order, written frames through their ``inv`` in the opposite order.
+        self._transforms: list[Transform] = [] if transform is None else [transform]
+        seed = _one_of("seed", arguments, "generator", _seed_from)
+        self._choices = {"seed": seed, "sample_timeout": arguments.sample_timeout}
+        self._build()
+        if isinstance(self.storage, TensorStorage):
+            self._core.extend(self.storage.storage)
+
+    def _build(self) -> None:
+        """Builds the engine's buffer of the parts."""
+        self._iterator: Iterator[Any] | None = None
+        #: Failures of collectors that wrote to this buffer in the background.
+        self._failures: list[Failure] = []
+        self._core = ReplayBufferCore(
+            {
+                "storage": self.storage._options(),
+                "sampler": self._sampler_options(self._sampler),
+                "writer": self.writer._options(),
+                "limiter": None if self.limiter is None else self.limiter._options(),
+                "batch_size": self._batch_size,
+                **self._choices,
+            }
+        )
+
+    def _sampler_options(self, sampler: Sampler) -> dict[str, Any]:
+        return {**sampler._options(), "priority_key": self.priority_key}
+
+    @property
+    def _asked(self) -> ReplayBufferCore:
+        """The engine's buffer for calls of users, which first raise the failures of collectors."""
+        for failure in tuple(self._failures):
+            failure.tell()
+            if failure.is_told:
+                # Another thread may remove it at this moment.
+                with contextlib.suppress(ValueError):
+                    self._failures.remove(failure)
+        return self._core
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler; another can be set."""
+        return self._sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Any) -> None:
+        self.set_sampler(sampler)
+
+    def set_sampler(self, sampler: Any) -> Any:
+        """Replaces the sampler by one that begins with all frames of the buffer; returns the one before.
+
+        Raises:
+            RuntimeError: the sampler needs trajectories, and the frames do not say where these end.
+            ValueError: an argument of the sampler is invalid, or the writer does not suit it.
+            TypeError: it is not a sampler of windrow.
+        """
+        sampler = _made("sampler", Sampler, sampler)
+        self._asked.set_sampler(self._sampler_options(sampler))
+        before, self._sampler = self._sampler, sampler
+        return before
+
+    @property
+    def transform(self) -> tuple[Transform, ...]:
+        """The transforms that samples go through, in this order."""
+        return tuple(self._transforms)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Frames of a sample that does not name a number."""
+        return self._batch_size
+
+    @property
+    def write_count(self) -> int:
+        """Frames written since the buffer was last empty, those included that were overwritten."""
+        return int(self.stats()["write_count"])
+
+    def __len__(self) -> int:
+        return self._asked.len()
+
+    @property
+    def _takes_frames_as_they_are(self) -> bool:
+        return not any(hasattr(transform, "inv") for transform in self._transforms)
+
+    def append_transform(self, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
+        """Adds a transform that is called with samples, after the others.
+
+        Args:
+            invert: call it with written frames instead, and its method ``inv`` with samples.
+        """
+        return self.insert_transform(len(self._transforms), transform, invert=invert)
+
+    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
+        """As :meth:`append_transform`, but before the transform in place ``index``."""
+        self._transforms.insert(index, _Inverted(transform) if invert else transform)
+        return self
+
+    def share(self, shared: bool = True) -> ReplayBuffer:
+        """The buffer itself: threads share every buffer."""
+        return self
+
+    def extend(self, batch: Any) -> Any:
+        """Writes frames, and returns the rows of those that were kept.
+
+        Every frame has a row of its own, whatever the shape of the batch: ``[envs, time]`` is written environment by
+        environment, and ``capacity`` counts frames. So ``[4, 100]`` is 400 frames, and a sample of 32 is ``[32]``.
+
+        A trajectory continues in the next batch ``[time]`` if that begins with the same id or, without ids, if the same thread
+        writes it, up to the flag that ends the episode. It never continues in a collector's frames, nor after a state was loaded.
+        Batches of several collectors use the same ids for different trajectories: let the collectors write them
+        (``replay_buffer=``), or give them ids of your own.
+
+        Args:
+            batch: a TensorDict, a tensorclass or a dictionary of tensors, ``[time]`` or ``[..., time]``, or a list of single
+                frames. The buffer takes the values at the time of the call, however long the limiter makes the write wait.
+
+        Raises:
+            TypeError: it is something else, or an entry is not a tensor, or of a type that cannot be kept.
+            ValueError: the frames do not fit those that were written before.
+            RuntimeError: the limiter does not let the frames in within ``sample_timeout``, or never will.
+        """
+        _ = self._asked
+        return self._write(batch)
+
+    def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> Any:
+        """As :meth:`extend`, for the collector with this number. With ``given_up``, waits without limit until that returns true."""
+        frames = self._written(frames_of(batch))
+        return torch.zeros(0, dtype=torch.int64) if frames is None else self._core.extend(frames, given_up, collector)
+
+    def _written(self, frames: Any) -> Any:
+        """The frames that are written when ``frames`` are given; None if there are none."""
+        for transform in reversed(self._transforms):
+            inverse = getattr(transform, "inv", None)
+            if frames is not None and inverse is not None:
+                frames = inverse(frames)
+                frames = None if frames is None else checked(frames)
+        return frames
+
+    def add(self, frame: Any) -> int | None:
+        """Writes one frame, of batch size ``[]``, otherwise as :meth:`extend`; returns its row, if it was kept.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: as :meth:`extend`.
+        """
+        core = self._asked
+        frame = self._written(frame_of(frame))
+        return None if frame is None else core.add(frame)
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """A batch of frames in fresh memory, as they were written.
+
+        Args:
+            batch_size: number of frames; by default that of the buffer.
+            return_info: return a dictionary too, with ``"index"``, the rows that were drawn, and the other entries that the
+                sampler adds: ``"priority_weight"``, and of slices ``("next", "truncated")``, ``("next", "done")`` and
+                ``"is_init"``.
+
+        Raises:
+            RuntimeError: there are not enough frames and no collector writes any, or the limiter has let none through within
+                ``sample_timeout``; no batch size was given.
+            Exception: the error that ended a collector that was writing to the buffer.
+        """
+        batch_size = whole_or_none("batch_size", batch_size, 1)
+        if self._with_info and not return_info:
+            return self._finished(self._drawn(ReplayBufferCore.sample, batch_size))
+        batch, info = self._drawn(ReplayBufferCore.sample_apart, batch_size)
+        if self._with_info:
+            batch = batch.update(info)
+        batch = self._finished(batch)
+        return (batch, dict(info.items(include_nested=True, leaves_only=True))) if return_info else batch
+
+    def _drawn(self, draw: Callable[[ReplayBufferCore, int | None], Any], batch_size: int | None) -> Any:
+        core = self._asked
+        try:
+            return draw(core, batch_size)
+        except RuntimeError:
+            # The sample may have waited for a collector, whose own error says why there are no frames.
+            _ = self._asked
+            raise
+
+    def _finished(self, batch: Any) -> Any:
+        """The sample that a batch of frames becomes."""
+        device = self.storage.device
+        if device is not None and str(device) != "cpu":
+            batch = batch.to(device)
+        if self.collate_fn is not None:
+            batch = self.collate_fn(list(batch.unbind(0)) if isinstance(self.storage, ListStorage) else batch)
+        for transform in self._transforms:
+            batch = transform(batch)
+        return batch.pin_memory() if self._pins_memory and torch.cuda.is_available() else batch
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yields the samples of one pass over the frames if the sampler draws without replacement, and otherwise never ends.
+
+        A loop that is left early leaves the rest of the pass to the next loop. Frames that are written meanwhile take part.
+
+        Raises:
+            RuntimeError: the buffer has no batch size; as :meth:`sample`.
+        """
+        if self._batch_size is None:
+            raise RuntimeError("cannot iterate over a buffer without a batch size: give it one when it is built")
+        over = False
+        while not over:
+            batch = self.sample()
+            over = self._core.ran_out()
+            yield batch
+
+    def next(self) -> Any:
+        """The next sample of an iteration; None at its end, after which another begins."""
+        if self._iterator is None:
+            self._iterator = iter(self)
+        batch = next(self._iterator, None)
+        if batch is None:
+            self._iterator = None
+        return batch
+
+    def __getitem__(self, index: Any) -> Any:
+        """Copies of frames as they were written.
+
+        Args:
+            index: a row or several, of any shape, a slice or a mask of rows; all are ``[frames]``, also if they were written
+                in batches ``[envs, time]``. Or the key of an entry, for its values in all rows.
+
+        Raises:
+            IndexError: a row holds no frame, or a mask has another size.
+        """
+        if is_key(index):
+            return self._asked.all()[index]
+        if isinstance(index, slice) and index == slice(None):
+            return self._asked.all()
+        rows = rows_of(index, len(self))
+        frames = self._core.get(rows.flatten().tolist())
+        return frames if rows.ndim == 1 else frames.reshape(rows.shape)
+
+    def __setitem__(self, index: Any, frames: Any) -> None:
+        """Replaces frames by others, which take over their order and priorities.
+
+        Args:
+            index: rows as of :meth:`__getitem__`; with a key, ``frames`` are the entry's values for all rows.
+            frames: as many as rows, or one for all of them.
+
+        Raises:
+            IndexError: as :meth:`__getitem__`.
+            ValueError: the frames do not fit, or would end trajectories elsewhere, which the sampler relies on.
+        """
+        if is_key(index):
+            index, frames = slice(None), frame_of(self._asked.all().set(index, frames))
+        else:
+            frames = self._written(frame_of(frames))
+        rows = rows_of(index, len(self))
+        try:
+            frames = frames.expand(rows.shape)
+        except RuntimeError:
+            got, expected = list(frames.batch_size), list(rows.shape)
+            raise ValueError(f"expected frames {expected}, as there are rows, or one for all of them, got {got}") from None
+        self._asked.set(rows.flatten().tolist(), frames.reshape(-1))
+
+    def empty(self) -> None:
+        """Removes all frames. The next ones may have other entries and shapes."""
+        self._asked.empty()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of frames, samples and writers, by name."""
+        return self._asked.stats()
+
+    def update_priority(self, index: Any, priority: Any) -> None:
+        """Sets the priorities of the rows in ``index``; one number is for all of them. Rows that hold no frame at this moment are
+        skipped: the buffer may have been emptied since they were sampled.
+
+        Raises:
+            IndexError: the buffer does not have a row.
+            RuntimeError: the sampler has no priorities.
+            ValueError: priorities are negative, or not as many as rows.
+        """
+        rows = [int(row) for row in flat(index)]
+        priorities = [float(value) for value in flat(priority)]
+        self._asked.update_priority(rows, priorities * len(rows) if len(priorities) == 1 else priorities)
+
+    def set_beta(self, beta: float) -> None:
+        """Changes the exponent of importance weights."""
+        self._asked.set_beta(beta)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the buffer, frames included: dictionaries of tensors, which ``torch.load`` reads by default."""
+        return to_plain(self._asked.state_dict())
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Continues from a saved state.
+
+        Raises:
+            ValueError: it is the state of another kind of buffer. Nothing is changed then.
+        """
+        self._asked.load_state_dict(from_plain(state_dict))
+
+    def dumps(self, path: str | Path) -> None:
+        """Writes a checkpoint into the folder ``path``."""
+        self._asked.save(Path(path))
+
+    def loads(self, path: str | Path) -> None:
+        """Reads a checkpoint."""
+        self._asked.load(Path(path))
+
+    save, dump, load = dumps, dumps, loads
+
+    def __getstate__(self) -> dict[str, Any]:
+        where = getattr(self.storage, "scratch_dir", None)
+        if where is not None:
+            raise TypeError(f"cannot copy a buffer in {where}, which one buffer has for itself: use dumps and loads")
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator", "_failures")}
+        return {**state, "_state": self._core.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        saved = state.pop("_state")
+        self.__dict__.update(state)
+        self._build()
+        self._core.load_state_dict(saved)
+
+    def __repr__(self) -> str:
+        # Raises no failure of a collector.
+        frames = self._core.len()
+        return f"{type(self).__name__}({frames} frames, {self.storage!r}, {self.sampler!r}, batch_size={self.batch_size})"
+
+
+class TensorDictReplayBuffer(ReplayBuffer):
+    """A buffer whose samples have the entries that the sampler adds: ``"index"``, with a prioritized sampler
+    ``"priority_weight"``, and with slices ``("next", "truncated")`` and ``("next", "done")``, set with the last frame of each,
+    and ``"is_init"``, if frames have it, with the first.
+    """
+
+    _with_info = True
+
+    @takes(TensorDictBufferArguments)
+    def __init__(self, arguments: TensorDictBufferArguments) -> None:
+        self._begin(arguments)
+
+    def update_tensordict_priority(self, data: Any) -> None:
+        """Sets the priorities of a sample's frames, if the sampler has priorities. Several values of a frame make one as the
+        sampler's ``reduction`` says.
+
+        Raises:
+            KeyError: the sample has no entry ``priority_key``, or no ``"index"``.
+        """
+        if not self.sampler.has_priorities:
+            return
+        priorities = data[self.priority_key].detach().float().reshape(data.numel(), -1)
+        self.update_priority(data["index"], self.sampler.reduced(priorities))
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """A buffer with a :class:`PrioritizedSampler`."""
+
+    @takes(PrioritizedBufferArguments)
+    def __init__(self, arguments: PrioritizedBufferArguments) -> None:
+        self._begin(arguments)
+
+
+class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
+    """A :class:`TensorDictReplayBuffer` with a :class:`PrioritizedSampler`."""
+
+    @takes(TensorDictPrioritizedBufferArguments)
+    def __init__(self, arguments: TensorDictPrioritizedBufferArguments) -> None:
+        self._begin(arguments)
+
+
+class _Inverted:
+    """A transform whose two directions are exchanged: it is called with written frames, and its ``inv`` with samples."""
+
+    def __init__(self, transform: Transform) -> None:
+        self.inv = transform
+
+    def __call__(self, batch: Any) -> Any:
+        inverse = getattr(self.inv, "inv", None)
+        return batch if inverse is None else inverse(batch)
+
+    def __repr__(self) -> str:
+        return f"Inverted({self.inv!r})"
+
+
+def _made(name: str, kind: type[Any], part: Any, default: Any = None) -> Any:
+    """The part itself, or the one that a class or function makes; ``default`` in the place of None."""
+    part = default if part is None else part() if callable(part) else part
+    if not isinstance(part, kind) and part is not default:
+        raise TypeError(f"expected a {name} of windrow.data, got {kind_of(part)}")
+    return part
+
+
+def _one_of(name: str, arguments: Any, other: str, made_of: Callable[[Any], Any]) -> Any:
+    """The argument ``name``, or the value that ``made_of`` makes of the ``other``. Both together are a ``TypeError``."""
+    value, source = getattr(arguments, name), getattr(arguments, other)
+    if source is None:
+        return value
+    if value is not None:
+        raise TypeError(f"{name} and {other}: expected one of them")
+    return made_of(source)
+
+
+def _seed_from(generator: Any) -> int:
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))

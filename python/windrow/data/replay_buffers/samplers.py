@@ -1,3 +1,149 @@
-"""How frames of a buffer are chosen."""
+"""Samplers. Their classes declare arguments; the engine draws frames."""
 
-from windrow.data._samplers import *
+from typing import Any, ClassVar
+
+from windrow._arguments import argument, ignored, warn_ignored
+from windrow._numbers import at_least, real
+from windrow.data._part import Key, Part
+
+__all__ = [
+    "PrioritizedSampler",
+    "PrioritizedSliceSampler",
+    "RandomSampler",
+    "SamplerWithoutReplacement",
+    "SliceSampler",
+    "SliceSamplerWithoutReplacement",
+]
+
+
+class Sampler(Part):
+    """Chooses the frames of a batch."""
+
+    #: Whether it draws frames by their priorities.
+    has_priorities: ClassVar[bool] = False
+
+
+class RandomSampler(Sampler, kind="RandomSampler"):
+    """Draws all frames with the same probability, with replacement."""
+
+
+class SamplerWithoutReplacement(Sampler, kind="SamplerWithoutReplacement"):
+    """Draws every frame once before any comes again: iteration over the buffer ends when each had its turn."""
+
+    drop_last: bool = argument("leave out frames that do not fill a last batch", default=False, kw_only=False)
+    shuffle: bool = argument("draw in random order, not in that of the buffer", default=True, kw_only=False)
+
+
+class SliceSampler(Sampler, kind="SliceSampler"):
+    """Draws pieces of trajectories, end to end. No piece crosses the end of its trajectory.
+
+    Either ``num_slices`` or ``slice_len`` is needed.
+
+    Raises:
+        TypeError: both ``num_slices`` and ``slice_len`` are given, or neither is, or an argument is unknown.
+        RuntimeError: both ``end_key`` and ``end_keys`` are given.
+        ValueError: arguments contradict each other.
+    """
+
+    num_slices: int | None = argument("pieces in a batch", default=None, check=at_least(1))
+    slice_len: int | None = argument("frames of each piece", default=None, check=at_least(1))
+    end_key: Key | None = argument('the flag that ends an episode; None stands for ("next", "done")', default=None)
+    end_keys: list[Key] | None = argument("the same as a list of one key", default=None)
+    traj_key: Key | None = argument(
+        'the id of the trajectory; None stands for ("collector", "traj_ids") or, where there is none, "episode"', default=None
+    )
+    truncated_key: Key | None = argument(
+        "the flag that is set with the last frame of each piece; None leaves flags as they are", default=("next", "truncated")
+    )
+    strict_length: bool = argument(
+        "draw only from trajectories as long as a piece; otherwise shorter ones come whole", default=True
+    )
+    pad_output: bool = argument(
+        'fill short pieces up by repeating their last frame, with the mask ("collector", "mask")', default=False
+    )
+    span: Any = argument(
+        "how many steps a piece may begin before its trajectory, or end behind it: True for all but one, a number, or one of "
+        "these for each side",
+        default=False,
+    )
+    cache_values: bool = argument("the buffer always keeps the ends of trajectories, whatever is given", default=False)
+    compile: Any = ignored("nothing is compiled", default=False)
+    use_gpu: Any = ignored("slices are chosen on the CPU", default=False)
+    trajectories: Any = ignored("trajectories are told apart by entries of the frames", default=None)
+    ends: Any = ignored("trajectories are told apart by entries of the frames", default=None)
+    init_key: Key = ignored('the entry is "is_init"', default="is_init")
+    step_key: Key | None = ignored("trajectories are told apart by their ids and ends", default=None)
+    fragmented: bool = ignored("pieces of a trajectory that were written apart count as several", default=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.num_slices is None) == (self.slice_len is None):
+            raise TypeError("a SliceSampler needs either num_slices or slice_len")
+        if self.end_keys is not None and self.end_key is not None:
+            raise RuntimeError("end_key and end_keys: expected one of them")
+        if self.end_keys is not None and len(self.end_keys) != 1:
+            raise ValueError(f"end_keys must have one entry, got {len(self.end_keys)}")
+        if self.pad_output and self.strict_length:
+            raise ValueError("pad_output=True needs strict_length=False, got strict_length=True: only short pieces are filled up")
+
+    def _options(self) -> dict[str, Any]:
+        sides = self.span if isinstance(self.span, (list, tuple)) else (self.span, self.span)
+        span = tuple(None if side is True else int(side) for side in sides)
+        return {**super()._options(), "end_key": self.end_keys[0] if self.end_keys else self.end_key, "span": span}
+
+
+class SliceSamplerWithoutReplacement(SliceSampler, kind="SliceSamplerWithoutReplacement"):
+    """Draws pieces of trajectories, one of every trajectory before any has another.
+
+    Trajectories that are written meanwhile take part in a pass, and overwritten ones leave it. No batch has two pieces of one
+    trajectory: with fewer trajectories than pieces in a batch, the batch is shorter. Pieces begin at random places of their
+    trajectories. Iteration over the buffer ends with the pass.
+    """
+
+    drop_last: bool = argument("leave out trajectories at the end of a pass that do not fill a last batch", default=False)
+    shuffle: bool = argument("draw trajectories in random order, not in that in which they were written", default=True)
+
+
+def _reduction(name: str, value: Any) -> str:
+    names = ("max", "min", "mean", "median", "sum")
+    if value not in names:
+        raise ValueError(f"{name} must be one of {', '.join(names)}, got {value!r}")
+    return str(value)
+
+
+class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
+    """Draws frames in proportion to ``(priority + eps) ** alpha``, and gives them ``"priority_weight"``.
+
+    Raises:
+        ValueError: the reduction is unknown.
+    """
+
+    has_priorities: ClassVar[bool] = True
+
+    max_capacity: int | None = argument("of no use here: the buffer knows how many rows it has", default=None, kw_only=False)
+    alpha: float = argument("exponent of priorities", default=0.7, kw_only=False, check=real)
+    beta: float = argument("exponent of weights", default=0.9, kw_only=False, check=real)
+    eps: float = argument("what is added to priorities", default=1e-8, kw_only=False, check=real)
+    dtype: Any = argument("no effect: priorities are float32", default=None, kw_only=False)
+    reduction: str = argument(
+        'how several priorities of a frame make one: "max", "min", "mean", "median" or "sum"',
+        default="max",
+        kw_only=False,
+        check=_reduction,
+    )
+    device: Any = ignored("priorities are kept on the CPU", default="cpu")
+    max_priority_within_buffer: bool = ignored("new frames have the highest priority ever given", default=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if str(self.dtype) != "torch.float32":
+            warn_ignored("dtype", self.dtype, None, "priorities are float32")
+
+    def reduced(self, priorities: Any) -> Any:
+        """One priority for each frame of ``priorities``, ``[frames, several]``, as ``reduction`` says."""
+        reduced = getattr(priorities, self.reduction)(dim=-1)
+        return reduced[0] if isinstance(reduced, tuple) else reduced
+
+
+class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler, kind="PrioritizedSliceSampler"):
+    """Draws pieces of trajectories, each chosen by the priority of the frame that it begins with."""

@@ -1,3 +1,34 @@
-"""Which rows of a buffer frames are written to."""
+"""Writers. Their classes declare arguments; the engine writes frames."""
 
-from windrow.data._writers import *
+from windrow._arguments import argument, ignored
+from windrow.data._part import Key, Part
+
+__all__ = ["RoundRobinWriter", "TensorDictMaxValueWriter", "TensorDictRoundRobinWriter"]
+
+
+class Writer(Part):
+    """Decides which rows frames are written to."""
+
+
+class RoundRobinWriter(Writer, kind="RoundRobinWriter"):
+    """Writes one row after another; the oldest frames are overwritten when all rows are full."""
+
+    compilable: bool = ignored("nothing is compiled", default=False)
+
+
+class TensorDictRoundRobinWriter(RoundRobinWriter):
+    """TorchRL's other name for the same writer."""
+
+
+class TensorDictMaxValueWriter(Writer, kind="TensorDictMaxValueWriter"):
+    """Keeps the frames with the highest values of an entry."""
+
+    rank_key: Key | None = argument(
+        "the entry; None stands for the reward",
+        default=("next", "reward"),
+        kw_only=False,
+        check=lambda _, key: ("next", "reward") if key is None else key,
+    )
+    reduction: str = argument(
+        'how several values of one row make one: "sum", "mean", "max", "min" or "median"', default="sum", kw_only=False
+    )

@@ -1,12 +1,267 @@
-"""Gymnasium's environments, where TorchRL has them."""
+"""Environments by their id, and those of Gymnasium, where TorchRL has them."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from windrow.envs._gym import GymEnv, GymWrapper
+from windrow._lazy import gymnasium
+from windrow._numbers import whole_or_none
+from windrow._windrow import EnvHandle, native_ids
+from windrow.envs import _info
+from windrow.envs._base import EnvBase
+from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
+from windrow.envs._specs import Key
 from windrow.envs._torchrl_compat import of_torchrl
 
 __all__ = ["GymEnv", "GymWrapper"]
 
+BACKENDS = ("auto", "native", "gymnasium")
+_NO_INFO = 'native environments return no info: info_keys need backend="gymnasium"'
 
-def __getattr__(name: str) -> Any:
-    return of_torchrl(name, __name__, "torchrl.envs.libs.gym")
+
+def make(env_name: str, kwargs: dict[str, Any], pixels: str | None = None) -> Any:
+    """An environment of Gymnasium; where it has none, the error names environments of windrow with a similar id. ``pixels`` is
+    ``"only"`` to observe pictures of the environment, and ``"beside"`` to observe what it does too.
+    """
+    try:
+        create = gymnasium.make
+    except ImportError as error:
+        raise _unknown(env_name, 'and Gymnasium is not installed: pip install "windrow[gymnasium]"') from error
+    try:
+        made = create(env_name, **{**({"render_mode": "rgb_array"} if pixels else {}), **kwargs})
+    except gymnasium.error.VersionNotFound as error:
+        raise _unknown(env_name, f"Gymnasium: {error}") from error
+    except gymnasium.error.UnregisteredEnv as error:
+        raise ValueError(
+            f"no environment is called {env_name!r}: {str(error).rstrip('.')}. Ids of a package are known once it has been imported, "
+            'and some packages are registered by a call, too: gymnasium.register_envs(ale_py). "module:id" imports the module first'
+        ) from error
+    return _with_pixels(made, pixels == "only") if pixels else made
+
+
+def _with_pixels(env: Any, pixels_only: bool) -> Any:
+    if _observes_pixels(env.observation_space):
+        return env
+    try:
+        # It draws the environment once, to see how large pictures are.
+        seen = gymnasium.wrappers.AddRenderObservation(env, render_only=False, render_key="pixels", obs_key="observation")
+    except Exception as error:
+        raise ValueError(f"from_pixels: {env} cannot be drawn: {error or type(error).__name__}") from error
+    return gymnasium.wrappers.FilterObservation(seen, ["pixels"]) if pixels_only else seen
+
+
+def _observes_pixels(space: Any) -> bool:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return "pixels" in space.spaces
+    picture = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3 and space.shape[-1] == 3
+    return bool(picture and (space.low == 0).all() and (space.high == 255).all())
+
+
+def _unknown(env_name: str, more: str) -> ValueError:
+    try:
+        EnvHandle(Native(env_name, False))
+    except ValueError as error:
+        return ValueError(f"{error} ({more})")
+    return ValueError(f"{env_name!r} needs Gymnasium here: {more}")
+
+
+class GymEnv(EnvBase):
+    """An environment by its id: windrow's own where it has one, Gymnasium's otherwise.
+
+    An observation space that is no dictionary is observed as ``"observation"``, and as ``"pixels"`` where it is a picture in
+    colours, ``Box(0, 255, (height, width, 3))``.
+
+    Args:
+        env_name: an id such as ``"CartPole-v1"``; an environment of Gymnasium is taken as it is.
+        categorical_action_encoding: give choices as indices (``int64 []``) instead of one-hot vectors (``int64 [n]``).
+        frame_skip: how many times each action is taken; rewards add up.
+        from_pixels: observe pictures of the environment as ``"pixels"`` (``uint8 [height, width, 3]``), as it renders itself
+            in the mode ``"rgb_array"``. One that observes pictures has them under this name in any case.
+        pixels_only: with ``from_pixels``, observe nothing else.
+        info_keys: observe these entries of what the environment returns in ``info``: names, tuples of names for what lies in a
+            dictionary, such as ``[("episode", "r")]``; or a dictionary of such names, each with something that has the shape
+            and dtype of the entry, such as a spec or an array. Without that they are taken from a reset and a first step,
+            and what does not come there is a number (``float32``). Zeros stand where the environment returns none.
+        num_workers: None or 1: :class:`ParallelEnv` and ``num_envs`` make several.
+        num_envs: number of environments in lockstep, batch size ``[num_envs]``; None or 0 is a single one without that dimension.
+        device: where tensors are put.
+        backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
+            arguments.
+        kwargs: passed to ``gymnasium.make``.
+
+    Raises:
+        ValueError: there is no such backend, or it cannot make the environment, or draw it.
+    """
+
+    def __init__(
+        self,
+        env_name: Any,
+        *,
+        categorical_action_encoding: bool = False,
+        frame_skip: int | None = None,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
+        num_workers: int | None = None,
+        num_envs: int | None = None,
+        device: Any = None,
+        backend: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(device)
+        if not isinstance(env_name, str) and not hasattr(env_name, "observation_space"):
+            raise TypeError(f"expected the id of an environment or an environment of Gymnasium, got {env_name!r}")
+        if num_workers not in (None, 1):
+            raise TypeError(
+                "GymEnv makes one environment: ParallelEnv(num_workers, lambda: GymEnv(...)) makes several, or num_envs in lockstep"
+            )
+        self._name, self._kwargs = env_name, kwargs
+        self._one_hot = not categorical_action_encoding
+        self._frame_skip = whole_or_none("frame_skip", frame_skip, 1) or 1
+        self._from_pixels, self._pixels_only = from_pixels, pixels_only
+        self._info_wanted: _info.Wanted | None = None if info_keys is None else _info.wanted(info_keys)
+        #: None until they are asked for.
+        self._info_entries: tuple[Entry, ...] | None = None if self._info_wanted else ()
+        self._given_backend = backend or "auto"
+        self.backend = self._choose(self._given_backend)
+        self._num_envs = whole_or_none("num_envs", num_envs, 0) or 0
+        if self._num_envs and not isinstance(env_name, str):
+            raise ValueError(f"num_envs={num_envs} needs an id: one object is one environment")
+
+    def _choose(self, backend: str) -> str:
+        if backend not in BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None, got {backend!r}")
+        own = isinstance(self._name, str) and self._name in native_ids()
+        if backend == "native":
+            if not own:
+                raise ValueError(f"windrow has no {self._name!r} of its own; it has {', '.join(native_ids())}")
+            if self._kwargs:
+                raise ValueError(f"native environments take no further arguments, got {', '.join(self._kwargs)}")
+            if self._from_pixels:
+                raise ValueError('native environments cannot be drawn: from_pixels needs backend="gymnasium"')
+            if self._info_wanted:
+                raise ValueError(_NO_INFO)
+        plain = not (self._kwargs or self._from_pixels or self._info_wanted)
+        return ("native" if own and plain else "gymnasium") if backend == "auto" else backend
+
+    def _new_recipe(self) -> Recipe:
+        single = self._single_recipe()
+        return Many((single,) * self._num_envs) if self._num_envs else single
+
+    def _single_recipe(self) -> Recipe:
+        if self.backend == "native":
+            return Native(self._name, self._one_hot, self._frame_skip)
+        if not isinstance(self._name, str):
+            env = _with_pixels(self._name, self._pixels_only) if self._from_pixels else self._name
+            return Gymnasium(env, True, self._one_hot, self._frame_skip, self._info_of(lambda: env, own=True))
+        # Observations are checked as they are read.
+        kwargs = {"disable_env_checker": True, **self._kwargs}
+        pixels = None if not self._from_pixels else "only" if self._pixels_only else "beside"
+        made = partial(make, env_name=self._name, kwargs=kwargs, pixels=pixels)
+        return Gymnasium(made, False, self._one_hot, self._frame_skip, self._info_of(made, own=False))
+
+    def _info_of(self, make: Callable[[], Any], *, own: bool) -> tuple[Entry, ...]:
+        """The entries of ``info`` that are observed; what ``make`` returns is stepped where nothing else tells what they are."""
+        if self._info_entries is None:
+            wanted, seen = self._info_wanted, {}
+            if wanted is None or any(spec is None for spec in wanted.values()):
+                env = make()
+                # No collector can step it meanwhile.
+                held = EnvHandle(env) if own else None
+                seen = _info.seen_in_a_step(env)
+                del held
+                if not own:
+                    env.close()
+            self._info_entries = tuple(_info.entries(wanted, seen))
+        return self._info_entries
+
+    def set_info_dict_reader(self, info_dict_reader: Any = None, ignore_private: bool = True) -> GymEnv:
+        """This environment, which observes entries of ``info`` from now on.
+
+        Args:
+            info_dict_reader: a ``default_info_dict_reader`` of TorchRL, whose keys and specs are taken; None for all numbers
+                that come with a reset and a first step.
+            ignore_private: True: what begins with an underscore is never observed.
+
+        Raises:
+            TypeError: another kind of reader.
+            ValueError: there is no info to read, or it was ``ignore_private=False``.
+        """
+        if not ignore_private:
+            raise ValueError("ignore_private=False: entries of info that begin with an underscore are not observed")
+        if self.backend == "native":
+            if self._given_backend == "native":
+                raise ValueError(_NO_INFO)
+            self.backend = "gymnasium"
+        keys, specs = getattr(info_dict_reader, "keys", None), getattr(info_dict_reader, "info_spec", None)
+        if info_dict_reader is not None and not hasattr(info_dict_reader, "info_spec"):
+            raise TypeError(
+                f"expected a default_info_dict_reader, or None, got {type(info_dict_reader).__name__}: what else is made of "
+                "info has to be made by a wrapper of Gymnasium"
+            )
+        if specs is not None:
+            # A reader that was given names alone takes each for a number.
+            keys = {key: spec if tuple(spec.shape) else None for key, spec in specs.items(True, True)}
+        self._info_wanted = None if keys is None else {**(self._info_wanted or {}), **_info.wanted(keys)}
+        self._info_entries = self._source = self._handle = self._facts = None
+        return self
+
+    def auto_register_info_dict(self, ignore_private: bool = True, *, info_dict_reader: Any = None) -> GymEnv:
+        """The same as :meth:`set_info_dict_reader`."""
+        return self.set_info_dict_reader(info_dict_reader, ignore_private)
+
+    @property
+    def env_name(self) -> str:
+        """The id."""
+        return self._name if isinstance(self._name, str) else self._known().id
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r}, backend={self.backend!r})"
+
+
+class GymWrapper(GymEnv):
+    """An environment of Gymnasium that was made already, or a vector of them.
+
+    Args:
+        env: a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``, in any of its autoreset modes.
+
+    The other arguments are those of :class:`GymEnv`. An environment that ``from_pixels`` draws was made with
+    ``render_mode="rgb_array"``. Vectors take neither ``frame_skip`` nor ``from_pixels``, and the shapes of their ``info_keys`` are
+    those of one environment.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        categorical_action_encoding: bool = False,
+        frame_skip: int | None = None,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__(
+            env,
+            categorical_action_encoding=categorical_action_encoding,
+            frame_skip=frame_skip,
+            from_pixels=from_pixels,
+            pixels_only=pixels_only,
+            info_keys=info_keys,
+            device=device,
+            backend="gymnasium",
+        )
+
+    def _new_recipe(self) -> Recipe:
+        if not isinstance(self._name, gymnasium.vector.VectorEnv):
+            return super()._new_recipe()
+        if self._frame_skip != 1:
+            raise ValueError(f"a vector takes every action once, got frame_skip={self._frame_skip}")
+        if self._from_pixels:
+            raise ValueError("a vector cannot be drawn: give from_pixels to single environments")
+        return Vector(self._name, True, self._one_hot, self._info_of(lambda: self._name, own=True))
+
+
+__getattr__ = of_torchrl(__name__, "torchrl.envs.libs.gym")
