@@ -26,12 +26,7 @@ def to_plain(state: Any) -> dict[str, Any]:
 
 
 def from_plain(state: Any) -> Any:
-    """The state that :func:`to_plain` was given. A TensorDict stays as it is.
-
-    Raises:
-        TypeError: it is not a dictionary.
-        ValueError: it is not the state of a buffer.
-    """
+    """The state that :func:`to_plain` was given. A TensorDict stays as it is."""
     if isinstance(state, tensordict.TensorDictBase):
         return state
     if not isinstance(state, Mapping):

@@ -27,12 +27,13 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from windrow.envs import utils
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import ParallelEnv, SerialEnv
 from windrow.envs._check import check_env, check_env_specs
-from windrow.envs.libs.gym import GymEnv, GymWrapper
 from windrow.envs._torchrl_compat import of_torchrl
 from windrow.envs.env_creator import EnvCreator, env_creator
+from windrow.envs.libs.gym import GymEnv, GymWrapper
 from windrow.envs.transforms import (
     Compose,
     DoubleToFloat,
@@ -44,6 +45,7 @@ from windrow.envs.transforms import (
     Transform,
     TransformedEnv,
 )
+from windrow.modules import RandomPolicy
 
 if TYPE_CHECKING:
     from windrow.envs.utils import ExplorationType, exploration_type, set_exploration_type
@@ -60,6 +62,7 @@ __all__ = [
     "InitTracker",
     "ObservationNorm",
     "ParallelEnv",
+    "RandomPolicy",
     "RewardSum",
     "SerialEnv",
     "StepCounter",
@@ -72,22 +75,9 @@ __all__ = [
     "set_exploration_type",
 ]
 
-_OF_UTILS = {
-    "ExplorationType",
-    "RandomPolicy",
-    "exploration_type",
-    "make_composite_from_td",
-    "set_exploration_type",
-    "step_mdp",
-    "terminated_or_truncated",
-}
-
 
 def __getattr__(name: str) -> Any:
-    # These bring torch.
-    if name in _OF_UTILS:
-        from windrow.envs import utils
-
+    if name in utils.OF_TENSORDICT:
         return getattr(utils, name)
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return importlib.import_module(f"{__name__}.{name}")

@@ -24,12 +24,7 @@ _FINAL = {"final_obs", "final_observation"}
 
 
 def wanted(info_keys: Sequence[Key] | Mapping[Key, Any]) -> Wanted:
-    """``info_keys`` as an argument gives them.
-
-    Raises:
-        TypeError: it is one name, not several.
-        ValueError: a name is none, or that of another entry of batches.
-    """
+    """``info_keys`` as an argument gives them."""
     if isinstance(info_keys, str):
         raise TypeError(f"info_keys must be a list of names or a dictionary, got {info_keys!r}: write [{info_keys!r}]")
     given = info_keys if isinstance(info_keys, Mapping) else dict.fromkeys(info_keys)
@@ -45,9 +40,6 @@ def wanted(info_keys: Sequence[Key] | Mapping[Key, Any]) -> Wanted:
 def entries(wanted: Wanted | None, seen: Mapping[tuple[str, ...], Any]) -> list[Entry]:
     """Each entry that is wanted, as its spec says or as it was ``seen``; a number (``float32``) where neither tells. All that
     were seen and are numbers, where ``wanted`` is None.
-
-    Raises:
-        TypeError: an entry is no number and no array of numbers.
     """
     if wanted is None:
         all_seen = [_entry(names, value) for names, value in seen.items() if names[0] not in _TAKEN]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from windrow.envs._torchrl_compat import is_of_torchrl
+from windrow.envs._torchrl_compat import is_of_torchrl, without_transforms
 
 #: Libraries whose environments hold no state: several can step one object.
 _STATELESS = {"brax", "jumanji"}
@@ -14,7 +14,11 @@ _STATELESS = {"brax", "jumanji"}
 def innermost(env: Any) -> list[Any]:
     """The objects that are stepped where ``env`` is: two wrappers around one environment have the same."""
     if is_of_torchrl(env):
-        return _of_torchrl(env)
+        env = without_transforms(env)
+        # What TorchRL's own wrappers, such as its GymWrapper, go around.
+        wrapped = vars(env).get("_env")
+        is_stateless = type(wrapped).__module__.partition(".")[0] in _STATELESS
+        return [env] if wrapped is None or is_stateless else innermost(wrapped)
     # The adapter of such an environment, known by its module since that imports torchrl.
     if type(env).__module__ == "windrow.envs._torchrl":
         return innermost(env._env)
@@ -27,14 +31,3 @@ def innermost(env: Any) -> list[Any]:
         members = vars(inner).get("envs")
     members = members if isinstance(members, (list, tuple)) else ()
     return [inner, *(found for member in members for found in innermost(member))]
-
-
-def _of_torchrl(env: Any) -> list[Any]:
-    from torchrl.envs import TransformedEnv
-
-    while isinstance(env, TransformedEnv):
-        env = env.base_env
-    # What TorchRL's own wrappers, such as its GymWrapper, go around.
-    wrapped = vars(env).get("_env")
-    is_stateless = type(wrapped).__module__.partition(".")[0] in _STATELESS
-    return [env] if wrapped is None or is_stateless else innermost(wrapped)

@@ -25,9 +25,12 @@ Described = tuple[str, dict[str, Any]]
 """The name of a transform that the engine has, and its arguments."""
 
 
+_KINDS: dict[str, type[Recipe]] = {}
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """How to make environments."""
+    """How to make environments of some ``kind``."""
 
     kind: ClassVar[str]
     #: Whether batches have a dimension for the environments, even if there is one.
@@ -37,6 +40,10 @@ class Recipe:
 
     #: Names and arguments, the first nearest to the environment.
     transforms: tuple[Described, ...] = field(default=(), kw_only=True)
+
+    def __init_subclass__(cls, kind: str) -> None:
+        cls.kind = kind
+        _KINDS[kind] = cls
 
     def transformed(self, *transforms: Described) -> Recipe:
         """The same environments with ``transforms`` around them."""
@@ -52,10 +59,9 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Native(Recipe):
+class Native(Recipe, kind="native"):
     """An environment that comes with windrow."""
 
-    kind = "native"
     is_native = True
     id: str
     one_hot: bool
@@ -63,10 +69,9 @@ class Native(Recipe):
 
 
 @dataclass(frozen=True)
-class Gymnasium(Recipe):
+class Gymnasium(Recipe, kind="gymnasium"):
     """An environment of Gymnasium: ``env`` itself where it is the user's ``own``, which stays open, otherwise what ``env()`` makes."""
 
-    kind = "gymnasium"
     env: Any
     own: bool
     one_hot: bool = True
@@ -75,10 +80,9 @@ class Gymnasium(Recipe):
 
 
 @dataclass(frozen=True)
-class Vector(Recipe):
+class Vector(Recipe, kind="vector"):
     """A vector of Gymnasium, ``env`` as for :class:`Gymnasium`."""
 
-    kind = "vector"
     is_batched = True
     env: Any
     own: bool
@@ -87,10 +91,9 @@ class Vector(Recipe):
 
 
 @dataclass(frozen=True)
-class Adapted(Recipe):
+class Adapted(Recipe, kind="adapted"):
     """Environments behind an adapter in Python, ``env`` as for :class:`Gymnasium`."""
 
-    kind = "adapted"
     env: Any
     own: bool
 
@@ -101,20 +104,18 @@ class Adapted(Recipe):
 
 
 @dataclass(frozen=True)
-class Call(Recipe):
+class Call(Recipe, kind="call"):
     """The environment that a function returns."""
 
-    kind = "call"
     is_native = None
     function: Any
     kwargs: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
-class Many(Recipe):
+class Many(Recipe, kind="many"):
     """Several environments in lockstep."""
 
-    kind = "many"
     is_batched = True
     members: tuple[Recipe, ...]
 
@@ -123,9 +124,6 @@ class Many(Recipe):
         """Whether all of them are."""
         known = {member.is_native for member in self.members}
         return False if False in known else None if None in known else True
-
-
-_KINDS: dict[str, type[Recipe]] = {kind.kind: kind for kind in (Native, Gymnasium, Vector, Adapted, Call, Many)}
 
 
 def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Recipe:

@@ -14,6 +14,7 @@ from torchrl.data import tensor_specs as theirs
 from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
 from windrow.envs._specs import DTYPES, Key, Leaf, path, short
+from windrow.envs._torchrl_compat import without_transforms
 
 
 class Adapter:
@@ -26,9 +27,6 @@ class Adapter:
 
     What the ``state_spec`` names, and what is observed, is passed on where the policy writes it; otherwise the environment reads
     what a reset or step has given.
-
-    Raises:
-        ValueError: a reward that belongs to the whole environment is not one number.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -43,15 +41,20 @@ class Adapter:
         state = {key: spec for key, spec in _leaves(env.full_state_spec) if key not in observed}
         acted = dict(_leaves(env.full_action_spec))
         self._maskable = [key for key, spec in acted.items() if hasattr(spec, "mask")]
-        others = [key for key, leaf in env.full_action_spec.items(True, True) if isinstance(leaf, theirs.NonTensor)]
-        if others:
-            raise TypeError(f"actions of {self.id} are no tensors, which no policy writes here: {', '.join(map(repr, others))}")
+        if others := _non_tensors(env.full_action_spec):
+            raise TypeError(f"actions of {self.id} are no tensors, which no policy writes here: {others}")
         self._masks = _masks(env)
         #: Names for masks that specs of actions hold and nothing that is observed tells of, each with the action and a shape.
         self._legal: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         # Transforms read masks of the state too.
         observed.update((key, state.pop(key)) for key in list(state) if key in self._masks.values())
-        self._warn_of_others()
+        if others := _non_tensors(env.full_observation_spec):
+            warnings.warn(
+                f"{self.id} observes what is no tensor, which batches leave out: {others}. A transform that makes a tensor of it keeps "
+                f"it; TransformedEnv(env, ExcludeTransform({others})) of torchrl.envs leaves it out without this warning",
+                UserWarning,
+                stacklevel=2,
+            )
         rewards = dict(_leaves(env.full_reward_spec))
         for key, shape in ((key, self._shape(spec)) for key, spec in rewards.items()):
             if not isinstance(key, tuple) and math.prod(shape) != 1:
@@ -137,22 +140,7 @@ class Adapter:
 
     def _mask(self, action: Any) -> torch.Tensor | None:
         """The choices that the spec of ``action`` says are legal at present. Transforms have specs of their own around it."""
-        env = self._env
-        while isinstance(env, TransformedEnv):
-            env = env.base_env
-        return getattr(env.full_action_spec.get(action, None), "mask", None)
-
-    def _warn_of_others(self) -> None:
-        spec = self._env.full_observation_spec
-        others = [key for key, leaf in spec.items(True, True) if isinstance(leaf, theirs.NonTensor)]
-        if others:
-            names = ", ".join(repr(unravel_key(key)) for key in others)
-            warnings.warn(
-                f"{self.id} observes what is no tensor, which batches leave out: {names}. A transform that makes a tensor of it keeps "
-                f"it; TransformedEnv(env, ExcludeTransform({names})) of torchrl.envs leaves it out without this warning",
-                UserWarning,
-                stacklevel=2,
-            )
+        return getattr(without_transforms(self._env).full_action_spec.get(action, None), "mask", None)
 
     def reset(self, envs: list[int], seeds: list[int | None]) -> list[Any]:
         """Resets the environments ``envs``. TorchRL derives the seeds of a batch from the first one."""
@@ -256,6 +244,12 @@ class Adapter:
         if isinstance(spec, theirs.Unbounded):
             return self._leaf(key, spec)
         raise TypeError(f"action {key!r} of {self.id}: specs of type {type(spec).__name__} are not supported")
+
+
+def _non_tensors(spec: Any) -> str:
+    """The keys of leaves that hold no tensors."""
+    leaves = spec.items(True, True)
+    return ", ".join(repr(unravel_key(key)) for key, leaf in leaves if isinstance(leaf, theirs.NonTensor))
 
 
 def _masks(env: EnvBase) -> dict[Key, Key]:

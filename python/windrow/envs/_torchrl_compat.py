@@ -60,6 +60,15 @@ def is_of_torchrl(env: Any) -> bool:
     return isinstance(env, EnvBase)
 
 
+def without_transforms(env: Any) -> Any:
+    """The environment inside of all ``TransformedEnv`` of TorchRL."""
+    from torchrl.envs import TransformedEnv
+
+    while isinstance(env, TransformedEnv):
+        env = env.base_env
+    return env
+
+
 def is_primer(transform: Any) -> bool:
     """Whether ``transform`` is a ``TensorDictPrimer`` of TorchRL."""
     theirs = sys.modules.get("torchrl.envs")

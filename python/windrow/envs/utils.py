@@ -24,7 +24,7 @@ __all__ = [
     "set_exploration_type",
 ]
 
-_OF_TENSORDICT = {
+OF_TENSORDICT = {
     "ExplorationType": "InteractionType",
     "exploration_type": "interaction_type",
     "set_exploration_type": "set_interaction_type",
@@ -33,7 +33,7 @@ _OF_TENSORDICT = {
 
 def __getattr__(name: str) -> Any:
     # tensordict brings torch, which is imported only by those who use it.
-    if name not in _OF_TENSORDICT:
+    if name not in OF_TENSORDICT:
         return of_torchrl(__name__, "torchrl.envs.utils")(name)
     _needs.torch(f"{__name__}.{name}")
-    return getattr(tensordict.nn.probabilistic, _OF_TENSORDICT[name])
+    return getattr(tensordict.nn.probabilistic, OF_TENSORDICT[name])
