@@ -9,11 +9,16 @@ __all__ = ["gymnasium", "numpy", "tensordict", "torch"]
 
 
 class _Lazy:
+    __slots__ = ("__dict__", "_name")
+
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
+        module = importlib.import_module(self._name)
+        # Later lookups find what is in the module without a call.
+        self.__dict__ = module.__dict__
+        return getattr(module, attribute)
 
 
 if TYPE_CHECKING:
