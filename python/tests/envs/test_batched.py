@@ -138,8 +138,8 @@ def test_unlike_environments_are_refused() -> None:
         ParallelEnv(2, make, nonsense=1, mp_start_method="fork")
 
 
-def test_python_environments_take_turns_and_say_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windrow.envs._batched, "_warned", False)
+def test_python_environments_take_turns_and_say_so_once() -> None:
+    windrow.envs._batched.warn_of_turns.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ParallelEnv(2, make).reset()
@@ -211,10 +211,10 @@ def test_a_batch_of_one_keeps_its_dimension() -> None:
             gc.collect()
 
 
-def test_collectors_in_threads_say_that_python_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collectors_in_threads_say_that_python_takes_turns() -> None:
     from windrow.collectors import AsyncCollector
 
-    monkeypatch.setattr(windrow.envs._batched, "_warned", False)
+    windrow.envs._batched.warn_of_turns.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         AsyncCollector(make, None, frames_per_batch=4).shutdown()

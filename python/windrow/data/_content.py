@@ -94,6 +94,7 @@ def rows_of(index: Any, count: int) -> Any:
         IndexError: a mask has another size.
         TypeError: it is not an index of rows.
     """
+    given = index
     if isinstance(index, tuple) and len(index) == 1:
         index = index[0]
     if index is Ellipsis:
@@ -107,7 +108,7 @@ def rows_of(index: Any, count: int) -> Any:
     except (TypeError, ValueError, RuntimeError):
         index = None
     if index is None or index.is_floating_point() or index.is_complex():
-        raise TypeError("expected a row, several, a slice, a mask or a key")
+        raise TypeError(f"expected a row, several, a slice, a mask or a key, got {given!r}")
     if index.dtype != torch.bool:
         rows = index.to("cpu", torch.int64)
         return torch.where((rows < 0) & (rows >= -count), rows + count, rows)

@@ -1,19 +1,17 @@
 """Several environments in lockstep."""
 
+import functools
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windrow._arguments import Arguments, argument, ignored, outside, takes
+from windrow._lazy import torch
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
 from windrow.envs._recipe import Many, of
 from windrow.envs._torchrl_compat import is_of_torchrl
-
-if TYPE_CHECKING:
-    import torch
-
 
 _NO_PROCESSES = "environments are stepped in this process"
 
@@ -90,19 +88,11 @@ def _for_each(name: str, given: Any, number: int) -> list[Any]:
     return list(given)
 
 
-_warned = False
-
-
+@functools.cache
 def warn_of_turns() -> None:
     """Says once that environments written in Python take turns."""
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            "environments written in Python share the interpreter's lock: in threads they take turns",
-            UserWarning,
-            stacklevel=outside(),
-        )
+    turns = "environments written in Python share the interpreter's lock: in threads they take turns"
+    warnings.warn(turns, UserWarning, stacklevel=outside())
 
 
 #: Held while environments take over the shared state: several workers may call one creator at the same time.

@@ -60,7 +60,7 @@ class ObservationNorm(Transform):
         self.in_keys = [path(key) for key in in_keys]
         self.out_keys = self.in_keys if out_keys is None else [path(key) for key in out_keys]
         if len(self.out_keys) != len(self.in_keys):
-            raise ValueError(f"{len(self.out_keys)} out_keys for {len(self.in_keys)} in_keys")
+            raise ValueError(f"expected as many out_keys as in_keys, {len(self.in_keys)}, got {len(self.out_keys)}")
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             if out != key and len(out) != 1:
                 raise ValueError(f"an out_key that is not its in_key has one name, got {out!r}")

@@ -78,7 +78,8 @@ class SliceSampler(Sampler, kind="SliceSampler"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.num_slices is None) == (self.slice_len is None):
-            raise TypeError("a SliceSampler needs either num_slices or slice_len")
+            got = "neither" if self.num_slices is None else "both"
+            raise TypeError(f"expected either num_slices or slice_len, got {got}")
         if self.end_keys is not None and self.end_key is not None:
             raise RuntimeError("end_key and end_keys: expected one of them")
         if self.end_keys is not None and len(self.end_keys) != 1:
