@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -153,27 +153,28 @@ class GymEnv(EnvBase):
     def _single_recipe(self) -> Recipe:
         if self.backend == "native":
             return Native(self._name, self._one_hot, self._frame_skip)
-        if not isinstance(self._name, str):
+        own = not isinstance(self._name, str)
+        if own:
             env = _with_pixels(self._name, self._pixels_only) if self._from_pixels else self._name
-            return Gymnasium(env, True, self._one_hot, self._frame_skip, self._info_of(lambda: env, own=True))
-        # Observations are checked as they are read.
-        kwargs = {"disable_env_checker": True, **self._kwargs}
-        pixels = None if not self._from_pixels else "only" if self._pixels_only else "beside"
-        made = partial(make, env_name=self._name, kwargs=kwargs, pixels=pixels)
-        return Gymnasium(made, False, self._one_hot, self._frame_skip, self._info_of(made, own=False))
+        else:
+            # Observations are checked as they are read.
+            kwargs = {"disable_env_checker": True, **self._kwargs}
+            pixels = None if not self._from_pixels else "only" if self._pixels_only else "beside"
+            env = partial(make, env_name=self._name, kwargs=kwargs, pixels=pixels)
+        return Gymnasium(env, own, self._one_hot, self._frame_skip, self._info_of(env, own))
 
-    def _info_of(self, make: Callable[[], Any], *, own: bool) -> tuple[Entry, ...]:
-        """The entries of ``info`` that are observed; what ``make`` returns is stepped where nothing else tells what they are."""
+    def _info_of(self, env: Any, own: bool) -> tuple[Entry, ...]:
+        """The entries of ``info`` that are observed of ``env``, as in a recipe; it is stepped where nothing else tells what they are."""
         if self._info_entries is None:
             wanted, seen = self._info_wanted, {}
             if wanted is None or any(spec is None for spec in wanted.values()):
-                env = make()
-                # No collector can step it meanwhile.
+                # No collector can step the user's own meanwhile.
                 held = EnvHandle(env) if own else None
-                seen = _info.seen_in_a_step(env)
+                made = env if own else env()
+                seen = _info.seen_in_a_step(made)
                 del held
                 if not own:
-                    env.close()
+                    made.close()
             self._info_entries = tuple(_info.entries(wanted, seen))
         return self._info_entries
 
@@ -261,7 +262,7 @@ class GymWrapper(GymEnv):
             raise ValueError(f"a vector takes every action once, got frame_skip={self._frame_skip}")
         if self._from_pixels:
             raise ValueError("a vector cannot be drawn: give from_pixels to single environments")
-        return Vector(self._name, True, self._one_hot, self._info_of(lambda: self._name, own=True))
+        return Vector(self._name, True, self._one_hot, self._info_of(self._name, True))
 
 
 __getattr__ = of_torchrl(__name__, "torchrl.envs.libs.gym")
