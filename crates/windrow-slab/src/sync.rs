@@ -3,17 +3,17 @@
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 /// Stands for the memory of one part: loom fails a model in which one thread writes the part while another accesses it.

@@ -53,6 +53,7 @@ pub(super) enum Source {
 
 impl Source {
     /// The memory of slab `slot`; `None` when the system does not give it.
+    #[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
     fn slab(&self, layout: &Layout, slot: usize) -> Option<Slab> {
         match self {
             Self::Heap => Slab::on_heap(layout),

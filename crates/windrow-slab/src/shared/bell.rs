@@ -5,7 +5,14 @@ use std::time::Duration;
 use futex::Futex;
 
 use crate::spin::AdaptiveSpin;
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU32, Ordering};
+
+#[cfg(loom)]
+use loom::sync::atomic::fence;
+#[cfg(shuttle)]
+use shuttle::sync::atomic::fence;
+#[cfg(not(any(loom, shuttle)))]
+use std::sync::atomic::fence;
 
 /// Tells threads, also those of other processes, that something changed. To ring it costs a counter, and a system call while
 /// a thread sleeps.
