@@ -4,6 +4,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
@@ -402,8 +403,8 @@ fn a_worker_that_died_gets_its_part_again_and_one_retired_leaves_it_empty() {
     });
 }
 
-#[test]
-fn threads_of_the_same_process_may_claim_too() {
+/// One worker and one slab.
+fn ring_of_one() -> Arc<Ring> {
     let spec = RingSpec {
         order: Order::ByWorker,
         workers: 1,
@@ -411,7 +412,12 @@ fn threads_of_the_same_process_may_claim_too() {
         max_slabs: 1,
         cut_after: None,
     };
-    let ring = Ring::shared(layout(1), spec).unwrap();
+    Ring::shared(layout(1), spec).unwrap()
+}
+
+#[test]
+fn threads_of_the_same_process_may_claim_too() {
+    let ring = ring_of_one();
     thread::scope(|scope| {
         scope.spawn(|| {
             while let Some(part) = ring.claim(0) {
@@ -447,14 +453,7 @@ impl Pump for Nested {
 
 #[test]
 fn a_pump_that_changes_the_ring_runs_again_when_it_has_returned() {
-    let spec = RingSpec {
-        order: Order::ByWorker,
-        workers: 1,
-        ahead: 0,
-        max_slabs: 1,
-        cut_after: None,
-    };
-    let ring = Ring::shared(layout(1), spec).unwrap();
+    let ring = ring_of_one();
     let nested = Arc::new(Nested {
         ring: Arc::clone(&ring),
         inside: AtomicBool::new(false),
@@ -521,4 +520,24 @@ fn a_ring_larger_than_memory_is_refused_when_it_is_built() {
     };
     let error = Ring::shared(layout, spec).unwrap_err();
     assert!(matches!(error, SlabError::NoMemory { .. }), "{error}");
+}
+
+/// Panics when it runs for the first time.
+struct Clumsy(AtomicUsize);
+
+impl Pump for Clumsy {
+    fn pump(&self) {
+        assert!(self.0.fetch_add(1, Ordering::SeqCst) > 0, "as told");
+    }
+}
+
+#[test]
+fn a_pump_that_has_panicked_runs_again() {
+    let ring = ring_of_one();
+    let clumsy = Arc::new(Clumsy(AtomicUsize::new(0)));
+    let pump: Weak<Clumsy> = Arc::downgrade(&clumsy);
+    let panicked = catch_unwind(AssertUnwindSafe(|| ring.attend(pump)));
+    assert!(panicked.is_err());
+    ring.pump();
+    assert_eq!(clumsy.0.load(Ordering::SeqCst), 2);
 }
