@@ -15,7 +15,7 @@ use std::time::Duration;
 use roles::{READY, command, program};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use windrow_process::{Death, Events, Frame, ProcessError, Supervisor};
+use windrow_process::{Child, Death, Events, Exit, Frame, FrameReader, ProcessError, Supervisor};
 
 /// What a supervisor said.
 #[derive(Debug)]
@@ -103,6 +103,14 @@ impl Team {
             }
         }
     }
+}
+
+/// A worker without a supervisor, once it has adopted its role.
+fn silent() -> Child {
+    let child = program("silent").spawn().unwrap();
+    let frame = FrameReader::default().read(child.socket.as_fd()).unwrap();
+    assert_eq!(frame.map(|frame| frame.kind), Some(READY));
+    child
 }
 
 /// Waits until a process, not necessarily a child, has ended.
@@ -320,7 +328,7 @@ fn an_event_that_panics_leaves_no_worker() {
 
 #[test]
 fn workers_end_with_their_parent_even_if_they_are_stopped() {
-    for role in ["parent of deaf", "parent of stop"] {
+    for role in ["parent of silent", "parent of stop"] {
         let (mut parent, pids) = roles::announced(role, 4);
         let pidfds: Vec<_> = pids
             .iter()
@@ -337,16 +345,18 @@ fn workers_end_with_their_parent_even_if_they_are_stopped() {
 
 #[test]
 fn a_parent_that_drops_its_side_ends_its_worker() {
-    let mut child = program("deaf").spawn().unwrap();
-    let mut reader = windrow_process::FrameReader::default();
-    let frame = reader.read(child.socket.as_fd()).unwrap();
-    assert_eq!(frame.map(|frame| frame.kind), Some(READY));
+    let mut child = silent();
     drop(child.socket);
-    let status = child.process.wait().unwrap();
-    assert_eq!(
-        windrow_process::Exit(Some(status)).to_string(),
-        "signal 9 (SIGKILL)"
-    );
+    let exit = Exit(child.process.wait().ok());
+    assert_eq!(exit.to_string(), "signal 9 (SIGKILL)");
+}
+
+#[test]
+fn a_worker_ends_with_the_thread_that_started_it() {
+    // The socket stays open, so nothing but the system's signal tells the worker.
+    let mut child = thread::spawn(silent).join().unwrap();
+    let exit = Exit(child.process.wait().ok());
+    assert_eq!(exit.to_string(), "signal 9 (SIGKILL)");
 }
 
 #[test]

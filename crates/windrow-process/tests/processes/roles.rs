@@ -108,6 +108,10 @@ fn worker(role: &str, end: &ChildEnd) {
             say(end, &Frame::json(READY, &helper()).unwrap());
             park();
         }
+        "silent" => {
+            ready(end);
+            park();
+        }
         "leave" => {
             say(end, &Frame::json(READY, &helper()).unwrap());
         }
@@ -156,7 +160,7 @@ fn other(role: &str) {
             let team = Team::new("exit", 1);
             while !matches!(team.next(), Event::Died(..)) {}
         }
-        "parent of deaf" | "parent of stop" => {
+        "parent of silent" | "parent of stop" => {
             let team = Team::new(role.strip_prefix("parent of ").unwrap(), 4);
             let mut out = std::io::stdout();
             let mut left = 4;
@@ -171,10 +175,10 @@ fn other(role: &str) {
                         writeln!(out, "\npid {pid}").unwrap();
                         left -= 1;
                     }
-                    ("parent of deaf", Event::Started(_, pid)) => {
+                    ("parent of silent", Event::Started(_, pid)) => {
                         writeln!(out, "\npid {}", pid.unwrap()).unwrap();
                     }
-                    ("parent of deaf", Event::Frame(..)) => left -= 1,
+                    ("parent of silent", Event::Frame(..)) => left -= 1,
                     (_, event) => panic!("{event:?}"),
                 }
             }
