@@ -94,7 +94,7 @@ impl Crew {
         self.supervisor.get().ok_or(ProcessError::ShutDown)
     }
 
-    /// Takes up work: the memory is there.
+    /// Takes up work: all workers were told where their memory is.
     pub(super) fn begin(
         &self,
         shared: Arc<Shared>,
@@ -105,7 +105,7 @@ impl Crew {
         let seat = |lane| Seat {
             lane,
             part: None,
-            stage: Stage::Starting,
+            stage: Stage::Working,
             progress: Progress::default(),
             resume: None,
             restarts: 0,
@@ -122,15 +122,6 @@ impl Crew {
 
     pub(super) fn duty(&self) -> Option<&Duty> {
         self.duty.get()
-    }
-
-    /// All processes have been shown their memory.
-    pub(super) fn all_seated(&self) {
-        if let Some(duty) = self.duty() {
-            for seat in duty.seats().iter_mut() {
-                seat.stage = Stage::Working;
-            }
-        }
     }
 
     pub(super) fn report(&self, worker: usize, report: Report) {

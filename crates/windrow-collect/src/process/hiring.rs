@@ -117,14 +117,18 @@ impl Hiring {
             ready,
             weights,
         };
-        let frames = (0..workers).map(|_| agreement.ready(bound, &control, shared));
-        let frames = frames.collect::<Result<Vec<_>, _>>()?;
-        self.crew
-            .begin(Arc::clone(shared), agreement, control, lanes);
-        for (worker, ready) in frames.into_iter().enumerate() {
+        for worker in 0..workers {
+            let ready = agreement.ready(bound, &control, shared)?;
             self.crew.supervisor()?.send(worker, ready)?;
         }
-        self.crew.all_seated();
+        self.crew
+            .begin(Arc::clone(shared), agreement, control, lanes);
+        // From here on, the crew sees to faults and deaths. These came before.
+        while let Ok((_, report)) = self.reports.try_recv() {
+            if let Report::Failed(error) = report {
+                return Err(error);
+            }
+        }
         Ok(self.crew)
     }
 

@@ -131,14 +131,13 @@ impl Events for Watch {
         let Some(crew) = self.crew.upgrade() else {
             return;
         };
-        let again = match crew.duty() {
-            None => {
-                let error = WorkerError::new(worker, None, last_words(&death));
-                crew.report(worker, Report::Failed(error.into()));
-                false
-            }
-            Some(duty) => duty.died(worker, last_words(&death)),
-        };
+        if crew.duty().is_none() {
+            let error = WorkerError::new(worker, None, last_words(&death));
+            crew.report(worker, Report::Failed(error.into()));
+        }
+        // The collector may have been built meanwhile, and have looked for failures before this one was reported.
+        let duty = crew.duty();
+        let again = duty.is_some_and(|duty| duty.died(worker, last_words(&death)));
         if again
             && let Err(error) = crew
                 .supervisor()
