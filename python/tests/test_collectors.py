@@ -273,7 +273,7 @@ def test_start_fills_a_buffer_in_the_background() -> None:
     assert buffer.full.wait(30)
     collector.async_shutdown()
     assert buffer.frames == 100 and not collector.is_running()
-    with pytest.raises(RuntimeError, match="replay_buffer="):
+    with pytest.raises(RuntimeError, match="start needs a replay_buffer"):
         Collector(cartpole, frames_per_batch=20).start()
     inline = Collector(cartpole, frames_per_batch=20, total_frames=40, replay_buffer=buffer)
     assert list(inline) == [None, None]

@@ -262,7 +262,7 @@ def test_nothing_is_seeded_reset_or_started_after_the_end(kind) -> None:
     collector = build(kind, replay_buffer=ReplayBuffer())
     collector.shutdown()
     for ask in (lambda: collector.set_seed(0), collector.reset, collector.start):
-        with pytest.raises(RuntimeError, match="this was shut down"):
+        with pytest.raises(RuntimeError, match="was shut down"):
             ask()
     assert collector.stats()["frames"] == 0 and "frames" in collector.state_dict()
     quiet(lambda: collector.shutdown(close_env=True))

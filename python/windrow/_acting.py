@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tensordict.nn import probabilistic
+from tensordict.nn import InteractionType, probabilistic
 from tensordict.nn import utils as shared_modes
-
-from windrow._exploration import interaction_type
 
 
 class _Thread(threading.local):
@@ -87,4 +85,4 @@ def _modes(exploration_type: str, aggregates: Any) -> dict[str, Any]:
             probabilistic._interaction_type = _PerThread("explores", probabilistic._interaction_type)
             shared_modes._composite_lp_aggregate = _PerThread("aggregates", shared_modes._composite_lp_aggregate)
             shared_modes._skip_existing = _PerThread("skips_existing", shared_modes._skip_existing)
-    return {"explores": interaction_type(exploration_type), "aggregates": aggregates, "skips_existing": False}
+    return {"explores": InteractionType(exploration_type), "aggregates": aggregates, "skips_existing": False}

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from tensordict.nn import (
+    InteractionType,
     ProbabilisticTensorDictModule,
     TensorDictModule,
     TensorDictSequential,
@@ -23,7 +24,6 @@ from tensordict.nn import (
 from torch import nn
 
 from windrow import _weights
-from windrow._exploration import interaction_type
 from windrow._windrow import evaluate_network
 
 #: Rows of random inputs on which policy and network are compared.
@@ -288,7 +288,7 @@ def _compare(policy: Any, network: Network, weights: dict[str, torch.Tensor], gu
     # A copy is called, since a call may change buffers.
     theirs = copy.deepcopy(policy)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), set_interaction_type(interaction_type(guess)):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), set_interaction_type(InteractionType(guess)):
             given = TensorDict({tuple(network.in_keys[0]): inputs}, batch_size=[ROWS])
             is_declared = isinstance(policy, TensorDictModule)
             expected = dict(theirs(given).items()) if is_declared else {"action": theirs(inputs)}

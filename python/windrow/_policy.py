@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from windrow import _weights
+from windrow._arguments import outside
 from windrow.modules import RandomPolicy
 
 BACKENDS = ("auto", "native", "torch")
+EXPLORATION_TYPES = ("random", "mode", "mean", "deterministic")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,25 @@ class Choice:
     core: Any
     source: Any = None
     shared: bool = False
+
+
+def exploration_name(exploration_type: Any, exploration_mode: Any = None) -> str:
+    """The engine's name for ``exploration_type``: a member of ``ExplorationType``, its name, or None for random.
+
+    ``exploration_mode`` is the former name of the argument.
+
+    Raises:
+        ValueError: the type is unknown.
+    """
+    if exploration_mode is not None:
+        warnings.warn("exploration_mode is called exploration_type now", DeprecationWarning, stacklevel=outside())
+        exploration_type = exploration_mode if exploration_type is None else exploration_type
+    if exploration_type is None:
+        return "random"
+    name = str(getattr(exploration_type, "name", exploration_type)).lower()
+    if name not in EXPLORATION_TYPES:
+        raise ValueError(f"exploration_type must be RANDOM, MODE, MEAN or DETERMINISTIC, got {exploration_type!r}")
+    return name
 
 
 def is_random(policy: Any, env: Any) -> bool:
@@ -119,13 +140,6 @@ def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) ->
     from windrow._torch_policy import TorchPolicy
 
     return TorchPolicy(make(), conditions, copied=copied)
-
-
-def acting(exploration_type: str) -> AbstractContextManager[None]:
-    """A context in which torch evaluates a policy in the user's thread."""
-    from windrow import _acting
-
-    return _acting.acting(exploration_type, _acting.aggregation())
 
 
 def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: Any) -> Any:

@@ -175,6 +175,19 @@ def widened(weights: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.float() if value.dtype in narrow else value for name, value in weights.items()}
 
 
+def check_model(model_id: str) -> None:
+    """Raises KeyError where no model has this id."""
+    if model_id != "policy":
+        raise KeyError(f"no model is called {model_id!r}: the only one is 'policy'")
+
+
+def by_id(weights: Mapping[str, Any]) -> Any:
+    """The weights of the only model; raises KeyError where ``weights`` names another one, or none."""
+    for model_id in weights:
+        check_model(model_id)
+    return weights["policy"]
+
+
 def check(own: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
     """Checks that ``weights`` belong to a module with the tensors ``own``.
 

@@ -16,7 +16,7 @@ import torch
 from environments import cartpole
 from tensordict import TensorDict
 
-from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector, _life
+from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector, _control
 from windrow.data import LazyTensorStorage, RateLimiter, ReplayBuffer
 
 
@@ -150,7 +150,7 @@ def test_a_pause_begins_between_two_writes(make: Any) -> None:
 
 @pytest.mark.parametrize("make", WAYS)
 def test_a_pause_does_not_wait_for_samples_for_ever(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_life, "PATIENCE", 0.1)
+    monkeypatch.setattr(_control, "PATIENCE", 0.1)
     buffer = buffer_of(even())
     with make(buffer) as collector:
         collector.start()

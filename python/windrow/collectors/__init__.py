@@ -1,8 +1,8 @@
 """Collectors run a policy in environments, and deliver batches of experience."""
 
-from windrow.collectors._base import BaseCollector
-from windrow.collectors._classes import (
+from windrow.collectors._base import (
     AsyncCollector,
+    BaseCollector,
     Collector,
     MultiAsyncCollector,
     MultiCollector,

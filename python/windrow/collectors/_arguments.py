@@ -3,15 +3,59 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from windrow._arguments import Arguments, argument, ignored, instance_of
+from windrow._arguments import Arguments, Check, argument, ignored, instance_of
 from windrow._numbers import at_least
-from windrow.collectors import _checks
 from windrow.collectors._interruptor import Interruptor
 
 if TYPE_CHECKING:
     import torch
 
 Device: TypeAlias = "torch.device | str | int | Sequence[torch.device | str | int] | None"
+
+
+def frames(name: str, value: Any) -> int | None:
+    """A whole number of frames, such as ``1_000`` or ``1e3``; None and negative numbers mean no limit."""
+    if value is None:
+        return None
+    try:
+        if isinstance(value, bool) or int(value) != value:
+            raise TypeError
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name} must be a whole number of frames, got {value!r}") from None
+    return int(value) if value >= 0 else None
+
+
+def frame_limit(name: str, value: Any) -> int | None:
+    """As :func:`frames`, where 0 means no limit either."""
+    return frames(name, value) or None
+
+
+def shares(name: str, value: Any) -> Any:
+    """Frames of a batch, or of each worker in it: at least 1."""
+    if value is None:
+        raise TypeError(f"{name} is missing: the number of frames in a batch")
+    if isinstance(value, (list, tuple)):
+        return [shares(name, entry) for entry in value]
+    number = frame_limit(name, value)
+    if number is None:
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
+    return number
+
+
+def truth(name: str, value: Any) -> bool:
+    """Whether ``value`` asks for something."""
+    return bool(value)
+
+
+def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
+    """A check that refuses values other than ``allowed``, and names ``classes``, which take them."""
+
+    def check(name: str, value: Any) -> Any:
+        if value not in allowed:
+            raise ValueError(f"{name}={value!r} is for several workers: use {classes}")
+        return value
+
+    return check
 
 
 class CollectorArguments(Arguments):
@@ -36,13 +80,13 @@ class CollectorArguments(Arguments):
     frames_per_batch: int | float | Sequence[int] = argument(
         "frames in each batch, over all workers and environments; a list gives the share of each worker. Rounded up, with a "
         "warning, where environments that step together cannot share it evenly",
-        check=_checks.shares,
+        check=shares,
         engine=True,
     )
     total_frames: int | float | None = argument(
         "frames in all, a multiple of ``frames_per_batch``. Endless where it is negative or None",
         default=-1,
-        check=_checks.frames,
+        check=frames,
         engine=True,
     )
     allow_partial_batch: bool = argument(
@@ -73,14 +117,14 @@ class CollectorArguments(Arguments):
     max_frames_per_traj: int | float | None = argument(
         "truncate episodes after so many steps, which ``step_count`` then counts",
         default=None,
-        check=_checks.frame_limit,
+        check=frame_limit,
         engine=True,
     )
     init_random_frames: int | float | None = argument(
         "frames at the start with random actions, rounded up to whole batches. Frames that the ``replay_buffer`` has taken in "
         "before count",
         default=None,
-        check=_checks.frames,
+        check=frames,
     )
     reset_at_each_iter: bool = argument("begin each batch with new episodes", default=False, engine=True)
     postproc: Callable[[Any], Any] | None = argument(
@@ -91,7 +135,7 @@ class CollectorArguments(Arguments):
     split_trajs: bool | None = argument(
         'deliver a row for each piece of a trajectory, padded, with ``("collector", "mask")``',
         default=False,
-        check=_checks.truth,
+        check=truth,
         engine=True,
     )
     track_traj_ids: bool = argument('write ``("collector", "traj_ids")``', default=True, engine=True)
@@ -109,7 +153,7 @@ class CollectorArguments(Arguments):
         "has a method ``extend``, which takes the batches; iteration then yields None for each", default=None
     )
     trust_policy: bool | None = argument(
-        "assume that the policy maps a TensorDict to a TensorDict, whatever its signature", default=False, check=_checks.truth
+        "assume that the policy maps a TensorDict to a TensorDict, whatever its signature", default=False, check=truth
     )
     policy_backend: Literal["auto", "native", "torch"] = argument(
         '``"native"`` evaluates the policy in Rust, ``"torch"`` calls it; ``"auto"`` chooses the former where windrow knows '
@@ -131,7 +175,7 @@ class CollectorArguments(Arguments):
         "write ``policy_version``, the version of the weights that acted, at the root and, in the same memory, under "
         '``"next"``',
         default=False,
-        check=_checks.truth,
+        check=truth,
         engine=True,
     )
     trajs_per_batch: int | None = argument(
@@ -201,11 +245,11 @@ class SingleArguments(CollectorArguments):
     """What a collector with one worker takes. What TorchRL's is given to make several is refused."""
 
     backend: Literal["direct"] | None = argument(
-        '``"direct"``', default=None, check=_checks.for_several(("direct",), "MultiSyncCollector or MultiAsyncCollector")
+        '``"direct"``', default=None, check=for_several(("direct",), "MultiSyncCollector or MultiAsyncCollector")
     )
-    sync: bool | None = argument("for several workers", default=None, check=_checks.for_several((1,), "MultiCollector"))
-    num_collectors: int | None = argument("1", default=None, check=_checks.for_several((1,), "MultiCollector"))
-    backend_options: None = argument("for several workers", default=None, check=_checks.for_several((1,), "MultiCollector"))
+    sync: bool | None = argument("for several workers", default=None, check=for_several((1,), "MultiCollector"))
+    num_collectors: int | None = argument("1", default=None, check=for_several((1,), "MultiCollector"))
+    backend_options: None = argument("for several workers", default=None, check=for_several((1,), "MultiCollector"))
 
 
 class MultiArguments(CollectorArguments):

@@ -1,17 +1,19 @@
+"""The classes of collectors: what they are built of, and what happens to each batch between the engine and the user."""
+
 from __future__ import annotations
 
 import contextlib
+import difflib
+import inspect
 import warnings
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from windrow import _needs, _policy
 from windrow._arguments import outside, takes
-from windrow._exploration import name_of
 from windrow._weights import WeightSource
 from windrow._windrow import CollectorCore, ReplayBufferCore
-from windrow.collectors import _checks
-from windrow.collectors._arguments import CollectorArguments
+from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
 from windrow.collectors._torchrl_compat import TorchRLMethods
 from windrow.collectors._workers import Devices, Workers
 
@@ -31,7 +33,7 @@ class BaseCollector(TorchRLMethods):
 
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.
-        ValueError: an argument makes no sense; the message names what would.
+        ValueError: an argument has a value that cannot be used; the message says which can.
         KeyError: the policy reads what nobody writes, or writes no action.
         RuntimeError: torch finds no such device.
     """
@@ -42,6 +44,8 @@ class BaseCollector(TorchRLMethods):
     _threads: ClassVar[bool] = False
     #: Whether there is one worker.
     _single: ClassVar[bool] = True
+    #: The batch that ``return_same_td`` delivers again.
+    _same: Any = None
 
     @takes(CollectorArguments)
     def __init__(self, arguments: CollectorArguments) -> None:
@@ -50,23 +54,25 @@ class BaseCollector(TorchRLMethods):
     def _build(self, arguments: CollectorArguments) -> None:
         name = type(self).__name__
         _needs.torch(name)
+        self._arguments = arguments
         self._placement = arguments.placement or ("threads" if self._threads else "inline")
         self._workers = Workers(name, arguments, single=self._single)
         self._devices = Devices.of(arguments, self._workers.count)
-        self._exploration = name_of(arguments.exploration_type, arguments.exploration_mode)
+        self._exploration = _policy.exploration_name(arguments.exploration_type, arguments.exploration_mode)
         if arguments.init_fn is not None:
             arguments.init_fn()
         self.policy = arguments.policy
+        self.pre_collect_hook = arguments.pre_collect_hook
+        self.post_collect_hook = arguments.post_collect_hook
         choice = self._chosen_policy(arguments)
-        self._prepare_delivery(arguments)
+        move = getattr(arguments.postproc, "to", None)
+        if self._devices.storing is not None and move is not None:
+            move(self._devices.storing)
         self._core = CollectorCore(self._options(arguments, choice))
         self._warn_of_rounding(arguments.frames_per_batch)
         self._source = WeightSource(self._core, choice.source, is_actor=choice.shared)
-        self._interruptor = arguments.interruptor
         if arguments.interruptor is not None:
             arguments.interruptor.register(self._core)
-        self._worker_idx = arguments.worker_idx
-        self._profile = None
         self.weight_updater = arguments.weight_updater
         self._core.serve(self)
         self._end_before_interpreter()
@@ -88,27 +94,13 @@ class BaseCollector(TorchRLMethods):
             env=self._workers.given[0],
         )
 
-    def _prepare_delivery(self, arguments: CollectorArguments) -> None:
-        """Takes note of what happens to each batch between the engine and the user."""
-        self._storing_device = self._devices.storing
-        self._postproc = arguments.postproc
-        move = getattr(arguments.postproc, "to", None)
-        if self._storing_device is not None and move is not None:
-            move(self._storing_device)
-        self.pre_collect_hook = arguments.pre_collect_hook
-        self.post_collect_hook = arguments.post_collect_hook
-        self._compact_obs = arguments.compact_obs
-        self._update_at_each_batch = arguments.update_at_each_batch
-        self._replay_buffer = buffer = arguments.replay_buffer
-        # The engine writes batches that nothing in Python looks at.
-        plain = self._storing_device is None and not self._compact_obs and self._postproc is None
-        self._fills_buffer = plain and bool(getattr(buffer, "_takes_frames_as_they_are", False))
-        self._returns_same, self._same = arguments.return_same_td, None
-
     def _options(self, arguments: CollectorArguments, choice: _policy.Choice) -> dict[str, Any]:
         """The options of the engine: its configuration, in which arguments stand by their names, and objects."""
         buffer = arguments.replay_buffer
         core = getattr(buffer, "_core", None)
+        # The engine writes batches that nothing in Python looks at.
+        plain = self._devices.storing is None and not arguments.compact_obs and arguments.postproc is None
+        fills_buffer = plain and bool(getattr(buffer, "_takes_frames_as_they_are", False))
         random_frames = max(0, int(arguments.init_random_frames or 0) - getattr(buffer, "write_count", 0))
         seed = self._workers.own_seed() if arguments.seed is None else arguments.seed
         # Where torch alone acts, its generator is left as it is: what modules draw follows it.
@@ -122,7 +114,7 @@ class BaseCollector(TorchRLMethods):
             "exploration_type": self._exploration,
             "seed": seed,
             "noise_seed": _drawn_by_torch() if draws and seed is None else None,
-            "cat_results": _checks.concatenation(arguments.cat_results, sync=self._sync),
+            "cat_results": _concatenation(arguments.cat_results, sync=self._sync),
             # Padding is not kept.
             "traj_format": arguments.traj_format or ("padded" if buffer is None else "cat"),
         }
@@ -132,7 +124,7 @@ class BaseCollector(TorchRLMethods):
             "env_kwargs": self._workers.env_kwargs,
             "policy": choice.core,
             "replay_buffer": core if isinstance(core, ReplayBufferCore) else None,
-            "takes_writes": buffer is not None and not self._fills_buffer,
+            "takes_writes": buffer is not None and not fills_buffer,
             "device": self._devices.named,
         }
 
@@ -147,14 +139,13 @@ class BaseCollector(TorchRLMethods):
     # Iteration
 
     def __next__(self) -> Any:
-        self._surface()
-        return self._core.next()
+        return self._ready.next()
 
     def _prepare(self) -> contextlib.AbstractContextManager[None] | None:
         """Runs before the frames of a batch are collected; returns a context that they are collected in."""
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
-        if self._update_at_each_batch:
+        if self._arguments.update_at_each_batch:
             self.update_policy_weights_()
         else:
             self._source.follow()
@@ -162,29 +153,34 @@ class BaseCollector(TorchRLMethods):
 
     def _acting(self) -> contextlib.AbstractContextManager[None] | None:
         """What the policy needs around it, where it is called in this thread."""
-        if self._placement == "inline" and self.policy_backend == "torch":
-            return _policy.acting(self._exploration)
-        return None
+        if self._placement != "inline" or self.policy_backend != "torch":
+            return None
+        from windrow import _acting
+
+        return _acting.acting(self._exploration, _acting.aggregation())
 
     def _processed(self, batch: Any) -> Any:
         """A batch, or zeros in the shape of one, after post-processing."""
-        if self._storing_device is not None:
-            batch = batch.to(self._storing_device)
-        if self._compact_obs:
-            batch = _without_next_observations(batch)
-        if self._postproc is not None:
-            batch = self._postproc(batch)
+        if self._devices.storing is not None:
+            batch = batch.to(self._devices.storing)
+        if self._arguments.compact_obs:
+            kept = {"reward", "done", "terminated", "truncated"}
+            names = map(_names, batch["next"].keys(True, True))
+            batch = batch.exclude(*(("next", *name) for name in names if name[-1] not in kept))
+        if self._arguments.postproc is not None:
+            batch = self._arguments.postproc(batch)
             if not hasattr(batch, "exclude"):
                 raise TypeError(f"postproc must return the batch, as a TensorDict, got {type(batch).__name__}")
-            batch = _without_private(batch)
+            private = [key for key in batch.keys(True) if any(name.startswith("_") for name in _names(key))]
+            batch = batch.exclude(*private) if private else batch
         return batch
 
     def _finish(self, batch: Any) -> Any:
         """What is delivered of a batch, or written."""
         batch = self._processed(batch)
-        if self._replay_buffer is not None:
+        if self.replay_buffer is not None:
             return batch
-        if self._returns_same:
+        if self._arguments.return_same_td:
             batch = self._into_the_same(batch)
         if self.post_collect_hook is not None:
             self.post_collect_hook(batch)
@@ -194,7 +190,7 @@ class BaseCollector(TorchRLMethods):
         """``batch`` in the memory of the one before; in its own where that has another shape or other entries, as the mask of a
         batch that was cut short."""
         same = self._same
-        if same is None or same.batch_size != batch.batch_size or _entries(same) != _entries(batch):
+        if same is None or same.batch_size != batch.batch_size or set(same.keys(True, True)) != set(batch.keys(True, True)):
             self._same = batch.clone()
         else:
             self._same.update(batch, inplace=True)
@@ -204,9 +200,9 @@ class BaseCollector(TorchRLMethods):
         """Writes a batch. A replay buffer of windrow tells the collector's trajectories by ``number`` from those of others, and a
         ``patient`` write waits for its limiter until the collector is ended."""
         if number is None:
-            self._replay_buffer.extend(batch)
+            self.replay_buffer.extend(batch)
         else:
-            self._replay_buffer._write(batch, self._core.is_ending if patient else None, number)
+            self.replay_buffer._write(batch, self._core.is_ending if patient else None, number)
 
     def iterator(self) -> Iterator[Any]:
         """The batches, as iterating over the collector gives them."""
@@ -219,7 +215,7 @@ class BaseCollector(TorchRLMethods):
     def rollout(self) -> Any:
         """One batch as it was collected, without post-processing and outside of the count of frames."""
         self._core.check_outside()
-        self._surface()
+        self._check_ready()
         self._source.follow()
         with self._acting() or contextlib.nullcontext():
             return self._core.rollout()
@@ -238,8 +234,7 @@ class BaseCollector(TorchRLMethods):
         Raises:
             ValueError: whole trajectories are delivered, whose lengths nobody knows before.
         """
-        self._surface()
-        return self._core.fake_batch()
+        return self._ready.fake_batch()
 
     def __repr__(self) -> str:
         if not self._core.belongs_here():
@@ -253,21 +248,99 @@ class BaseCollector(TorchRLMethods):
         )
 
 
-def _entries(batch: Any) -> set[Any]:
-    return set(batch.keys(True, True))
+class Collector(BaseCollector):
+    """One worker, which runs in the thread that asks for batches.
+
+    It acts with the policy as it is when a batch is asked for, without :meth:`update_policy_weights_`.
+
+    Raises:
+        TypeError: an argument is missing, unknown or of the wrong type.
+        ValueError: an argument has a value that cannot be used, or is for several workers.
+
+    Example:
+        >>> from windrow.collectors import Collector
+        >>> collector = Collector("CartPole-v1", frames_per_batch=100, total_frames=300)
+        >>> [batch.shape for batch in collector]
+        [torch.Size([100]), torch.Size([100]), torch.Size([100])]
+    """
+
+    _direct = True
+
+    @takes(SingleArguments)
+    def __init__(self, arguments: SingleArguments) -> None:
+        self._build(arguments)
 
 
-def _without_private(batch: Any) -> Any:
-    """``batch`` without entries that begin with an underscore, at any depth."""
-    private = [key for key in batch.keys(True) if any(name.startswith("_") for name in _names(key))]
-    return batch.exclude(*private) if private else batch
+class AsyncCollector(BaseCollector):
+    """One worker in the background, which collects the next batch while the present one is being used.
+
+    It acts with the weights that :meth:`update_policy_weights_` gave it.
+    """
+
+    _sync = False
+    _threads = True
 
 
-def _without_next_observations(batch: Any) -> Any:
-    """``batch`` with nothing under ``"next"`` but the reward and the flags."""
-    kept = {"reward", "done", "terminated", "truncated"}
-    dropped = [("next", *_names(key)) for key in batch["next"].keys(True, True) if _names(key)[-1] not in kept]
-    return batch.exclude(*dropped)
+class MultiCollector(BaseCollector):
+    """Several workers: a :class:`MultiSyncCollector` or a :class:`MultiAsyncCollector`, as ``sync`` says.
+
+    ``create_env_fn`` is a list with an environment for each worker, an id or a function that makes one; or one of these, with
+    ``num_workers``. Workers act with the weights that :meth:`update_policy_weights_` gave them.
+
+    Raises:
+        TypeError: ``sync`` is missing, or the number of workers.
+        ValueError: an argument has a value that cannot be used; the message says which can.
+    """
+
+    _threads = True
+    _single = False
+
+    # `__new__` chooses the class alone: what users may give stands in `__init__`.
+    __signature__ = inspect.signature(MultiArguments)
+
+    def __new__(cls, *_: Any, **arguments: Any) -> Self:
+        chosen: Any = cls
+        if cls is MultiCollector:
+            sync = arguments.get("sync")
+            if sync is None:
+                near = difflib.get_close_matches("sync", arguments, n=1)
+                raise TypeError(f"MultiCollector needs sync=True or sync=False{f', got {near[0]}' if near else ''}")
+            chosen = MultiSyncCollector if sync else MultiAsyncCollector
+        return super().__new__(chosen)
+
+    @takes(MultiArguments)
+    def __init__(self, arguments: MultiArguments) -> None:
+        if arguments.sync is not None and arguments.sync != self._sync:
+            raise ValueError(f"{type(self).__name__} with sync={arguments.sync}: leave sync out, or use MultiCollector")
+        self._build(arguments)
+
+
+class MultiSyncCollector(MultiCollector):
+    """Several workers; each batch has a share of every one, collected after it was asked for.
+
+    Its arguments are those of :class:`MultiCollector`; ``sync`` can be left out.
+    """
+
+    _sync = True
+
+
+class MultiAsyncCollector(MultiCollector):
+    """Several workers; each batch is one worker's, whichever is ready first, and the others go on meanwhile.
+
+    Its arguments are those of :class:`MultiCollector`; ``sync`` can be left out.
+    """
+
+    _sync = False
+
+
+def _concatenation(cat_results: Any, *, sync: bool) -> str:
+    """How shares of workers are put together, by the engine's name. Without ``sync``, each batch is one worker's."""
+    names = {None: "flat", 0: "flat", -1: "time", "stack": "stack"}
+    if isinstance(cat_results, bool) or cat_results not in names:
+        raise ValueError(f'cat_results must be "stack", 0 or -1, got {cat_results!r}')
+    if not sync and cat_results is not None:
+        raise ValueError(f"each batch is one worker's, so cat_results must be left out, got {cat_results!r}")
+    return names[cat_results]
 
 
 def _names(key: Any) -> tuple[str, ...]:

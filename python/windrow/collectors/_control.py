@@ -1,32 +1,142 @@
-"""What users tell a collector, and ask it."""
+"""What users tell a collector, and ask it. The engine does the work."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from windrow._arguments import instance_of, outside, takes
+from windrow import _weights
+from windrow._arguments import instance_of, outside, takes, warn_ignored
+from windrow._failure import Failure
 from windrow._numbers import whole
-from windrow._weights import WeightSource
-from windrow.collectors import _checks, _env_states
+from windrow._windrow import PATIENCE, CollectorCore
+from windrow.collectors import _env_states
+from windrow.collectors._arguments import CollectorArguments
+from windrow.collectors._ending import Ending
 from windrow.collectors._interruptor import Interruptor
-from windrow.collectors._life import Life
 from windrow.collectors._profile import ProfileConfig
 from windrow.collectors._updaters import WeightUpdaterBase
 from windrow.collectors._workers import Workers
 
 
-class Control(Life):
-    """Weights, seeds, states, figures and profiles."""
+class Control(Ending, Iterator[Any]):
+    """Starts, pauses and ends collection; weights, seeds, states, figures and profiles; errors of the background."""
 
-    _interruptor: Interruptor | None
-    _source: WeightSource
+    _arguments: CollectorArguments
+    _core: CollectorCore
+    _source: _weights.WeightSource
     _updater: WeightUpdaterBase | None
     _workers: Workers
-    _worker_idx: int | None
-    _profile: ProfileConfig | None
+    _profile: ProfileConfig | None = None
+    #: The error that ended the thread of :meth:`start`.
+    _failure: Failure | None = None
+    _paused = False
+    _ended = False
+
+    # Start, pause and end
+
+    def start(self) -> None:
+        """Collects into the replay buffer in a thread, up to ``total_frames``.
+
+        Collection does not wait for samples: without a limiter it collects as fast as it can, and may overwrite frames, or reach its
+        end, before a learner has seen many of them. ``ReplayBuffer(limiter=...)`` with :class:`~windrow.data.RateLimiter` ties
+        writes to samples. The collector warns once when a whole buffer was overwritten and nothing sampled.
+
+        Meanwhile you can update weights, seed and reset environments, read statistics and :meth:`pause`, but not ask for batches.
+
+        An error ends the thread. The next call on the collector, or on a replay buffer of windrow, raises the error, once; a
+        sample that waits for frames raises it at once. Frames that were written before stay in the buffer, which you can go on
+        using. :meth:`shutdown` raises an error that no other call has raised.
+
+        Raises:
+            RuntimeError: there is no replay buffer, or the collector was started before or was shut down.
+        """
+        self._asked.start()
+
+    def is_running(self) -> bool:
+        """Whether a thread collects into the replay buffer. The next call raises an error that has ended it; this one does not."""
+        return self._core.is_running()
+
+    def async_shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """The same as :meth:`shutdown`."""
+        self.shutdown(timeout, close_env, raise_on_error)
+
+    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """Ends collection and waits for the workers. Batches stay valid. After :meth:`start`, the present batch is cut short at its
+        next step, and written.
+
+        While ``KeyboardInterrupt`` is being handled, or leaves a ``with`` statement, the shutdown waits for a fraction of a second
+        only. It leaves a step that does not return behind with its thread, as a warning or a note of the exception says.
+
+        The shutdown closes environments that were made for the collector, but no environment object that was given to it, which
+        can be used again. Called by a function of the collector, such as ``post_collect_hook``, it does not wait, and the present
+        batch is the last one.
+
+        Args:
+            timeout: seconds to wait for the thread of :meth:`start`; None waits as long as it takes.
+            close_env: environments are closed, or given back, also where this is False; a warning says so.
+            raise_on_error: raise an error of the background that no call has raised; otherwise no call raises it any more, on the
+                replay buffer neither.
+
+        Raises:
+            TimeoutError: the thread of :meth:`start` did not end in time.
+        """
+        if not self._core.belongs_here():
+            # Only the process that made a collector ends it.
+            return
+        warn_ignored("close_env", close_env, True, "environments that were made for the collector end with it")
+        if timeout is None and self._leave_if_interrupted():
+            return
+        try:
+            self._core.check_outside()
+            self._ended = True
+            self._core.shutdown(timeout)
+            if raise_on_error:
+                self._raise_background()
+        except Exception:
+            if raise_on_error:
+                raise
+        finally:
+            if not raise_on_error and self._failure is not None:
+                self._failure.silence()
+
+    def _leave(self, seconds: float) -> bool:
+        if not self._core.belongs_here():
+            return True
+        self._ended = True
+        ended = self._core.leave(seconds)
+        error = None if self._failure is None else self._failure.silence()
+        if error is not None:
+            # The message shows its name only.
+            thread = threading.Thread(name="windrow-collector")
+            told = (type(error), error, error.__traceback__, thread)
+            threading.excepthook(threading.ExceptHookArgs(told))
+        return ended
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[Self]:
+        """In this context, workers start nothing, after they have finished their present share, and batches cannot be asked for.
+        After :meth:`start`, the present batch is written before the context begins, and nothing is written in it.
+
+        Raises:
+            RuntimeError: the collector is paused already; the replay buffer keeps a write waiting for long; a function that the
+                collector calls asks for the pause, which would wait for that function.
+        """
+        try:
+            self._ready.pause(PATIENCE)
+        finally:
+            # The thread of `start` may have failed with its last batch.
+            self._raise_background()
+        self._paused = True
+        try:
+            yield self
+        finally:
+            self._paused = False
+            self._core.resume()
 
     # Weights
 
@@ -59,14 +169,14 @@ class Control(Life):
             RuntimeError: there are no weights to publish; or more than the weights of the module, which windrow has read, was
                 changed.
         """
-        self._surface()
+        self._check_ready()
         given = _single_source(policy_or_weights, weights, policy, policy_weights, model_id, weights_dict)
-        if self._updater is not None:
-            if model_id is not None or weights_dict is not None:
-                raise ValueError("a weight_updater knows one model: model_id and weights_dict make no sense with it")
+        if self._updater is None:
+            self._source.publish(given, worker_ids)
+        elif model_id is not None or weights_dict is not None:
+            raise ValueError("a weight_updater knows one model: leave model_id and weights_dict out, got one of them")
+        else:
             self._updater.push_weights(given, worker_ids)
-            return
-        self._source.publish(given, worker_ids)
 
     @property
     def policy_version(self) -> int:
@@ -97,9 +207,7 @@ class Control(Life):
             ValueError: it is negative.
             RuntimeError: the collector was shut down.
         """
-        self._surface()
-        self._check_not_ended()
-        return self._core.set_seed(whole("seed", seed, 0), static_seed)
+        return self._lasting.set_seed(whole("seed", seed, 0), static_seed)
 
     def reset(self, index: Any = None, *, reset_idx: Any = None) -> None:
         """Begins new episodes in all environments.
@@ -114,9 +222,7 @@ class Control(Life):
         index = reset_idx if index is None else index
         if index is not None and not (isinstance(index, (list, tuple)) and all(index)):
             raise RuntimeError("reset begins new episodes in all environments: index must be left out")
-        self._surface()
-        self._check_not_ended()
-        self._core.reset()
+        self._lasting.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """What a later run needs to go on: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool``,
@@ -194,12 +300,12 @@ class Control(Life):
     @property
     def replay_buffer(self) -> Any:
         """The buffer that batches are written to; None if they are delivered."""
-        return self._replay_buffer
+        return self._arguments.replay_buffer
 
     @property
     def interruptor(self) -> Interruptor | None:
         """The interruptor that can cut batches short; None without one."""
-        return self._interruptor
+        return self._arguments.interruptor
 
     @property
     def worker_idx(self) -> int:
@@ -208,9 +314,9 @@ class Control(Life):
         Raises:
             RuntimeError: none was given.
         """
-        if self._worker_idx is None:
+        if self._arguments.worker_idx is None:
             raise RuntimeError("worker_idx was not given to this collector")
-        return self._worker_idx
+        return self._arguments.worker_idx
 
     # Profile
 
@@ -242,20 +348,67 @@ class Control(Life):
         """Seconds that each recorded worker has spent in each phase."""
         return self._asked.profile_summary()
 
+    # Errors
+
+    def _end_with(self, error: BaseException) -> None:
+        try:
+            self.shutdown()
+        except Exception as own:
+            if own is not error:
+                error.add_note(f"{type(self).__name__} had an error of its own: {type(own).__name__}: {own}")
+
+    def _raise_background(self) -> None:
+        """Raises an error of the background that no call has raised."""
+        if self._failure is not None:
+            self._failure.tell()
+
+    def _check_ready(self) -> None:
+        """Raises an error during a pause, and an error of the background."""
+        if self._paused:
+            raise RuntimeError("the collector is paused: ask again after the pause")
+        self._raise_background()
+
+    @property
+    def _asked(self) -> CollectorCore:
+        """The engine's collector for questions of users."""
+        self._raise_background()
+        return self._core
+
+    @property
+    def _ready(self) -> CollectorCore:
+        """As :attr:`_asked`, for calls that have to wait for the end of a pause."""
+        self._check_ready()
+        return self._core
+
+    @property
+    def _lasting(self) -> CollectorCore:
+        """As :attr:`_ready`, for orders to workers, which end with a shutdown."""
+        self._check_ready()
+        if self._ended:
+            raise RuntimeError("the collector was shut down; build a new one")
+        return self._core
+
+    def _fail(self, error: BaseException) -> None:
+        """Keeps the error that has ended the thread of :meth:`start` for the next call on the collector or its buffer."""
+        self._failure = Failure(error, self._core)
+        failures = getattr(self.replay_buffer, "_failures", None)
+        if failures is not None:
+            failures.append(self._failure)
+
 
 def _single_source(
     positional: Any, weights: Any, policy: Any, policy_weights: Any, model_id: str | None, by_id: Mapping[str, Any] | None
 ) -> Any:
-    """The only one of these that was given; None if none was."""
+    """The weights that were given, at most once; None if none were."""
     given = [source for source in (positional, weights, policy, policy_weights) if source is not None]
     if by_id is not None:
         if given or model_id is not None:
             raise ValueError("weights_dict names all weights: leave model_id and other weights out")
-        return _checks.weights_by_id(by_id)
+        return _weights.by_id(by_id)
     if len(given) > 1:
         raise ValueError(f"expected weights from one source, got {len(given)}")
     if model_id is not None:
-        _checks.model(model_id)
+        _weights.check_model(model_id)
     if policy_weights is not None:
         warnings.warn("policy_weights is called weights now", DeprecationWarning, stacklevel=outside())
     return given[0] if given else None

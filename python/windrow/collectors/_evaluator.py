@@ -4,10 +4,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from windrow import _needs, _policy, _weights
 from windrow._arguments import Arguments, Check, argument, ignored, takes
-from windrow._exploration import name_of
 from windrow._numbers import at_least
 from windrow._windrow import EvaluatorCore
-from windrow.collectors import _checks
 from windrow.collectors._arguments import Device
 from windrow.collectors._ending import Ending
 from windrow.collectors._workers import Factory, device_of, env_of, is_function, policy_factories
@@ -119,7 +117,7 @@ class Evaluator(Ending):
     A module acts in evaluation mode, as after ``module.eval()``.
 
     Raises:
-        ValueError: an argument makes no sense.
+        ValueError: an argument has a value that cannot be used; the message says which can.
         TypeError: an argument is unknown.
     """
 
@@ -135,8 +133,9 @@ class Evaluator(Ending):
         _needs.torch(type(self).__name__)
         if arguments.init_fn is not None:
             arguments.init_fn()
-        env = _environment(arguments.env)
-        exploration = name_of(arguments.exploration_type)
+        # A factory makes the environment in the thread of the evaluator.
+        env = Factory(_statistics.frozen(arguments.env)) if is_function(arguments.env) else env_of(arguments.env)
+        exploration = _policy.exploration_name(arguments.exploration_type)
         choice = _policy.choose(
             arguments.policy,
             policy_factories(_with_env(arguments.policy_factory, env), 1),
@@ -293,7 +292,7 @@ class Evaluator(Ending):
 
     def _weights(self, weights: Any, by_id: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if by_id:
-            own = _checks.weights_by_id(by_id)
+            own = _weights.by_id(by_id)
             weights = own if weights is None else weights
         if weights is None:
             weights = self._source
@@ -307,28 +306,13 @@ def _tensors(result: dict[str, Any]) -> "TensorDictBase":
     return TensorDict({name: torch.tensor(figure) for name, figure in result.items()})
 
 
-def _environment(given: Any) -> Any:
-    """An environment, or a factory that makes one in the thread of the evaluator."""
-    from windrow.collectors import _statistics
-
-    return Factory(_statistics.frozen(given)) if is_function(given) else env_of(given)
-
-
 def _with_env(factory: Any, env: Any) -> Any:
     """``factory`` as a function without arguments, which passes the environment on if ``factory`` requires one."""
-    if not callable(factory) or not _wants_argument(factory):
-        return factory
-
-    def make() -> Any:
-        return factory(env.made if isinstance(env, Factory) else env)
-
-    return make
-
-
-def _wants_argument(function: Callable[..., Any]) -> bool:
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
-        return False
+        return factory
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(parameter.kind in by_position and parameter.default is inspect.Parameter.empty for parameter in parameters)
+    if not any(parameter.kind in by_position and parameter.default is inspect.Parameter.empty for parameter in parameters):
+        return factory
+    return lambda: factory(env.made if isinstance(env, Factory) else env)

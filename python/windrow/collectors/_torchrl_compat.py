@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from windrow.collectors import _checks
+from windrow import _weights
 from windrow.collectors._control import Control
 
 #: A name, or a key in brackets after one.
@@ -55,9 +55,9 @@ class TorchRLMethods(Control):
         Raises:
             AttributeError: it has none, or there is no replay buffer.
         """
-        if self._replay_buffer is None:
+        if self.replay_buffer is None:
             raise AttributeError(f"{attr}: the collector has no replay buffer")
-        return getattr(self._replay_buffer, attr)
+        return getattr(self.replay_buffer, attr)
 
     def get_model(self, model_id: str) -> Any:
         """The model called ``model_id``: ``"policy"`` is the only one.
@@ -66,7 +66,7 @@ class TorchRLMethods(Control):
             KeyError: another one is asked for.
             ValueError: actions are random.
         """
-        _checks.model(model_id)
+        _weights.check_model(model_id)
         policy = self._policy_of(0)
         if policy is None:
             raise ValueError("the collector acts at random: there is no policy")
@@ -122,7 +122,7 @@ class TorchRLMethods(Control):
             ValueError: the lists differ in length, or do not have an entry for each worker.
             AttributeError: the path leads nowhere, or to what cannot be called.
         """
-        self._surface()
+        self._check_ready()
         workers = [self] if self._direct else self._each_worker()
         count = len(list_of_args or list_of_kwargs or workers)
         all_args = [()] * count if list_of_args is None else list(list_of_args)
@@ -159,7 +159,7 @@ class _Worker:
     def __init__(self, collector: TorchRLMethods, worker_idx: int) -> None:
         self.worker_idx = worker_idx
         self.policy = collector._policy_of(worker_idx)
-        self.replay_buffer = collector._replay_buffer
+        self.replay_buffer = collector.replay_buffer
         self._collector = collector
 
     @property

@@ -1,5 +1,37 @@
 """Policies."""
 
-from windrow.modules._random import RandomPolicy
+from __future__ import annotations
+
+from typing import Any
 
 __all__ = ["RandomPolicy"]
+
+
+class RandomPolicy:
+    """Draws every action uniformly from the action space, as a collector without a policy does.
+
+    In a collector the engine draws, and the spec is that of the environment. Called by itself, it draws from
+    ``action_spec``.
+
+    Args:
+        action_spec: something with a method ``rand(shape)``; only needed to call the policy outside of a collector.
+        action_key: where :meth:`__call__` writes the action.
+    """
+
+    def __init__(self, action_spec: Any = None, action_key: str | tuple[str, ...] = "action") -> None:
+        self.action_spec = action_spec
+        self.action_key = action_key
+
+    def __call__(self, tensordict: Any) -> Any:
+        """Writes an action for each row of ``tensordict``, and returns it.
+
+        Raises:
+            RuntimeError: there is no spec to draw from.
+        """
+        if self.action_spec is None:
+            raise RuntimeError("a RandomPolicy that is called by itself needs an action_spec")
+        tensordict.set(self.action_key, self.action_spec.rand(tensordict.batch_size))
+        return tensordict
+
+    def __repr__(self) -> str:
+        return f"RandomPolicy(action_key={self.action_key!r})"
