@@ -22,9 +22,13 @@ from windrow import _lower
 from windrow.collectors import Collector
 
 
-@pytest.mark.parametrize(("name", "home"), [(name, home) for name, homes in _lower.KNOWN.items() for home in homes])
-def test_every_known_class_is_known_where_users_find_it(name: str, home: str) -> None:
-    found = getattr(importlib.import_module(home), name)
+#: Where users find the classes of each package.
+HOMES = {"torch": "torch.distributions", "tensordict": "tensordict.nn", "torchrl": "torchrl.modules"}
+
+
+@pytest.mark.parametrize(("package", "name"), [(package, name) for package, names in _lower.KNOWN.items() for name in sorted(names)])
+def test_every_known_class_is_known_where_users_find_it(package: str, name: str) -> None:
+    found = getattr(importlib.import_module(HOMES[package]), name)
     assert found.__name__ == name and _lower._is_known(found)
 
 

@@ -30,17 +30,11 @@ from windrow._windrow import evaluate_network
 ROWS = 16
 #: Relative and absolute difference allowed between both: networks add in another order and approximate tanh and exp.
 TOLERANCE = (1e-4, 1e-5)
-#: Classes of other packages that are known by their names, and the modules where users find each.
-KNOWN: dict[str, tuple[str, ...]] = {
-    "AddStateIndependentNormalScale": ("tensordict.nn",),
-    "Categorical": ("torch.distributions",),
-    "IndependentNormal": ("torchrl.modules",),
-    "MLP": ("torchrl.modules",),
-    "Normal": ("torch.distributions",),
-    "NormalParamExtractor": ("tensordict.nn", "torchrl.modules"),
-    "OneHotCategorical": ("torch.distributions", "tensordict.nn", "torchrl.modules"),
-    "SafeModule": ("torchrl.modules",),
-    "TanhNormal": ("torchrl.modules",),
+#: Classes that are known by their names, wherever in their package they are defined.
+KNOWN = {
+    "torch": {"Categorical", "Normal", "OneHotCategorical"},
+    "tensordict": {"AddStateIndependentNormalScale", "NormalParamExtractor", "OneHotCategorical"},
+    "torchrl": {"IndependentNormal", "MLP", "NormalParamExtractor", "OneHotCategorical", "SafeModule", "TanhNormal"},
 }
 #: Head of the engine's networks for each known distribution.
 HEADS = {
@@ -168,13 +162,11 @@ def _add_declared(network: Network, module: Any, path: str) -> list[Any]:
 
 def _is(module: Any, name: str) -> bool:
     """Whether ``module`` is of the class that is :data:`KNOWN` as ``name``, not of one derived from it."""
-    return _is_known(type(module)) and type(module).__name__ == name
+    return type(module).__name__ == name and _is_known(type(module))
 
 
 def _is_known(kind: type) -> bool:
-    """Whether ``kind`` is one of the :data:`KNOWN` classes, wherever in its package it is defined."""
-    packages = {home.split(".")[0] for home in KNOWN.get(kind.__name__, ())}
-    return kind.__module__.split(".")[0] in packages
+    return kind.__name__ in KNOWN.get(kind.__module__.split(".")[0], ())
 
 
 def _add(network: Network, module: nn.Module, path: str) -> None:

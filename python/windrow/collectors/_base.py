@@ -14,6 +14,7 @@ from windrow._arguments import outside, takes
 from windrow._weights import WeightSource
 from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
+from windrow.collectors._ending import ALIVE
 from windrow.collectors._torchrl_compat import TorchRLMethods
 from windrow.collectors._workers import Devices, Workers
 
@@ -75,7 +76,7 @@ class BaseCollector(TorchRLMethods):
             arguments.interruptor.register(self._core)
         self.weight_updater = arguments.weight_updater
         self._core.serve(self)
-        self._end_before_interpreter()
+        ALIVE.add(self)
 
     def _chosen_policy(self, arguments: CollectorArguments) -> _policy.Choice:
         """The policy in the form that the engine takes."""

@@ -329,10 +329,9 @@ class Control(Ending, Iterator[Any]):
             ValueError: nothing would be recorded, or there is no such worker.
             TypeError: an option is unknown.
         """
-        self._raise_background()
         template = config.template()
+        self._asked.enable_profile(config.workers, config.num_rollouts, config.warmup_rollouts, template)
         Path(template).parent.mkdir(parents=True, exist_ok=True)
-        self._core.enable_profile(config.workers, config.num_rollouts, config.warmup_rollouts, template)
         self._profile = config
 
     def disable_profile(self) -> None:

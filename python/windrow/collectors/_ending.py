@@ -12,7 +12,8 @@ from typing import Any, Self
 from windrow._arguments import outside
 from windrow._windrow import IMPATIENCE, PATIENCE, CollectorCore, EvaluatorCore
 
-_ALIVE: weakref.WeakSet[Ending] = weakref.WeakSet()
+#: What has to end before the interpreter does.
+ALIVE: weakref.WeakSet[Ending] = weakref.WeakSet()
 
 
 class Ending:
@@ -31,9 +32,6 @@ class Ending:
     def _end_with(self, error: BaseException) -> None:
         """Ends the threads while ``error`` leaves the context. It stays the error that is raised."""
         raise NotImplementedError
-
-    def _end_before_interpreter(self) -> None:
-        _ALIVE.add(self)
 
     def _leave_if_interrupted(self) -> bool:
         """Ends the threads at once if the caller is handling ``KeyboardInterrupt``, in an ``except`` or ``finally``, and warns of
@@ -80,5 +78,5 @@ def _end_all() -> None:
     """Ends all collectors and evaluators: threads that need the interpreter must end before it does."""
     was_interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
     deadline = time.monotonic() + (IMPATIENCE if was_interrupted else PATIENCE)
-    for one in list(_ALIVE):
+    for one in list(ALIVE):
         one._leave(max(deadline - time.monotonic(), 0.1))

@@ -23,10 +23,22 @@ def load(envs: list[Any], states: Mapping[str, Any]) -> None:
     Raises:
         ValueError: they are states of other environments.
     """
-    for entry, state in _paired(envs, states):
-        for env, own in _paired(_made(entry), state):
-            if own:
-                _load(env, own)
+    from windrow.envs._base import EnvBase
+
+    each = [pair for entry, own in _paired(envs, states) for pair in _paired(_made(entry), own)]
+    for env, state in each:
+        if not state:
+            continue
+        if not hasattr(env, "load_state_dict"):
+            raise ValueError(f"env_state_dict of other environments: {env!r} has no state, got {sorted(state)}")
+        if not isinstance(env, EnvBase):
+            # Transforms keep the tensors that they are given.
+            env.load_state_dict(copy.deepcopy(dict(state)))
+        elif not _alike(env.state_dict(), state):
+            # The engine took the numbers over when the collector was built.
+            raise ValueError(
+                f"env_state_dict has other numbers than {env!r}: call its load_state_dict with it before the collector is built"
+            )
 
 
 def _made(entry: Any) -> list[Any]:
@@ -50,21 +62,6 @@ def _paired(envs: list[Any], states: Mapping[str, Any]) -> list[tuple[Any, Mappi
 
 def _state_of(env: Any) -> dict[str, Any]:
     return copy.deepcopy(dict(env.state_dict())) if hasattr(env, "load_state_dict") else {}
-
-
-def _load(env: Any, state: Mapping[str, Any]) -> None:
-    from windrow.envs._base import EnvBase
-
-    if not hasattr(env, "load_state_dict"):
-        raise ValueError(f"env_state_dict of other environments: {env!r} has no state, got {sorted(state)}")
-    if not isinstance(env, EnvBase):
-        # Transforms keep the tensors that they are given.
-        env.load_state_dict(copy.deepcopy(dict(state)))
-    elif not _alike(env.state_dict(), state):
-        # The engine took the numbers over when the collector was built.
-        raise ValueError(
-            f"env_state_dict has other numbers than {env!r}: call its load_state_dict with it before the collector is built"
-        )
 
 
 def _alike(own: Any, other: Any) -> bool:

@@ -7,7 +7,7 @@ from windrow._arguments import Arguments, Check, argument, ignored, takes
 from windrow._numbers import at_least
 from windrow._windrow import EvaluatorCore
 from windrow.collectors._arguments import Device
-from windrow.collectors._ending import Ending
+from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import Factory, device_of, env_of, is_function, policy_factories
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Evaluator(Ending):
         except BaseException:
             self._thaw()
             raise
-        self._end_before_interpreter()
+        ALIVE.add(self)
 
     def evaluate(
         self, weights: Any = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None

@@ -12,7 +12,7 @@ class ProfileConfig(Arguments):
     """Which workers are profiled, and for how many batches.
 
     Raises:
-        ValueError: nothing would be recorded, or a number is negative.
+        ValueError: a number is negative.
     """
 
     workers: Sequence[int] = argument("numbers of workers", default=(0,), check=lambda _, workers: list(workers or [0]))
@@ -27,14 +27,6 @@ class ProfileConfig(Arguments):
     with_stack: bool = ignored(_NO_TORCH, default=True)
     with_flops: bool = ignored(_NO_TORCH, default=False)
     on_trace_ready: Any = ignored("a trace is written to save_path", default=None)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_rollouts <= self.warmup_rollouts:
-            raise ValueError(
-                f"num_rollouts={self.num_rollouts} must be greater than warmup_rollouts={self.warmup_rollouts}, or nothing is "
-                "recorded"
-            )
 
     def template(self) -> str:
         """The path, with ``{worker_idx}`` for the number of a worker."""

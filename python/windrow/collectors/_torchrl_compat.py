@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from windrow import _weights
@@ -34,27 +35,15 @@ class TorchRLMethods(Control):
         return self._workers.env(0)
 
     def getattr_env(self, attr: str) -> Any:
-        """The attribute ``attr`` of the first worker's environment.
-
-        Raises:
-            AttributeError: it has none.
-        """
+        """The attribute ``attr`` of the first worker's environment."""
         return getattr(self.env, attr)
 
     def getattr_policy(self, attr: str) -> Any:
-        """The attribute ``attr`` of the policy, or of what ``policy_factory`` has made for the first worker.
-
-        Raises:
-            AttributeError: it has none, or actions are random.
-        """
+        """The attribute ``attr`` of the policy, or of what ``policy_factory`` has made for the first worker."""
         return getattr(self._policy_of(0), attr)
 
     def getattr_rb(self, attr: str) -> Any:
-        """The attribute ``attr`` of the replay buffer.
-
-        Raises:
-            AttributeError: it has none, or there is no replay buffer.
-        """
+        """The attribute ``attr`` of the replay buffer; raises AttributeError also where there is none."""
         if self.replay_buffer is None:
             raise AttributeError(f"{attr}: the collector has no replay buffer")
         return getattr(self.replay_buffer, attr)
@@ -129,10 +118,9 @@ class TorchRLMethods(Control):
         all_kwargs = [{}] * count if list_of_kwargs is None else list(list_of_kwargs)
         if len(all_args) != len(all_kwargs):
             raise ValueError(f"expected lists of one length, got {len(all_args)} args and {len(all_kwargs)} kwargs")
-        if not self._direct and len(all_args) != len(workers):
-            raise ValueError(f"expected an entry for each of {len(workers)} workers, got {len(all_args)}")
-        targets = workers * len(all_args) if self._direct else workers
-        methods = [_resolve(target, method_name) for target in targets]
+        if not self._direct and count != len(workers):
+            raise ValueError(f"expected an entry for each of {len(workers)} workers, got {count}")
+        methods = [_resolve(target, method_name) for target in (workers * count if self._direct else workers)]
         if not all(map(callable, methods)):
             raise AttributeError(f"{method_name} cannot be called")
         return [method(*args, **kwargs) for method, args, kwargs in zip(methods, all_args, all_kwargs, strict=True)]
@@ -146,21 +134,23 @@ class TorchRLMethods(Control):
         self.post_collect_hook = hook
 
     def _each_worker(self) -> list[Any]:
-        return [_Worker(self, worker) for worker in range(len(self._core.worker_stats()))]
+        return [_Worker(self, worker) for worker in range(self._workers.count)]
 
     def _policy_of(self, worker: int) -> Any:
         factories = self._workers.factories
         return self.policy if factories is None else factories[worker].made
 
 
+@dataclass
 class _Worker:
     """One worker, as paths see it."""
 
-    def __init__(self, collector: TorchRLMethods, worker_idx: int) -> None:
-        self.worker_idx = worker_idx
-        self.policy = collector._policy_of(worker_idx)
-        self.replay_buffer = collector.replay_buffer
-        self._collector = collector
+    _collector: TorchRLMethods
+    worker_idx: int
+
+    def __post_init__(self) -> None:
+        self.policy = self._collector._policy_of(self.worker_idx)
+        self.replay_buffer = self._collector.replay_buffer
 
     @property
     def env(self) -> Any:
@@ -178,12 +168,9 @@ def _resolve(target: Any, path: str) -> Any:
     if not _PATH.fullmatch(path):
         raise ValueError(f"expected a path such as 'env.transform[0]', got {path!r}")
     for name, key in _STEP.findall(path):
-        target = getattr(target, name) if name else target[_literal(key, path)]
+        try:
+            index = None if name else ast.literal_eval(key)
+        except (SyntaxError, ValueError):
+            raise ValueError(f"expected a number or a quoted name in brackets, got {key!r} in {path!r}") from None
+        target = getattr(target, name) if name else target[index]
     return target
-
-
-def _literal(key: str, path: str) -> Any:
-    try:
-        return ast.literal_eval(key)
-    except (SyntaxError, ValueError):
-        raise ValueError(f"expected a number or a quoted name in brackets, got {key!r} in {path!r}") from None
