@@ -50,7 +50,7 @@ pub enum CollectError {
         /// The number that was given.
         got: f64,
     },
-    /// An argument makes no sense without another one.
+    /// An argument needs another one, which was not given.
     #[error("{name} needs {needs}")]
     Needs {
         /// The argument.
@@ -393,7 +393,7 @@ pub enum CollectError {
     )]
     NoWorkerMain,
     /// The collector or evaluator was shut down.
-    #[error("this was shut down; build a new one to go on")]
+    #[error("the collector or evaluator was shut down; build a new one")]
     ShutDown,
 }
 

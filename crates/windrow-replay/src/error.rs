@@ -330,7 +330,9 @@ pub enum StateError {
         got: i64,
     },
     /// It is of a buffer whose writer fills rows in another order.
-    #[error("it is of another writer")]
+    #[error(
+        "expected the state of a buffer whose writer fills rows in the same order, got one with another writer"
+    )]
     Writer,
     /// A list has another length than it must have.
     #[error("expected {expected} {what}, got {got}")]
@@ -355,10 +357,10 @@ pub enum StateError {
         got: i64,
     },
     /// A row is beyond the capacity, or named twice.
-    #[error("rows are beyond the capacity or named twice")]
+    #[error("expected each row once and below the capacity, got a row twice or beyond it")]
     Rows,
     /// The trajectories do not lie end to end in the rows of a ring.
-    #[error("runs and rows do not make a ring")]
+    #[error("expected trajectories that lie end to end in a ring of rows, got gaps or other rows")]
     Ring,
     /// A priority, or the mass that a sampler makes of it, is negative or not finite.
     #[error("expected priorities that are finite and not negative, got {got}")]

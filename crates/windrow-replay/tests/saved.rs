@@ -110,14 +110,14 @@ fn a_state_of_another_buffer_is_refused_and_changes_nothing() {
     let best = build(kinds()[6], LazyTensorStorage::new(CAPACITY), 5);
     assert_eq!(
         refused(&best.state_dict().unwrap()),
-        "failed to load the state: it is of another writer"
+        "failed to load the state: expected the state of a buffer whose writer fills rows in the same order, got one with another writer"
     );
     let mut state = buffer.state_dict().unwrap();
     let rows = Tensor::from_vec(vec![1i64, 1], [2]).unwrap();
     state.set("rows", rows).unwrap();
     assert_eq!(
         refused(&state),
-        "failed to load the state: rows are beyond the capacity or named twice"
+        "failed to load the state: expected each row once and below the capacity, got a row twice or beyond it"
     );
     let other = build(random, LazyTensorStorage::new(CAPACITY), 5);
     let mut frames = TensorDict::new([2]);

@@ -234,9 +234,9 @@ class CollectorArguments(Arguments):
         if self.replay_buffer is not None and not hasattr(self.replay_buffer, "extend"):
             raise TypeError(f"expected a replay_buffer with a method extend, got {type(self.replay_buffer).__name__}")
         if self.replay_buffer is not None and self.return_same_td:
-            raise TypeError("return_same_td makes no sense with a replay_buffer, which keeps its own copy")
+            raise TypeError("return_same_td is for batches that are delivered: leave it out, or leave replay_buffer out")
         if self.traj_format is not None and self.trajs_per_batch is None:
-            raise ValueError("traj_format makes no sense without trajs_per_batch")
+            raise ValueError(f"traj_format={self.traj_format!r} needs trajs_per_batch, which was not given")
         if self.policy is not None and self.policy_factory is not None and not hasattr(self.policy, "state_dict"):
             raise TypeError("policy and policy_factory: expected one of them, or a module as source of weights")
 

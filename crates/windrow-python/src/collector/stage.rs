@@ -143,7 +143,7 @@ impl Owner {
     fn get<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let weak = self.weak().as_ref().map(|weak| weak.clone_ref(py));
         let collector = weak.and_then(|weak| weak.bind(py).upgrade());
-        collector.ok_or_else(|| PyRuntimeError::new_err("the collector is gone"))
+        collector.ok_or_else(|| PyRuntimeError::new_err("the collector was freed"))
     }
 
     /// Whether the stage has no collector to call.

@@ -214,7 +214,7 @@ fn slices(of: &Arguments<'_>) -> PyResult<SliceSampler> {
         (None, Some(count)) => SliceSampler::num_slices(count),
         _ => {
             return Err(PyValueError::new_err(
-                "expected either slice_len or num_slices",
+                "expected either slice_len or num_slices, got both or neither",
             ));
         }
     };
