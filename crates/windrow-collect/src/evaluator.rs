@@ -1,4 +1,4 @@
-//! How good a policy is, found out beside training.
+//! Evaluation of a policy beside training.
 
 mod board;
 mod builder;
@@ -20,18 +20,18 @@ pub use builder::EvaluatorBuilder;
 pub use choices::BusyPolicy;
 pub use report::Evaluation;
 
-/// Runs whole episodes in environments of its own, with a policy of its own, in a thread of its own.
+/// Plays whole episodes with environments and a policy of its own, in its own thread.
 ///
-/// An evaluation resets all environments, takes over the weights that it was given, and collects exactly as many whole
-/// episodes as were asked for. Which episodes count is settled beforehand: of `n` episodes and `p` environments, the first
-/// `n / p` of each, and one more of the first `n % p` environments. So short episodes are not preferred, as they would be
-/// if the first `n` to end were taken. An environment without an end needs [`max_steps`](EvaluatorBuilder::max_steps).
+/// An evaluation resets all environments, loads the weights that it was given, and collects exactly as many whole
+/// episodes as were asked for. Which episodes count is fixed beforehand: with `n` episodes and `p` environments, the
+/// first `n / p` of each, and one more of the first `n % p` environments. Taking the first `n` episodes that end would
+/// favour short ones. An environment whose episodes do not end needs [`max_steps`](EvaluatorBuilder::max_steps).
 ///
-/// With a [seed](EvaluatorBuilder::seed), every evaluation begins from it, so that weights are compared on the same episodes and
-/// an evaluation that was skipped changes nothing for the next. Without, each has episodes of its own.
+/// With a [seed](EvaluatorBuilder::seed), every evaluation begins from it: weights are compared on the same episodes,
+/// and a skipped evaluation changes nothing for the next. Without one, each evaluation has other episodes.
 ///
-/// Training is left alone: weights are copied when they are given, nothing else is shared, and between evaluations the
-/// thread sleeps. All methods may be called from any thread.
+/// The evaluator does not disturb training: it copies weights when they are given, shares nothing else, and its thread
+/// sleeps between evaluations. All methods may be called from any thread.
 ///
 /// ```
 /// use windrow_collect::Evaluator;
@@ -82,20 +82,20 @@ impl Evaluator {
         EvaluatorBuilder::new(Arc::new(env))
     }
 
-    /// Evaluates and waits for the result, after everything that is pending, whatever the [busy
+    /// Evaluates after all pending evaluations, and waits for the result, whatever the [busy
     /// policy](EvaluatorBuilder::busy_policy).
     ///
-    /// Without `weights`, those that were given last act once more, or the ones that the policy came with. Without `step`,
-    /// the result bears the number of requests that were accepted before.
+    /// Without `weights`, the weights that were given last act, or the policy's own. Without `step`, the result has the
+    /// number of requests that were accepted before.
     ///
-    /// Not to be called by what the evaluator itself calls, such as [`on_result`](EvaluatorBuilder::on_result): it would
-    /// wait for itself.
+    /// Functions that the evaluator calls, such as [`on_result`](EvaluatorBuilder::on_result), must not call this: the
+    /// evaluator would wait for itself.
     ///
     /// # Errors
-    /// [`CollectError::Policy`] when the weights do not fit, and the old ones then stay; [`CollectError::Worker`] when an
+    /// [`CollectError::Policy`] when the weights do not fit; the old ones then stay; [`CollectError::Worker`] when an
     /// environment or the policy failed or panicked, or the metrics panicked; after these, the next request makes
-    /// environments and policy anew. [`CollectError::Metrics`] when the metrics failed; [`CollectError::ShutDown`] after a
-    /// shutdown or when there is one meanwhile.
+    /// environments and policy anew. [`CollectError::Metrics`] when the metrics failed; [`CollectError::ShutDown`]
+    /// after a shutdown or during one.
     ///
     /// ```
     /// use windrow_collect::Evaluator;
@@ -122,16 +122,16 @@ impl Evaluator {
         result.recv().unwrap_or(Err(CollectError::ShutDown))
     }
 
-    /// Asks for an evaluation and returns at once: whether it was accepted. The result is to be read by
-    /// [`poll`](Self::poll) or [`wait`](Self::wait), and kept until then. `weights` and `step` are as for
+    /// Asks for an evaluation, and returns at once whether it was accepted. The evaluator keeps the result until
+    /// [`poll`](Self::poll) or [`wait`](Self::wait) returns it. `weights` and `step` are as for
     /// [`evaluate`](Self::evaluate).
     ///
-    /// While an evaluation is running or queued, the [busy policy](EvaluatorBuilder::busy_policy) decides. A request that
-    /// is not accepted copies nothing and counts for nothing.
+    /// While an evaluation is running or queued, the [busy policy](EvaluatorBuilder::busy_policy) decides. A request
+    /// that is not accepted copies nothing and is not counted.
     ///
     /// # Errors
-    /// [`CollectError::ShutDown`] after a shutdown; [`CollectError::Busy`] while busy, with [`BusyPolicy::Error`]. What
-    /// goes wrong later is the result of the request.
+    /// [`CollectError::ShutDown`] after a shutdown; [`CollectError::Busy`] while busy, with [`BusyPolicy::Error`].
+    /// Later errors are the result of the request.
     ///
     /// ```
     /// use windrow_collect::Evaluator;
@@ -152,10 +152,10 @@ impl Evaluator {
             .submit(weights, step, Reply::Unread, self.busy_policy)
     }
 
-    /// The oldest result of [`trigger_eval`](Self::trigger_eval) that was not read yet, waiting for it up to `timeout`.
-    /// `None` when there is none by then, and at once when none is pending.
+    /// The oldest result of [`trigger_eval`](Self::trigger_eval) that was not read yet; waits for it up to `timeout`.
+    /// `None` after that, and at once when none is pending.
     ///
-    /// After a shutdown, what is unread can still be read; the next call says [`CollectError::ShutDown`], once.
+    /// After a shutdown, unread results can still be read; the next call returns [`CollectError::ShutDown`], once.
     ///
     /// ```
     /// use std::time::Duration;
@@ -183,14 +183,13 @@ impl Evaluator {
     /// # Ok::<(), windrow_collect::CollectError>(())
     /// ```
     pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<Evaluation, CollectError>> {
-        // A time beyond all clocks is no limit.
+        // A time beyond the clock's range is no limit.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.shared.take(deadline)
     }
 
-    /// The oldest error among the results of [`trigger_eval`](Self::trigger_eval) that were not read yet; it will not be
-    /// read any more. For those who learn of results by [`on_result`](EvaluatorBuilder::on_result) alone, which is not told
-    /// of errors.
+    /// Takes the oldest error out of the unread results of [`trigger_eval`](Self::trigger_eval). For programs that read
+    /// results by [`on_result`](EvaluatorBuilder::on_result) only, which is not called with errors.
     ///
     /// ```
     /// use windrow_collect::{CollectError, Evaluator};
@@ -231,8 +230,8 @@ impl Evaluator {
         self.shared.pending()
     }
 
-    /// Numbers the weights that are given next with `version`, and those after them from there on: for results that bear
-    /// the versions of a collector. Without it, weights are numbered from 1, and 0 are those that the policy came with.
+    /// Gives the next weights the version `version`, and later ones the versions after it, so that results have the
+    /// versions of a collector. Without this call, versions begin with 1; the policy's own weights have version 0.
     ///
     /// ```
     /// use windrow_collect::Evaluator;
@@ -250,13 +249,13 @@ impl Evaluator {
         self.shared.set_next_version(version);
     }
 
-    /// Ends the evaluation that is running at its next step, forgets those that are queued, and waits for the thread, for
-    /// the [shutdown time-out](EvaluatorBuilder::shutdown_timeout) at most. Nothing is pending afterwards, and whoever
-    /// waits is told. Shutting down again does nothing, and waits no longer than the first time-out.
+    /// Ends the running evaluation at its next step, drops queued ones, and waits for the thread up to the [shutdown
+    /// time-out](EvaluatorBuilder::shutdown_timeout). Nothing is pending afterwards, and calls that wait return an
+    /// error. Another shutdown does nothing, and waits no longer than the first time-out.
     ///
     /// # Errors
-    /// [`CollectError::Stuck`] when the thread did not come back from an environment, the policy or a callback in time. It
-    /// ends when it does.
+    /// [`CollectError::Stuck`] when an environment, the policy or a callback did not return in time. The thread ends
+    /// when it does.
     ///
     /// ```
     /// use windrow_collect::{CollectError, Evaluator};
@@ -290,7 +289,7 @@ impl Evaluator {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(thread) = thread {
-            // It has nothing left to say: panics of users' code became results.
+            // The thread returns no error: panics of user code became results.
             let _ = thread.join();
         }
         Ok(())
@@ -299,7 +298,7 @@ impl Evaluator {
 
 impl Drop for Evaluator {
     fn drop(&mut self) {
-        // There is nobody left to tell.
+        // No caller is left to get an error.
         let _ = self.shutdown();
     }
 }

@@ -1,4 +1,4 @@
-//! What can be done to a batch before it is delivered.
+//! Postprocessing of batches before delivery.
 
 mod gae;
 mod multi_step;

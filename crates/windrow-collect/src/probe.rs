@@ -1,4 +1,4 @@
-//! Looks at the phases of the step loop, or does not.
+//! Records the phases of the step loop, or nothing at no cost.
 
 mod config;
 mod profile;
@@ -14,8 +14,8 @@ pub use summary::{PhaseProfile, ProfileSummary, WorkerProfile};
 pub(crate) use profile::Profile;
 pub(crate) use recorder::{Recorder, Timeline};
 
-/// What a worker does, one phase after the other. Each begins where the one before has ended, so that the phases of a
-/// rollout add up to it.
+/// What a worker is doing. Each phase begins where the one before has ended, so that the phases of a rollout add up to
+/// it.
 ///
 /// ```
 /// use windrow_collect::Phase;
@@ -26,27 +26,28 @@ pub(crate) use recorder::{Recorder, Timeline};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// All of the others, from the end of the rollout before to the end of this one.
+    /// All other phases together, from the end of the rollout before to the end of this one.
     Rollout,
-    /// Waits for a part to fill. Where workers run in the thread that asks for batches, also what this thread does
-    /// otherwise.
+    /// The worker waits for a part to fill. Where workers run in the caller's thread, this includes what the caller
+    /// does between batches.
     WaitSlab,
-    /// Takes up the newest weights and what else has changed between two parts.
+    /// The worker takes the newest weights, and what else has changed since the last part.
     LoadWeights,
-    /// Copies in the observations that the part starts from; begins all episodes anew where that was asked for.
+    /// The worker copies in the observations that the part starts from; where a reset was asked for, it resets all
+    /// environments.
     Open,
     /// The policy acts, once a step.
     Policy,
     /// The environments step, once a step.
     EnvStep,
-    /// Flags, ids and final observations, and new episodes in place of ended ones, once a step.
+    /// The worker records flags, ids and final observations, and resets ended environments, once a step.
     Close,
-    /// Hands the part over.
+    /// The worker commits the part.
     Commit,
 }
 
 impl Phase {
-    /// All of them, in the order in which they begin.
+    /// All phases, in the order in which they begin.
     pub const ALL: [Self; 8] = [
         Self::Rollout,
         Self::WaitSlab,
@@ -58,7 +59,7 @@ impl Phase {
         Self::Commit,
     ];
 
-    /// The name under which it appears in traces and tables.
+    /// The name of the phase in traces and tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -73,7 +74,7 @@ impl Phase {
         }
     }
 
-    /// Whether it comes once a step.
+    /// Whether the phase occurs once a step.
     fn is_of_step(self) -> bool {
         matches!(self, Self::Policy | Self::EnvStep | Self::Close)
     }
@@ -85,9 +86,9 @@ impl std::fmt::Display for Phase {
     }
 }
 
-/// Is told where the phases of a rollout end.
+/// Gets the ends of the phases of a rollout.
 pub(crate) trait Probe {
-    /// What was done since the last mark was `phase`.
+    /// Ends `phase`, which began at the last mark.
     fn mark(&mut self, phase: Phase);
 
     /// The worker's first environment stands where `at` says, now that episodes have begun or a step is done.
@@ -97,7 +98,7 @@ pub(crate) trait Probe {
     }
 }
 
-/// Looks away, at no cost.
+/// Records nothing, at no cost.
 #[derive(Debug)]
 pub(crate) struct NoProbe;
 

@@ -1,4 +1,4 @@
-//! Batches of whole trajectories, put together from batches of frames.
+//! Batches of whole trajectories, assembled from batches of frames.
 
 mod block;
 mod column;
@@ -21,10 +21,10 @@ use crate::CollectError;
 use frames::{Frames, Span};
 use runs::Run;
 
-/// Frames that are wanted are moved together once this many times as many are held, so that few are ever moved.
+/// The batcher compacts its memory once it holds this many times the frames that it needs, so that it moves few frames.
 const SLACK: usize = 4;
 
-/// How whole trajectories lie in a batch.
+/// The layout of whole trajectories in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrajFormat {
@@ -36,16 +36,16 @@ pub enum TrajFormat {
     Cat,
 }
 
-/// Collects frames from batches until there are whole trajectories of them.
+/// Assembles whole trajectories from batches of frames.
 ///
-/// Frames belong together by `("collector", "traj_ids")`, `int64`, which no two workers or environments share. A
-/// trajectory is complete with the first frame whose `("next", "done")` is true; a piece that was cut by
-/// `set_truncated` is complete too, and what follows under its id is another one. Frames are copied, so a batch can be
-/// dropped as soon as it was pushed.
+/// Frames with equal `("collector", "traj_ids")`, `int64`, belong together; no two workers or environments share an id.
+/// A trajectory is complete with the first frame whose `("next", "done")` is true; a piece that was cut by
+/// `set_truncated` is complete too, and later frames with its id make another one. Frames are copied, so a batch can be
+/// dropped once it was pushed.
 ///
-/// Frames of a trajectory that never ends, such as one that was left by a reset, are kept until
-/// [`clear`](Self::clear); a collector that puts trajectories together itself knows of resets, and drops them. The memory of
-/// a batch is used for another one after its last tensor was dropped, so to write into it, take a copy with
+/// The batcher keeps the frames of a trajectory that never ends, such as one that a reset has cut off, until
+/// [`clear`](Self::clear); a collector that assembles trajectories itself knows of resets, and drops them. The memory
+/// of a batch is used again after its last tensor was dropped. To write to a batch, copy it with
 /// [`TensorDict::detach`].
 ///
 /// ```
@@ -68,26 +68,26 @@ pub enum TrajFormat {
 pub struct TrajectoryBatcher {
     trajs_per_batch: usize,
     format: TrajFormat,
-    /// All frames that are still wanted, and some that are not.
+    /// All frames that are still needed, and some that are not.
     frames: Option<Frames>,
-    /// How many environments ids are counted over: the next episode of one has an id that is so much greater, or a multiple.
-    /// `None` when nothing is known of ids.
+    /// Number of environments that share one count of ids: the ids of an environment differ by multiples of it. `None`
+    /// when nothing is known of ids.
     envs: Option<i64>,
-    /// Trajectories without an end, each by whom it belongs to: an environment, or nobody but itself.
+    /// Unfinished trajectories, each by its environment, or by its id where `envs` is `None`.
     open: HashMap<i64, Trajectory, BuildHasherDefault<IdHasher>>,
-    /// Trajectories with an end, in the order in which they ended.
+    /// Complete trajectories, in the order in which they ended.
     queue: VecDeque<Trajectory>,
     /// Frames of all trajectories above.
     pending: usize,
     /// Batches pushed so far.
     pushed: usize,
-    /// Ids of trajectories whose beginning was forgotten, likewise: what comes of them is left out.
+    /// Ids of trajectories whose beginning was dropped, with the keys of `open`: their later frames are left out.
     severed: HashMap<i64, i64, BuildHasherDefault<IdHasher>>,
     /// Frames that were left out.
     unwanted: usize,
 }
 
-/// Which of the stored frames make up a trajectory, in the order of time.
+/// The stored frames that make up a trajectory, in the order of time.
 #[derive(Debug)]
 struct Trajectory {
     id: i64,
@@ -158,8 +158,8 @@ impl TrajectoryBatcher {
         })
     }
 
-    /// For the frames of a collector of `envs` environments, each of which has one trajectory under way at a time: where it
-    /// begins another, as after a reset or a restart of its worker, the one before it never ends and is left out.
+    /// For the frames of a collector of `envs` environments. Each has one unfinished trajectory at a time: when it
+    /// begins another, as after a reset or a restart of its worker, the unfinished one is left out.
     pub(crate) fn of_envs(self, envs: usize) -> Self {
         Self {
             envs: i64::try_from(envs).ok(),
@@ -167,15 +167,16 @@ impl TrajectoryBatcher {
         }
     }
 
-    /// Takes in a copy of the frames of `batch`, `[…, time]`: what comes before time are environments, each with frames
-    /// in order. Frames where `("collector", "mask")` is there and false are left out.
+    /// Adds a copy of the frames of `batch`, `[…, time]`. The dimensions before time are environments, each with frames
+    /// in order. Frames that `("collector", "mask")` excludes are left out.
     ///
-    /// Trajectories queue in the order of the step at which they ended, and of environments where that is the same.
+    /// Complete trajectories queue in the order of their last steps; those that end in the same step, in the order of
+    /// environments.
     ///
     /// # Errors
     /// [`TensorError::Missing`] naming `("collector", "traj_ids")` or `("next", "done")`; [`TensorError::Keys`],
     /// [`TensorError::Shape`] and [`TensorError::DType`] when entries are not those of the first batch;
-    /// [`TensorError::Dim`] when the batch has no dimension. Nothing is taken in then.
+    /// [`TensorError::Dim`] when the batch has no dimension. No frame is added then.
     pub fn push(&mut self, batch: &TensorDict) -> Result<(), TensorError> {
         let rows = Rows::of(batch)?;
         let ids = one_each::<i64>(batch, IDS)?;
@@ -198,7 +199,7 @@ impl TrajectoryBatcher {
         Ok(())
     }
 
-    /// Adds a run of frames, stored from place `start` on, to the trajectory that it belongs to.
+    /// Adds a run of a batch whose frames are stored from index `start` on to its trajectory.
     fn attach(&mut self, start: usize, run: Run) {
         let piece = Piece {
             start: start + run.start,
@@ -239,7 +240,8 @@ impl TrajectoryBatcher {
     /// The next `trajs_per_batch` complete trajectories, in the order in which they ended; `None` while there are fewer.
     ///
     /// # Errors
-    /// [`TensorError::TooLarge`] when padding makes the batch larger than the address space; nothing is taken out then.
+    /// [`TensorError::TooLarge`] when padding makes the batch larger than the address space; the trajectories then stay
+    /// queued.
     pub fn pop(&mut self) -> Result<Option<TensorDict>, TensorError> {
         if self.queue.len() < self.trajs_per_batch {
             return Ok(None);
@@ -286,8 +288,8 @@ impl TrajectoryBatcher {
         Ok(Some(batch))
     }
 
-    /// Where the frames of the next `count` trajectories go: the first to the beginning, and each other one to what `after`
-    /// says of the one before it.
+    /// Where the frames of the next `count` trajectories go: those of the first to the beginning, those of each other
+    /// one where `after` says, given the trajectory before.
     fn places(&self, count: usize, after: impl Fn(&Span) -> usize) -> (Vec<Move>, Vec<Span>) {
         let (mut moves, mut spans) = (Vec::with_capacity(2 * count), Vec::with_capacity(count));
         for trajectory in self.queue.iter().take(count) {
@@ -318,7 +320,7 @@ impl TrajectoryBatcher {
         self.pending
     }
 
-    /// Forgets all frames, and returns how many there were. Batches may have other entries from then on.
+    /// Drops all frames, and returns how many there were. Later batches may have other entries.
     pub fn clear(&mut self) -> usize {
         self.frames = None;
         self.open.clear();
@@ -328,8 +330,8 @@ impl TrajectoryBatcher {
         std::mem::take(&mut self.pending)
     }
 
-    /// Forgets all frames, and returns how many there were. What is still to come of the trajectories without an end is left
-    /// out, so that they are not taken for whole ones.
+    /// Drops all frames, and returns how many there were. Later frames of unfinished trajectories are left out, since
+    /// they would make no whole ones.
     pub(crate) fn sever(&mut self) -> usize {
         let open = self.open.drain();
         self.severed
@@ -338,12 +340,12 @@ impl TrajectoryBatcher {
         std::mem::take(&mut self.pending)
     }
 
-    /// Frames that were left out since this was last asked.
+    /// Frames that were left out since the last call.
     pub(crate) fn take_unwanted(&mut self) -> usize {
         std::mem::take(&mut self.unwanted)
     }
 
-    /// Gives the memory of frames that are gone to those to come, once it is most of all.
+    /// Frees the memory of frames that are no longer needed for new ones, once that is most of it.
     fn compact(&mut self) {
         let Some(frames) = &mut self.frames else {
             return;
@@ -372,7 +374,7 @@ impl TrajectoryBatcher {
     }
 }
 
-/// `bool` `[lens.len(), longest]`: row `i` is true in its first `lens[i]` places.
+/// `bool` `[lens.len(), longest]`: the first `lens[i]` elements of row `i` are true.
 pub(crate) fn padding_mask(lens: &[usize], longest: usize) -> Result<Tensor, TensorError> {
     let mut mask = Tensor::zeros(DType::Bool, [lens.len(), longest])?;
     if longest > 0 {
@@ -384,7 +386,7 @@ pub(crate) fn padding_mask(lens: &[usize], longest: usize) -> Result<Tensor, Ten
     Ok(mask)
 }
 
-/// Ids are counted up, which one multiplication spreads well enough.
+/// Hashes ids, which are consecutive numbers: one multiplication spreads them well enough.
 #[derive(Debug, Default)]
 struct IdHasher(u64);
 
@@ -400,7 +402,8 @@ impl Hasher for IdHasher {
     }
 
     fn write_i64(&mut self, id: i64) {
-        // The golden ratio of 64 bits: neighbours end up far apart. A table looks at the highest and the lowest bits.
+        // The golden ratio in 64 bits, which puts neighbours far apart. A hash table uses the highest and the lowest
+        // bits.
         let product = (self.0 ^ id.cast_unsigned()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = product ^ (product >> 32);
     }

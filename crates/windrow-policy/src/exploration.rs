@@ -10,7 +10,7 @@ pub enum ExplorationType {
     Random,
     /// The most likely action.
     Mode,
-    /// The mean action; the most likely one where a mean makes no sense.
+    /// The mean action; the most likely one where actions have no mean.
     Mean,
     /// The action that the distribution calls its deterministic one.
     Deterministic,

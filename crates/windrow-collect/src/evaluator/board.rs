@@ -1,4 +1,4 @@
-//! What the evaluator's users and its thread tell each other.
+//! What the evaluator's callers and its thread exchange.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
@@ -16,27 +16,27 @@ pub(super) type Outcome = Result<Evaluation, CollectError>;
 /// Where a result goes.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// To whoever reads next.
+    /// To the next call that reads.
     Unread,
-    /// To the one who waits for it.
+    /// To the call that waits for it.
     To(Sender<Outcome>),
 }
 
-/// What the thread is to do.
+/// A request for an evaluation.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) weights: Option<Snapshot>,
     pub(super) step: u64,
 }
 
-/// Weights that nobody else can change, and their number.
+/// Weights that no other code can change, and their version.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) version: i64,
     pub(super) weights: Weights,
 }
 
-/// The board, and a bell that rings whenever it has changed.
+/// The board, and a condition variable that is notified of each change.
 #[derive(Debug)]
 pub(super) struct Shared {
     board: Mutex<Board>,
@@ -46,8 +46,8 @@ pub(super) struct Shared {
 #[derive(Debug)]
 struct Board {
     queue: VecDeque<(Job, Reply)>,
-    /// Step and destination of what the thread is at. Kept here and not by the thread, so that a shutdown need not wait
-    /// for a thread that is stuck to let go of it.
+    /// Step and destination of the running request. The board holds them, not the thread, so that a shutdown can drop
+    /// them while the thread is stuck.
     running: Option<(u64, Reply)>,
     unread: VecDeque<Outcome>,
     /// Requests accepted so far.
@@ -56,11 +56,11 @@ struct Board {
     /// Stops the collector that is in use.
     handle: Option<Handle>,
     is_shut_down: bool,
-    /// By when the thread has to be gone after a shutdown; `None` where that may take as long as it takes.
+    /// When a shutdown stops waiting for the thread; `None` for no limit.
     deadline: Option<Instant>,
-    /// Whether a reader was told of the shutdown.
+    /// Whether a read has returned the error of the shutdown.
     told: bool,
-    /// Whether the thread is gone.
+    /// Whether the thread has ended.
     gone: bool,
 }
 
@@ -69,7 +69,7 @@ impl Board {
         self.running.is_some() || !self.queue.is_empty()
     }
 
-    /// Whether there will be something to read.
+    /// Whether a pending request will leave a result to read.
     fn expecting(&self) -> bool {
         let queued = self.queue.iter().map(|(_, reply)| reply);
         let mut replies = self.running.iter().map(|(_, reply)| reply).chain(queued);
@@ -84,7 +84,7 @@ impl Board {
     }
 }
 
-/// For the users.
+/// For callers.
 impl Shared {
     pub(super) fn new() -> Self {
         Self {
@@ -104,10 +104,10 @@ impl Shared {
         }
     }
 
-    /// Queues a request, unless the evaluator is busy and `when_busy` says otherwise; whether it did.
+    /// Queues a request, unless the evaluator is busy and `when_busy` forbids it; returns whether it did.
     ///
     /// # Errors
-    /// [`CollectError::ShutDown`], or that the evaluator is busy.
+    /// [`CollectError::ShutDown`], or [`CollectError::Busy`] with [`BusyPolicy::Error`].
     pub(super) fn submit(
         &self,
         weights: Option<&Weights>,
@@ -126,7 +126,7 @@ impl Shared {
                 BusyPolicy::Queue => {}
             }
         }
-        // Copied under the lock, so that a request that is turned away costs nothing and none overtakes another.
+        // Copied under the lock, so that a refused request costs nothing and no request overtakes another.
         let weights = weights.map(|weights| {
             let version = board.next_version;
             board.next_version += 1;
@@ -143,7 +143,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// The oldest unread result; waits for one until `deadline` if one is to come.
+    /// The oldest unread result; waits for one until `deadline` if one is pending.
     pub(super) fn take(&self, deadline: Option<Instant>) -> Option<Outcome> {
         let mut board = self.lock();
         loop {
@@ -176,15 +176,15 @@ impl Shared {
         self.lock().next_version = version;
     }
 
-    /// Shuts down; by when the thread has to be gone, if there is a limit. The first call sets the time.
+    /// Shuts down, and returns when to stop waiting for the thread, if there is a limit. The first call sets this time.
     pub(super) fn stop(&self, patience: Duration) -> Option<Instant> {
         let mut board = self.lock();
         if !std::mem::replace(&mut board.is_shut_down, true) {
-            // A time beyond all clocks is no limit.
+            // A time beyond the clock's range is no limit.
             board.deadline = Instant::now().checked_add(patience);
         }
         let deadline = board.deadline;
-        // Whoever waits for one of these sees the other end disconnected.
+        // Calls that wait for one of these find their channel disconnected.
         let forgotten = (std::mem::take(&mut board.queue), board.running.take());
         let handle = board.handle.take();
         drop(board);
@@ -197,7 +197,7 @@ impl Shared {
         deadline
     }
 
-    /// Waits for the thread to be gone until `deadline`; whether it is.
+    /// Waits until `deadline` for the thread to end; returns whether it has ended.
     pub(super) fn ended_by(&self, deadline: Option<Instant>) -> bool {
         let mut board = self.lock();
         loop {
@@ -214,7 +214,7 @@ impl Shared {
 
 /// For the thread.
 impl Shared {
-    /// The next request, which is running from then on; `None` after a shutdown.
+    /// Takes the next request, which then counts as running; `None` after a shutdown.
     pub(super) fn next(&self) -> Option<Job> {
         let mut board = self.lock();
         loop {
@@ -229,14 +229,14 @@ impl Shared {
         }
     }
 
-    /// Hands over the result of the running request, unless nobody wants it any more.
+    /// Delivers the result of the running request, unless a shutdown has dropped the request.
     pub(super) fn deliver(&self, result: Outcome) {
         let mut board = self.lock();
         match board.running.take() {
             None => {}
             Some((_, Reply::Unread)) => board.unread.push_back(result),
             Some((_, Reply::To(waiting))) => {
-                // Nobody stops waiting before there is an answer.
+                // The call waits until there is a result.
                 let _ = waiting.send(result);
             }
         }
@@ -269,7 +269,7 @@ impl Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Board> {
-        // Each change is whole before anything that could panic.
+        // No change is interrupted by a panic.
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -295,14 +295,14 @@ impl Shared {
     }
 }
 
-/// Notes that the thread is gone, however it went, so that nobody waits for it.
+/// Notes the end of the thread, also by a panic, so that no call waits for it.
 #[derive(Debug)]
 pub(super) struct Presence<'a>(pub(super) &'a Shared);
 
 impl Drop for Presence<'_> {
     fn drop(&mut self) {
         self.0.lock().gone = true;
-        // Nothing but a shutdown ends the thread, except a panic that no one expects.
+        // Only a shutdown or an unexpected panic ends the thread.
         self.0.stop(Duration::ZERO);
     }
 }

@@ -13,7 +13,7 @@ use super::report::Evaluation;
 use super::run::{Recipe, Runner, Wanted};
 use crate::{CollectError, CollectorBuilder, WorkerError, WorkerFault};
 
-/// Chooses what an [`Evaluator`] does. Everything is checked by [`build`](Self::build).
+/// Builds an [`Evaluator`]. [`build`](Self::build) checks all options.
 ///
 /// ```
 /// use std::time::Duration;
@@ -71,8 +71,8 @@ impl EvaluatorBuilder {
         }
     }
 
-    /// Who acts: a clone of `policy`, so that the policy in training is not touched. Required, unless there is a
-    /// [factory](Self::policy_factory).
+    /// The policy to evaluate. The evaluator acts with a clone and leaves the policy in training alone. Required,
+    /// unless there is a [factory](Self::policy_factory).
     #[must_use]
     pub fn policy(mut self, policy: impl Policy + Clone + 'static) -> Self {
         let choice = move |builder: CollectorBuilder| builder.policy(policy.clone());
@@ -80,8 +80,8 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Makes who acts, for policies that cannot be cloned: called in the evaluator's thread, with 0 as the number of the
-    /// worker.
+    /// Makes the policy to evaluate, for policies that cannot be cloned. The evaluator's thread calls `make` with 0,
+    /// the number of its only worker.
     #[must_use]
     pub fn policy_factory<P>(mut self, make: impl Fn(usize) -> P + Send + Sync + 'static) -> Self
     where
@@ -96,7 +96,7 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Whole episodes of each evaluation; 10 unless told.
+    /// Whole episodes of each evaluation; 10 by default.
     #[must_use]
     pub fn num_trajectories(mut self, episodes: usize) -> Self {
         self.num_trajectories = episodes;
@@ -111,18 +111,18 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Environments that step together. Without it, an environment that is one world stays one, and one that is several
-    /// keeps its own number. More than there are [episodes](Self::num_trajectories) are of no use.
+    /// Environments that step together; by default one, or as many as a vector of environments has. More than there are
+    /// [episodes](Self::num_trajectories) are of no use.
     #[must_use]
     pub fn num_envs(mut self, num_envs: usize) -> Self {
         self.num_envs = Some(num_envs);
         self
     }
 
-    /// Seed of every evaluation: environment `i` is reset with `seed + i`, and actions that are sampled derive from it too. So
-    /// weights are compared on the same episodes, and the same weights give the same result again.
+    /// Seed of every evaluation: environment `i` is reset with `seed + i`, and sampled actions derive from it too.
+    /// Weights are then compared on the same episodes, and the same weights give the same result again.
     ///
-    /// Without it, each evaluation draws a seed of its own, which [`Evaluation::seed`] tells.
+    /// Without it, each evaluation draws a seed of its own, which [`Evaluation::seed`] holds.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -136,32 +136,32 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// What is done with a request while another is pending; [`BusyPolicy::Skip`] unless told.
+    /// What happens to a request while another is pending; [`BusyPolicy::Skip`] by default.
     #[must_use]
     pub fn busy_policy(mut self, busy_policy: BusyPolicy) -> Self {
         self.busy_policy = busy_policy;
         self
     }
 
-    /// Called with each result before it can be read, in the evaluator's thread, which it must not wait for. A panic in it
-    /// ends the call and nothing else.
+    /// Called in the evaluator's thread with each result, before the result can be read. It must not wait for the
+    /// evaluator. A panic ends this call only.
     #[must_use]
     pub fn on_result(mut self, on_result: impl FnMut(&Evaluation) + Send + 'static) -> Self {
         self.on_result = Some(Box::new(on_result));
         self
     }
 
-    /// What the keys of [`Evaluation::to_map`] begin with; `"eval"` unless told.
+    /// The prefix of the keys of [`Evaluation::to_map`]; `"eval"` by default.
     #[must_use]
     pub fn log_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.log_prefix = prefix.into().into();
         self
     }
 
-    /// More numbers about the episodes, computed in the evaluator's thread from all columns of a collector's batch, as
-    /// [`TrajFormat::Padded`](crate::TrajFormat::Padded): `[num_trajectories, longest]` with `("collector", "mask")`, in
-    /// the order of [`Evaluation::returns`]. Without it, what a policy observes is not kept for longer than a few steps. An
-    /// error of the metrics is the result of the evaluation.
+    /// Computes more numbers about the episodes. The evaluator's thread calls `metrics` with all columns of a
+    /// collector's batch, as [`TrajFormat::Padded`](crate::TrajFormat::Padded): `[num_trajectories, longest]` with
+    /// `("collector", "mask")`, in the order of [`Evaluation::returns`]. Without metrics, observations are kept for a
+    /// few steps only. An error of the metrics is the result of the evaluation.
     #[must_use]
     pub fn metrics<E>(
         mut self,
@@ -175,27 +175,27 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Makes environments and policy with the first evaluation, whose result is what goes wrong then. For those that take long
-    /// to make, or take memory that training is to have first.
+    /// Makes environments and policy with the first evaluation; an error in making them is its result. For environments
+    /// and policies that take long to make, or take memory that training needs first.
     #[must_use]
     pub fn lazily(mut self) -> Self {
         self.lazy = true;
         self
     }
 
-    /// How long a shutdown waits for an evaluation that is running; 5 seconds unless told.
+    /// How long a shutdown waits for the running evaluation; 5 seconds by default.
     #[must_use]
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.patience = timeout;
         self
     }
 
-    /// Starts the evaluator's thread, makes environments and policy there, and waits for that, unless they are made
-    /// [later](Self::lazily).
+    /// Starts the evaluator's thread, which makes environments and policy, and waits until they are made, unless they
+    /// are made [later](Self::lazily).
     ///
     /// # Errors
-    /// [`CollectError::NotPositive`] when a number is 0; [`CollectError::Policies`] when there is not exactly one policy;
-    /// otherwise what kept thread, environments or policy from being made, a panic included.
+    /// [`CollectError::NotPositive`] when a number is 0; [`CollectError::Policies`] when there is not exactly one
+    /// policy; otherwise the error, or panic, of starting the thread or of making environments or policy.
     pub fn build(mut self) -> Result<Evaluator, CollectError> {
         positive("num_trajectories", Some(self.num_trajectories))?;
         positive("max_steps", self.max_steps)?;

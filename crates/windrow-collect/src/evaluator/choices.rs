@@ -11,16 +11,16 @@ use crate::CollectorBuilder;
 /// Makes the environments of an evaluator.
 pub(super) type EnvMaker = Arc<dyn EnvFactory + Send + Sync>;
 
-/// Gives a collector the policy that is to be evaluated. Done again whenever a collector is made anew.
+/// Gives a collector the policy to evaluate. Called again whenever a collector is made anew.
 pub(super) type PolicyChoice = Box<dyn Fn(CollectorBuilder) -> CollectorBuilder + Send>;
 
-/// What metrics give.
+/// The result of metrics.
 type Numbers = Result<Vec<(String, f64)>, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Computes numbers from trajectories.
 pub(super) type Metrics = Box<dyn FnMut(&TensorDict) -> Numbers + Send>;
 
-/// Is told of every result.
+/// Called with every result.
 pub(super) type OnResult = Box<dyn FnMut(&Evaluation) + Send>;
 
 /// What [`Evaluator::trigger_eval`](crate::Evaluator::trigger_eval) does while an evaluation is running or queued.
@@ -44,7 +44,7 @@ pub(super) type OnResult = Box<dyn FnMut(&Evaluation) + Send>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum BusyPolicy {
-    /// The request is dropped, and the call says so.
+    /// The request is dropped, and the call returns false.
     #[default]
     Skip,
     /// The call fails.

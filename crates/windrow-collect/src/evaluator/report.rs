@@ -1,4 +1,4 @@
-//! Episodes, and what they amount to.
+//! Returns and lengths of episodes, and their report.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tensordict::{DType, TensorDict, TensorError};
 
-/// Whether a frame belongs to an episode that counts.
+/// Which frames belong to episodes that count.
 pub(super) const MASK: &[&str] = &["collector", "mask"];
-/// Whether an episode ended with a frame.
+/// Which frames end an episode.
 pub(super) const DONE: &[&str] = &["next", "done"];
 const IDS: &[&str] = &["collector", "traj_ids"];
 const REWARD: &[&str] = &["next", "reward"];
 const RETURN: &[&str] = &["next", "episode_reward"];
 const STEPS: &[&str] = &["next", "step_count"];
 
-/// Entries that a report looks at; the last two are there when environments observe them.
+/// Entries that a report reads; batches have the last two when environments observe them.
 pub(super) const KEYS: [&[&str]; 5] = [IDS, DONE, REWARD, RETURN, STEPS];
 
 /// The result of an evaluation.
@@ -33,40 +33,41 @@ pub(super) const KEYS: [&[&str]; 5] = [IDS, DONE, REWARD, RETURN, STEPS];
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Evaluation {
-    /// The step of training that it was asked for; otherwise the number of requests accepted before.
+    /// The step of training that the request named; otherwise the number of requests accepted before.
     pub step: u64,
-    /// Which weights acted: 0 are those that the policy came with, and each that were given have the next number, unless
-    /// [numbered otherwise](crate::Evaluator::set_next_version).
+    /// Version of the weights that acted: 0 for the policy's own; those that are given have the versions from 1 on, or
+    /// [others](crate::Evaluator::set_next_version).
     pub policy_version: i64,
     /// Mean of the returns; NaN without an episode.
     pub reward: f64,
     /// Standard deviation of the returns, as of a sample; 0 for a single episode, NaN for none.
     pub reward_std: f64,
-    /// Episodes, each of them whole.
+    /// Number of episodes, all of them whole.
     pub num_episodes: usize,
     /// Mean of the lengths in steps; NaN without an episode.
     pub episode_length: f64,
-    /// Frames of these episodes for each second that it took.
+    /// Frames of these episodes per second.
     pub fps: f64,
-    /// Return of each episode, in the order in which they ended, and of environments where that is the same:
-    /// `("next", "episode_reward")` at the end where environments observe it, otherwise the sum of rewards.
+    /// Return of each episode, in the order in which they ended; for those that ended in the same step, in the order of
+    /// environments: `("next", "episode_reward")` at the end where environments observe it, otherwise the sum of
+    /// rewards.
     pub returns: Vec<f32>,
     /// Length of each episode in steps, in the same order: `("next", "step_count")` at the end where environments observe
     /// it, otherwise the number of frames.
     pub lengths: Vec<u64>,
-    /// What [`metrics`](crate::EvaluatorBuilder::metrics) gave, in its order.
+    /// The result of [`metrics`](crate::EvaluatorBuilder::metrics), in its order.
     pub metrics: Vec<(String, f64)>,
     /// Time from the reset of the environments to the end of the last episode, in seconds.
     pub seconds: f64,
-    /// The seed from which environments and policy noise began.
+    /// The seed of the environments and of the policy's noise.
     pub seed: u64,
-    /// What the keys of [`to_map`](Self::to_map) begin with.
+    /// The prefix of the keys of [`to_map`](Self::to_map).
     pub log_prefix: Arc<str>,
 }
 
 impl Evaluation {
     /// Numbers by name, for a logger: `reward`, `reward_std`, `num_episodes`, `episode_length`, `fps`, `step`,
-    /// `policy_version`, and each of the metrics, which take the place of a number of the same name. All names follow
+    /// `policy_version`, and the metrics; a metric replaces a number of the same name. All names begin with
     /// `<log_prefix>/`.
     ///
     /// ```
@@ -131,7 +132,7 @@ impl Episodes {
             lengths: Vec::new(),
             frames: 0,
         };
-        // No episode is without a frame, so neither is a row.
+        // Every episode has a frame, and so has every row.
         let rows = mask
             .chunks(longest.max(1))
             .zip(rewards.chunks(longest.max(1)));
@@ -171,7 +172,7 @@ impl Episodes {
             reward_std: sample_std(&returns),
             num_episodes: returns.len(),
             episode_length: mean(&lengths),
-            // A clock too coarse to see the evaluation would make it infinite.
+            // The clock may be too coarse to measure the evaluation: this keeps the rate finite.
             fps: self.frames as f64 / seconds.max(1e-9),
             returns: self.returns,
             lengths: self.lengths,
@@ -183,7 +184,7 @@ impl Episodes {
     }
 }
 
-/// What a report tells besides the episodes.
+/// The contents of a report besides the episodes.
 #[derive(Debug)]
 pub(super) struct About {
     pub(super) step: u64,
@@ -194,7 +195,7 @@ pub(super) struct About {
     pub(super) took: Duration,
 }
 
-/// One number for each frame; nothing when there is no such entry, or it has another form and so another meaning.
+/// One number for each frame; `None` when there is no such entry, or when it has another shape and so another meaning.
 ///
 /// # Errors
 /// [`TensorError`] when the entry does not hold numbers.
@@ -209,12 +210,12 @@ fn column(trajectories: &TensorDict, key: &[&str]) -> Result<Option<Vec<f64>>, T
     tensor.cast(DType::F64)?.to_vec::<f64>().map(Some)
 }
 
-/// NaN when there is nothing.
+/// The mean; NaN when there is no value.
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// 0 for a single value, NaN when there is none.
+/// The standard deviation; 0 for a single value, NaN when there is none.
 fn sample_std(values: &[f64]) -> f64 {
     match values.len() {
         0 => f64::NAN,

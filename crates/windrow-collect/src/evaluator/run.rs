@@ -15,8 +15,8 @@ use super::report::{About, DONE, Episodes, Evaluation, KEYS, MASK};
 use crate::build::entropy;
 use crate::{CollectError, Collector, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault};
 
-/// Steps of a batch: enough that a batch costs next to nothing, and few enough that little is collected in vain after
-/// the last episode.
+/// Steps of a batch: enough to make the cost of a batch negligible, and few enough to waste little after the last
+/// episode.
 const STEPS: usize = 32;
 
 /// How environments and policy are made.
@@ -25,7 +25,7 @@ pub(super) struct Recipe {
     pub(super) policy: PolicyChoice,
     pub(super) num_envs: usize,
     pub(super) max_steps: Option<usize>,
-    /// What every evaluation begins from; without, each from another seed.
+    /// The seed of every evaluation; `None` draws another one for each.
     pub(super) seed: Option<u64>,
     pub(super) exploration_type: ExplorationType,
 }
@@ -35,7 +35,7 @@ impl Recipe {
         let (maker, asked, max_steps) = (Arc::clone(&self.env), self.num_envs, self.max_steps);
         let make = move || limited(maker.build(asked)?, max_steps);
         let env = make().map_err(|source| CollectError::Env { worker: 0, source })?;
-        // How many there are is known once they are made, and what a batch holds depends on it.
+        // Their number is known only when they are made, and the size of a batch depends on it.
         let num_envs = env.num_envs();
         let made = Mutex::new(Some(env));
         let once = move || {
@@ -53,7 +53,7 @@ impl Recipe {
     }
 }
 
-/// `env`, truncated after `max_steps` steps. One that counts its steps already goes on counting them.
+/// `env`, truncated after `max_steps` steps. An environment that counts its steps itself keeps its count.
 fn limited(env: Box<dyn VecEnv>, max_steps: Option<usize>) -> Result<Box<dyn VecEnv>, EnvError> {
     let Some(steps) = max_steps else {
         return Ok(env);
@@ -69,7 +69,7 @@ fn limited(env: Box<dyn VecEnv>, max_steps: Option<usize>) -> Result<Box<dyn Vec
     Ok(Box::new(env.transformed(counter)?))
 }
 
-/// What is to come of an evaluation.
+/// What an evaluation collects and computes.
 pub(super) struct Wanted {
     pub(super) num_trajectories: usize,
     pub(super) metrics: Option<Metrics>,
@@ -77,12 +77,12 @@ pub(super) struct Wanted {
     pub(super) log_prefix: Arc<str>,
 }
 
-/// What the thread has and does.
+/// The state of the thread, and its work.
 pub(super) struct Runner {
     recipe: Recipe,
     wanted: Wanted,
     shared: Arc<Shared>,
-    /// With the number of its environments; nothing after a failure.
+    /// With the number of its environments; `None` after a failure.
     collector: Option<(Collector, usize)>,
     /// The weights given last, for a collector that is made anew.
     weights: Option<Snapshot>,
@@ -99,16 +99,17 @@ impl Runner {
         }
     }
 
-    /// Tells who waits for that whether environments and policy could be made, then serves requests until there is a shutdown.
+    /// Makes environments and policy and reports the result to `ready`, if there is one; then serves requests until a
+    /// shutdown.
     pub(super) fn run(self, ready: Option<&Sender<Result<(), CollectError>>>) {
         let shared = Arc::clone(&self.shared);
-        // Dropped last: the thread is gone only when the user's environments and policy are.
+        // Dropped last: the thread counts as ended only after the user's environments and policy were dropped.
         let _presence = Presence(&shared);
         let mut runner = self;
         if let Some(ready) = ready {
             let made = contained(|| runner.ensure_collector());
             let failed = made.is_err();
-            // Whoever builds an evaluator waits for this.
+            // `build` waits for this.
             let _ = ready.send(made);
             if failed {
                 return;
@@ -118,7 +119,7 @@ impl Runner {
             let result = contained(|| runner.evaluate(job));
             match &result {
                 Ok(evaluation) => runner.tell(evaluation),
-                // Environments and policy are as good as ever.
+                // Environments and policy can be used again.
                 Err(CollectError::Metrics { .. }) => {}
                 Err(_) => runner.give_up(),
             }
@@ -179,20 +180,20 @@ impl Runner {
 
     fn tell(&mut self, evaluation: &Evaluation) {
         if let Some(on_result) = &mut self.wanted.on_result {
-            // A panic has been reported by the panic hook, and the result is as good as ever.
+            // The panic hook has reported a panic, and the result is not affected.
             let _ = catch_unwind(AssertUnwindSafe(|| on_result(evaluation)));
         }
     }
 
-    /// Leaves nothing of a collector that failed.
+    /// Drops a collector that has failed.
     fn give_up(&mut self) {
         let collector = self.collector.take();
-        // What is half broken may panic once more as it is dropped.
+        // It may panic again while it is dropped.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(collector)));
     }
 }
 
-/// A panic of the user's code as the error of a worker, such as collectors have.
+/// Turns a panic of user code into the error of a worker, as collectors do.
 fn contained<T>(run: impl FnOnce() -> Result<T, CollectError>) -> Result<T, CollectError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let fault = WorkerFault::panic(panic.as_ref());
@@ -200,15 +201,15 @@ fn contained<T>(run: impl FnOnce() -> Result<T, CollectError>) -> Result<T, Coll
     })
 }
 
-/// What is kept of a batch.
+/// The columns that are kept of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Columns {
     All,
-    /// What a report looks at.
+    /// The columns that a report reads.
     Reported,
 }
 
-/// The first episodes of each environment, `[num_trajectories, longest]`, all of them begun from now on.
+/// The first episodes of each environment that begin from now on, `[num_trajectories, longest]`.
 fn collect(
     collector: &mut Collector,
     mut quota: Quota,
@@ -218,7 +219,7 @@ fn collect(
     let mut batcher = TrajectoryBatcher::new(quota.total(), TrajFormat::Padded)?;
     loop {
         let batch = collector.next().unwrap_or(Err(CollectError::ShutDown))?;
-        // A batch that a shutdown has cut short is none.
+        // A batch that a shutdown has cut short does not count.
         shared.check()?;
         let mut batch = match columns {
             Columns::All => batch,
@@ -240,14 +241,14 @@ fn reported(batch: &TensorDict) -> Result<TensorDict, TensorError> {
     batch.select(&keys)
 }
 
-/// How many episodes each environment still owes.
+/// How many episodes each environment still has to play.
 #[derive(Debug)]
 struct Quota {
     owed: Vec<usize>,
 }
 
 impl Quota {
-    /// Shares `episodes` out; the first environments have one more where that does not go evenly.
+    /// Shares `episodes` out; where there is a remainder, the first environments have one more.
     fn new(episodes: usize, num_envs: usize) -> Self {
         let envs = num_envs.max(1);
         let owed = (0..envs).map(|env| episodes / envs + usize::from(env < episodes % envs));
@@ -260,7 +261,7 @@ impl Quota {
         self.owed.iter().sum()
     }
 
-    /// Which frames of `batch`, `[time]` or `[env, time]`, belong to episodes that are owed: `bool`, of that shape.
+    /// Which frames of `batch`, `[time]` or `[env, time]`, belong to episodes that count: `bool`, of that shape.
     fn mask(&mut self, batch: &TensorDict) -> Result<Tensor, TensorError> {
         let steps = batch.numel() / self.owed.len();
         let done = batch.get(DONE)?.to_vec::<bool>()?;

@@ -7,12 +7,12 @@ const REWARD: &[&str] = &["next", "reward"];
 
 /// Generalised advantage estimation: λ-weighted returns along time.
 ///
-/// With `v` and `v'` the values of an observation and of the one that followed,
-/// `δ_t = r_t + γ v'_t (1 - terminated_t) - v_t` and `A_t = δ_t + γ λ (1 - done_t) A_{t+1}`; the value target is
-/// `A_t + v_t`. A truncated episode is cut, yet its last value counts; so does the value after the batch's last step.
-/// Of several rewards a frame, as of several agents or aims, each is on its own. Where `("collector", "traj_ids")` change without an end, as between the shares of two workers in one row, it is as at
-/// the end of a batch. What `("collector", "mask")` excludes counts for nothing, and has an
-/// advantage of 0.
+/// With `v` and `v'` the values of an observation and of the one that followed, `δ_t = r_t + γ v'_t (1 - terminated_t)
+/// - v_t` and `A_t = δ_t + γ λ (1 - done_t) A_{t+1}`; the value target is `A_t + v_t`. The sum ends where an episode is
+/// truncated, but bootstraps from the last value, as it does at the end of the batch. Several rewards a frame, as of
+/// several agents or objectives, are estimated separately. A change of `("collector", "traj_ids")` without an end, as
+/// between the shares of two workers in one row, counts as the end of a batch. Frames that `("collector", "mask")`
+/// excludes have no influence, and an advantage of 0.
 ///
 /// ```
 /// use windrow_collect::{Collector, postproc::Gae};
@@ -62,8 +62,8 @@ impl Gae {
 
     /// Adds `"advantage"` and `"value_target"`, `float32` of the reward's shape, to a batch whose last dimension is time.
     ///
-    /// Reads `"state_value"` and, under `"next"`, `state_value` and `reward`, `[…, time, rewards]`, `done` and `terminated`,
-    /// of the same shape or with 1 in the place of dimensions behind time, and, where they are there,
+    /// Reads `"state_value"` and, under `"next"`, `state_value` and `reward`, `[…, time, rewards]`, `done` and
+    /// `terminated`, of the same shape or with 1 in place of dimensions behind time, and, where there are any,
     /// `("collector", "traj_ids")` and `("collector", "mask")`, `[…, time]`.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Gae {
         Ok(())
     }
 
-    /// Rows of `steps` frames, each from its end to its beginning.
+    /// The advantages of rows of `steps` frames, each computed from its end to its beginning.
     fn advantages(&self, frames: &Frames, steps: usize) -> Vec<f32> {
         let width = frames.width;
         let mut out = vec![0.0; frames.reward.len()];
@@ -169,12 +169,12 @@ struct Frames {
 }
 
 impl Frames {
-    /// Whether place `frame` holds a frame, not padding.
+    /// Whether entry `frame` is a frame, not padding.
     fn is_one(&self, frame: usize) -> bool {
         self.mask.as_ref().is_none_or(|mask| mask[frame])
     }
 
-    /// Whether the frame behind frame `frame` is another trajectory's.
+    /// Whether the frame after `frame` is of another trajectory.
     fn is_cut(&self, frame: usize) -> bool {
         let ids = self.ids.as_ref();
         ids.is_some_and(|ids| ids[frame] != ids[frame + 1])

@@ -11,25 +11,24 @@ const REWARD: &[&str] = &["next", "reward"];
 const ORIGINAL: &str = "original_reward";
 const TERMINATED: &[&str] = &["next", "terminated"];
 
-/// Rewards of several steps as one: the target of a step is what follows `n` steps later.
+/// Multi-step rewards: the target of a step is the observation `n` steps later, with the sum of the rewards on the way.
 ///
-/// With `k` the number of steps that can be looked ahead, at most `n - 1` and never beyond the episode, the batch or the
-/// mask, step `t` gets
+/// A step `t` looks `k` steps ahead: at most `n - 1`, and never beyond the episode, the batch or the mask. It gets
 ///
-/// - `("next", "reward")`: `r_t + γ r_{t+1} + … + γ^k r_{t+k}`, and what it was as `("next", "original_reward")`;
-/// - all else under `"next"` as it is at `t + k`, except for what is named `done`, `terminated` or `truncated`;
+/// - `("next", "reward")`: `r_t + γ r_{t+1} + … + γ^k r_{t+k}`, and `r_t` as `("next", "original_reward")`;
+/// - all other entries under `"next"` as they are at `t + k`, except for those named `done`, `terminated` or
+///   `truncated`;
 /// - `"steps_to_next_obs"`, `int64`: `k + 1`; `"gamma"`, `float32`: `γ^(k + 1)`;
 /// - `"nonterminal"`, `bool`: whether `k` is not 0, and false where `("collector", "mask")` is;
-/// - `"next_obs_terminated"`, `bool`: `("next", "terminated")` as it is at `t + k`, where there is such an entry.
+/// - `"next_obs_terminated"`, `bool`: `("next", "terminated")` as it is at `t + k`, where the batch has it.
 ///
-/// The others but the last are `[…, time]`. `("next", "terminated")` itself says whether the episode terminated in step
-/// `t`, not whether it did on the way to the observation that is looked ahead to: with a value `v` of observations,
-/// the target of step `t` is `("next", "reward") + gamma · (1 - next_obs_terminated) · v(("next", "observation"))`.
-/// `"nonterminal"` is no substitute: it is false wherever nothing could be looked ahead to, also where an episode goes on.
+/// `"steps_to_next_obs"`, `"gamma"` and `"nonterminal"` are `[…, time]`. `("next", "terminated")` itself says whether
+/// the episode terminated in step `t`, not whether it did so up to step `t + k`: with a value function `v`, the target
+/// of step `t` is `("next", "reward") + gamma · (1 - next_obs_terminated) · v(("next", "observation"))`.
+/// `"nonterminal"` is no substitute: it is false wherever `k` is 0, also where an episode goes on.
 ///
-/// An episode goes on as long as `("next", "done")` is false and
-/// `("collector", "traj_ids")`, where there are any, stay the same. Frames that the mask excludes stay as they are, with
-/// `k` = 0.
+/// An episode goes on as long as `("next", "done")` is false and `("collector", "traj_ids")`, where there are any, stay
+/// the same. Frames that the mask excludes stay as they are, with `k` = 0.
 ///
 /// ```
 /// use windrow_collect::{Collector, postproc::MultiStep};
@@ -56,7 +55,7 @@ impl MultiStep {
     /// With discount `gamma`, above 0 and at most 1, over `n_steps` steps, at least 1.
     ///
     /// # Errors
-    /// [`CollectError::OutOfRange`] and [`CollectError::NotPositive`] when one of them is outside.
+    /// [`CollectError::OutOfRange`] and [`CollectError::NotPositive`] when one of them is out of its range.
     pub fn new(gamma: f32, n_steps: usize) -> Result<Self, CollectError> {
         if !(gamma > 0.0 && gamma <= 1.0) {
             return Err(CollectError::OutOfRange {
@@ -71,11 +70,12 @@ impl MultiStep {
         Ok(Self { gamma, n_steps })
     }
 
-    /// Looks ahead in `batch`, `[…, time]`.
+    /// Replaces the rewards and next observations of `batch`, `[…, time]`, and adds the new entries.
     ///
     /// # Errors
-    /// [`TensorError`] when `("next", "reward")`, `float32` or `float64`, or `("next", "done")` is missing or of another type, when
-    /// ids or mask are, or when the batch has no dimension. Nothing is changed then.
+    /// [`TensorError`] when `("next", "reward")`, `float32` or `float64`, or `("next", "done")` is missing or of
+    /// another type, when ids or mask are of another type, or when the batch has no dimension. The batch then stays as
+    /// it was.
     pub fn apply(&self, batch: &mut TensorDict) -> Result<(), TensorError> {
         let rows = Rows::of(batch)?;
         let (dims, size) = (batch.ndim(), batch.batch_size().to_vec());
@@ -142,10 +142,10 @@ impl MultiStep {
         Ok(Ahead { steps, runs })
     }
 
-    /// Discounted sums of `reward`, each over as many frames as it can look ahead, and its own.
+    /// Discounted sums of `reward`, each over its own frame and those that it looks ahead.
     ///
-    /// In time that does not depend on how far that is: where runs are cut into blocks of as many frames, a sum is what is
-    /// left of the block of its first frame, and what comes first in the block of its last.
+    /// The time does not depend on `n_steps`: runs are cut into blocks of `n_steps` frames, and a sum is the rest of
+    /// the block of its first frame plus the beginning of the block of its last frame.
     fn sums<T>(
         &self,
         reward: &Tensor,
@@ -163,7 +163,8 @@ impl MultiStep {
             .map(|n| round(f64::from(self.gamma).powf(n as f64)))
             .collect();
         let gamma = round(f64::from(self.gamma));
-        // What is left of the block from each frame on, and what its frames up to each are worth at its beginning.
+        // For each frame, the discounted sum from it to the end of its block, and from the beginning of its block to
+        // it.
         let (mut rests, mut firsts) = (values.clone(), values);
         for run in &ahead.runs {
             for start in run.clone().step_by(self.n_steps.min(run.len())) {
@@ -201,7 +202,7 @@ impl MultiStep {
     }
 }
 
-/// How far can be looked ahead.
+/// How far frames look ahead.
 struct Ahead {
     /// Steps of each frame, row-major.
     steps: Vec<usize>,
@@ -209,7 +210,7 @@ struct Ahead {
     runs: Vec<Range<usize>>,
 }
 
-/// Where each frame takes what follows from: `ahead` frames later.
+/// The moves that put the frame `ahead` frames later in place of each frame.
 fn targets(ahead: &[usize]) -> Vec<Move> {
     let mut moves: Vec<Move> = Vec::new();
     for (to, &k) in ahead.iter().enumerate() {

@@ -6,7 +6,7 @@ use crate::trajectories::{
     IDS, MASK, Marks, Move, Rows, done_of, mask_of, one_each, padding_mask, rearranged, rebuilt,
 };
 
-/// Where ids may stand instead of `IDS`, and the mask with them.
+/// Other keys of ids and mask, at the top level.
 const FLAT_IDS: &[&str] = &["traj_ids"];
 const FLAT_MASK: &[&str] = &["mask"];
 
@@ -66,7 +66,7 @@ fn like(batch: &TensorDict, dtype: DType) -> Result<Tensor, TensorError> {
     Tensor::zeros(dtype, [batch.numel()])
 }
 
-/// Place and number of the frames of each piece, row-major.
+/// Index of the first frame, and number of frames, of each piece, row-major.
 fn pieces(
     batch: &TensorDict,
     rows: Rows,
@@ -86,7 +86,7 @@ fn pieces(
     Ok(pieces)
 }
 
-/// The number of its piece for each frame.
+/// The number of each frame's piece.
 fn numbered(batch: &TensorDict, pieces: &[(usize, usize)]) -> Result<Tensor, TensorError> {
     let mut ids = vec![0i64; batch.numel()];
     for (id, &(start, len)) in pieces.iter().enumerate() {
@@ -95,7 +95,7 @@ fn numbered(batch: &TensorDict, pieces: &[(usize, usize)]) -> Result<Tensor, Ten
     Tensor::from_vec(ids, batch.batch_size())
 }
 
-/// The frames of each of `pieces` in a row of its own, and which they are under `mask_key`.
+/// A padded row for each of `pieces`, and the mask under `mask_key`.
 fn padded(
     batch: &TensorDict,
     pieces: &[(usize, usize)],

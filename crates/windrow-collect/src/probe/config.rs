@@ -2,10 +2,10 @@ use std::path::PathBuf;
 
 use crate::CollectError;
 
-/// What stands for the number of the worker in a path.
+/// The placeholder for the worker's number in a path.
 const PLACEHOLDER: &str = "{worker_idx}";
 
-/// What [`Collector::enable_profile`](crate::Collector::enable_profile) is to record.
+/// What [`Collector::enable_profile`](crate::Collector::enable_profile) records.
 ///
 /// ```
 /// use windrow_collect::ProfileConfig;
@@ -21,13 +21,13 @@ const PLACEHOLDER: &str = "{worker_idx}";
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProfileConfig {
-    /// Workers to be profiled; `None` for the first one.
+    /// Workers to profile; `None` for the first one.
     pub workers: Option<Vec<usize>>,
-    /// Rollouts after which a worker is no longer looked at. Those to warm up are among them. 3 by default.
+    /// Rollouts after which the profile of a worker ends, those that warm up included. 3 by default.
     pub num_rollouts: usize,
     /// Rollouts at the start that are not recorded. 1 by default.
     pub warmup_rollouts: usize,
-    /// Where the trace of each worker goes, with `{worker_idx}` in the place of its number;
+    /// Where the trace of each worker goes, with `{worker_idx}` in place of its number;
     /// `./collector_profile_{worker_idx}.json` by default.
     pub save_path: PathBuf,
 }
@@ -50,14 +50,14 @@ impl ProfileConfig {
         Self::default()
     }
 
-    /// Workers to be profiled.
+    /// Workers to profile.
     #[must_use]
     pub fn workers(mut self, workers: impl IntoIterator<Item = usize>) -> Self {
         self.workers = Some(workers.into_iter().collect());
         self
     }
 
-    /// Rollouts after which a worker is no longer looked at, those to warm up included.
+    /// Rollouts after which the profile of a worker ends, those that warm up included.
     #[must_use]
     pub fn num_rollouts(mut self, rollouts: usize) -> Self {
         self.num_rollouts = rollouts;
@@ -71,14 +71,14 @@ impl ProfileConfig {
         self
     }
 
-    /// Where the traces go, with `{worker_idx}` in the place of the worker's number.
+    /// Where the traces go, with `{worker_idx}` in place of the worker's number.
     #[must_use]
     pub fn save_path(mut self, path: impl Into<PathBuf>) -> Self {
         self.save_path = path.into();
         self
     }
 
-    /// Whether worker `worker` is to be profiled.
+    /// Whether worker `worker` is profiled.
     #[must_use]
     pub fn profiles(&self, worker: usize) -> bool {
         match &self.workers {
@@ -96,7 +96,8 @@ impl ProfileConfig {
         }
     }
 
-    /// Refuses what makes no sense for a collector of `workers` workers; the profiled ones otherwise.
+    /// The profiled workers of a collector of `workers` workers. An error where nothing would be recorded, a worker
+    /// does not exist, or two workers would write one file.
     pub(super) fn chosen(&self, workers: usize) -> Result<Vec<usize>, CollectError> {
         if self.num_rollouts <= self.warmup_rollouts {
             return Err(CollectError::ProfileRollouts {

@@ -10,9 +10,9 @@ use crate::CollectError;
 pub(crate) struct Profile {
     /// One for each worker.
     seats: Vec<Mutex<Seat>>,
-    /// Workers that are still looked at: all that one who is not profiled ever asks.
+    /// Recorders that have not ended. A worker that is not profiled reads only this.
     active: AtomicUsize,
-    /// Whether there is a failure to be told.
+    /// Whether `failures` holds an error that no call has returned.
     failed: AtomicBool,
     failures: Mutex<Vec<CollectError>>,
 }
@@ -20,20 +20,20 @@ pub(crate) struct Profile {
 #[derive(Debug, Default)]
 struct Seat {
     place: Place,
-    /// What was recorded up to the last whole rollout; `None` where nothing was to be.
+    /// What was recorded up to the last whole rollout; `None` for a worker that is not profiled.
     tally: Option<Tally>,
 }
 
 /// Where a recorder is.
 #[derive(Debug, Default)]
 enum Place {
-    /// There is none, or none any more.
+    /// There is no recorder, or it has ended.
     #[default]
     Nowhere,
     Here(Box<Recorder>),
     /// With its worker.
     Lent,
-    /// With its worker, who is to end it.
+    /// With its worker, which will end it.
     Recalled,
 }
 
@@ -50,7 +50,8 @@ impl Profile {
     /// Prepares to record workers whose parts have `steps` steps at most. No worker may have started.
     ///
     /// # Errors
-    /// When `config` makes no sense for these workers, or there is no memory for so many spans.
+    /// When nothing would be recorded, a worker does not exist, two workers would write one file, or there is no memory
+    /// for the spans.
     pub(crate) fn enable(&self, config: &ProfileConfig, steps: usize) -> Result<(), CollectError> {
         let chosen = config.chosen(self.seats.len())?;
         let timeline = Timeline::start();
@@ -72,7 +73,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Ends what is still being recorded and writes it down. A worker in the middle of a part does so when it is through.
+    /// Ends all recordings and writes their traces. A worker in the middle of a part does so after the part.
     pub(crate) fn end(&self) {
         for seat in &self.seats {
             if let Some(recorder) = self.recall(&mut lock(seat)) {
@@ -81,7 +82,7 @@ impl Profile {
         }
     }
 
-    /// The recorder, if it is in its seat; otherwise its worker is to end it.
+    /// Takes the recorder out of its seat; if its worker has it, tells the worker to end it.
     fn recall(&self, seat: &mut Seat) -> Option<Box<Recorder>> {
         match std::mem::take(&mut seat.place) {
             Place::Here(recorder) => {
@@ -96,10 +97,10 @@ impl Profile {
         }
     }
 
-    /// The recorder of worker `worker`, if it is looked at. It is to be given back after each part.
+    /// Lends worker `worker` its recorder, if there is one. The worker gives it back after each part.
     #[inline]
     pub(crate) fn lend(&self, worker: usize) -> Option<Box<Recorder>> {
-        // Whoever starts a worker's thread has set this before, and a worker that sees it fall late finds an empty seat.
+        // The counter is set before workers start, and a worker that reads an old value finds an empty seat.
         if self.active.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -118,7 +119,7 @@ impl Profile {
         }
     }
 
-    /// Takes a recorder back; `filled`: whether the part was handed over.
+    /// Takes a recorder back; `filled` says whether the worker has committed the part.
     #[cold]
     pub(crate) fn give_back(&self, mut recorder: Box<Recorder>, filled: bool) {
         if filled {
@@ -131,13 +132,13 @@ impl Profile {
         }
     }
 
-    /// Puts a recorder back to its seat; returns it when it has nothing left to do.
+    /// Puts a recorder back into its seat, or returns it if its recording has ended.
     fn seat(&self, recorder: Box<Recorder>) -> Option<Box<Recorder>> {
         let mut seat = lock(&self.seats[recorder.worker]);
         let over = match seat.place {
             Place::Lent => recorder.is_done(),
             Place::Recalled => true,
-            // Another one was seated meanwhile: this one is forgotten.
+            // The profile was enabled again meanwhile: this recorder is dropped.
             Place::Here(_) | Place::Nowhere => return None,
         };
         seat.tally = Some(recorder.tally);
@@ -150,7 +151,7 @@ impl Profile {
         None
     }
 
-    /// Writes down what was recorded, in the thread of whoever ends it: nobody else waits for the file.
+    /// Writes the trace in the thread that ends the recording, so that no other thread waits for the file.
     fn save(&self, recorder: &Recorder) {
         if recorder.spans.is_empty() {
             return;
@@ -161,7 +162,7 @@ impl Profile {
         }
     }
 
-    /// Tells what could not be written, one file at a time.
+    /// Returns the errors of writing traces, one with each call.
     ///
     /// # Errors
     /// [`CollectError::ProfileFile`].
@@ -196,7 +197,7 @@ impl Profile {
     }
 }
 
-/// Nothing that is locked here is left half changed by a panic.
+/// A panic leaves nothing half changed that is locked here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@ use super::summary::Tally;
 use super::{Phase, Probe, ProfileConfig};
 use crate::CollectError;
 
-/// Since when time is counted: the same for all workers, so that their traces fit together.
+/// The start of time, the same for all workers, so that their traces fit together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeline {
     began: Instant,
@@ -34,12 +34,12 @@ pub(super) struct Span {
     /// Nanoseconds since the start of the timeline.
     pub(super) start: u64,
     pub(super) nanos: u64,
-    /// Which step, of a phase that comes once a step; how many, of a rollout.
+    /// Number of the step, for a phase that occurs once a step; number of steps, for a rollout.
     pub(super) step: u32,
     pub(super) phase: Phase,
 }
 
-/// Records the phases of one worker, in memory that it has from the start.
+/// Records the phases of one worker, in memory that is allocated at the start.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(super) worker: usize,
@@ -47,21 +47,21 @@ pub(crate) struct Recorder {
     pub(super) timeline: Timeline,
     pub(super) warmup_rollouts: usize,
     num_rollouts: usize,
-    /// Rollouts that are over.
+    /// Rollouts that have ended.
     rollouts: usize,
     /// Each rollout followed by its phases.
     pub(super) spans: Vec<Span>,
-    /// Where the present rollout stands in `spans`, if it is recorded.
+    /// Index of the present rollout in `spans`, if it is recorded.
     rollout: Option<usize>,
     /// End of the last span.
     last: u64,
     step: u32,
-    /// Since when the worker has waited for its next part.
+    /// When the worker began to wait for its next part.
     waiting_since: Option<u64>,
     pub(super) tally: Tally,
 }
 
-/// Spans of a rollout that do not come once a step.
+/// Spans of a rollout that do not occur once a step.
 const SPANS_OF_ROLLOUT: usize = 5;
 const SPANS_OF_STEP: usize = 3;
 
@@ -69,7 +69,7 @@ impl Recorder {
     /// For worker `worker`, whose parts have `steps` steps at most.
     ///
     /// # Errors
-    /// [`CollectError::ProfileMemory`] when there is none for so many spans.
+    /// [`CollectError::ProfileMemory`] when there is no memory for so many spans.
     pub(crate) fn new(
         worker: usize,
         config: &ProfileConfig,
@@ -103,7 +103,7 @@ impl Recorder {
         })
     }
 
-    /// The worker has a part to fill: this recorder, if the rollout is to be recorded.
+    /// Begins a rollout, and returns this recorder if the rollout is recorded.
     pub(crate) fn begin(&mut self) -> Option<&mut Self> {
         if self.rollouts < self.warmup_rollouts {
             return None;
@@ -113,13 +113,14 @@ impl Recorder {
         let now = self.timeline.now();
         let start = self.waiting_since.unwrap_or(now);
         self.last = start;
-        // Stands before its phases, since viewers take the first of several spans that begin together as the outer one.
+        // The rollout comes before its phases, since viewers take the first of several spans that begin together as the
+        // outer one.
         self.push(Phase::Rollout, start);
         self.push(Phase::WaitSlab, now);
         Some(self)
     }
 
-    /// The part was handed over.
+    /// Ends a rollout whose part was committed.
     pub(super) fn finish(&mut self) {
         let now = self.timeline.now();
         if let Some(rollout) = self.rollout.take() {
@@ -133,12 +134,12 @@ impl Recorder {
         self.waiting_since = Some(now);
     }
 
-    /// The part was given back unwritten: it does not count.
+    /// Drops a rollout whose part was not committed.
     pub(super) fn abandon(&mut self) {
         if let Some(rollout) = self.rollout.take() {
             self.spans.truncate(rollout);
         }
-        // What follows is not waiting, but making environments and policy anew.
+        // The worker does not wait now: it makes environments and policy anew.
         self.waiting_since = None;
     }
 

@@ -45,26 +45,26 @@ pub struct WorkerProfile {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct PhaseProfile {
-    /// Which one.
+    /// The phase.
     pub phase: Phase,
-    /// How often it came.
+    /// How often it occurred.
     pub count: u64,
-    /// How long it took in all.
+    /// Its duration in all.
     pub total: Duration,
-    /// How long it took each time, on average.
+    /// Its mean duration.
     pub mean: Duration,
-    /// How much of all rollouts it took, 0 to 1.
+    /// Its share of the duration of all rollouts, 0 to 1.
     pub share: f64,
 }
 
 impl WorkerProfile {
-    /// Each of [`Phase::ALL`], in this order.
+    /// The figures of each phase, in the order of [`Phase::ALL`].
     #[must_use]
     pub fn phases(&self) -> &[PhaseProfile] {
         &self.phases
     }
 
-    /// One of the phases.
+    /// The figures of one phase.
     #[must_use]
     pub fn phase(&self, phase: Phase) -> &PhaseProfile {
         &self.phases[phase as usize]

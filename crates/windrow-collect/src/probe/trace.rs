@@ -18,7 +18,7 @@ pub(super) fn save(recorder: &Recorder) -> Result<(), CollectError> {
     let saved = write_file(&partial, recorder)
         .and_then(|()| std::fs::rename(&partial, &recorder.path))
         .inspect_err(|_| {
-            // What keeps it from being removed has kept it from being written.
+            // If the file cannot be removed either, the first error says why.
             let _ = std::fs::remove_file(&partial);
         });
     saved.map_err(|source| CollectError::ProfileFile {
@@ -28,7 +28,7 @@ pub(super) fn save(recorder: &Recorder) -> Result<(), CollectError> {
     })
 }
 
-/// A name of its own beside the file, so that renaming stays within one file system.
+/// A unique name beside the file, so that renaming stays within one file system.
 fn partial(recorder: &Recorder) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(recorder.path.file_name().unwrap_or_default());
@@ -46,8 +46,8 @@ fn write_file(path: &Path, recorder: &Recorder) -> io::Result<()> {
     out.flush()
 }
 
-/// Times are microseconds since a base close by: absolute ones would not fit a `double`, which is what viewers read them
-/// into.
+/// Times are microseconds since the start of the timeline: viewers read them as `double`, which cannot hold absolute
+/// times exactly.
 fn write_json(out: &mut impl Write, recorder: &Recorder) -> io::Result<()> {
     writeln!(
         out,
@@ -55,7 +55,7 @@ fn write_json(out: &mut impl Write, recorder: &Recorder) -> io::Result<()> {
         recorder.timeline.unix_nanos
     )?;
     let worker = recorder.worker;
-    // Number 0 means the idle process to viewers.
+    // Viewers take number 0 for the idle process.
     let track = Track(worker + 1);
     track.describe(out, "process_name", format_args!("\"worker {worker}\""))?;
     track.describe(out, "thread_name", format_args!("\"rollouts\""))?;
@@ -63,7 +63,7 @@ fn write_json(out: &mut impl Write, recorder: &Recorder) -> io::Result<()> {
         out,
         "{{\"name\":\"process_sort_index\",\"ph\":\"M\",{track},\"args\":{{\"sort_index\":{worker}}}}}"
     )?;
-    // Rollouts that warmed up are counted, so that numbers are those of the worker's parts.
+    // Rollouts that warm up are counted, so that a rollout has the number of the worker's part.
     let mut rollouts = recorder.warmup_rollouts;
     for span in &recorder.spans {
         rollouts += usize::from(span.phase == Phase::Rollout);
@@ -73,7 +73,7 @@ fn write_json(out: &mut impl Write, recorder: &Recorder) -> io::Result<()> {
     out.write_all(b"\n]}\n")
 }
 
-/// Where a worker's events appear: as a process of one thread.
+/// The track of a worker's events: a process with one thread.
 #[derive(Debug, Clone, Copy)]
 struct Track(usize);
 

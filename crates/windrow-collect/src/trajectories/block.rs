@@ -1,12 +1,11 @@
-//! Memory of batches, used again.
+//! Memory that successive batches use.
 
 use tensordict::{Element, Tensor, TensorError};
 
-/// Memory for one entry of batches that are made one after another: as long as the last of them is held, there is new
-/// memory for the next.
+/// Memory for one entry of successive batches. While the last batch is held, the next one gets new memory.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// One dimension, of which the last tensor that was made shows the beginning.
+    /// It has one dimension; the last tensor is a view of its beginning.
     last: Option<Tensor>,
 }
 
@@ -15,7 +14,7 @@ impl Block {
         Self { last: None }
     }
 
-    /// A tensor of shape `shape` whose elements `write` sets, all of them: what is in them before is arbitrary.
+    /// A tensor of shape `shape`, whose elements `write` sets. It has to set all of them: they are arbitrary before.
     ///
     /// # Errors
     /// [`TensorError::TooLarge`].
@@ -36,7 +35,7 @@ impl Block {
     }
 }
 
-/// The memory `last`, when it is long enough and no one else sees it any more, or else as much anew.
+/// The memory `last` if it is long enough and no other tensor shares it, otherwise new memory.
 fn reused<T: Element>(mut last: Tensor, len: usize) -> Result<Tensor, TensorError> {
     if last.len() >= len && last.as_mut_slice::<T>().is_ok() {
         return Ok(last);
@@ -44,7 +43,8 @@ fn reused<T: Element>(mut last: Tensor, len: usize) -> Result<Tensor, TensorErro
     Tensor::zeros(T::DTYPE, [with_slack(len, last.len())])
 }
 
-/// Elements to allocate for `len`, when those of the last time were `before`: sizes vary, and should be enough soon.
+/// Elements to allocate for `len`, after an allocation of `before`: some more than needed, so that batches of varying
+/// sizes soon fit.
 fn with_slack(len: usize, before: usize) -> usize {
     if len > before {
         len.saturating_add(len / 4)

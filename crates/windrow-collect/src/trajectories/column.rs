@@ -1,4 +1,4 @@
-//! Frames of one name, copied out of batches.
+//! The frames of one entry, copied out of batches.
 
 use std::fmt::Debug;
 
@@ -15,11 +15,11 @@ pub(super) trait Column: Debug + Send + Sync {
     /// Drops all but the first `frames`.
     fn truncate(&mut self, frames: usize);
 
-    /// Keeps only the frames of `moves`, which go to lower places, in order and without gaps.
+    /// Keeps only the frames of `moves`, and moves them to the front, in order and without gaps.
     fn keep(&mut self, moves: &[Move]);
 
-    /// A copy of the frames of `moves`, which go to higher and higher places in a tensor of zeros that begins with the
-    /// dimensions `lead`.
+    /// A copy of the frames of `moves`, whose targets ascend, in a tensor whose shape begins with `lead`; zeros
+    /// elsewhere.
     fn copy(&mut self, moves: &[Move], lead: &[usize]) -> Result<Tensor, TensorError>;
 }
 
@@ -31,16 +31,17 @@ pub(super) fn column(dtype: DType, shape: &[usize]) -> Box<dyn Column> {
 /// A [`Column`] of elements of one type.
 #[derive(Debug)]
 struct Typed<T> {
-    /// What follows the batch dimensions.
+    /// Shape of a frame.
     shape: Vec<usize>,
     /// Elements of a frame.
     width: usize,
     frames: usize,
-    /// Whether all elements of all frames are zero, so that `values` need not be looked at. Most flags never are set.
+    /// Whether all elements of all frames are zero; `values` is not read then. Most flags are never set.
     blank: bool,
-    /// The elements of all frames, and behind them what once was one, so that memory is not cleared anew each time.
+    /// The elements of all frames. Elements behind them are left from dropped frames, so that memory is not cleared
+    /// each time.
     values: Vec<T>,
-    /// What copies are written to.
+    /// The memory of copies.
     block: Block,
 }
 
@@ -96,7 +97,7 @@ impl<T: Element> Column for Typed<T> {
     fn copy(&mut self, moves: &[Move], lead: &[usize]) -> Result<Tensor, TensorError> {
         let shape = [lead, &self.shape].concat();
         if self.blank {
-            // Whoever had the memory before may have written to it, and whoever gets it now may.
+            // The user of an earlier batch may have written to this memory.
             return self
                 .block
                 .written::<T>(&shape, |out| out.fill(T::default()));
@@ -117,27 +118,27 @@ impl<T: Element> Column for Typed<T> {
     }
 }
 
-/// Whether zero is a matter of bits: a float may be zero and have a sign.
+/// Whether zero has one form: a float may be -0, and must keep its sign.
 fn may_be_blank<T: Element>() -> bool {
     !T::DTYPE.is_float()
 }
 
-/// Whether all elements are zero, where that is found out fast.
+/// Whether all elements are zero; false where that cannot be checked fast.
 fn is_blank<T: Element>(tensor: &Tensor) -> Result<bool, TensorError> {
     let memory = as_it_lies(tensor)?;
     Ok(memory.is_contiguous() && all_zero(memory.as_slice::<T>()?))
 }
 
 fn all_zero<T: Element>(values: &[T]) -> bool {
-    // Many at once, which a loop that could end at each of them would not be.
+    // Without an early exit, many elements are checked at once.
     let zero = |all: bool, value: &T| all & (*value == T::default());
     values
         .chunks(64)
         .all(|values| values.iter().fold(true, zero))
 }
 
-/// A copy of the frames of `tensor` that `moves` names, counted row-major over its first `dims` dimensions. They go to
-/// higher and higher places in a tensor of zeros that begins with the dimensions `lead`.
+/// A copy of the frames of `tensor` that `moves` names, counted row-major over its first `dims` dimensions. The targets
+/// of `moves` ascend, the shape of the result begins with `lead`, and all other elements are zero.
 ///
 /// # Errors
 /// [`TensorError::TooLarge`].

@@ -9,17 +9,17 @@ use super::column::{Column, column};
 use super::gather::Move;
 use super::runs::{DONE, IDS, MASK};
 
-/// Copied frames, each with its place in the order in which they came.
+/// Copied frames, in the order in which they came.
 #[derive(Debug)]
 pub(super) struct Frames {
-    /// A batch of no frames, of one dimension and without a mask.
+    /// A batch without frames and without a mask, of one dimension.
     template: TensorDict,
     /// In the order of the template's leaves.
     leaves: Vec<Leaf>,
     len: usize,
 }
 
-/// All that there is under one key.
+/// The values of one key.
 #[derive(Debug)]
 struct Leaf {
     key: NestedKey,
@@ -40,7 +40,7 @@ enum Values {
     Done(Block),
 }
 
-/// Places in a batch that one trajectory takes.
+/// The place of one trajectory in a batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     pub(super) id: i64,
@@ -49,7 +49,7 @@ pub(super) struct Span {
 }
 
 impl Frames {
-    /// No frames yet; those to come have the entries that `batch` has, one dimension of which is time.
+    /// No frames yet, for frames with the entries of `batch`, whose last dimension is time.
     ///
     /// # Errors
     /// [`TensorError`] when an entry cannot be held.
@@ -76,11 +76,11 @@ impl Frames {
         self.len
     }
 
-    /// Appends a copy of all frames of `batch`, row-major; it is the `nth` since the first.
+    /// Appends a copy of all frames of `batch`, row-major; errors name it as batch `nth`.
     ///
     /// # Errors
-    /// [`TensorError`] naming an entry that the frames held have and `batch` has not, or the other way round, or that
-    /// has another type or shape there. Nothing is appended then.
+    /// [`TensorError`] naming an entry that `batch` lacks or that the frames held lack, or that has another type or
+    /// shape. Nothing is appended then.
     pub(super) fn append(&mut self, batch: &TensorDict, nth: usize) -> Result<(), TensorError> {
         let tensors = self.matching(batch, nth)?;
         for (leaf, tensor) in self.leaves.iter_mut().zip(tensors) {
@@ -133,7 +133,7 @@ impl Frames {
         }
     }
 
-    /// Keeps only the frames of `moves`, which go to lower places, in order and without gaps.
+    /// Keeps only the frames of `moves`, and moves them to the front, in order and without gaps.
     pub(super) fn keep(&mut self, moves: &[Move]) {
         for column in self.columns() {
             column.keep(moves);
@@ -141,8 +141,8 @@ impl Frames {
         self.len = moves.last().map_or(0, |last| last.to + last.len);
     }
 
-    /// A batch of size `size` with copies of the frames of `moves`, which are the trajectories of `spans`, and zeros
-    /// everywhere else.
+    /// A batch of size `size` with copies of the frames of `moves`, which are the trajectories of `spans`; zeros
+    /// elsewhere.
     ///
     /// # Errors
     /// [`TensorError::TooLarge`].
@@ -165,7 +165,7 @@ impl Frames {
         })
     }
 
-    /// Drops what was appended to some columns only.
+    /// Undoes an append that has failed after some columns.
     fn truncate(&mut self) {
         let len = self.len;
         for column in self.columns() {
@@ -206,7 +206,7 @@ fn done(block: &mut Block, shape: &[usize], spans: &[Span]) -> Result<Tensor, Te
 }
 
 impl Leaf {
-    /// For frames such as those of `tensor`, which has one dimension more.
+    /// For frames like those of `tensor`, which has one dimension more.
     fn like(key: NestedKey, tensor: &Tensor) -> Result<Self, TensorError> {
         let shape = tensor.shape()[1..].to_vec();
         let values = if is(&key, IDS) {
@@ -224,7 +224,7 @@ impl Leaf {
         })
     }
 
-    /// Checks that `tensor`, of a batch of size `size`, holds such frames.
+    /// Checks that `tensor`, of a batch of size `size`, has the type and shape of the leaf.
     fn check(&self, tensor: &Tensor, size: &[usize]) -> Result<(), TensorError> {
         if tensor.dtype() != self.dtype {
             let (expected, got) = (self.dtype, tensor.dtype());
@@ -249,7 +249,7 @@ fn is(key: &NestedKey, names: &[&str]) -> bool {
         .eq(names.iter().copied())
 }
 
-/// The dict with `leaf` in the place of every tensor, and the leading dimensions `lead` in that of the first `dims`.
+/// The dict with the result of `leaf` in place of every tensor, and the dimensions `lead` in place of the first `dims`.
 ///
 /// # Errors
 /// Those of `leaf`, and [`TensorError::Batch`] when a result does not begin with `lead`.

@@ -1,11 +1,11 @@
 //! Frames of a strided tensor, one environment after another.
 //!
-//! In a slab the environments of one step lie side by side, in a trajectory the steps of one environment do: this is the
-//! transposition between the two.
+//! In a slab, the environments of one step are contiguous; in a trajectory, the steps of one environment are. This
+//! module transposes one into the other.
 
 use tensordict::{Element, Tensor, TensorError};
 
-/// Frames to be copied: `len` of them, from place `from` to place `to`.
+/// Copies `len` frames from index `from` to index `to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) from: usize,
@@ -13,11 +13,11 @@ pub(crate) struct Move {
     pub(crate) len: usize,
 }
 
-/// Environments whose steps are written side by side, so that a cache line that was read is used whole.
+/// Environments that are transposed together, so that each cache line that is read is used whole.
 const BLOCK: usize = 8;
 
-/// Writes the frames of `tensor`, whose first `lead` dimensions are environments and, last of these, time, to `out`:
-/// row-major, as many elements as the tensor has.
+/// Writes the frames of `tensor` to `out`, row-major. The first `lead` dimensions are environments and, last of these,
+/// time; `out` has as many elements as the tensor.
 ///
 /// # Errors
 /// [`TensorError::DType`] when the elements are not `T`.
@@ -43,7 +43,7 @@ pub(super) fn gather<T: Element>(
         return Ok(());
     }
     if lead > 1 {
-        // A gap between two environments or workers does not matter to what lies between the gaps.
+        // There are gaps between environments or workers: what lies between two gaps is written by itself.
         let each = tensor.len() / tensor.shape()[0];
         for (i, out) in out.chunks_mut(each).enumerate() {
             gather(&tensor.select(0, i)?, lead - 1, out)?;
@@ -54,14 +54,14 @@ pub(super) fn gather<T: Element>(
     Ok(())
 }
 
-/// The tensor with its dimensions in the order in which they lie in memory.
+/// The tensor with its dimensions in the order of memory.
 pub(super) fn as_it_lies(tensor: &Tensor) -> Result<Tensor, TensorError> {
     let mut axes: Vec<usize> = (0..tensor.ndim()).collect();
     axes.sort_by_key(|&axis| std::cmp::Reverse(tensor.strides()[axis]));
     tensor.permute(axes)
 }
 
-/// Whether the elements of one frame lie one after another; there must be a frame.
+/// Whether the elements of one frame are contiguous. The tensor must have a frame.
 fn frames_are_contiguous(tensor: &Tensor, lead: usize) -> Result<bool, TensorError> {
     let mut frame = tensor.clone();
     for _ in 0..lead {
@@ -70,19 +70,19 @@ fn frames_are_contiguous(tensor: &Tensor, lead: usize) -> Result<bool, TensorErr
     Ok(frame.is_contiguous())
 }
 
-/// Where frames lie in memory without gaps. Everything is counted in elements.
+/// The layout of frames in memory without gaps, in elements.
 struct Place {
     /// Elements of a frame, at least one.
     width: usize,
-    /// First element of every environment, row-major.
+    /// Index of the first element of every environment, row-major.
     rows: Vec<usize>,
     steps: usize,
-    /// From one step to the next.
+    /// Distance from one step to the next.
     stride: usize,
 }
 
 impl Place {
-    /// For a tensor with strides that are positive wherever they matter.
+    /// The layout of `tensor`, whose strides are positive in dimensions of two elements or more.
     fn of(tensor: &Tensor, lead: usize) -> Self {
         let (shape, strides) = (tensor.shape(), tensor.strides());
         let time = lead - 1;
@@ -136,7 +136,7 @@ impl Place {
     }
 }
 
-/// Transposes a block of environments of which one follows the other in memory, the first at `first`.
+/// Transposes a block of environments that are adjacent in memory, from index `first` on.
 fn side_by_side<F: Copy>(memory: &[F], first: usize, stride: usize, out: &mut [F]) {
     let steps = out.len() / BLOCK;
     for step in 0..steps {

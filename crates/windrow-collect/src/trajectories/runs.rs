@@ -2,11 +2,11 @@
 
 use tensordict::{DType, Element, Tensor, TensorDict, TensorError};
 
-/// Which trajectory a frame belongs to.
+/// The id of each frame's trajectory.
 pub(crate) const IDS: &[&str] = &["collector", "traj_ids"];
 /// Whether an episode ended with a frame.
 pub(crate) const DONE: &[&str] = &["next", "done"];
-/// Whether a frame is one, or fills a row up.
+/// Which entries are frames; the others are padding.
 pub(crate) const MASK: &[&str] = &["collector", "mask"];
 
 /// The frames of a batch: `rows` environments of `steps` frames each.
@@ -32,28 +32,29 @@ impl Rows {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) id: i64,
-    /// Place of the first frame, row-major.
+    /// Index of the first frame, row-major.
     pub(crate) start: usize,
     pub(crate) len: usize,
     /// Whether the last frame is `done`.
     pub(crate) done: bool,
 }
 
-/// What is known of the frames of a batch: one value for each, step by step.
+/// The ids and flags of a batch: one value for each frame, step by step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Marks<'a> {
     pub(crate) ids: &'a [i64],
     pub(crate) done: &'a [bool],
-    /// Nothing when every frame is one.
+    /// `None` when all entries are frames.
     pub(crate) mask: Option<&'a [bool]>,
 }
 
 impl Marks<'_> {
-    /// Calls `found` for every run, in the order of the steps with which they end, and of rows where that is the same.
+    /// Calls `found` for every run, in the order of their last steps; for those that end in the same step, in the order
+    /// of rows.
     ///
     /// A run ends with its row, with a frame that is done, before another id, and before a frame that the mask excludes.
     pub(crate) fn runs(&self, Rows { rows, steps }: Rows, mut found: impl FnMut(Run)) {
-        // Where the present run of each row begins.
+        // The step at which the present run of each row begins.
         let mut starts = vec![0; rows];
         let mut end_of = |row: usize, step: usize| {
             let at = step * rows + row;
@@ -80,8 +81,8 @@ impl Marks<'_> {
         }
     }
 
-    /// Whether runs end with `step`, which is not the last, only where it is done. Most steps are such, and this is
-    /// found out for many environments at once.
+    /// Whether runs end with `step`, which is not the last, only where a frame is done. Most steps are like this, and
+    /// many environments are checked at once.
     fn only_done(&self, rows: usize, step: usize) -> bool {
         if self.mask.is_some() {
             return false;
@@ -96,7 +97,7 @@ impl Marks<'_> {
         changes == 0
     }
 
-    /// Whether a run ends with the frame at place `at`, which is not in the last step.
+    /// Whether a run ends with the frame at index `at`, which is not in the last step.
     fn ends(&self, rows: usize, at: usize) -> bool {
         let next = at + rows;
         self.done[at]
@@ -105,7 +106,7 @@ impl Marks<'_> {
     }
 }
 
-/// Calls `found` with the place of each flag that is set. Few are.
+/// Calls `found` with the index of each flag that is set; few are.
 fn each_set(flags: &[bool], mut found: impl FnMut(usize)) {
     let (words, rest) = flags.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {
@@ -120,7 +121,7 @@ fn each_set(flags: &[bool], mut found: impl FnMut(usize)) {
     }
 }
 
-/// The entry `key` of `batch`, with one element of type `T` for every frame: step by step, without gaps.
+/// The entry `key` of `batch`, with one element of type `T` for every frame, step by step and contiguous.
 ///
 /// # Errors
 /// [`TensorError`] naming the key when it is missing, or of another type or shape.
@@ -140,7 +141,7 @@ pub(crate) fn one_each<T: Element>(
     step_by_step(tensor, batch.ndim())
 }
 
-/// Whether each frame is one, by the entry `key` of `batch`, step by step; nothing when there is no such entry.
+/// The mask `key` of `batch`, step by step; `None` when there is no such entry.
 ///
 /// # Errors
 /// [`TensorError`] naming the key when it is not `bool` or not of the batch's shape.
@@ -152,7 +153,7 @@ pub(crate) fn mask_of(batch: &TensorDict, key: &[&str]) -> Result<Option<Tensor>
 }
 
 /// Whether each frame is the last of its episode, step by step. An environment of several agents may have a flag for
-/// each; then any will do.
+/// each; any of them then ends the episode.
 ///
 /// # Errors
 /// [`TensorError`] naming `("next", "done")` when it is missing or not `bool`.
@@ -184,7 +185,7 @@ fn of_type<'a>(
     Ok(tensor)
 }
 
-/// The tensor with time, the last of its first `dims` dimensions, put first; without gaps. In a slab it is that way.
+/// The tensor with time, the last of its first `dims` dimensions, moved to the front; contiguous, as it is in a slab.
 fn step_by_step(tensor: &Tensor, dims: usize) -> Result<Tensor, TensorError> {
     let mut axes: Vec<usize> = (0..tensor.ndim()).collect();
     axes[..dims].rotate_right(1);

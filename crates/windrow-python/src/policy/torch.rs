@@ -129,8 +129,8 @@ impl TorchPolicy {
     }
 }
 
-/// An observation to try a policy with: the first one, since zeros may make no sense, such as a mask that allows nothing; zeros
-/// where no episode could be begun.
+/// An observation to try a policy with: the first one, since zeros may be invalid, as a mask that allows no action;
+/// zeros where no episode could be begun.
 fn example(
     first: Option<Rows<'_>>,
     index: usize,

@@ -31,9 +31,9 @@ impl<S: LastStage> Collector<S> {
     /// Goes on from a [saved state](Self::state_dict). Nothing is changed when that fails.
     ///
     /// # Errors
-    /// [`CollectError::State`] or [`CollectError::Tensor`] when an entry is missing or makes no sense,
-    /// [`CollectError::Policy`] when the weights are another policy's; [`CollectError::Started`] while the collector runs in the
-    /// background.
+    /// [`CollectError::State`] or [`CollectError::Tensor`] when an entry is missing or has a value that cannot be used,
+    /// [`CollectError::Policy`] when the weights are another policy's; [`CollectError::Started`] while the collector
+    /// runs in the background.
     pub fn load_state_dict(&mut self, state: &TensorDict) -> Result<(), CollectError> {
         self.check_running()?;
         self.driver()?;
