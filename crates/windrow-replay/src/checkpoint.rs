@@ -81,7 +81,7 @@ impl Manifest {
             got: got.to_owned(),
         };
         let Some((crc32, body)) = split(&text) else {
-            return Err(damaged("a checksum and a manifest", "something else"));
+            return Err(damaged("a checksum and a manifest", "text without them"));
         };
         let found = format!("{:08x}", crc32fast::hash(body));
         if crc32 != found.as_bytes() {

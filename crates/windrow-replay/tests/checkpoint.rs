@@ -300,7 +300,7 @@ fn a_manifest_of_something_else_is_not_replaced() {
     assert!(
         error
             .to_string()
-            .contains("manifest.json holds something else"),
+            .contains("manifest.json holds text that does not begin like one, expected the manifest of a checkpoint"),
         "{error}"
     );
     assert_eq!(fs::read_to_string(&path).unwrap(), "{\"name\":\"my site\"}");

@@ -164,7 +164,7 @@ fn check_manifest(directory: &Path) -> Result<(), ReplayError> {
         Ok(_) => Err(ReplayError::Misfit {
             path,
             expected: "the manifest of a checkpoint, or nothing: save elsewhere".to_owned(),
-            got: "something else".to_owned(),
+            got: "text that does not begin like one".to_owned(),
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(io_error("read", &path)(error)),

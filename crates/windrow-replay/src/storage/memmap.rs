@@ -128,7 +128,7 @@ impl LazyMemmapStorage {
                 return Err(ReplayError::Misfit {
                     path: rows,
                     expected: format!("the rows of a storage, with {LAYOUT} beside it"),
-                    got: "something else".to_owned(),
+                    got: format!("data without {LAYOUT} beside it"),
                 });
             }
             std::fs::remove_file(&rows).map_err(io_error("remove", &rows))?;
