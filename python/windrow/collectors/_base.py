@@ -58,7 +58,7 @@ class BaseCollector(TorchRLMethods):
         self._arguments = arguments
         self._placement = arguments.placement or ("threads" if self._threads else "inline")
         self._workers = Workers(name, arguments, single=self._single)
-        self._devices = Devices.of(arguments, self._workers.count)
+        self._devices = Devices(arguments, self._workers.count)
         self._exploration = _policy.exploration_name(arguments.exploration_type, arguments.exploration_mode)
         if arguments.init_fn is not None:
             arguments.init_fn()

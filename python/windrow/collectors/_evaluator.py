@@ -262,15 +262,14 @@ class Evaluator(Ending):
         for each in reversed(undo):
             each()
 
-    def _leave(self, seconds: float) -> bool:
+    def _leave(self, seconds: float | None) -> bool:
         ended = self._core.end(seconds)
         self._thaw()
         return ended
 
     def _end_with(self, error: BaseException) -> None:
-        if not self._core.end():
+        if not self._leave(None):
             error.add_note(self._left_behind())
-        self._thaw()
 
     def __del__(self) -> None:
         super().__del__()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from windrow._arguments import warn_ignored
@@ -82,9 +81,8 @@ class Workers:
         return next((seed for seed in seeds if seed is not None), None)
 
 
-@dataclass(frozen=True)
 class Devices:
-    """The devices of a collector; None stands for the CPU.
+    """The devices that ``arguments`` name for so many ``workers``; None stands for the CPU.
 
     Attributes:
         storing: where batches go.
@@ -92,24 +90,15 @@ class Devices:
         named: what batches say that they are on: ``torch.device("cpu")`` if the user named it, otherwise nothing.
     """
 
-    storing: Any
-    policy: Any
-    named: Any
-
-    @classmethod
-    def of(cls, arguments: CollectorArguments, workers: int) -> Devices:
-        """The devices that ``arguments`` name for so many workers."""
-        env_device = device_of("env_device", arguments.env_device, workers=workers)
-        warn_ignored("env_device", env_device, None, "environments are stepped on the CPU")
+    def __init__(self, arguments: CollectorArguments, workers: int) -> None:
         import torch
 
-        storing = device_of("storing_device", arguments.storing_device, arguments.device, workers=workers)
+        env_device = device_of("env_device", arguments.env_device, workers=workers)
+        warn_ignored("env_device", env_device, None, "environments are stepped on the CPU")
+        self.storing = device_of("storing_device", arguments.storing_device, arguments.device, workers=workers)
+        self.policy = device_of("policy_device", arguments.policy_device, arguments.device, workers=workers)
         is_named = arguments.storing_device is not None or arguments.device is not None
-        return cls(
-            storing=storing,
-            policy=device_of("policy_device", arguments.policy_device, arguments.device, workers=workers),
-            named=torch.device("cpu") if is_named and storing is None else None,
-        )
+        self.named = torch.device("cpu") if is_named and self.storing is None else None
 
 
 def is_function(env: Any) -> bool:
