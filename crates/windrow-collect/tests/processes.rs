@@ -162,6 +162,13 @@ fn a_worker_that_ends_is_an_error_with_its_place_status_and_last_words() {
             error.to_string().contains("the kettle is empty"),
             "{error}"
         );
+        assert_eq!(
+            died,
+            error
+                .to_string()
+                .contains("the last action of its environment was ["),
+            "{error}"
+        );
         assert!(error.step().is_some() && error.episode().is_some());
         assert!(collector.next().is_none());
         collector.shutdown().unwrap();

@@ -156,6 +156,13 @@ impl Part {
         (step < self.layout().steps).then(|| unsafe { Rows::new(&self.blocks().obs, step) })
     }
 
+    /// What the policy has written for step `step`: its action, then its extra columns.
+    #[must_use]
+    pub fn policy(&self, step: usize) -> Option<Rows<'_>> {
+        // SAFETY: as in `obs`.
+        (step < self.layout().steps).then(|| unsafe { Rows::new(&self.blocks().policy, step) })
+    }
+
     fn layout(&self) -> &PartLayout {
         &self.owner.layout().parts[self.ticket.part]
     }

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use windrow_policy::PolicySpec;
 use windrow_process::{ControlBlock, Frame, Lane, ProcessError, Supervisor};
-use windrow_slab::{Part, Pump};
+use windrow_slab::{LeafSpec, Part, Pump};
 
 use super::agreement::Agreement;
+use super::live::LastSeen;
 use super::messages::{Answer, Command, Fill, Specified};
-use crate::error::{CollectError, Place, WorkerError, WorkerFault};
+use crate::error::{CollectError, WorkerError, WorkerFault};
 use crate::shared::Shared;
 use crate::shared::desk::{Progress, Verdict};
 use crate::shared::orders::Resume;
@@ -44,6 +45,8 @@ pub(super) struct Duty {
     pub(super) shared: Arc<Shared>,
     pub(super) agreement: Agreement,
     pub(super) control: ControlBlock,
+    /// Columns of an action.
+    action: Vec<LeafSpec>,
     /// Not to be held while a function of the ring is called, except to claim, commit and drop parts: the ring has a pump run.
     seats: Mutex<Vec<Seat>>,
 }
@@ -112,6 +115,7 @@ impl Crew {
         };
         let duty = Duty {
             shared,
+            action: agreement.spec.action_leaves(),
             agreement,
             control,
             seats: Mutex::new(lanes.into_iter().map(seat).collect()),
@@ -236,34 +240,33 @@ impl Duty {
         self.shared.fail(error);
     }
 
-    /// The process of worker `worker` has ended: whether another one is to take its place.
-    pub(super) fn died(&self, worker: usize, fault: WorkerFault) -> bool {
-        let (mut restarts, place) = {
+    /// The process of worker `worker` has ended: whether another one is to take its place. `fault` is told the last action of its
+    /// environment.
+    pub(super) fn died(
+        &self,
+        worker: usize,
+        fault: impl FnOnce(Option<String>) -> WorkerFault,
+    ) -> bool {
+        let (mut restarts, seen) = {
             let seat = &mut self.seats()[worker];
             // Its last answer may not have been heard yet.
             seat.hear(worker, &self.shared);
-            let place = seat.part.as_ref().and_then(|part| self.place(worker, part));
-            if let Some(part) = seat.part.take() {
+            let seen = seat.part.take().map(|part| {
                 seat.skip(part.steps(), self.total_envs());
                 self.shared.reports.advance(seat.progress);
-                drop(part);
-            }
+                LastSeen::of(worker, &self.control, &part, &self.action)
+            });
             seat.lane.reset();
             if seat.stage == Stage::Ending {
-                // The successor of the lane, if a fault of another worker had closed it.
-                seat.lane.close();
                 return false;
             }
             seat.stage = Stage::Starting;
-            (seat.restarts, place)
+            (seat.restarts, seen.unwrap_or_default())
         };
         // The exchange has all workers of the collector.
         let _ = self.agreement.weights.exchange.unpin_dead(worker);
-        let replaced = self.replaces(
-            worker,
-            &mut restarts,
-            WorkerError::new(worker, place, fault),
-        );
+        let error = WorkerError::new(worker, seen.place, fault(seen.action));
+        let replaced = self.replaces(worker, &mut restarts, error);
         let again = {
             let seat = &mut self.seats()[worker];
             seat.restarts = restarts;
@@ -301,20 +304,6 @@ impl Duty {
                 false
             }
         }
-    }
-
-    /// Where the worker stood in `part`, if it has but one environment: nobody knows which of several it was at.
-    fn place(&self, worker: usize, part: &Part) -> Option<Place> {
-        if part.envs() != 1 {
-            return None;
-        }
-        let place = self.control.place(worker).ok()?;
-        let episode = self.control.episode(worker, 0).ok()?;
-        Some(Place {
-            env: worker,
-            episode: episode.id,
-            step: u64::from(place.step),
-        })
     }
 }
 
@@ -365,6 +354,10 @@ impl Seat {
             && job.orders.resume.is_none()
         {
             job.orders.resume = Some(resume);
+        }
+        if let Some(saved) = job.orders.resume {
+            self.progress.next_frame = saved.frame;
+            self.progress.next_traj_id = saved.traj_id;
         }
         let fill = Fill {
             slot: job.part.slot(),

@@ -132,12 +132,12 @@ impl Events for Watch {
             return;
         };
         if crew.duty().is_none() {
-            let error = WorkerError::new(worker, None, last_words(&death));
+            let error = WorkerError::new(worker, None, last_words(&death, None));
             crew.report(worker, Report::Failed(error.into()));
         }
         // The collector may have been built meanwhile, and have looked for failures before this one was reported.
         let duty = crew.duty();
-        let again = duty.is_some_and(|duty| duty.died(worker, last_words(&death)));
+        let again = duty.is_some_and(|duty| duty.died(worker, |action| last_words(&death, action)));
         if again
             && let Err(error) = crew
                 .supervisor()
@@ -151,11 +151,11 @@ impl Events for Watch {
 }
 
 /// What is known of a process that has ended.
-fn last_words(death: &Death) -> WorkerFault {
+fn last_words(death: &Death, action: Option<String>) -> WorkerFault {
     WorkerFault::Died {
         status: format!("ended with {}", death.exit),
         stderr: death.stderr_tail.clone(),
-        action: None,
+        action,
     }
 }
 
