@@ -185,3 +185,65 @@ fn a_handle_is_answered_while_a_write_waits() {
     let refused = handle.update_policy_weights(&weights(3.0));
     assert!(matches!(refused, Err(CollectError::ShutDown)));
 }
+
+/// Workers in processes: this very test program, run again.
+#[cfg(target_os = "linux")]
+mod processes {
+    use std::fs;
+
+    use windrow_collect::{MultiSyncCollector, Placement, WorkerProgram, worker_main};
+
+    /// Not a test: what a worker process of the test below runs.
+    #[test]
+    fn worker_entry() {
+        worker_main(|_| Ok(())).unwrap();
+    }
+
+    /// The parent of process `pid`, if there is such a process.
+    fn parent(pid: u32) -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, behind_name) = stat.rsplit_once(')')?;
+        behind_name.split_whitespace().nth(1)?.parse().ok()
+    }
+
+    #[test]
+    fn a_worker_in_a_process_tells_its_number_as_long_as_that_runs() {
+        let mut program = WorkerProgram::current();
+        program.args = ["--exact", "processes::worker_entry", "--nocapture"]
+            .map(Into::into)
+            .to_vec();
+        let mut collector = MultiSyncCollector::builder("CartPole-v1")
+            .num_workers(2)
+            .frames_per_batch(8)
+            .placement(Placement::Processes)
+            .worker_program(program)
+            .build()
+            .unwrap();
+        collector.next().unwrap().unwrap();
+        let workers = collector.worker_stats();
+        assert_ne!(workers[0].pid, workers[1].pid);
+        for worker in &workers {
+            let parent = worker.pid.and_then(parent);
+            assert_eq!(parent, Some(std::process::id()), "{worker:?}");
+        }
+        collector.shutdown().unwrap();
+        let after = collector.worker_stats();
+        assert!(after.iter().all(|worker| worker.pid.is_none()));
+    }
+
+    #[test]
+    fn a_worker_in_a_thread_has_no_process() {
+        let mut collector = MultiSyncCollector::builder("CartPole-v1")
+            .num_workers(2)
+            .frames_per_batch(8)
+            .build()
+            .unwrap();
+        collector.next().unwrap().unwrap();
+        assert!(
+            collector
+                .worker_stats()
+                .iter()
+                .all(|worker| worker.pid.is_none())
+        );
+    }
+}

@@ -42,6 +42,8 @@ pub use windrow_collect::{
     ProfileSummary, SinkWriter, Stats, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault,
     WorkerProfile, WorkerStats,
 };
+#[cfg(target_os = "linux")]
+pub use windrow_collect::{WorkerProgram, worker_main};
 pub use windrow_env::{self as env, CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
 pub use windrow_policy::{
     self as policy, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyRecipe,

@@ -1,5 +1,6 @@
 //! The worker processes of a collector: the lanes to them, and the parts that they fill.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -34,8 +35,8 @@ pub(crate) struct Crew {
     supervisor: OnceLock<Supervisor>,
     /// Where workers report while the collector is being built.
     reports: Mutex<Sender<(usize, Report)>>,
-    /// Processes that run, and a bell for those who wait for their end.
-    running: Mutex<usize>,
+    /// Processes that run, by worker, and a bell for those who wait for their end.
+    running: Mutex<BTreeMap<usize, u32>>,
     ended: Condvar,
     duty: OnceLock<Duty>,
 }
@@ -82,7 +83,7 @@ impl Crew {
         Self {
             supervisor: OnceLock::new(),
             reports: Mutex::new(reports),
-            running: Mutex::new(0),
+            running: Mutex::default(),
             ended: Condvar::new(),
             duty: OnceLock::new(),
         }
@@ -120,6 +121,11 @@ impl Crew {
             control,
             seats: Mutex::new(lanes.into_iter().map(seat).collect()),
         };
+        // Held until the duty is there: a process that ends meanwhile is not left in the reports.
+        let running = lock(&self.running);
+        for (&worker, &pid) in running.iter() {
+            duty.shared.reports.runs_in(worker, Some(pid));
+        }
         // Set once, by the build.
         let _ = self.duty.set(duty);
     }
@@ -133,14 +139,18 @@ impl Crew {
         let _ = lock(&self.reports).send((worker, report));
     }
 
-    /// A process has started.
-    pub(super) fn count_in(&self) {
-        *lock(&self.running) += 1;
+    /// Process `pid` of worker `worker` has started.
+    pub(super) fn count_in(&self, worker: usize, pid: u32) {
+        let mut running = lock(&self.running);
+        running.insert(worker, pid);
+        if let Some(duty) = self.duty() {
+            duty.shared.reports.runs_in(worker, Some(pid));
+        }
     }
 
-    /// A process has ended.
-    pub(super) fn count_out(&self) {
-        *lock(&self.running) -= 1;
+    /// The process of worker `worker` has ended.
+    pub(super) fn count_out(&self, worker: usize) {
+        lock(&self.running).remove(&worker);
         self.ended.notify_all();
     }
 
@@ -151,7 +161,7 @@ impl Crew {
         }
         let deadline = Instant::now() + timeout;
         let mut running = lock(&self.running);
-        while *running > 0 {
+        while !running.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -159,7 +169,7 @@ impl Crew {
             let waited = self.ended.wait_timeout(running, left);
             running = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
-        *running
+        running.len()
     }
 
     /// Kills workers that still run; how many do not even end then.
@@ -247,6 +257,8 @@ impl Duty {
         worker: usize,
         fault: impl FnOnce(Option<String>) -> WorkerFault,
     ) -> bool {
+        // Before anybody hears of the loss.
+        self.shared.reports.runs_in(worker, None);
         let (mut restarts, seen) = {
             let seat = &mut self.seats()[worker];
             // Its last answer may not have been heard yet.

@@ -96,8 +96,8 @@ impl Events for Watch {
         let Some(crew) = self.crew.upgrade() else {
             return;
         };
-        let greeted = pid.and_then(|_| {
-            crew.count_in();
+        let greeted = pid.and_then(|pid| {
+            crew.count_in(worker, pid);
             self.greet(&crew, worker)
         });
         let Err(error) = greeted else { return };
@@ -146,7 +146,7 @@ impl Events for Watch {
         {
             duty.last_fault(worker, remade(worker, error.into()));
         }
-        crew.count_out();
+        crew.count_out(worker);
     }
 }
 

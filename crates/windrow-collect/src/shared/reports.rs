@@ -42,6 +42,8 @@ struct WorkerCounters {
     restarts: AtomicU64,
     /// Nanoseconds that it has waited for a part.
     waited: AtomicU64,
+    /// Of the process in which it runs; 0 where it runs in this one.
+    pid: AtomicU64,
     gone: AtomicBool,
 }
 
@@ -61,6 +63,13 @@ impl Reports {
     pub(crate) fn waited(&self, worker: usize, time: Duration) {
         let waited = &self.counters[worker].waited;
         waited.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Worker `worker` runs in process `pid`, or in none any more.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn runs_in(&self, worker: usize, pid: Option<u32>) {
+        let pid = pid.map_or(0, u64::from);
+        self.counters[worker].pid.store(pid, Ordering::Relaxed);
     }
 
     /// Worker `worker` has filled a part with `frames` frames.
@@ -171,6 +180,10 @@ impl WorkerCounters {
             restarts: self.restarts.load(Ordering::Relaxed),
             alive: !self.gone.load(Ordering::Relaxed),
             waited: Duration::from_nanos(self.waited.load(Ordering::Relaxed)),
+            pid: match self.pid.load(Ordering::Relaxed) {
+                0 => None,
+                pid => u32::try_from(pid).ok(),
+            },
             policy_version,
             policy_lag: (newest - policy_version).max(0),
         }

@@ -62,8 +62,10 @@ pub struct WorkerStats {
     pub restarts: u64,
     /// Whether it still collects: false where it was lost and the others go on without it.
     pub alive: bool,
-    /// How long it has waited for a part, if it runs in a thread.
+    /// How long it has waited for a part, if it runs in a thread or a process of its own.
     pub waited: Duration,
+    /// Number of its process, where it runs in one of its own; `None` elsewhere, and where that process has ended.
+    pub pid: Option<u32>,
     /// Version of the weights that have acted in its last part; 0 before the first.
     pub policy_version: i64,
     /// How many versions the newest weights are ahead of these.
