@@ -6,6 +6,7 @@ mod frames;
 mod staff;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use windrow_env::EnvSpec;
 use windrow_policy::{Policy, PolicySpec};
@@ -14,7 +15,7 @@ use windrow_slab::{Layout, LeafSpec, RecordSpec, RingSpec, Shares, Sink, SlabErr
 use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
-use crate::config::plan::Delivery;
+use crate::config::plan::{Delivery, Placement};
 use crate::deliver::collector::Collector;
 use crate::deliver::core::Core;
 use crate::deliver::driver::{Driver, Shape};
@@ -118,6 +119,7 @@ fn build<S: LastStage>(
         record,
         shares,
         beginning,
+        step_timeout: config.step_timeout.map(Duration::from_secs_f64),
     };
     let (members, shared) = staff.seat(shared, seats, &*reference)?;
     let publisher = WeightPublisher::new(
@@ -246,6 +248,7 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectErr
             got: workers_per_batch,
         });
     }
+    check_step_timeout(config)?;
     let Some(threshold) = config.preemptive_threshold else {
         return Ok(());
     };
@@ -263,6 +266,25 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectErr
         });
     }
     Ok(())
+}
+
+fn check_step_timeout(config: &CollectorConfig) -> Result<(), CollectError> {
+    let name = "step_timeout";
+    match config.step_timeout {
+        None => Ok(()),
+        Some(seconds) if Duration::try_from_secs_f64(seconds).is_err() || seconds == 0.0 => {
+            Err(CollectError::OutOfRange {
+                name,
+                expected: "a positive number of seconds",
+                got: seconds,
+            })
+        }
+        Some(_) if config.placement != Placement::Processes => Err(CollectError::Needs {
+            name,
+            needs: "workers that can be killed: placement processes",
+        }),
+        Some(_) => Ok(()),
+    }
 }
 
 /// The error of a ring that could not be made.

@@ -12,6 +12,7 @@ mod lane_desk;
 mod live;
 pub(crate) mod messages;
 mod watch;
+mod watchdog;
 pub(crate) mod weights;
 
 pub use child::worker_main;

@@ -32,6 +32,13 @@ fn prepare() {
             registry.env("Fails-v0", || {
                 Fatal::new(|| Err(EnvError::failed("out of tea")))
             })?;
+            registry.env("Freezes-v0", || {
+                Fatal::new(|| {
+                    loop {
+                        std::thread::park();
+                    }
+                })
+            })?;
             registry.policy("mine", |_worker| RandomPolicy::new())?;
             Ok(())
         })
@@ -180,15 +187,20 @@ fn a_lost_worker_is_replaced_or_left_as_the_user_says() {
     for id in ["Aborts-v0", "Exits-v0", "Panics-v0", "Fails-v0"] {
         for on_loss in [OnLoss::Restart { budget: 100 }, OnLoss::Continue] {
             let mut collector = with_fatal(id).on_loss(on_loss).build().unwrap();
-            let mut ids: Vec<(i64, usize)> = Vec::new();
+            // Ids of each environment's frames, one for each run of them.
+            let mut ids = [Vec::new(), Vec::new()];
             let mut frames = 0;
             for batch in &mut collector {
                 let batch = batch.unwrap();
                 frames += batch.numel();
-                let traj_ids = batch.as_slice::<i64>(("collector", "traj_ids")).unwrap();
-                let parts = traj_ids.chunks(20).enumerate();
-                ids.extend(parts.flat_map(|(_, part)| part.iter().map(|id| (*id, 0))));
+                for &id in batch.as_slice::<i64>(("collector", "traj_ids")).unwrap() {
+                    let runs = &mut ids[usize::from(id % 2 == 1)];
+                    if runs.last() != Some(&id) {
+                        runs.push(id);
+                    }
+                }
             }
+            assert!(ids.iter().all(|runs| runs.is_sorted()), "{id}: {ids:?}");
             assert_eq!(frames, 400, "{id} {on_loss:?}");
             let losses = collector.take_losses();
             assert!(losses.iter().all(|loss| loss.worker() == 1));
@@ -199,6 +211,36 @@ fn a_lost_worker_is_replaced_or_left_as_the_user_says() {
             }
             collector.shutdown().unwrap();
         }
+    }
+}
+
+#[test]
+fn a_frozen_worker_is_killed_after_the_step_timeout() {
+    let frozen = |on_loss| {
+        let builder = with_fatal("Freezes-v0").on_loss(on_loss);
+        builder.step_timeout(0.3).build().unwrap()
+    };
+    let mut collector = frozen(OnLoss::Raise);
+    let error = lost(collector.by_ref().find_map(Result::err).unwrap());
+    assert_eq!(error.fault().kind(), FaultKind::Died);
+    assert!(error.to_string().contains("step_timeout=0.3 s"), "{error}");
+    assert_eq!(error.step().map(|step| step < 30), Some(true));
+    let mut collector = frozen(OnLoss::Continue);
+    let frames: usize = collector.by_ref().map(|batch| batch.unwrap().numel()).sum();
+    assert_eq!((frames, collector.take_losses().len()), (400, 1));
+}
+
+#[test]
+fn a_step_timeout_needs_processes_and_a_positive_number() {
+    let error = |seconds, placement| {
+        let builder = sync().placement(placement).step_timeout(seconds);
+        builder.build().unwrap_err().to_string()
+    };
+    let needs = error(1.0, Placement::Threads);
+    assert!(needs.contains("step_timeout needs workers"), "{needs}");
+    for bad in [0.0, -1.0, f64::NAN] {
+        let range = error(bad, Placement::Processes);
+        assert!(range.contains("a positive number of seconds"), "{range}");
     }
 }
 

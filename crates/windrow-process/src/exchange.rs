@@ -321,8 +321,9 @@ mod tests {
     fn a_dead_reader_keeps_no_buffer() {
         let exchange = Exchange::create(1, 8).unwrap();
         publish(&exchange, Target::All, 1);
-        let mut dead = reader(&exchange, 0);
-        std::mem::forget(dead.newest(None).unwrap());
+        let dead = reader(&exchange, 0);
+        assert_eq!(dead.pin(), Some(0));
+        drop(dead);
         assert!(exchange.unpin_dead(1).is_err());
         exchange.unpin_dead(0).unwrap();
         (2..10).for_each(|version| publish(&exchange, Target::All, version));

@@ -11,8 +11,6 @@ mod launch;
 #[cfg(target_os = "linux")]
 mod refused;
 #[cfg(target_os = "linux")]
-mod ring;
-#[cfg(target_os = "linux")]
 mod shared;
 #[cfg(target_os = "linux")]
 mod supervise;
@@ -32,8 +30,6 @@ pub use error::ProcessError;
 pub use exchange::{Exchange, ExchangeReader, Pinned, Target};
 #[cfg(target_os = "linux")]
 pub use launch::{Child, ChildEnd, Exit, WorkerProgram, adopt};
-#[cfg(target_os = "linux")]
-pub use ring::RingError;
 #[cfg(target_os = "linux")]
 pub use supervise::{Death, Events, Supervisor};
 #[cfg(target_os = "linux")]

@@ -1,6 +1,7 @@
 //! The workers of a collector while it is being built: their environments and policies, and then their seats.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use windrow_env::{EnvSpec, VecEnv};
 use windrow_policy::{Policy, PolicySpec};
@@ -12,7 +13,7 @@ use crate::config::builder::CollectorBuilder;
 use crate::config::plan::Placement;
 use crate::placement::Workers;
 #[cfg(target_os = "linux")]
-use crate::process::{hiring::Hiring, messages::Ready, weights};
+use crate::process::{crew::Crew, hiring::Hiring, messages::Ready, weights};
 use crate::shared::{LocalDesk, Shared};
 use crate::worker::Worker;
 use crate::worker::actor::describe_all;
@@ -41,6 +42,8 @@ pub(super) struct Seats<'a> {
     pub(super) record: RecordSpec,
     pub(super) shares: Shares,
     pub(super) beginning: Beginning,
+    /// How long a call in a worker process may take.
+    pub(super) step_timeout: Option<Duration>,
 }
 
 impl Staff {
@@ -139,6 +142,9 @@ impl Staff {
                     weights: leaves,
                 };
                 let crew = hiring.seat(seats.spec, ready, &shared, sender, seats.policy)?;
+                if let Some(patience) = seats.step_timeout {
+                    Crew::watched_for(&crew, patience)?;
+                }
                 Ok((Workers::processes(crew), shared))
             }
         }

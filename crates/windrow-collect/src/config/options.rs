@@ -141,6 +141,11 @@ options! {
     /// What happens when an environment fails.
     on_loss: OnLoss = OnLoss::Raise,
 
+    /// Seconds after which a worker in a process is taken for frozen and killed, if neither its environments nor its policy
+    /// have returned from a call meanwhile: a loss as any other. A process under a debugger is left alone. Needs workers in
+    /// [processes](Placement::Processes).
+    step_timeout?: f64,
+
     /// Delivers whole trajectories, this many in a batch, put together from as many batches of `frames_per_batch` frames as
     /// needed. `total_frames` then counts collected frames and need not be a multiple. Frames of trajectories that a reset, a
     /// seed, a loaded state or the loss of a worker has left without an end, or that were not delivered in the end, are

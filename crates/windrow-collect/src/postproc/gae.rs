@@ -7,8 +7,8 @@ const REWARD: &[&str] = &["next", "reward"];
 
 /// Generalised advantage estimation: λ-weighted returns along time.
 ///
-/// With `v` and `v'` the values of an observation and of the one that followed, `δ_t = r_t + γ v'_t (1 - terminated_t)
-/// - v_t` and `A_t = δ_t + γ λ (1 - done_t) A_{t+1}`; the value target is `A_t + v_t`. The sum ends where an episode is
+/// With `v` and `v'` the values of an observation and of the one that followed,
+/// `δ_t = r_t + γ v'_t (1 - terminated_t) - v_t` and `A_t = δ_t + γ λ (1 - done_t) A_{t+1}`; the value target is `A_t + v_t`. The sum ends where an episode is
 /// truncated, but bootstraps from the last value, as it does at the end of the batch. Several rewards a frame, as of
 /// several agents or objectives, are estimated separately. A change of `("collector", "traj_ids")` without an end, as
 /// between the shares of two workers in one row, counts as the end of a batch. Frames that `("collector", "mask")`

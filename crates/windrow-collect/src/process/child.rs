@@ -9,10 +9,9 @@ use serde::de::DeserializeOwned;
 use windrow_env::{EnvSpec, VecEnv};
 use windrow_policy::{PolicyRecipe, Registry};
 use windrow_process::{
-    ChildEnd, ControlBlock, ExchangeReader, Frame, FrameReader, ProcessError, RingError, adopt,
-    send,
+    ChildEnd, ControlBlock, ExchangeReader, Frame, FrameReader, ProcessError, adopt, send,
 };
-use windrow_slab::Layout;
+use windrow_slab::{Layout, RemoteRing};
 
 use super::lane_desk::LaneDesk;
 use super::live::LiveProbe;
@@ -184,10 +183,7 @@ impl Child {
         };
         let layout = Layout::new(&ready.record, ready.shares)?;
         let fingerprint = layout.fingerprint();
-        let ring = self.end.ring(layout, ring).map_err(|error| match error {
-            RingError::Slab(error) => error.into(),
-            other => CollectError::State(other.to_string()),
-        })?;
+        let ring = RemoteRing::open(layout, self.end.shared_file(ring)?)?;
         let control = ControlBlock::open(control, fingerprint)?;
         let bell = Arc::clone(&ring);
         let lane = control.worker_lane(worker, move || bell.ring_bell())?;

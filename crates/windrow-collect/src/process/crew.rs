@@ -11,6 +11,7 @@ use windrow_slab::{LeafSpec, Part, Pump};
 use super::agreement::Agreement;
 use super::live::LastSeen;
 use super::messages::{Answer, Command, Fill, Specified};
+use super::watchdog::{self, Leash, Pulse, is_traced};
 use crate::error::{CollectError, WorkerError, WorkerFault};
 use crate::shared::Shared;
 use crate::shared::desk::{Progress, Verdict};
@@ -39,6 +40,7 @@ pub(crate) struct Crew {
     running: Mutex<BTreeMap<usize, u32>>,
     ended: Condvar,
     duty: OnceLock<Duty>,
+    leash: Mutex<Option<Leash>>,
 }
 
 /// What the crew has from the moment the collector is built.
@@ -64,6 +66,8 @@ struct Seat {
     resume: Option<Resume>,
     /// How often environments and policy were made anew.
     restarts: usize,
+    /// For how long it had not moved when it was killed for it.
+    frozen: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +90,7 @@ impl Crew {
             running: Mutex::default(),
             ended: Condvar::new(),
             duty: OnceLock::new(),
+            leash: Mutex::new(None),
         }
     }
 
@@ -113,6 +118,7 @@ impl Crew {
             progress: Progress::default(),
             resume: None,
             restarts: 0,
+            frozen: None,
         };
         let duty = Duty {
             shared,
@@ -182,6 +188,51 @@ impl Crew {
             Some(Err(ProcessError::Unkillable { pids })) => pids.len(),
             _ => 0,
         }
+    }
+}
+
+/// For the watchdog.
+impl Crew {
+    /// Has worker processes that do not move for `patience` killed.
+    pub(crate) fn watched_for(crew: &Arc<Self>, patience: Duration) -> Result<(), CollectError> {
+        let leash = watchdog::start(crew, patience)?;
+        *lock(&crew.leash) = Some(leash);
+        Ok(())
+    }
+
+    /// Where each worker is; `None` for one that has nothing to do.
+    pub(super) fn pulses(&self) -> Vec<Option<Pulse>> {
+        let Some(duty) = self.duty() else {
+            return Vec::new();
+        };
+        let seats = duty.seats();
+        let pulse = |(worker, seat): (usize, &Seat)| {
+            let seq = seat.part.as_ref()?.seq();
+            let beat = duty.control.place(worker).ok()?.beat;
+            Some(Pulse { seq, beat })
+        };
+        seats.iter().enumerate().map(pulse).collect()
+    }
+
+    /// Whether a debugger holds worker `worker`.
+    pub(super) fn is_debugged(&self, worker: usize) -> bool {
+        let pid = lock(&self.running).get(&worker).copied();
+        pid.is_some_and(is_traced)
+    }
+
+    /// Kills worker `worker`, which has not moved for `patience`.
+    pub(super) fn kill_frozen(&self, worker: usize, patience: Duration) {
+        let Some(duty) = self.duty() else { return };
+        duty.seats()[worker].frozen = Some(patience);
+        // Nothing is left to be killed after a shutdown.
+        let _ = self
+            .supervisor()
+            .and_then(|supervisor| supervisor.kill(worker));
+    }
+
+    /// For how long worker `worker` had not moved when it was killed for it.
+    pub(super) fn take_frozen(&self, worker: usize) -> Option<Duration> {
+        self.duty()?.seats()[worker].frozen.take()
     }
 }
 

@@ -1,6 +1,7 @@
 //! What happens to worker processes: starts, frames, deaths.
 
 use std::sync::Weak;
+use std::time::Duration;
 
 use windrow_policy::PolicySpec;
 use windrow_process::{Death, Events, Frame, MAX_BODY, ProcessError};
@@ -132,12 +133,14 @@ impl Events for Watch {
             return;
         };
         if crew.duty().is_none() {
-            let error = WorkerError::new(worker, None, last_words(&death, None));
+            let error = WorkerError::new(worker, None, last_words(&death, None, None));
             crew.report(worker, Report::Failed(error.into()));
         }
         // The collector may have been built meanwhile, and have looked for failures before this one was reported.
         let duty = crew.duty();
-        let again = duty.is_some_and(|duty| duty.died(worker, |action| last_words(&death, action)));
+        let frozen = crew.take_frozen(worker);
+        let again =
+            duty.is_some_and(|duty| duty.died(worker, |action| last_words(&death, frozen, action)));
         if again
             && let Err(error) = crew
                 .supervisor()
@@ -151,9 +154,16 @@ impl Events for Watch {
 }
 
 /// What is known of a process that has ended.
-fn last_words(death: &Death, action: Option<String>) -> WorkerFault {
+fn last_words(death: &Death, frozen: Option<Duration>, action: Option<String>) -> WorkerFault {
+    let status = match frozen {
+        None => format!("ended with {}", death.exit),
+        Some(patience) => format!(
+            "was killed: no call of its environment or policy returned for step_timeout={} s",
+            patience.as_secs_f64()
+        ),
+    };
     WorkerFault::Died {
-        status: format!("ended with {}", death.exit),
+        status,
         stderr: death.stderr_tail.clone(),
         action,
     }
