@@ -108,9 +108,13 @@ impl Core {
     /// Counts the frames that are left from slab `seq` on.
     pub(crate) fn count_on(&self, seq: u64) {
         let frames = self.counters().frames;
-        let mut schedule = self.shared.schedule();
-        schedule.count_from(frames, seq);
-        self.ring.end_at(schedule.end());
+        let end = {
+            let mut schedule = self.shared.schedule();
+            schedule.count_from(frames, seq);
+            schedule.end()
+        };
+        // The schedule is free again: the ring may give parts to worker processes here, which asks it for their shares.
+        self.ring.end_at(end);
     }
 
     /// Frames still to be collected; `u64::MAX` when endless.
