@@ -278,7 +278,8 @@ impl Duty {
         let mut restarts = {
             let seat = &mut self.seats()[worker];
             seat.hear(worker, &self.shared);
-            if seat.stage != Stage::Waiting {
+            // While the collector ends, a fault is told as well: that of a worker in a thread would be.
+            if !matches!(seat.stage, Stage::Waiting | Stage::Ending) {
                 return;
             }
             seat.restarts
