@@ -7,8 +7,8 @@ use clap::ValueEnum;
 
 use crate::{
     cargo,
-    counts::Counts,
     process::{self, Show},
+    report::{Report, Verdict},
 };
 
 /// The fault to inject.
@@ -16,15 +16,42 @@ use crate::{
 pub(crate) enum Fault {
     /// A process is killed that writes a replay buffer on disk, and checkpoints of it
     Replay,
+    /// Worker processes of collectors are killed, stopped, or end by themselves
+    Workers,
 }
 
+/// How many workers die in a complete run of the tests.
+const WORKERS: u32 = 200;
+
+/// The test in which they die.
+const WORKERS_TEST: &str = "kills";
+
+/// The variable that says how often.
+const VARIABLE: &str = "WINDROW_KILLS";
+
 impl Fault {
-    /// Package and test that make it happen, and the variable that says how often.
-    fn test(self) -> (&'static str, &'static str, &'static str) {
+    /// Package and test that make it happen.
+    fn test(self) -> (&'static str, &'static str) {
         match self {
-            Self::Replay => ("windrow-replay", "kill", "WINDROW_KILLS"),
+            Self::Replay => ("windrow-replay", "kill"),
+            Self::Workers => ("windrow", WORKERS_TEST),
         }
     }
+}
+
+/// Whether a test target makes faults, so many of them that they are a step of their own.
+pub(crate) fn is_step(test: &str) -> bool {
+    test == WORKERS_TEST
+}
+
+/// Has worker processes die, as a step of `report`.
+pub(crate) fn add_to(report: &mut Report, root: &Path) {
+    report.step("deaths of worker processes", || {
+        Ok(match run(root, Fault::Workers, WORKERS)? {
+            true => Verdict::Passed,
+            false => Verdict::Failed(None, "a death of a worker did harm".to_owned()),
+        })
+    });
 }
 
 /// Runs the test of one fault and shows the line in which it counts; `true` when it passed.
@@ -32,13 +59,29 @@ impl Fault {
 /// # Errors
 /// When cargo cannot be started.
 pub(crate) fn run(root: &Path, fault: Fault, times: u32) -> Result<bool> {
-    let (package, test, variable) = fault.test();
+    let (package, test) = fault.test();
     let mut command = cargo::command(root);
     command.args(["test", "--package", package, "--test", test]);
     command
         .args(["--", "--nocapture"])
-        .env(variable, times.to_string());
-    let finished = process::run(&mut command, Show::Only(|line| line.contains(" kills, ")))?;
-    let passed = Counts::read(&finished.lines).is_some_and(|counts| counts.passed > 0);
-    Ok(finished.success && passed)
+        .env(VARIABLE, times.to_string());
+    let finished = process::run(&mut command, Show::Only(tells))?;
+    // A run that does nothing has no such line.
+    Ok(finished.success && finished.lines.iter().any(|line| tells(line)))
+}
+
+/// Whether a test says in this line how often it made its fault.
+fn tells(line: &str) -> bool {
+    line.contains(" kills, ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tells;
+
+    #[test]
+    fn the_line_that_counts_is_known() {
+        assert!(tells("50 kills, 3 frames lost"));
+        assert!(!tells("running 2 tests"));
+    }
 }

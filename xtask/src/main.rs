@@ -80,7 +80,7 @@ enum Task {
         #[arg(value_enum)]
         fault: Fault,
         /// How many times
-        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, visible_alias = "kills", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
         times: u32,
     },
     /// Explores the interleavings of the ring, of stores and buffers and of the weight store with loom, and those of collectors with shuttle

@@ -12,7 +12,7 @@ use anyhow::Result;
 use crate::{
     cargo,
     counts::Counts,
-    models, package,
+    faults, models, package,
     process::{self, Show},
     python,
     report::{Report, Verdict},
@@ -84,6 +84,7 @@ pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
             compare(&workspace, comparison, python.as_ref())
         });
     }
+    faults::add_to(&mut report, root);
     report.step("doctests", || doctests(root));
     package::steps(&mut report, root, python.as_ref());
     models::add_to(&mut report, &workspace);
@@ -110,7 +111,7 @@ fn clippy(root: &Path, examples: bool) -> Result<Verdict> {
     check(&mut command, "clippy has something to say")
 }
 
-/// Unit and integration tests, without the comparisons (steps of their own) and the loom models (built otherwise).
+/// Unit and integration tests, without comparisons and deaths of workers (steps of their own) and the loom models (built otherwise).
 fn tests(workspace: &Workspace, python: Option<&PathBuf>) -> Result<Verdict> {
     let nextest = cargo::has_nextest(&workspace.root);
     let mut command = cargo::command(&workspace.root);
@@ -153,7 +154,7 @@ fn integration_tests(workspace: &Workspace) -> BTreeSet<&str> {
     let compares = |test: &str| COMPARISONS.iter().any(|comparison| comparison.test == test);
     packages
         .flat_map(|package| package.tests())
-        .filter(|test| !compares(test) && !models::is_loom(test))
+        .filter(|test| !compares(test) && !faults::is_step(test) && !models::is_loom(test))
         .collect()
 }
 
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn models_comparisons_and_examples_are_not_ordinary_tests() {
+    fn models_comparisons_deaths_and_examples_are_not_ordinary_tests() {
         let package = |name: &str, tests: &[&str]| Package {
             name: name.to_owned(),
             targets: tests
@@ -301,6 +302,7 @@ mod tests {
                 package("windrow-slab", &["loom", "compile_fail"]),
                 package("windrow-env", &["gymnasium", "errors"]),
                 package("windrow-policy", &["torch", "errors"]),
+                package("windrow", &["kills"]),
                 package("windrow-examples", &["learns"]),
             ],
         };
