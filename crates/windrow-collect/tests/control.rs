@@ -10,22 +10,20 @@ mod frames;
 #[path = "conformance/stamp.rs"]
 mod stamp;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_collect::{
-    CatResults, CollectError, Collector, Delivery, MultiSyncCollector, OnLoss, Placement,
-};
-use windrow_env::testing::LedgerEnv;
+use windrow_collect::{CatResults, CollectError, Collector, Delivery, OnLoss, Placement};
 use windrow_slab::SlabError;
 
+use crew::world::{PLACEMENTS, World};
 use crew::{Crew, ENVS, WORKERS, all};
-use faulty::{At, Fault, How};
+use faulty::{At, Fault, How, Makes, Notes};
 use frames::{Frame, MAX_LENGTH, by_env, check_contiguous, check_ids, check_pieces, frames, mask};
-use stamp::{Stamp, weights};
+use stamp::weights;
 
 fn healthy(crew: Crew) -> windrow_collect::CollectorBuilder {
     crew.builder([None, None])
@@ -73,29 +71,22 @@ fn versions(batch: &TensorDict) -> Vec<i64> {
 #[test]
 fn nothing_steps_while_a_pause_is_held_and_nothing_is_lost_by_it() {
     for crew in all() {
-        let steps = Arc::new(AtomicU64::new(0));
-        let seen = Arc::clone(&steps);
+        let steps = Notes::default();
         let total = 30 * crew.frames_per_batch();
-        let policy = windrow_policy::policy_fn(
-            windrow_env::Env::spec(&LedgerEnv::from_seed()).action_leaves(),
-            move |_, mut out| {
-                seen.fetch_add(1, Ordering::SeqCst);
-                out.get_mut::<i64>(windrow_slab::Key::new(0))?.fill(1);
-                Ok(())
-            },
-        );
-        let mut collector = healthy(crew)
-            .policy(policy)
+        let mut world = crew.world([None, None], &[]);
+        world.policy.steps = Some(steps.clone());
+        let mut collector = crew
+            .builder_of(&world)
             .total_frames(total as u64)
             .build()
             .unwrap();
         let mut batches = take(&mut collector, 5);
         for _ in 0..3 {
             let paused = collector.pause().unwrap();
-            let before = steps.load(Ordering::SeqCst);
+            let before = steps.count();
             thread::sleep(Duration::from_millis(10));
-            assert_eq!(steps.load(Ordering::SeqCst), before, "{crew:?}");
-            assert!(paused.collector().stats().frames <= before * ENVS as u64);
+            assert_eq!(steps.count(), before, "{crew:?}");
+            assert!(paused.collector().stats().frames <= (before * ENVS) as u64);
             drop(paused);
             batches.extend(take(&mut collector, 3));
         }
@@ -158,11 +149,13 @@ fn shares_are_cut_once_enough_workers_are_ready_and_the_total_stays_exact() {
     for (crew, threshold) in synchronous().flat_map(|crew| [0.0, 0.5, 1.0].map(|t| (crew, t))) {
         let slow = Duration::from_millis(1);
         let times = [Duration::ZERO, slow];
-        let envs = times.map(|time| move || faulty::Faulty::new(None, time));
+        let world = World::of(times.map(|step_time| Makes {
+            step_time,
+            ..Makes::default()
+        }));
         let total = 301;
-        let mut collector = Collector::builder(LedgerEnv::from_seed)
-            .worker_envs(envs)
-            .placement(crew.placement)
+        let mut collector = world
+            .builder(crew.placement)
             .delivery(crew.delivery)
             .cat_results(CatResults::Stack)
             .preemptive_threshold(threshold)
@@ -341,7 +334,7 @@ fn statistics_tell_how_stale_and_how_idle_workers_are() {
         // How far behind a worker falls that runs ahead is the scheduler's affair.
         assert!(crew.runs_ahead() || lag.max == 0, "{crew:?}: {lag:?}");
         let idle = stats.workers_waited;
-        assert_eq!(idle > Duration::ZERO, crew.placement == Placement::Threads);
+        assert_eq!(idle > Duration::ZERO, crew.placement != Placement::Inline);
         assert_eq!((stats.workers, stats.num_envs), (WORKERS, WORKERS * ENVS));
         assert_eq!(stats.frames as usize, 20 * crew.frames_per_batch());
         assert!(stats.slab_bytes > 0);
@@ -457,16 +450,12 @@ fn a_state_can_be_loaded_although_the_first_worker_is_gone() {
 
 #[test]
 fn workers_may_differ_in_policy_and_share() {
-    for placement in [Placement::Inline, Placement::Threads] {
-        let mut collector = MultiSyncCollector::builder(LedgerEnv::from_seed)
-            .placement(placement)
-            .num_workers(3)
+    for &placement in PLACEMENTS {
+        let mut world = World::of(vec![Makes::default(); 3]);
+        world.policy.own_weights = true;
+        let mut collector = world
+            .builder(placement)
             .frames_per_batch([3, 1, 5])
-            .policy_factory(|worker| {
-                let mut policy = Stamp::default();
-                windrow_policy::Policy::load(&mut policy, &weights(worker as f32)).unwrap();
-                policy
-            })
             .seed(0)
             .build()
             .unwrap();
@@ -490,5 +479,35 @@ fn a_lost_worker_does_not_count_as_a_fast_one() {
         assert_eq!(collector.stats().workers_alive, 1);
         let last = frames(batches.last().unwrap()).len();
         assert_eq!(last, crew::STEPS * ENVS, "{crew:?}");
+    }
+}
+
+#[test]
+fn weights_that_are_published_while_workers_run_are_those_that_act() {
+    for crew in all() {
+        let mut collector = healthy(crew).build().unwrap();
+        let handle = collector.handle();
+        let publisher = thread::spawn(move || {
+            let mut version = 0;
+            // Until the collector is gone.
+            while handle
+                .update_policy_weights(&weights((version + 1) as f32))
+                .is_ok()
+            {
+                version += 1;
+                thread::yield_now();
+            }
+        });
+        let mut batches = Vec::new();
+        let mut seen = BTreeSet::new();
+        while seen.len() < 10 || batches.len() < 30 {
+            let batch = collector.next().unwrap().unwrap();
+            // Each frame says which version acted, and what its weights were.
+            seen.extend(versions(&batch));
+            batches.push(batch.detach());
+        }
+        check_all(crew, &batches, batches.len() * crew.frames_per_batch());
+        collector.shutdown().unwrap();
+        publisher.join().unwrap();
     }
 }

@@ -1,6 +1,15 @@
 //! The same seed gives the same data, bit for bit, however many workers collect them and wherever those run.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+#[path = "conformance/faulty.rs"]
+mod faulty;
+#[path = "conformance/frames.rs"]
+mod frames;
+#[path = "conformance/stamp.rs"]
+mod stamp;
+#[path = "conformance/world.rs"]
+mod world;
+
 use tensordict::{DType, TensorDict};
 use windrow_collect::{
     AsyncCollector, CatResults, Collector, CollectorBuilder, Delivery, MultiSyncCollector,
@@ -9,6 +18,7 @@ use windrow_collect::{
 use windrow_env::{Env, EnvError, EnvSpec, Outcome, Spec};
 use windrow_policy::{Head, NetworkPolicy, PolicyRecipe, nn::Sequential};
 use windrow_slab::{Key, Row, RowMut};
+use world::PLACEMENTS;
 
 /// Environments over all workers: they can be shared out over 1, 2, 3 and 4.
 const ENVS: usize = 12;
@@ -29,8 +39,10 @@ fn network(seed: u64) -> NetworkPolicy {
 
 /// CartPole with episodes short enough to end within a few batches, over `workers` workers.
 fn builder(placement: Placement, workers: usize, seed: u64) -> CollectorBuilder {
-    MultiSyncCollector::builder("CartPole-v1")
-        .placement(placement)
+    let builder = MultiSyncCollector::builder("CartPole-v1").placement(placement);
+    #[cfg(target_os = "linux")]
+    let builder = builder.worker_program(world::program(&world::World::default()));
+    builder
         .num_workers(workers)
         .num_envs(ENVS / workers)
         .frames_per_batch(ENVS * STEPS)
@@ -49,7 +61,7 @@ fn assert_alike(run: impl Fn(CollectorBuilder) -> Vec<TensorDict>, seed: u64) {
     let expected = run(builder(Placement::Inline, 1, seed));
     assert!(!expected.is_empty());
     for workers in CREWS {
-        for placement in [Placement::Inline, Placement::Threads] {
+        for &placement in PLACEMENTS {
             let got = run(builder(placement, workers, seed));
             assert_eq!(got.len(), expected.len());
             for (n, (got, expected)) in got.iter().zip(&expected).enumerate() {
@@ -151,7 +163,7 @@ fn without_ids(batches: &[TensorDict]) -> Vec<TensorDict> {
 
 #[test]
 fn a_seed_is_followed_by_the_same_data_whenever_it_is_given() {
-    for (placement, workers) in [(Placement::Inline, 1), (Placement::Threads, 3)] {
+    for (&placement, workers) in PLACEMENTS.iter().zip([1, 3, 3]) {
         for policy in [None, Some(network(1))] {
             let make = |seed| {
                 let builder = builder(placement, workers, seed);
@@ -272,7 +284,9 @@ fn the_same_run_twice_is_the_same_in_every_way_of_putting_shares_together() {
         };
         let first = run(Placement::Threads);
         assert_eq!(first, run(Placement::Threads));
-        assert_eq!(first, run(Placement::Inline));
+        for &placement in PLACEMENTS {
+            assert_eq!(first, run(placement), "{placement:?}");
+        }
     }
 }
 
@@ -311,10 +325,12 @@ fn batches_of_whichever_worker_came_first_are_those_that_it_would_have_collected
         }
         crews
     };
-    let (inline, threads) = (rows(Placement::Inline), rows(Placement::Threads));
-    for (inline, threads) in inline.iter().zip(&threads) {
-        let common = inline.len().min(threads.len());
-        assert_eq!(inline[..common], threads[..common]);
+    let inline = rows(Placement::Inline);
+    for placement in world::elsewhere() {
+        for (inline, other) in inline.iter().zip(&rows(placement)) {
+            let common = inline.len().min(other.len());
+            assert_eq!(inline[..common], other[..common], "{placement:?}");
+        }
     }
 }
 

@@ -11,18 +11,17 @@ mod frames;
 mod stamp;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Barrier};
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    CollectError, Collector, MultiSyncCollector, OnLoss, Placement, WorkerError, WorkerFault,
+    CollectError, Collector, FaultKind, OnLoss, Placement, WorkerError, WorkerFault,
 };
+use windrow_env::EnvError;
 use windrow_env::testing::LedgerEnv;
-use windrow_env::{Env, EnvError, EnvSpec, Outcome};
-use windrow_slab::{Row, RowMut};
 
+use crew::world::{PLACEMENTS, World, elsewhere};
 use crew::{ENVS, WORKERS, all};
-use faulty::{At, Fault, FaultyPolicy, How};
+use faulty::{At, Fault, How, Makes, Notes};
 use frames::{Frame, MAX_LENGTH, by_env, check_contiguous, check_ids, check_pieces, frames};
 
 /// Every phase of a worker in which an environment is called: the first reset and a later one, the first step, one in the
@@ -90,12 +89,13 @@ fn check_error(error: &WorkerError, at: At, how: &How) {
     assert_eq!((error.episode(), error.step()), (Some(episode), Some(step)));
     let begin = format!("worker 1, environment {env}, episode {episode}, step {step}: ");
     assert!(text.starts_with(&begin), "{text}");
-    match (how, error.fault()) {
-        (How::Error, WorkerFault::Env(inner)) => {
-            assert!(matches!(inner.source, EnvError::Failed(_)), "{text}");
-        }
-        (How::Panic, WorkerFault::Panic(_)) => {}
-        _ => panic!("{text}"),
+    let expected = match how {
+        How::Error => FaultKind::Env,
+        _ => FaultKind::Panic,
+    };
+    assert_eq!(error.fault().kind(), expected, "{text}");
+    if let WorkerFault::Env(inner) = error.fault() {
+        assert!(matches!(inner.source, EnvError::Failed(_)), "{text}");
     }
 }
 
@@ -230,28 +230,25 @@ fn a_policy_that_fails_is_a_loss_like_any_other() {
     for crew in all() {
         for how in HOWS {
             let fault = Fault::new(At::Step(13), how(), usize::MAX);
-            let policy = move |worker| FaultyPolicy::new((worker == 1).then(|| fault.clone()));
-            let mut collector = crew
-                .builder([None, None])
-                .policy_factory(policy)
-                .build()
-                .unwrap();
+            let mut world = crew.world([None, None], &[]);
+            world.policy.fault = Some((FAULTY, fault));
+            let mut collector = crew.builder_of(&world).build().unwrap();
             let (_, error) = until_error(&mut collector);
             assert_eq!((error.worker(), error.env()), (FAULTY, None));
             let text = error.to_string();
             assert!(text.ends_with("in Step(13)"), "{text}");
             let kind = match how() {
-                How::Error => matches!(error.fault(), WorkerFault::Policy(_)),
-                _ => matches!(error.fault(), WorkerFault::Panic(_)),
+                How::Error => FaultKind::Policy,
+                _ => FaultKind::Panic,
             };
-            assert!(kind, "{text}");
+            assert_eq!(error.fault().kind(), kind, "{text}");
 
             let fault = Fault::new(At::Step(13), how(), 1);
-            let builder = crew.builder_beside([None, None], std::slice::from_ref(&fault));
-            let policy = move |worker| FaultyPolicy::new((worker == 1).then(|| fault.clone()));
+            let mut world = crew.world([None, None], std::slice::from_ref(&fault));
+            world.policy.fault = Some((FAULTY, fault));
             let total = crew.batches(60) * crew.frames_per_batch();
-            let mut collector = builder
-                .policy_factory(policy)
+            let mut collector = crew
+                .builder_of(&world)
                 .on_loss(OnLoss::Restart { budget: 1 })
                 .total_frames(total as u64)
                 .build()
@@ -336,49 +333,33 @@ fn each_of_several_errors_is_told_once() {
     }
 }
 
-/// A ledger whose first step fails, once all of its kind are in theirs.
-struct Together(LedgerEnv, Arc<Barrier>);
-
-impl Env for Together {
-    fn spec(&self) -> &EnvSpec {
-        self.0.spec()
-    }
-
-    fn reset(&mut self, seed: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
-        self.0.reset(seed, obs)
-    }
-
-    fn step(&mut self, _: Row<'_>, _: RowMut<'_>) -> Result<Outcome, EnvError> {
-        self.1.wait();
-        Err(EnvError::failed("all at once"))
-    }
-}
-
 #[test]
 fn a_shutdown_tells_of_all_workers_that_failed_at_once() {
-    let barrier = Arc::new(Barrier::new(3));
-    let env = move || Together(LedgerEnv::from_seed(), Arc::clone(&barrier));
-    let mut collector = MultiSyncCollector::builder(env)
-        .num_workers(3)
-        .frames_per_batch(6)
-        .build()
-        .unwrap();
-    let first = worker_error(collector.next().unwrap().unwrap_err());
-    let rest = collector.shutdown().unwrap_err();
-    let text = rest.to_string();
-    assert!(text.starts_with("2 workers failed: worker "), "{text}");
-    let CollectError::SeveralWorkers(rest) = rest else {
-        panic!("{text}")
-    };
-    let mut told = vec![first.worker(), rest[0].worker(), rest[1].worker()];
-    told.sort_unstable();
-    assert_eq!(told, [0, 1, 2]);
-    collector.shutdown().unwrap();
+    for placement in elsewhere() {
+        let came = Notes::default();
+        let world = World::of((0..3).map(|_| Makes {
+            fault: Some(Fault::new(At::Step(1), How::Together(came.clone(), 3), 1)),
+            ..Makes::default()
+        }));
+        let builder = world.builder(placement).frames_per_batch(6);
+        let mut collector = builder.seed(0).build().unwrap();
+        let first = worker_error(collector.next().unwrap().unwrap_err());
+        let rest = collector.shutdown().unwrap_err();
+        let text = rest.to_string();
+        assert!(text.starts_with("2 workers failed: worker "), "{text}");
+        let CollectError::SeveralWorkers(rest) = rest else {
+            panic!("{text}")
+        };
+        let mut told = vec![first.worker(), rest[0].worker(), rest[1].worker()];
+        told.sort_unstable();
+        assert_eq!(told, [0, 1, 2], "{placement:?}");
+        collector.shutdown().unwrap();
+    }
 }
 
 #[test]
 fn an_error_that_nobody_asked_for_is_told_by_the_shutdown() {
-    for crew in all().filter(|crew| crew.placement == Placement::Threads) {
+    for crew in all().filter(|crew| crew.placement != Placement::Inline) {
         // In the part that follows the first batch: only those who run ahead get there unasked.
         let fault = Fault::new(At::Step(11), How::Error, 1);
         let mut collector = crew.builder([None, Some(fault.clone())]).build().unwrap();
@@ -401,39 +382,55 @@ fn an_error_that_nobody_asked_for_is_told_by_the_shutdown() {
 
 #[test]
 fn an_environment_that_cannot_be_made_fails_the_build() {
-    for workers in [1, 2, 3] {
-        let error = MultiSyncCollector::builder(|| -> Result<LedgerEnv, EnvError> {
-            Err(EnvError::failed("no such world"))
-        })
-        .num_workers(workers)
-        .frames_per_batch(6)
-        .build()
-        .unwrap_err();
-        assert!(
-            matches!(error, CollectError::Env { worker: 0, .. }),
-            "{error}"
-        );
-        assert!(error.to_string().contains("no such world"), "{error}");
+    for (&placement, workers) in PLACEMENTS
+        .iter()
+        .flat_map(|placement| [1, 2, 3].map(|workers| (placement, workers)))
+    {
+        let made = Makes {
+            fails: Some(How::Error),
+            ..Makes::default()
+        };
+        let world = World::of(vec![made; workers]);
+        let builder = world.builder(placement).frames_per_batch(6);
+        let error = builder.build().unwrap_err();
+        let text = error.to_string();
+        if placement == Placement::Processes {
+            assert!(matches!(error, CollectError::Remote { .. }), "{text}");
+        } else {
+            assert!(
+                matches!(error, CollectError::Env { worker: 0, .. }),
+                "{text}"
+            );
+        }
+        assert_eq!(error.kind(), windrow_collect::ErrorKind::Argument);
+        assert!(text.contains("no such world"), "{text}");
     }
 }
 
 #[test]
 fn a_factory_that_panics_fails_the_build_with_what_it_said() {
-    for workers in [1, 2] {
-        let builder = MultiSyncCollector::builder(|| -> LedgerEnv { panic!("the world burst") });
-        let error = builder.num_workers(workers).frames_per_batch(6).build();
+    for (&placement, workers) in PLACEMENTS
+        .iter()
+        .flat_map(|placement| [(placement, 1), (placement, 2)])
+    {
+        let made = Makes {
+            fails: Some(How::Panic),
+            ..Makes::default()
+        };
+        let world = World::of(vec![made; workers]);
+        let error = world.builder(placement).frames_per_batch(6).build();
         let text = error.unwrap_err().to_string();
         assert!(
-            text.contains("worker 0") && text.contains("the world burst"),
+            text.contains("worker ") && text.contains("the world burst"),
             "{text}"
         );
 
-        let builder = MultiSyncCollector::builder(LedgerEnv::from_seed)
-            .policy_factory(|worker| -> FaultyPolicy { panic!("policy {worker} burst") });
-        let error = builder.num_workers(workers).frames_per_batch(6).build();
+        let mut world = World::of(vec![Makes::default(); workers]);
+        world.policy.fails = true;
+        let error = world.builder(placement).frames_per_batch(6).build();
         let text = error.unwrap_err().to_string();
         assert!(
-            text.contains("worker 0") && text.contains("policy 0 burst"),
+            text.contains("worker ") && text.contains("the policy burst"),
             "{text}"
         );
     }

@@ -21,7 +21,7 @@ use windrow_env::{Env, EnvError, EnvSpec, Outcome};
 use windrow_policy::policy_fn;
 use windrow_slab::{Key, Row, RowMut};
 
-use crew::{Crew, ENVS, STEPS, all};
+use crew::{Crew, ENVS, STEPS, local};
 use faulty::{At, Fault, Faulty, How};
 
 /// What was drawn: seeds of environments, and environment and frame of the policy's noise.
@@ -98,7 +98,7 @@ fn faulty_ledger() -> Faulty {
 fn what_was_drawn_before_a_loss_is_not_drawn_again_after_a_resume() {
     // With the last step of a part, the worker starts over at the frame that a batch ends with.
     let steps = [1, 5, STEPS as u64, STEPS as u64 + 1, 2 * STEPS as u64];
-    for (crew, step) in all().flat_map(|crew| steps.map(|step| (crew, step))) {
+    for (crew, step) in local().flat_map(|crew| steps.map(|step| (crew, step))) {
         for batches in 1..=3 {
             let before = Drawn::default();
             let fault = Fault::new(At::Step(step), How::Error, 2);
@@ -129,7 +129,7 @@ fn what_was_drawn_before_a_loss_is_not_drawn_again_after_a_resume() {
 
 #[test]
 fn a_worker_that_starts_over_acts_with_the_weights_that_were_published_last() {
-    for crew in all() {
+    for crew in local() {
         let fault = Fault::new(At::Step(25), How::Error, 1);
         let builder = crew.builder([None, Some(fault)]);
         let mut collector = builder

@@ -17,15 +17,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
-use windrow_collect::{
-    CollectError, Collector, Delivery, MultiAsyncCollector, MultiSyncCollector, OnLoss, Placement,
-};
+use windrow_collect::{CollectError, Collector, Delivery, MultiSyncCollector, OnLoss, Placement};
 use windrow_env::testing::LedgerEnv;
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
 use windrow_slab::{Row, RowMut};
 
+use crew::world::{World, elsewhere};
 use crew::{Crew, ENVS, all};
-use faulty::{At, Fault, Gate, How};
+use faulty::{At, Fault, Gate, How, Makes, Notes};
 use frames::{MAX_LENGTH, by_env, check_contiguous, frames};
 
 /// What no wait may last, however busy the machine is: a shutdown gives workers five seconds.
@@ -38,6 +37,19 @@ const PHASES: [At; 4] = [At::Reset(1), At::Reset(3), At::Step(1), At::Step(13)];
 
 fn threads() -> impl Iterator<Item = Crew> {
     all().filter(|crew| crew.placement == Placement::Threads)
+}
+
+/// Workers in threads and in processes.
+fn beside() -> impl Iterator<Item = Crew> {
+    all().filter(|crew| crew.placement != Placement::Inline)
+}
+
+/// Those whose workers run ahead, each batch of the first that is ready.
+fn first_come() -> impl Iterator<Item = Crew> {
+    let delivery = Delivery::FirstCome {
+        workers_per_batch: 1,
+    };
+    beside().filter(move |crew| crew.delivery == delivery)
 }
 
 /// A collector whose worker 1 waits at the gate in the call `at`.
@@ -91,10 +103,8 @@ fn check_all(batches: &[TensorDict]) {
 
 #[test]
 fn a_batch_that_waits_for_all_waits_for_the_slowest_and_is_whole() {
-    let crew = all()
-        .find(|crew| crew.placement == Placement::Threads)
-        .unwrap();
-    for at in PHASES {
+    let crews = beside().filter(|crew| crew.delivery == Delivery::Synchronous);
+    for (crew, at) in crews.flat_map(|crew| PHASES.map(|at| (crew, at))) {
         let gate = Gate::default();
         let mut collector = held_up(crew, at, &gate);
         let opener = opens_soon(&gate);
@@ -111,16 +121,9 @@ fn a_batch_that_waits_for_all_waits_for_the_slowest_and_is_whole() {
 
 #[test]
 fn the_first_come_goes_on_while_another_stands_still_whose_frames_are_whole_then() {
-    let delivery = Delivery::FirstCome {
-        workers_per_batch: 1,
-    };
-    let crew = Crew {
-        placement: Placement::Threads,
-        delivery,
-    };
     let slow = (ENVS..2 * ENVS).map(|env| env as i64);
     let slow: BTreeSet<i64> = slow.collect();
-    for at in PHASES {
+    for (crew, at) in first_come().flat_map(|crew| PHASES.map(|at| (crew, at))) {
         let gate = Gate::default();
         let mut collector = held_up(crew, at, &gate);
         let mut batches = Vec::new();
@@ -138,36 +141,42 @@ fn the_first_come_goes_on_while_another_stands_still_whose_frames_are_whole_then
 
 #[test]
 fn the_first_two_of_three_go_on_while_the_third_stands_still() {
-    let gate = Gate::default();
-    let fault = Fault::new(At::Step(5), How::Wait(gate.clone()), 1);
-    let faults = [None, None, Some(fault)];
-    let mut collector = MultiAsyncCollector::builder(LedgerEnv::from_seed)
-        .worker_envs(faults.map(|fault| move || faulty::Faulty::new(fault.clone(), STEP)))
-        .delivery(Delivery::FirstCome {
-            workers_per_batch: 2,
-        })
-        .frames_per_batch(20)
-        .total_frames(4000)
-        .seed(0)
-        .build()
-        .unwrap();
-    let watch = Watch::over(&collector);
-    let mut batches: Vec<_> = collector.by_ref().take(12).map(Result::unwrap).collect();
-    assert!(watch.end(), "they waited for the third");
-    gate.open();
-    batches.extend(collector.by_ref().map(|batch| batch.unwrap().detach()));
-    let all = batches.iter().flat_map(frames);
-    let envs = by_env(all);
-    assert_eq!(envs.len(), 3);
-    assert_eq!(envs.values().map(Vec::len).sum::<usize>(), 4000);
-    for frames in envs.values() {
-        check_contiguous(frames, MAX_LENGTH);
+    for placement in elsewhere() {
+        let gate = Gate::default();
+        let fault = Fault::new(At::Step(5), How::Wait(gate.clone()), 1);
+        let world = World::of([None, None, Some(fault)].map(|fault| Makes {
+            fault,
+            step_time: STEP,
+            ..Makes::default()
+        }));
+        let mut collector = world
+            .builder(placement)
+            .delivery(Delivery::FirstCome {
+                workers_per_batch: 2,
+            })
+            .frames_per_batch(20)
+            .total_frames(4000)
+            .seed(0)
+            .build()
+            .unwrap();
+        let watch = Watch::over(&collector);
+        let mut batches: Vec<_> = collector.by_ref().take(12).map(Result::unwrap).collect();
+        assert!(watch.end(), "they waited for the third");
+        gate.open();
+        batches.extend(collector.by_ref().map(|batch| batch.unwrap().detach()));
+        let all = batches.iter().flat_map(frames);
+        let envs = by_env(all);
+        assert_eq!(envs.len(), 3);
+        assert_eq!(envs.values().map(Vec::len).sum::<usize>(), 4000);
+        for frames in envs.values() {
+            check_contiguous(frames, MAX_LENGTH);
+        }
     }
 }
 
 #[test]
 fn whoever_waits_is_told_of_a_shutdown_at_once_although_a_worker_is_stuck() {
-    for crew in threads() {
+    for crew in beside() {
         let gate = Gate::default();
         let mut collector = held_up(crew, At::Step(1), &gate);
         let handle = collector.handle();
@@ -227,34 +236,81 @@ fn a_shutdown_gives_up_on_a_stuck_worker_and_says_so() {
 }
 
 #[test]
-fn dropping_a_collector_with_a_stuck_worker_takes_bounded_time() {
-    let gate = Gate::default();
-    let crew = threads().nth(1).unwrap();
-    let mut collector = held_up(crew, At::Step(13), &gate);
-    let batch = collector.next().unwrap().unwrap();
-    let copy = batch.detach();
-    while !gate.has_somebody() {
-        collector.next().unwrap().unwrap();
+#[cfg(target_os = "linux")]
+fn a_process_that_stands_still_is_killed_by_the_shutdown() {
+    let processes = || beside().filter(|crew| crew.placement == Placement::Processes);
+    for (crew, stopped) in processes().flat_map(|crew| [(crew, false), (crew, true)]) {
+        let gate = Gate::default();
+        let made = Notes::default();
+        let fault = Fault::new(At::Step(13), How::Wait(gate.clone()), 1);
+        let mut world = crew.world([None, Some(fault)], &[]);
+        world
+            .envs
+            .iter_mut()
+            .for_each(|env| env.made = Some(made.clone()));
+        let mut collector = crew.builder_of(&world).build().unwrap();
+        let batch = collector.next().unwrap().unwrap();
+        let copy = batch.detach();
+        let handle = collector.handle();
+        let asking = thread::spawn(move || {
+            let error = collector.by_ref().find_map(Result::err).unwrap();
+            assert!(matches!(error, CollectError::ShutDown), "{error}");
+            collector
+        });
+        let stuck = gate.await_somebody();
+        if stopped {
+            crew::world::signal("STOP", stuck);
+        }
+        handle.shutdown();
+        let mut collector = asking.join().unwrap();
+        let patience = Duration::from_millis(200);
+        let began = Instant::now();
+        collector.shutdown_unless(patience, || false).unwrap();
+        assert!((patience..BOUND).contains(&began.elapsed()));
+        collector.shutdown().unwrap();
+        drop(collector);
+        assert_eq!(copy, batch);
+        let processes: BTreeSet<String> = made.lines().into_iter().collect();
+        assert_eq!(processes.len(), 2);
+        for process in processes {
+            let process = std::path::Path::new("/proc").join(process);
+            assert!(!process.exists(), "{} runs", process.display());
+        }
     }
-    let began = Instant::now();
-    drop(collector);
-    assert!(began.elapsed() < BOUND);
-    // What the worker still writes goes nowhere that is held.
-    gate.open();
-    assert_eq!(copy, batch);
+}
+
+#[test]
+fn dropping_a_collector_with_a_stuck_worker_takes_bounded_time() {
+    for crew in first_come() {
+        let gate = Gate::default();
+        let mut collector = held_up(crew, At::Step(13), &gate);
+        let batch = collector.next().unwrap().unwrap();
+        let copy = batch.detach();
+        while !gate.has_somebody() {
+            collector.next().unwrap().unwrap();
+        }
+        let began = Instant::now();
+        drop(collector);
+        assert!(began.elapsed() < BOUND);
+        // What the worker still writes goes nowhere that is held.
+        gate.open();
+        assert_eq!(copy, batch);
+    }
 }
 
 #[test]
 fn a_worker_in_the_midst_of_a_long_part_ends_at_its_next_step() {
-    let env = || LedgerEnv::from_seed().with_step_time(Duration::from_millis(5));
-    let delivery = Delivery::FirstCome {
-        workers_per_batch: 1,
+    let makes = Makes {
+        step_time: Duration::from_millis(5),
+        ..Makes::default()
     };
-    for delivery in [Delivery::Synchronous, delivery] {
-        let mut collector = MultiSyncCollector::builder(env)
-            .num_workers(2)
-            .delivery(delivery)
+    let world = World::of(vec![makes; 2]);
+    for crew in beside() {
+        let mut collector = world
+            .builder(crew.placement)
+            .delivery(crew.delivery)
             .frames_per_batch(100_000)
+            .seed(0)
             .build()
             .unwrap();
         let handle = collector.handle();
@@ -275,9 +331,8 @@ fn a_worker_in_the_midst_of_a_long_part_ends_at_its_next_step() {
 
 #[test]
 fn a_pause_waits_for_a_worker_that_stands_still_and_loses_nothing() {
-    for at in PHASES {
+    for (crew, at) in first_come().flat_map(|crew| PHASES.map(|at| (crew, at))) {
         let gate = Gate::default();
-        let crew = threads().nth(1).unwrap();
         let mut collector = held_up(crew, at, &gate);
         let opener = opens_soon(&gate);
         let mut batches = Vec::new();
@@ -293,34 +348,29 @@ fn a_pause_waits_for_a_worker_that_stands_still_and_loses_nothing() {
 
 #[test]
 fn a_pause_can_be_given_up_and_workers_go_on() {
-    let delivery = Delivery::FirstCome {
-        workers_per_batch: 1,
-    };
-    let crew = Crew {
-        placement: Placement::Threads,
-        delivery,
-    };
-    let gate = Gate::default();
-    let mut collector = held_up(crew, At::Step(13), &gate);
-    let mut batches = Vec::new();
-    while !gate.has_somebody() {
-        batches.push(collector.next().unwrap().unwrap().detach());
+    for crew in first_come() {
+        let gate = Gate::default();
+        let mut collector = held_up(crew, At::Step(13), &gate);
+        let mut batches = Vec::new();
+        while !gate.has_somebody() {
+            batches.push(collector.next().unwrap().unwrap().detach());
+        }
+        let mut asked = 0;
+        let given_up = collector.pause_unless(|| {
+            asked += 1;
+            asked == 3
+        });
+        let given_up = given_up.unwrap_err();
+        assert!(matches!(given_up, CollectError::PauseGivenUp));
+        assert_eq!(asked, 3);
+        let next = collector.by_ref().take(5);
+        batches.extend(next.map(|batch| batch.unwrap().detach()));
+        gate.open();
+        drop(collector.pause_unless(|| false).unwrap());
+        let next = collector.by_ref().take(5);
+        batches.extend(next.map(|batch| batch.unwrap().detach()));
+        check_all(&batches);
     }
-    let mut asked = 0;
-    let given_up = collector.pause_unless(|| {
-        asked += 1;
-        asked == 3
-    });
-    let given_up = given_up.unwrap_err();
-    assert!(matches!(given_up, CollectError::PauseGivenUp));
-    assert_eq!(asked, 3);
-    let next = collector.by_ref().take(5);
-    batches.extend(next.map(|batch| batch.unwrap().detach()));
-    gate.open();
-    drop(collector.pause_unless(|| false).unwrap());
-    let next = collector.by_ref().take(5);
-    batches.extend(next.map(|batch| batch.unwrap().detach()));
-    check_all(&batches);
 }
 
 /// Notes the threads that it steps in, as Linux numbers them.

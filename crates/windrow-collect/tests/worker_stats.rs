@@ -60,7 +60,7 @@ fn figures_of_workers_add_up_to_those_of_the_collector() {
         assert!(frames == whole || (crew.runs_ahead() && frames < whole));
         let waited: Duration = workers.iter().map(|worker| worker.waited).sum();
         assert_eq!(waited, stats.workers_waited);
-        let threads = crew.placement == Placement::Threads;
+        let threads = crew.placement != Placement::Inline;
         assert!(
             workers
                 .iter()
@@ -186,18 +186,13 @@ fn a_handle_is_answered_while_a_write_waits() {
     assert!(matches!(refused, Err(CollectError::ShutDown)));
 }
 
-/// Workers in processes: this very test program, run again.
 #[cfg(target_os = "linux")]
 mod processes {
     use std::fs;
 
-    use windrow_collect::{MultiSyncCollector, Placement, WorkerProgram, worker_main};
+    use windrow_collect::{MultiSyncCollector, Placement};
 
-    /// Not a test: what a worker process of the test below runs.
-    #[test]
-    fn worker_entry() {
-        worker_main(|_| Ok(())).unwrap();
-    }
+    use crate::crew::world::{World, program};
 
     /// The parent of process `pid`, if there is such a process.
     fn parent(pid: u32) -> Option<u32> {
@@ -208,15 +203,11 @@ mod processes {
 
     #[test]
     fn a_worker_in_a_process_tells_its_number_as_long_as_that_runs() {
-        let mut program = WorkerProgram::current();
-        program.args = ["--exact", "processes::worker_entry", "--nocapture"]
-            .map(Into::into)
-            .to_vec();
         let mut collector = MultiSyncCollector::builder("CartPole-v1")
             .num_workers(2)
             .frames_per_batch(8)
             .placement(Placement::Processes)
-            .worker_program(program)
+            .worker_program(program(&World::default()))
             .build()
             .unwrap();
         collector.next().unwrap().unwrap();

@@ -4,11 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use windrow_collect::{CatResults, Collector, CollectorBuilder, Delivery, Placement, TrajFormat};
-use windrow_env::testing::LedgerEnv;
 
-use super::frames::MAX_LENGTH;
+use super::faulty::Makes;
 use super::recorder::Recorder;
-use super::stamp::Stamp;
+use super::world::{PLACEMENTS, World};
 
 /// Steps of a whole batch, over all of its parts: three workers cannot share them evenly.
 pub(crate) const STEPS: usize = 10;
@@ -49,7 +48,6 @@ pub(crate) struct Cell {
     pub(crate) envs: Option<usize>,
 }
 
-const PLACEMENTS: [Placement; 2] = [Placement::Inline, Placement::Threads];
 const WAITS: [Wait; 3] = [Wait::All, Wait::First, Wait::Some];
 const KINDS: [Kind; 7] = [
     Kind::Frames(CatResults::Flat),
@@ -134,23 +132,19 @@ impl Cell {
         };
         let slow = match self.placement {
             // Schedules say who is slow.
-            Placement::Threads if !cfg!(shuttle) => Duration::from_micros(40),
-            _ => Duration::ZERO,
+            Placement::Inline => Duration::ZERO,
+            _ if cfg!(shuttle) => Duration::ZERO,
+            _ => Duration::from_micros(40),
         };
-        let envs = (0..self.workers as u32).map(|worker| {
-            move || {
-                LedgerEnv::from_seed()
-                    .with_max_length(MAX_LENGTH)
-                    .with_step_time(slow * worker * worker)
-            }
+        let envs = (0..self.workers as u32).map(|worker| Makes {
+            step_time: slow * worker * worker,
+            ..Makes::default()
         });
         // Seeded with 0, environment `i` takes the index `i` from its seed.
-        let builder = Collector::builder(LedgerEnv::from_seed)
-            .placement(self.placement)
+        let builder = World::of(envs)
+            .builder(self.placement)
             .delivery(delivery)
-            .worker_envs(envs)
             .cat_results(self.cat_results())
-            .policy(Stamp::default())
             .track_policy_version(true)
             .frames_per_batch(STEPS * self.envs_per_worker())
             .seed(0);

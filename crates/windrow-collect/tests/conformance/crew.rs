@@ -1,12 +1,15 @@
 //! Two workers with faults of their own, wherever they run and however their parts make batches.
 #![allow(dead_code, reason = "each test target uses some of it")]
 
+#[path = "world.rs"]
+pub(crate) mod world;
+
 use std::time::Duration;
 
-use windrow_collect::{Collector, CollectorBuilder, Delivery, Placement};
+use windrow_collect::{CollectorBuilder, Delivery, Placement};
 
-use super::faulty::{Fault, Faulty};
-use super::stamp::Stamp;
+use super::faulty::{Fault, Makes};
+use world::{PLACEMENTS, World};
 
 pub(crate) const WORKERS: usize = 2;
 
@@ -22,17 +25,20 @@ pub(crate) struct Crew {
     pub(crate) delivery: Delivery,
 }
 
-/// Both placements, and every way to wait for two workers.
+/// Every placement, and every way to wait for two workers.
 pub(crate) fn all() -> impl Iterator<Item = Crew> {
     let first = |workers_per_batch| Delivery::FirstCome { workers_per_batch };
-    [Placement::Inline, Placement::Threads]
-        .into_iter()
-        .flat_map(move |placement| {
-            [Delivery::Synchronous, first(1), first(2)].map(|delivery| Crew {
-                placement,
-                delivery,
-            })
+    PLACEMENTS.iter().flat_map(move |&placement| {
+        [Delivery::Synchronous, first(1), first(2)].map(|delivery| Crew {
+            placement,
+            delivery,
         })
+    })
+}
+
+/// Those of [`all`] whose workers are in this process, for tests that look into them.
+pub(crate) fn local() -> impl Iterator<Item = Crew> {
+    all().filter(|crew| crew.placement != Placement::Processes)
 }
 
 impl Crew {
@@ -44,7 +50,7 @@ impl Crew {
     }
 
     pub(crate) fn runs_ahead(self) -> bool {
-        self.placement == Placement::Threads && self.delivery != Delivery::Synchronous
+        self.placement != Placement::Inline && self.delivery != Delivery::Synchronous
     }
 
     pub(crate) fn frames_per_batch(self) -> usize {
@@ -72,26 +78,34 @@ impl Crew {
         faults: [Option<Fault>; WORKERS],
         others: &[Fault],
     ) -> CollectorBuilder {
+        self.builder_of(&self.world(faults, others))
+    }
+
+    /// What such workers make.
+    pub(crate) fn world(self, faults: [Option<Fault>; WORKERS], others: &[Fault]) -> World {
         // A step takes so long that each worker has its turn, whoever is scheduled first.
         let step_time = match self.runs_ahead() {
             true => Duration::from_micros(20),
             false => Duration::ZERO,
         };
-        let unused = || Faulty::new(None, Duration::ZERO);
-        let envs = faults.map(|fault| {
-            let beside = match fault {
+        World::of(faults.map(|fault| Makes {
+            beside: match fault {
                 None if self.runs_ahead() => others.to_vec(),
                 _ => Vec::new(),
-            };
-            move || Faulty::new(fault.clone(), step_time).beside(beside.clone())
-        });
-        Collector::builder(unused)
-            .worker_envs(envs)
-            .placement(self.placement)
+            },
+            fault,
+            step_time,
+            ..Makes::default()
+        }))
+    }
+
+    /// A collector whose workers make what `world` says.
+    pub(crate) fn builder_of(self, world: &World) -> CollectorBuilder {
+        world
+            .builder(self.placement)
             .delivery(self.delivery)
             .num_envs(ENVS)
             .frames_per_batch(self.frames_per_batch())
-            .policy(Stamp::default())
             .track_policy_version(true)
             .seed(0)
     }

@@ -4,12 +4,14 @@
 mod cell;
 mod ends;
 mod episodes;
+mod faulty;
 mod frames;
 mod recorder;
 mod run;
 #[cfg(shuttle)]
 mod schedules;
 mod stamp;
+mod world;
 mod written;
 
 use cell::{Cell, Kind};

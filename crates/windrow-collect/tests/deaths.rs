@@ -1,0 +1,380 @@
+//! Workers whose processes end: each is told once, with its place and its last words, and nothing half done is ever seen.
+#![cfg(target_os = "linux")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+#[path = "conformance/crew.rs"]
+mod crew;
+#[path = "conformance/faulty.rs"]
+mod faulty;
+#[path = "conformance/frames.rs"]
+mod frames;
+#[path = "conformance/stamp.rs"]
+mod stamp;
+
+use std::thread;
+
+use tensordict::TensorDict;
+use windrow_collect::{
+    CollectError, Collector, FaultKind, OnLoss, Placement, WorkerError, WorkerFault,
+};
+use windrow_env::testing::LedgerEnv;
+
+use crew::world::{World, signal};
+use crew::{Crew, STEPS, WORKERS, all};
+use faulty::{At, Fault, Gate, How, Makes, Notes};
+use frames::{Frame, MAX_LENGTH, by_env, check_contiguous, check_ids, frames};
+
+/// As in the tests of faults: in the first part, in its midst, at its end and in the next one.
+const PHASES: [At; 6] = [
+    At::Reset(1),
+    At::Reset(3),
+    At::Step(1),
+    At::Step(13),
+    At::Step(20),
+    At::Step(21),
+];
+
+/// Worker whose process ends.
+const FAULTY: usize = 1;
+
+/// How it ends.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Exit,
+    Abort,
+    Kill,
+}
+
+const ENDS: [End; 3] = [End::Exit, End::Abort, End::Kill];
+
+impl End {
+    /// The fault that ends the process so, at most `times` times; for a kill, with the gate before which it comes.
+    fn fault(self, at: At, times: usize) -> (Fault, Option<Gate>) {
+        let gate = Gate::default();
+        let how = match self {
+            Self::Exit => How::Exit(3),
+            Self::Abort => How::Abort,
+            Self::Kill => How::Wait(gate.clone()),
+        };
+        let kills = matches!(self, Self::Kill);
+        (Fault::new(at, how, times), kills.then_some(gate))
+    }
+
+    fn check(self, error: &WorkerError, at: At) {
+        let text = error.to_string();
+        assert_eq!(error.worker(), FAULTY, "{text}");
+        assert_eq!(error.fault().kind(), FaultKind::Died, "{text}");
+        let WorkerFault::Died { status, stderr, .. } = error.fault() else {
+            panic!("{text}")
+        };
+        let (expected, said) = match self {
+            Self::Exit => ("ended with exit status 3", "made to exit"),
+            Self::Abort => ("ended with signal 6 (SIGABRT)", "made to abort"),
+            Self::Kill => ("ended with signal 9 (SIGKILL)", ""),
+        };
+        assert!(status.starts_with(expected), "{text}");
+        if !said.is_empty() {
+            assert!(stderr.contains(&format!("{said} in {at:?}")), "{text}");
+        }
+    }
+}
+
+/// Kills whoever comes to the gate.
+fn kills(gate: Option<Gate>) -> Option<thread::JoinHandle<()>> {
+    gate.map(|gate| thread::spawn(move || signal("KILL", gate.await_somebody())))
+}
+
+fn processes() -> impl Iterator<Item = Crew> {
+    all().filter(|crew| crew.placement == Placement::Processes)
+}
+
+fn worker_error(error: CollectError) -> WorkerError {
+    match error {
+        CollectError::Worker(error) => error,
+        other => panic!("{other}"),
+    }
+}
+
+/// Collects until there is an error, and says what came before it.
+fn until_error(collector: &mut Collector) -> (Vec<TensorDict>, WorkerError) {
+    let mut batches = Vec::new();
+    loop {
+        match collector.next().unwrap() {
+            Ok(batch) => batches.push(batch.detach()),
+            Err(error) => return (batches, worker_error(error)),
+        }
+    }
+}
+
+fn rest(collector: &mut Collector) -> Vec<TensorDict> {
+    collector
+        .by_ref()
+        .map(|batch| batch.unwrap().detach())
+        .collect()
+}
+
+/// Frames of each environment are there from its first on, none missing, none twice; how many environments there were.
+fn check_ledger(batches: &[TensorDict]) -> usize {
+    let all: Vec<Frame> = batches.iter().flat_map(frames).collect();
+    check_ids(&all);
+    let envs = by_env(all);
+    for frames in envs.values() {
+        check_contiguous(frames, MAX_LENGTH);
+    }
+    envs.len()
+}
+
+fn numel(batches: &[TensorDict]) -> usize {
+    batches.iter().map(TensorDict::numel).sum()
+}
+
+#[test]
+fn a_process_that_ends_ends_the_collector_and_is_told_once() {
+    for (crew, at) in processes().flat_map(|crew| PHASES.map(|at| (crew, at))) {
+        for end in ENDS {
+            let (fault, gate) = end.fault(at, usize::MAX);
+            let mut collector = crew.builder([None, Some(fault)]).build().unwrap();
+            let killer = kills(gate);
+            let (batches, error) = until_error(&mut collector);
+            end.check(&error, at);
+            check_ledger(&batches);
+            assert!(collector.next().is_none(), "{crew:?}");
+            collector.shutdown().unwrap();
+            collector.shutdown().unwrap();
+            killer.map(thread::JoinHandle::join);
+        }
+    }
+}
+
+#[test]
+fn the_place_of_a_single_environment_is_known_after_its_death() {
+    for (end, step) in ENDS.iter().flat_map(|end| [1, 13].map(|step| (end, step))) {
+        let at = At::Step(step);
+        let (fault, gate) = end.fault(at, 1);
+        let makes = [None, Some(fault)].map(|fault| Makes {
+            fault,
+            ..Makes::default()
+        });
+        let mut collector = World::of(makes)
+            .builder(Placement::Processes)
+            .frames_per_batch(2 * STEPS)
+            .seed(0)
+            .build()
+            .unwrap();
+        let killer = kills(gate);
+        let (_, error) = until_error(&mut collector);
+        end.check(&error, at);
+        let (mut episode, mut t) = (0, step as i64 - 1);
+        while t >= LedgerEnv::length(1, episode, MAX_LENGTH) {
+            t -= LedgerEnv::length(1, episode, MAX_LENGTH);
+            episode += 1;
+        }
+        assert_eq!(error.env(), Some(1), "{error}");
+        let place = (error.episode(), error.step());
+        assert_eq!(place, (Some(episode as u64), Some(t as u64)), "{error}");
+        killer.map(thread::JoinHandle::join);
+    }
+}
+
+#[test]
+fn another_process_takes_the_place_and_nothing_is_lost_or_repeated() {
+    for (crew, at) in processes().flat_map(|crew| PHASES.map(|at| (crew, at))) {
+        for end in ENDS {
+            let times = if matches!(end, End::Kill) { 1 } else { 2 };
+            let (fault, gate) = end.fault(at, times);
+            let total = crew.batches(60) * crew.frames_per_batch();
+            let mut collector = crew
+                .builder([None, Some(fault.clone())])
+                .on_loss(OnLoss::Restart { budget: times })
+                .total_frames(total as u64)
+                .build()
+                .unwrap();
+            let killer = kills(gate);
+            let batches = rest(&mut collector);
+            assert_eq!(numel(&batches), total, "{crew:?}");
+            assert_eq!(fault.left(), 0, "{crew:?}");
+            let stats = collector.stats();
+            assert_eq!(stats.frames, total as u64);
+            assert_eq!(
+                (stats.restarts, stats.workers_alive),
+                (times as u64, WORKERS)
+            );
+            let losses = collector.take_losses();
+            assert_eq!(losses.len(), times);
+            losses.iter().for_each(|error| end.check(error, at));
+            check_ledger(&batches);
+            collector.shutdown().unwrap();
+            killer.map(thread::JoinHandle::join);
+        }
+    }
+}
+
+#[test]
+fn one_death_more_than_the_budget_is_raised() {
+    for (crew, end) in processes().flat_map(|crew| [(crew, End::Exit), (crew, End::Abort)]) {
+        let at = At::Step(7);
+        let mut collector = crew
+            .builder([None, Some(end.fault(at, usize::MAX).0)])
+            .on_loss(OnLoss::Restart { budget: 2 })
+            .build()
+            .unwrap();
+        let (batches, error) = until_error(&mut collector);
+        end.check(&error, at);
+        check_ledger(&batches);
+        assert_eq!(collector.stats().restarts, 2);
+        assert_eq!(collector.take_losses().len(), 2);
+        assert!(collector.next().is_none());
+        collector.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn the_others_go_on_without_a_process_until_the_last_one_has_ended() {
+    for (crew, at) in processes().flat_map(|crew| PHASES.map(|at| (crew, at))) {
+        for end in ENDS {
+            let (fault, gate) = end.fault(at, usize::MAX);
+            let total = crew.batches(40) * crew.frames_per_batch();
+            let mut collector = crew
+                .builder([None, Some(fault)])
+                .on_loss(OnLoss::Continue)
+                .total_frames(total as u64)
+                .build()
+                .unwrap();
+            let killer = kills(gate);
+            let batches = rest(&mut collector);
+            assert_eq!(numel(&batches), total, "{crew:?}");
+            assert_eq!(collector.stats().workers_alive, WORKERS - 1, "{crew:?}");
+            end.check(&collector.take_losses()[0], at);
+            check_ledger(&batches);
+            collector.shutdown().unwrap();
+            killer.map(thread::JoinHandle::join);
+        }
+        let both = [At::Step(40), at].map(|at| Some(End::Exit.fault(at, usize::MAX).0));
+        let mut collector = crew
+            .builder(both)
+            .on_loss(OnLoss::Continue)
+            .build()
+            .unwrap();
+        let (batches, error) = until_error(&mut collector);
+        let lost = collector.take_losses();
+        assert_eq!(lost.len(), 1, "{crew:?}");
+        assert_eq!(error.worker() + lost[0].worker(), 1, "{error}, {lost:?}");
+        check_ledger(&batches);
+        assert!(collector.next().is_none());
+        collector.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_between_two_batches_is_replaced() {
+    for crew in processes() {
+        let made = Notes::default();
+        let mut world = crew.world([None, None], &[]);
+        world.envs[FAULTY].made = Some(made.clone());
+        let mut collector = crew
+            .builder_of(&world)
+            .on_loss(OnLoss::Restart { budget: 1 })
+            .build()
+            .unwrap();
+        let next = |collector: &mut Collector| collector.next().unwrap().unwrap().detach();
+        let mut batches: Vec<_> = (0..3).map(|_| next(&mut collector)).collect();
+        signal("KILL", made.lines()[0].parse().unwrap());
+        while collector.stats().restarts == 0 {
+            batches.push(next(&mut collector));
+        }
+        // Of another index, that of a resumed seed.
+        let new = |batch: &TensorDict| frames(batch).iter().any(|frame| frame.env() > 3);
+        while !batches.iter().any(new) {
+            batches.push(next(&mut collector));
+        }
+        End::Kill.check(&collector.take_losses()[0], At::Reset(1));
+        check_ledger(&batches);
+        collector.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn a_process_that_takes_a_place_and_ends_at_once_counts_as_one_more() {
+    for (how, kind) in [
+        (How::Exit(4), FaultKind::Died),
+        (How::Error, FaultKind::Remake),
+    ] {
+        let makes = Makes {
+            fault: Some(Fault::new(At::Step(7), How::Abort, 1)),
+            fails: Some(how),
+            made: Some(Notes::default()),
+            spared: 1,
+            ..Makes::default()
+        };
+        let mut collector = World::of([Makes::default(), makes])
+            .builder(Placement::Processes)
+            .frames_per_batch(2 * STEPS)
+            .on_loss(OnLoss::Restart { budget: 3 })
+            .seed(0)
+            .build()
+            .unwrap();
+        let (_, error) = until_error(&mut collector);
+        assert_eq!(
+            (error.worker(), error.fault().kind()),
+            (FAULTY, kind),
+            "{error}"
+        );
+        let text = error.to_string();
+        match kind {
+            FaultKind::Died => {
+                assert!(text.contains("exit status 4"), "{text}");
+                assert!(text.contains("the world ended"), "{text}");
+            }
+            _ => assert!(text.contains("no such world"), "{text}"),
+        }
+        collector.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn a_process_that_ends_before_it_has_made_its_environment_fails_the_build() {
+    for workers in [1, 2] {
+        let makes = Makes {
+            fails: Some(How::Exit(5)),
+            ..Makes::default()
+        };
+        let world = World::of(vec![makes; workers]);
+        let error = world
+            .builder(Placement::Processes)
+            .frames_per_batch(6)
+            .build();
+        let text = error.unwrap_err().to_string();
+        assert!(
+            text.contains("exit status 5") && text.contains("the world ended"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_state_is_not_lost_with_the_process_that_was_to_take_it_up() {
+    for (crew, at) in processes().flat_map(|crew| [At::Reset(1), At::Step(4)].map(|at| (crew, at)))
+    {
+        let mut saving = crew.builder([None, None]).build().unwrap();
+        let before: Vec<_> = saving.by_ref().take(20).map(Result::unwrap).collect();
+        let state = saving.state_dict().unwrap();
+        let (fault, _) = End::Exit.fault(at, 1);
+        let mut collector = crew
+            .builder([None, Some(fault)])
+            .on_loss(OnLoss::Restart { budget: 1 })
+            .build()
+            .unwrap();
+        collector.load_state_dict(&state).unwrap();
+        let mut after = Vec::new();
+        while collector.stats().restarts == 0 || after.len() < 40 {
+            after.push(collector.next().unwrap().unwrap().detach());
+        }
+        let ids = |batches: &[TensorDict]| -> Vec<i64> {
+            let all = batches.iter().flat_map(frames);
+            all.map(|frame| frame.traj_id).collect()
+        };
+        let newest = ids(&before).into_iter().max();
+        assert!(ids(&after).into_iter().min() > newest, "{crew:?}, {at:?}");
+        check_ledger(&after);
+    }
+}
