@@ -387,6 +387,9 @@ pub enum CollectError {
     /// Worker processes, or the memory that they share, cannot be had.
     #[error("worker processes: {0}")]
     Process(#[from] ProcessError),
+    /// The names of the program's own environments and policies could not be registered.
+    #[error("failed to register environments and policies: {0}")]
+    Register(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The program cannot be run again as a worker.
     #[error(
         "placement processes runs this program again as its workers: call windrow::worker_main first in main, or choose placement threads"

@@ -42,6 +42,7 @@ impl CollectError {
             | Self::RunsAhead
             | Self::NoShape
             | Self::NoWorkerMain
+            | Self::Register(_)
             | Self::Policies { .. }
             | Self::IndivisibleTotal { .. }
             | Self::IndivisibleBatch { .. }

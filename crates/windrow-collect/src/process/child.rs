@@ -58,17 +58,18 @@ pub(super) fn is_prepared() -> bool {
 /// ```
 ///
 /// # Errors
-/// Those of `register`; when a registry was installed before.
+/// [`CollectError::Register`] with the error of `register`, or when a registry was installed before; [`CollectError::Process`]
+/// in a worker whose collector is of another build.
 pub fn worker_main(
     register: impl FnOnce(&mut Registry) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<(), CollectError> {
     let end = adopt()?;
     let mut registry = Registry::builtin();
     let registered = register(&mut registry);
     let installed = registered.and_then(|()| Ok(registry.install()?));
     PREPARED.store(true, Ordering::Release);
     let Some(end) = end else {
-        return installed;
+        return installed.map_err(CollectError::Register);
     };
     let mut child = Child::new(end);
     let served = match installed {
