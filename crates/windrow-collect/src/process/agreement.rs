@@ -1,6 +1,7 @@
 //! What all workers of a collector have in common: also those that come later, in the place of one that died.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use windrow_env::EnvSpec;
 use windrow_policy::PolicySpec;
@@ -11,7 +12,6 @@ use super::weights::WeightSender;
 use crate::error::CollectError;
 use crate::shared::Shared;
 use crate::worker::actor::describe_all;
-use std::sync::Arc;
 
 /// Specs, layout and memory of a collector's workers.
 pub(super) struct Agreement {

@@ -1,7 +1,7 @@
 //! The worker processes of a collector: the lanes to them, and the parts that they fill.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use windrow_policy::PolicySpec;
@@ -18,7 +18,6 @@ use crate::shared::desk::{Progress, Verdict};
 use crate::shared::orders::Resume;
 use crate::sync::mpsc::Sender;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
-use std::sync::Arc;
 
 /// What a worker tells while the collector is being built.
 #[derive(Debug)]

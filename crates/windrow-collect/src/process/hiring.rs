@@ -1,5 +1,7 @@
 //! Worker processes while their collector is being built: they make environments and policies, and agree.
 
+use std::sync::Arc;
+
 use windrow_env::{EnvError, EnvSpec};
 use windrow_policy::PolicySpec;
 use windrow_process::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgram};
@@ -12,12 +14,9 @@ use super::watch::Watch;
 use super::weights::WeightSender;
 use crate::CollectError;
 use crate::shared::Shared;
+use crate::sync::SLICE;
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use crate::worker::making::Maker;
-use std::sync::Arc;
-
-/// How often a caller who waits for environments may give up.
-const GLANCE: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// Processes that make environments and policies, before there is memory for what they do.
 pub(crate) struct Hiring {
@@ -141,7 +140,7 @@ impl Hiring {
     ) -> Result<Vec<T>, CollectError> {
         let mut all: Vec<Option<T>> = (0..workers).map(|_| None).collect();
         while all.iter().any(Option::is_none) {
-            match self.reports.recv_timeout(GLANCE) {
+            match self.reports.recv_timeout(SLICE) {
                 Ok((_, Report::Failed(error))) => return Err(error),
                 Ok((worker, report)) => all[worker] = pick(report),
                 Err(RecvTimeoutError::Disconnected) => return Err(CollectError::ShutDown),

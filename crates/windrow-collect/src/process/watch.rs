@@ -1,6 +1,6 @@
 //! What happens to worker processes: starts, frames, deaths.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use windrow_policy::PolicySpec;
@@ -9,7 +9,6 @@ use windrow_process::{Death, Events, Frame, MAX_BODY, ProcessError};
 use super::crew::{Crew, Duty, Report};
 use super::messages::{Hello, Refusal, Specified, frame};
 use crate::error::{CollectError, FaultKind, WorkerError, WorkerFault};
-use std::sync::Arc;
 
 /// Hears of all that happens to a crew's processes, in the supervisor's thread.
 pub(super) struct Watch {
