@@ -88,6 +88,20 @@ pub enum EnvError {
         /// The id.
         id: String,
     },
+    /// Arguments for environments that take none.
+    #[error("{id} takes no arguments, got {got}")]
+    NoArguments {
+        /// Its id.
+        id: String,
+        /// The arguments, as JSON.
+        got: String,
+    },
+    /// Single environments of an id under which vectors are registered.
+    #[error("{id} is registered as vectors of environments: frame_skip needs single ones")]
+    OnlyVectors {
+        /// The id.
+        id: String,
+    },
     /// A second registry was to be installed for the program.
     #[error("a registry is installed already: a program installs one, once, at the start of main")]
     Installed,

@@ -35,6 +35,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod choice;
 mod domain;
 #[cfg(test)]
@@ -60,6 +61,7 @@ mod vec_env;
 mod wrappers;
 pub mod written;
 
+pub use arguments::Arguments;
 pub use choice::{ChoiceCode, largest};
 pub use env::{Env, Outcome};
 pub use error::{EnvError, VecEnvError};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::arguments::Arguments;
 use crate::factory::many;
 use crate::{AnyTransform, EnvError, EnvFactory, EnvRegistry, FrameSkip, Serial, VecEnv};
 
@@ -38,6 +39,7 @@ pub struct EnvRecipe {
 enum Source {
     Id {
         id: String,
+        arguments: Arguments,
         /// How often each action is taken.
         frame_skip: usize,
     },
@@ -56,6 +58,8 @@ struct Opaque {
 #[serde(deny_unknown_fields)]
 struct Written {
     id: String,
+    #[serde(default, skip_serializing_if = "Arguments::is_none")]
+    arguments: Arguments,
     #[serde(default = "one")]
     frame_skip: usize,
     #[serde(default = "one")]
@@ -80,8 +84,21 @@ impl EnvRecipe {
     pub fn of_skipping(id: impl Into<String>, frame_skip: usize) -> Self {
         Self::new(Source::Id {
             id: id.into(),
+            arguments: Arguments::default(),
             frame_skip,
         })
+    }
+
+    /// Passes `arguments` to the environment, which is registered [with some](EnvRegistry::register_with). A recipe of a factory has
+    /// none to pass, and stays as it is.
+    ///
+    /// # Errors
+    /// [`EnvError::Unreadable`] for what JSON cannot hold, such as a map whose keys are no strings.
+    pub fn with_arguments(mut self, given: &impl Serialize) -> Result<Self, EnvError> {
+        if let Source::Id { id, arguments, .. } = &mut self.source {
+            *arguments = Arguments::new(id, given)?;
+        }
+        Ok(self)
     }
 
     /// The environments that `factory` makes. Such a recipe cannot be written down.
@@ -162,8 +179,13 @@ impl EnvRecipe {
 
     fn written(&self) -> Result<Written, EnvError> {
         match &self.source {
-            Source::Id { id, frame_skip } => Ok(Written {
+            Source::Id {
+                id,
+                arguments,
+                frame_skip,
+            } => Ok(Written {
                 id: id.clone(),
+                arguments: arguments.clone(),
                 frame_skip: *frame_skip,
                 num_envs: self.num_envs,
                 transforms: self.transforms.clone(),
@@ -188,9 +210,17 @@ impl EnvFactory for EnvRecipe {
 impl Source {
     fn build(&self, registry: &EnvRegistry, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         match self {
-            Self::Id { id, frame_skip: 1 } => registry.make_vec(id, num_envs),
-            Self::Id { id, frame_skip } => {
-                let make = || FrameSkip::new(registry.make(id)?, *frame_skip);
+            Self::Id {
+                id,
+                arguments,
+                frame_skip: 1,
+            } => registry.make_vec_with(id, arguments, num_envs),
+            Self::Id {
+                id,
+                arguments,
+                frame_skip,
+            } => {
+                let make = || FrameSkip::new(registry.make_with(id, arguments)?, *frame_skip);
                 let envs = many(num_envs, make)?.into_iter();
                 Ok(Box::new(Serial::new(envs.collect::<Result<_, _>>()?)?))
             }
@@ -211,6 +241,7 @@ impl From<Written> for EnvRecipe {
         Self {
             source: Source::Id {
                 id: written.id,
+                arguments: written.arguments,
                 frame_skip: written.frame_skip,
             },
             num_envs: written.num_envs,

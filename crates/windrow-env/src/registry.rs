@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, OnceLock};
 
+use serde::de::DeserializeOwned;
+
+use crate::arguments::Arguments;
 use crate::names::near;
 use crate::{
     Acrobot, CartPole, Env, EnvError, MountainCar, MountainCarContinuous, Pendulum, Serial, VecEnv,
@@ -20,14 +23,16 @@ use crate::{
 /// # Ok::<(), windrow_env::EnvError>(())
 /// ```
 ///
-/// A program that [installs](Self::install) a registry can use the ids in it wherever a collector takes an id.
+/// Environments may take [arguments](Self::register_with), which an [`EnvRecipe`](crate::EnvRecipe) carries. A program that
+/// [installs](Self::install) a registry can use the ids in it wherever a collector takes an id.
 #[derive(Clone, Default)]
 pub struct EnvRegistry {
     entries: BTreeMap<String, Entry>,
 }
 
-type One = dyn Fn() -> Result<Box<dyn Env>, EnvError> + Send + Sync;
-type Many = dyn Fn(usize) -> Result<Box<dyn VecEnv>, EnvError> + Send + Sync;
+type One = dyn Fn(&Arguments) -> Result<Box<dyn Env>, EnvError> + Send + Sync;
+type Read<A> = fn(&Arguments, &str) -> Result<A, EnvError>;
+type Many = dyn Fn(&Arguments, usize) -> Result<Box<dyn VecEnv>, EnvError> + Send + Sync;
 
 #[derive(Clone)]
 struct Entry {
@@ -49,11 +54,11 @@ impl EnvRegistry {
     #[must_use]
     pub fn builtin() -> Self {
         let mut registry = Self::new();
-        registry.insert("CartPole-v1", CartPole::v1);
-        registry.insert("Pendulum-v1", Pendulum::v1);
-        registry.insert("MountainCar-v0", MountainCar::v0);
-        registry.insert("MountainCarContinuous-v0", MountainCarContinuous::v0);
-        registry.insert("Acrobot-v1", Acrobot::v1);
+        registry.put("CartPole-v1", CartPole::v1);
+        registry.put("Pendulum-v1", Pendulum::v1);
+        registry.put("MountainCar-v0", MountainCar::v0);
+        registry.put("MountainCarContinuous-v0", MountainCarContinuous::v0);
+        registry.put("Acrobot-v1", Acrobot::v1);
         registry
     }
 
@@ -83,29 +88,108 @@ impl EnvRegistry {
         F: Fn() -> R + Clone + Send + Sync + 'static,
         R: IntoEnv,
     {
-        let id = id.into();
-        if self.entries.contains_key(&id) {
-            return Err(EnvError::IdTaken { id });
-        }
-        self.insert(id, factory);
+        let id = self.free(id)?;
+        self.put(id, factory);
         Ok(())
     }
 
-    fn insert<F, R>(&mut self, id: impl Into<String>, factory: F)
+    /// As [`register`](Self::register), for environments with arguments, which the recipe of an environment
+    /// [carries](crate::EnvRecipe::with_arguments). Without arguments, they are read from an empty object: each needs a default then.
+    ///
+    /// ```
+    /// use serde::{Deserialize, Serialize};
+    /// use windrow_env::{EnvRecipe, EnvRegistry, MountainCar, TimeLimit};
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Limit {
+    ///     steps: usize,
+    /// }
+    ///
+    /// let mut registry = EnvRegistry::new();
+    /// registry.register_with("Car", |limit: Limit| TimeLimit::new(MountainCar::new(), limit.steps))?;
+    /// let recipe = EnvRecipe::of("Car").with_arguments(&Limit { steps: 9 })?;
+    /// let envs = recipe.build_from(&registry, 2)?;
+    /// assert_eq!(envs.spec().max_episode_steps, Some(9));
+    /// # Ok::<(), windrow_env::EnvError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`EnvError::IdTaken`].
+    pub fn register_with<A, F, R>(
+        &mut self,
+        id: impl Into<String>,
+        factory: F,
+    ) -> Result<(), EnvError>
     where
-        F: Fn() -> R + Clone + Send + Sync + 'static,
+        A: DeserializeOwned + 'static,
+        F: Fn(A) -> R + Clone + Send + Sync + 'static,
         R: IntoEnv,
     {
-        let single = factory.clone();
+        let id = self.free(id)?;
+        self.insert(id, Arguments::read, factory);
+        Ok(())
+    }
+
+    /// As [`register_with`](Self::register_with), for a `factory` that makes several environments in lockstep, given their number.
+    ///
+    /// # Errors
+    /// [`EnvError::IdTaken`].
+    pub fn register_vec_with<A, F>(
+        &mut self,
+        id: impl Into<String>,
+        factory: F,
+    ) -> Result<(), EnvError>
+    where
+        A: DeserializeOwned + 'static,
+        F: Fn(A, usize) -> Result<Box<dyn VecEnv>, EnvError> + Send + Sync + 'static,
+    {
+        let id = self.free(id)?;
+        let (of_one, of_many) = (id.clone(), id.clone());
         let entry = Entry {
-            one: Arc::new(move || Ok(Box::new(single().into_env()?))),
-            many: Arc::new(move |num_envs| {
-                let envs = crate::factory::many(num_envs, || factory().into_env())?;
+            one: Arc::new(move |_| Err(EnvError::OnlyVectors { id: of_one.clone() })),
+            many: Arc::new(move |arguments, num_envs| factory(arguments.read(&of_many)?, num_envs)),
+        };
+        self.entries.insert(id, entry);
+        Ok(())
+    }
+
+    fn free(&self, id: impl Into<String>) -> Result<String, EnvError> {
+        let id = id.into();
+        match self.entries.contains_key(&id) {
+            true => Err(EnvError::IdTaken { id }),
+            false => Ok(id),
+        }
+    }
+
+    /// `read` makes what `factory` gets of the arguments for the environment of an id.
+    fn insert<A, F, R>(&mut self, id: String, read: Read<A>, factory: F)
+    where
+        A: 'static,
+        F: Fn(A) -> R + Clone + Send + Sync + 'static,
+        R: IntoEnv,
+    {
+        let (single, of_one, of_many) = (factory.clone(), id.clone(), id.clone());
+        let entry = Entry {
+            one: Arc::new(move |arguments| {
+                Ok(Box::new(single(read(arguments, &of_one)?).into_env()?))
+            }),
+            many: Arc::new(move |arguments, num_envs| {
+                let make = || factory(read(arguments, &of_many)?).into_env();
+                let envs = crate::factory::many(num_envs, make)?;
                 let envs = envs.into_iter().collect::<Result<_, _>>()?;
                 Ok(Box::new(Serial::new(envs)?))
             }),
         };
-        self.entries.insert(id.into(), entry);
+        self.entries.insert(id, entry);
+    }
+
+    /// Registers what takes no arguments, in place of anything else under this id.
+    fn put<F, R>(&mut self, id: impl Into<String>, factory: F)
+    where
+        F: Fn() -> R + Clone + Send + Sync + 'static,
+        R: IntoEnv,
+    {
+        self.insert(id.into(), Arguments::check_none, move |()| factory());
     }
 
     /// One environment.
@@ -114,7 +198,7 @@ impl EnvRegistry {
     /// [`EnvError::UnknownId`] with the ids of the same namespace that look like it; the error of
     /// the factory.
     pub fn make(&self, id: &str) -> Result<Box<dyn Env>, EnvError> {
-        (self.entry(id)?.one)()
+        self.make_with(id, &Arguments::default())
     }
 
     /// `num_envs` environments in lockstep, stepped one after the other.
@@ -122,7 +206,26 @@ impl EnvRegistry {
     /// # Errors
     /// As [`make`](Self::make), and [`EnvError::Empty`] when `num_envs` is 0.
     pub fn make_vec(&self, id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-        (self.entry(id)?.many)(num_envs)
+        self.make_vec_with(id, &Arguments::default(), num_envs)
+    }
+
+    /// As [`make`](Self::make), with `arguments`.
+    pub(crate) fn make_with(
+        &self,
+        id: &str,
+        arguments: &Arguments,
+    ) -> Result<Box<dyn Env>, EnvError> {
+        (self.entry(id)?.one)(arguments)
+    }
+
+    /// As [`make_vec`](Self::make_vec), with `arguments`.
+    pub(crate) fn make_vec_with(
+        &self,
+        id: &str,
+        arguments: &Arguments,
+        num_envs: usize,
+    ) -> Result<Box<dyn VecEnv>, EnvError> {
+        (self.entry(id)?.many)(arguments, num_envs)
     }
 
     /// All ids in alphabetical order.
@@ -192,8 +295,8 @@ pub fn make_vec(id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TimeLimit;
     use crate::testing::CountingEnv;
+    use crate::{EnvFactory, EnvRecipe, TimeLimit};
 
     #[test]
     fn builtin_environments_are_made_with_their_own_limits() {
@@ -261,6 +364,81 @@ mod tests {
         ));
         assert!(registry.make_vec("Count", 0).is_err());
         assert_eq!(format!("{registry:?}"), "{\"Count\"}");
+    }
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Limit {
+        #[serde(default = "nine")]
+        steps: usize,
+    }
+
+    fn nine() -> usize {
+        9
+    }
+
+    fn with_limits() -> EnvRegistry {
+        let mut registry = EnvRegistry::new();
+        registry.register("Count", CountingEnv::default).unwrap();
+        let limited = |limit: Limit| TimeLimit::new(CountingEnv::default(), limit.steps);
+        registry.register_with("Limited", limited).unwrap();
+        let vector = |limit: Limit, num_envs| {
+            let make = || TimeLimit::new(CountingEnv::default(), limit.steps);
+            make.build(num_envs)
+        };
+        registry.register_vec_with("Vector", vector).unwrap();
+        registry
+    }
+
+    #[test]
+    fn arguments_reach_the_factory() {
+        let registry = with_limits();
+        for (id, frame_skip) in [("Limited", 1), ("Limited", 2), ("Vector", 1)] {
+            let recipe = EnvRecipe::of_skipping(id, frame_skip);
+            let limit = |recipe: &EnvRecipe| {
+                let recipe = EnvRecipe::from_json(&recipe.to_json().unwrap()).unwrap();
+                let envs = recipe.build_from(&registry, 3).unwrap();
+                assert_eq!(envs.num_envs(), 3);
+                envs.spec().max_episode_steps
+            };
+            assert_eq!(limit(&recipe), Some(9), "{id}");
+            let recipe = recipe.with_arguments(&Limit { steps: 5 }).unwrap();
+            assert_eq!(limit(&recipe), Some(5), "{id}");
+        }
+    }
+
+    #[test]
+    fn arguments_that_do_not_fit_are_named() {
+        let registry = with_limits();
+        let error = |recipe: EnvRecipe| {
+            let error = recipe.build_from(&registry, 2).err().unwrap();
+            error.to_string()
+        };
+        let with = |id: &str, arguments: &[(&str, i64)]| {
+            let arguments: BTreeMap<_, _> = arguments.iter().copied().collect();
+            EnvRecipe::of(id).with_arguments(&arguments).unwrap()
+        };
+        assert_eq!(
+            error(with("Count", &[("steps", 2)])),
+            r#"Count takes no arguments, got {"steps":2}"#
+        );
+        for (id, arguments, expected) in [
+            ("Limited", ("step", 2), "unknown field `step`"),
+            ("Vector", ("steps", -2), "invalid value: integer `-2`"),
+        ] {
+            let error = error(with(id, &[arguments]));
+            let begins = format!(
+                "the arguments {{\"{}\":{}}} of {id} cannot be read: {expected}",
+                arguments.0, arguments.1
+            );
+            assert!(error.starts_with(&begins), "{error}");
+        }
+        assert_eq!(
+            error(EnvRecipe::of_skipping("Vector", 2)),
+            "Vector is registered as vectors of environments: frame_skip needs single ones"
+        );
+        let unwritable = EnvRecipe::of("Limited").with_arguments(&BTreeMap::from([((1, 2), 3)]));
+        assert!(matches!(unwritable, Err(EnvError::Unreadable { .. })));
     }
 
     #[test]

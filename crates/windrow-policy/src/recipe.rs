@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tensordict::TensorDict;
+use windrow_env::Arguments;
 
 use crate::network_policy::WrittenNetwork;
 use crate::{NetworkPolicy, Policy, PolicyError, PolicyRegistry, RandomPolicy, WeightsError};
@@ -34,8 +35,16 @@ pub struct PolicyRecipe(Source);
 enum Source {
     Random,
     Network(Arc<NetworkPolicy>),
-    Named(String),
+    Named(Named),
     Factory(Opaque),
+}
+
+/// A policy of a registry.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Named {
+    name: String,
+    #[serde(default, skip_serializing_if = "Arguments::is_none")]
+    arguments: Arguments,
 }
 
 /// A factory of the program's, of which nothing but a type is known.
@@ -43,6 +52,8 @@ enum Source {
 struct Opaque {
     factory: Arc<dyn Fn(usize) -> Box<dyn Policy> + Send + Sync>,
     type_name: &'static str,
+    /// What makes such policies elsewhere.
+    written: Option<Arc<PolicyRecipe>>,
 }
 
 /// A recipe as it is written down, without parameters.
@@ -50,7 +61,7 @@ struct Opaque {
 enum Written {
     Random,
     Network(WrittenNetwork),
-    Named(String),
+    Named(Named),
 }
 
 impl PolicyRecipe {
@@ -69,7 +80,23 @@ impl PolicyRecipe {
     /// The policies registered as `name`, each with the parameters that the registered factory gives it.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
-        Self(Source::Named(name.into()))
+        Self(Source::Named(Named {
+            name: name.into(),
+            arguments: Arguments::default(),
+        }))
+    }
+
+    /// The policies registered as `name` [with arguments](PolicyRegistry::register_with), made with `arguments`.
+    ///
+    /// # Errors
+    /// [`PolicyError::Failed`] for what JSON cannot hold, such as a map whose keys are no strings.
+    pub fn named_with(
+        name: impl Into<String>,
+        arguments: &impl Serialize,
+    ) -> Result<Self, PolicyError> {
+        let name = name.into();
+        let arguments = Arguments::new(&name, arguments).map_err(PolicyError::failed)?;
+        Ok(Self(Source::Named(Named { name, arguments })))
     }
 
     /// A clone of `policy` for each worker. The recipe can be written down if the policy has [one](Policy::recipe).
@@ -87,6 +114,7 @@ impl PolicyRecipe {
         Self(Source::Factory(Opaque {
             factory: Arc::new(clone),
             type_name: std::any::type_name::<P>(),
+            written: None,
         }))
     }
 
@@ -100,7 +128,18 @@ impl PolicyRecipe {
         Self(Source::Factory(Opaque {
             factory: Arc::new(move |worker| Box::new(factory(worker))),
             type_name: std::any::type_name::<F>(),
+            written: None,
         }))
+    }
+
+    /// Writes `recipe` down in place of a factory, such as a name under which worker processes make the same policies. Any other
+    /// recipe stays as it is.
+    #[must_use]
+    pub fn written_as(mut self, recipe: PolicyRecipe) -> Self {
+        if let Source::Factory(opaque) = &mut self.0 {
+            opaque.written = Some(Arc::new(recipe));
+        }
+        self
     }
 
     /// The policy of worker `worker`, not yet bound; a name is looked up in the [installed](PolicyRegistry::installed) registry.
@@ -123,7 +162,7 @@ impl PolicyRecipe {
         Ok(match &self.0 {
             Source::Random => Box::new(RandomPolicy::new()),
             Source::Network(net) => Box::new(NetworkPolicy::clone(net)),
-            Source::Named(name) => registry.make(name, worker)?,
+            Source::Named(named) => registry.make_with(&named.name, &named.arguments, worker)?,
             Source::Factory(opaque) => (opaque.factory)(worker),
         })
     }
@@ -137,11 +176,12 @@ impl PolicyRecipe {
         let (written, weights) = match &self.0 {
             Source::Random => (Written::Random, None),
             Source::Network(net) => (Written::Network((&**net).into()), Some(net.weights())),
-            Source::Named(name) => (Written::Named(name.clone()), None),
+            Source::Named(named) => (Written::Named(named.clone()), None),
             Source::Factory(opaque) => {
-                return Err(PolicyError::Unwritable {
+                let unwritable = PolicyError::Unwritable {
                     factory: opaque.type_name,
-                });
+                };
+                return opaque.written.as_ref().ok_or(unwritable)?.to_bytes();
             }
         };
         let json = serde_json::to_vec(&written).map_err(PolicyError::failed)?;
@@ -164,7 +204,7 @@ impl PolicyRecipe {
         let source = match written.map_err(|error| unreadable(error.to_string()))? {
             Written::Random if weights.is_empty() => Source::Random,
             Written::Random => return Err(unreadable("random actions have no parameters")),
-            Written::Named(name) if weights.is_empty() => Source::Named(name),
+            Written::Named(named) if weights.is_empty() => Source::Named(named),
             Written::Named(_) => return Err(unreadable("a name has no parameters")),
             Written::Network(written) => {
                 let mut net = NetworkPolicy::from(written);

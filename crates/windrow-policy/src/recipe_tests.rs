@@ -204,6 +204,23 @@ fn a_factory_is_given_the_number_of_the_worker() {
 }
 
 #[test]
+fn a_factory_may_be_written_as_another_recipe() {
+    let net = NetworkPolicy::new(Sequential::new().linear(3, 2), Head::Categorical);
+    let here = net.clone();
+    let recipe = PolicyRecipe::opaque(move |_worker| here.clone());
+    let recipe = recipe.written_as(PolicyRecipe::random());
+    assert_eq!(recipe.build(0).unwrap().weights().len(), 2);
+    let read = PolicyRecipe::from_bytes(&recipe.to_bytes().unwrap()).unwrap();
+    assert_eq!(read.build(0).unwrap().weights().len(), 0);
+    // What can be written down already stays what it is.
+    let random = PolicyRecipe::random().written_as(PolicyRecipe::network(net));
+    assert_eq!(
+        random.to_bytes().unwrap(),
+        PolicyRecipe::random().to_bytes().unwrap()
+    );
+}
+
+#[test]
 fn a_policy_of_the_programs_own_is_cloned_and_cannot_be_written() {
     let recipe = PolicyRecipe::of(policy_fn([], |_, _| Ok(())));
     let _one_of_several = (recipe.build(0).unwrap(), recipe.build(1).unwrap());

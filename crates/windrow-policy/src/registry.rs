@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use serde::de::DeserializeOwned;
 use windrow_env::names::near;
-use windrow_env::{EnvError, EnvRegistry, IntoEnv};
+use windrow_env::{Arguments, EnvError, EnvRegistry, IntoEnv};
 
 use crate::{Policy, PolicyError};
 
@@ -25,7 +26,8 @@ pub struct PolicyRegistry {
     entries: BTreeMap<String, Arc<Make>>,
 }
 
-type Make = dyn Fn(usize) -> Result<Box<dyn Policy>, PolicyError> + Send + Sync;
+type Make = dyn Fn(&Arguments, usize) -> Result<Box<dyn Policy>, PolicyError> + Send + Sync;
+type Read<A> = fn(&Arguments, &str) -> Result<A, EnvError>;
 
 /// The policies that the program has installed.
 static INSTALLED: OnceLock<PolicyRegistry> = OnceLock::new();
@@ -47,12 +49,47 @@ impl PolicyRegistry {
         F: Fn(usize) -> R + Send + Sync + 'static,
         R: IntoPolicy,
     {
-        let name = name.into();
+        let factory = move |(), worker| factory(worker);
+        self.insert(name.into(), Arguments::check_none, factory)
+    }
+
+    /// As [`register`](Self::register), for policies with arguments, which a
+    /// [recipe of a name](crate::PolicyRecipe::named_with) carries. `factory` is given these and the number of the worker. Without
+    /// arguments, they are read from an empty object: each needs a default then.
+    ///
+    /// # Errors
+    /// [`PolicyError::NameTaken`].
+    pub fn register_with<A, F, R>(
+        &mut self,
+        name: impl Into<String>,
+        factory: F,
+    ) -> Result<(), PolicyError>
+    where
+        A: DeserializeOwned + 'static,
+        F: Fn(A, usize) -> R + Send + Sync + 'static,
+        R: IntoPolicy,
+    {
+        self.insert(name.into(), Arguments::read, factory)
+    }
+
+    fn insert<A, F, R>(
+        &mut self,
+        name: String,
+        read: Read<A>,
+        factory: F,
+    ) -> Result<(), PolicyError>
+    where
+        A: 'static,
+        F: Fn(A, usize) -> R + Send + Sync + 'static,
+        R: IntoPolicy,
+    {
         if self.entries.contains_key(&name) {
             return Err(PolicyError::NameTaken { name });
         }
-        let make = move |worker| -> Result<Box<dyn Policy>, PolicyError> {
-            Ok(Box::new(factory(worker).into_policy()?))
+        let of = name.clone();
+        let make = move |arguments: &Arguments, worker| -> Result<Box<dyn Policy>, PolicyError> {
+            let arguments = read(arguments, &of).map_err(PolicyError::failed)?;
+            Ok(Box::new(factory(arguments, worker).into_policy()?))
         };
         self.entries.insert(name, Arc::new(make));
         Ok(())
@@ -63,6 +100,16 @@ impl PolicyRegistry {
     /// # Errors
     /// [`PolicyError::UnknownPolicy`] with the names that look like it; the error of the factory.
     pub fn make(&self, name: &str, worker: usize) -> Result<Box<dyn Policy>, PolicyError> {
+        self.make_with(name, &Arguments::default(), worker)
+    }
+
+    /// As [`make`](Self::make), with `arguments`.
+    pub(crate) fn make_with(
+        &self,
+        name: &str,
+        arguments: &Arguments,
+        worker: usize,
+    ) -> Result<Box<dyn Policy>, PolicyError> {
         let Some(make) = self.entries.get(name) else {
             return Err(PolicyError::UnknownPolicy {
                 name: name.to_owned(),
@@ -70,7 +117,7 @@ impl PolicyRegistry {
                 known: self.names().map(str::to_owned).collect(),
             });
         };
-        make(worker)
+        make(arguments, worker)
     }
 
     /// All names in alphabetical order.
@@ -183,6 +230,36 @@ impl Registry {
         self.policies.register(name, factory)
     }
 
+    /// Registers environments with arguments, as [`EnvRegistry::register_with`].
+    ///
+    /// # Errors
+    /// [`EnvError::IdTaken`].
+    pub fn env_with<A, F, R>(&mut self, id: impl Into<String>, factory: F) -> Result<(), EnvError>
+    where
+        A: DeserializeOwned + 'static,
+        F: Fn(A) -> R + Clone + Send + Sync + 'static,
+        R: IntoEnv,
+    {
+        self.envs.register_with(id, factory)
+    }
+
+    /// Registers policies with arguments, as [`PolicyRegistry::register_with`].
+    ///
+    /// # Errors
+    /// [`PolicyError::NameTaken`].
+    pub fn policy_with<A, F, R>(
+        &mut self,
+        name: impl Into<String>,
+        factory: F,
+    ) -> Result<(), PolicyError>
+    where
+        A: DeserializeOwned + 'static,
+        F: Fn(A, usize) -> R + Send + Sync + 'static,
+        R: IntoPolicy,
+    {
+        self.policies.register_with(name, factory)
+    }
+
     /// Makes this the registry of the program: names are then looked up in it wherever no other registry is given. `main` does
     /// so, once, before it builds a collector.
     ///
@@ -281,6 +358,38 @@ mod tests {
         assert_eq!(error.to_string(), "no such file");
         assert!(registry.make("failing", 1).is_ok());
         assert_eq!(outputs(&registry.make("boxed", 1).unwrap()), [2]);
+    }
+
+    #[test]
+    fn arguments_reach_the_factory() {
+        #[derive(serde::Deserialize)]
+        struct Size {
+            #[serde(default)]
+            outputs: usize,
+        }
+        let mut registry = PolicyRegistry::new();
+        let sized = |size: Size, worker| wide(size.outputs + worker);
+        registry.register_with("sized", sized).unwrap();
+        registry.register("plain", wide).unwrap();
+        let made = |recipe: PolicyRecipe| {
+            let read = PolicyRecipe::from_bytes(&recipe.to_bytes().unwrap()).unwrap();
+            let policy = read.build_from(&registry, 2);
+            policy.map(|policy| outputs(&policy))
+        };
+        let with = |name: &str, outputs: i64| {
+            PolicyRecipe::named_with(name, &BTreeMap::from([("outputs", outputs)])).unwrap()
+        };
+        assert_eq!(made(PolicyRecipe::named("sized")).unwrap(), [2]);
+        assert_eq!(made(with("sized", 5)).unwrap(), [7]);
+        let error = |recipe| made(recipe).unwrap_err().to_string();
+        assert_eq!(
+            error(with("plain", 5)),
+            r#"plain takes no arguments, got {"outputs":5}"#
+        );
+        assert!(
+            error(with("sized", -1))
+                .starts_with(r#"the arguments {"outputs":-1} of sized cannot be read: "#)
+        );
     }
 
     #[test]
