@@ -11,8 +11,10 @@ use windrow_process::ProcessError;
 use windrow_slab::{SinkError, SlabError, either};
 
 pub use kind::ErrorKind;
-pub use worker::{FaultKind, WorkerError, WorkerFault};
+pub use worker::{FaultKind, SentError, WorkerError, WorkerFault};
 pub(crate) use worker::{Place, said};
+#[cfg(target_os = "linux")]
+pub(crate) use worker::{SendErrors, sent};
 
 /// An error of building or running a collector or an evaluator.
 #[derive(Debug, thiserror::Error)]
@@ -383,6 +385,9 @@ pub enum CollectError {
         kind: ErrorKind,
         /// The message that it has there.
         message: String,
+        /// What that process has sent of the error beside the message.
+        #[source]
+        sent: Option<SentError>,
     },
     /// Worker processes, or the memory that they share, cannot be had.
     #[error("worker processes: {0}")]

@@ -27,11 +27,11 @@ pub use deliver::collector::{Collector, Paused};
 pub use deliver::handle::Handle;
 pub use deliver::sink_writer::SinkWriter;
 pub use deliver::stage::LastStage;
-pub use error::{CollectError, ErrorKind, FaultKind, WorkerError, WorkerFault};
+pub use error::{CollectError, ErrorKind, FaultKind, SentError, WorkerError, WorkerFault};
 pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
 pub use probe::{Phase, PhaseProfile, ProfileConfig, ProfileSummary, WorkerProfile};
 #[cfg(target_os = "linux")]
-pub use process::worker_main;
+pub use process::{WorkerEntry, worker_main};
 pub use shared::stats::{PolicyLag, Stats, WorkerStats};
 pub use trajectories::{TrajFormat, TrajectoryBatcher};
 #[cfg(target_os = "linux")]

@@ -15,4 +15,4 @@ mod watch;
 mod watchdog;
 pub(crate) mod weights;
 
-pub use child::worker_main;
+pub use child::{WorkerEntry, worker_main};

@@ -39,11 +39,11 @@ pub use windrow_collect::{
     CollectorConfig, Delivery, ErrorKind, Evaluation, Evaluator, EvaluatorBuilder, FaultKind,
     FramesPerBatch, Handle, Hooks, LastStage, MultiAsyncCollector, MultiCollector,
     MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile, Placement, PolicyLag, ProfileConfig,
-    ProfileSummary, SinkWriter, Stats, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault,
-    WorkerProfile, WorkerStats,
+    ProfileSummary, SentError, SinkWriter, Stats, TrajFormat, TrajectoryBatcher, WorkerError,
+    WorkerFault, WorkerProfile, WorkerStats,
 };
 #[cfg(target_os = "linux")]
-pub use windrow_collect::{WorkerProgram, worker_main};
+pub use windrow_collect::{WorkerEntry, WorkerProgram, worker_main};
 pub use windrow_env::{self as env, CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
 pub use windrow_policy::{
     self as policy, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyRecipe,

@@ -1,5 +1,7 @@
 //! Errors of workers.
 
+use std::error::Error;
+
 use serde::{Deserialize, Serialize};
 use windrow_env::VecEnvError;
 use windrow_policy::PolicyError;
@@ -67,6 +69,18 @@ impl WorkerError {
     pub fn fault(&self) -> &WorkerFault {
         &self.fault
     }
+
+    /// This error as another process has it, to which `send_errors` adds something.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn to_send(&self, send_errors: SendErrors) -> Self {
+        let fault = WorkerFault::Remote {
+            kind: self.fault.kind(),
+            message: self.fault.to_string(),
+            env: self.fault.env(),
+            sent: sent(&*self.fault, send_errors),
+        };
+        Self::new(self.worker, self.place, fault)
+    }
 }
 
 fn at(place: Option<Place>) -> String {
@@ -106,6 +120,9 @@ pub enum WorkerFault {
         message: String,
         /// The environment that failed, among the worker's own, where one returned an error.
         env: Option<usize>,
+        /// What that process has sent of the error beside the message.
+        #[source]
+        sent: Option<SentError>,
     },
     /// The process that it runs in has ended.
     #[error("its process {status}{}", last_words(action.as_deref(), stderr))]
@@ -117,6 +134,36 @@ pub enum WorkerFault {
         /// The last action that its environment was given, if it is known.
         action: Option<String>,
     },
+}
+
+/// An error that another process has sent in a form of the program's own, such as an exception of an interpreter: see
+/// `WorkerEntry::send_errors`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct SentError {
+    message: String,
+    bytes: Vec<u8>,
+}
+
+impl SentError {
+    /// What was sent.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Turns an error into what is sent of it beside its message; `None` for nothing.
+#[cfg(target_os = "linux")]
+pub(crate) type SendErrors = fn(&(dyn Error + 'static)) -> Option<Vec<u8>>;
+
+/// What `send_errors` sends of `error`.
+#[cfg(target_os = "linux")]
+pub(crate) fn sent(error: &(dyn Error + 'static), send_errors: SendErrors) -> Option<SentError> {
+    Some(SentError {
+        bytes: send_errors(error)?,
+        message: error.to_string(),
+    })
 }
 
 /// What failed in a worker, roughly: the same in whichever process the worker runs.

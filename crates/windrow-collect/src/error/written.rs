@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::worker::{FaultKind, Place, WorkerError, WorkerFault};
+use super::worker::{FaultKind, Place, SentError, WorkerError, WorkerFault};
 
 /// All that is left of an error in another process.
 #[derive(Serialize, Deserialize)]
@@ -13,6 +13,7 @@ struct Written {
     kind: FaultKind,
     message: String,
     env: Option<usize>,
+    sent: Option<SentError>,
 }
 
 /// Its place, and its fault as a kind and a message.
@@ -24,6 +25,10 @@ impl Serialize for WorkerError {
             kind: self.fault().kind(),
             message: self.fault().to_string(),
             env: self.fault().env(),
+            sent: match self.fault() {
+                WorkerFault::Remote { sent, .. } => sent.clone(),
+                _ => None,
+            },
         };
         written.serialize(to)
     }
@@ -38,8 +43,14 @@ impl<'de> Deserialize<'de> for WorkerError {
             kind,
             message,
             env,
+            sent,
         } = Written::deserialize(from)?;
-        let fault = WorkerFault::Remote { kind, message, env };
+        let fault = WorkerFault::Remote {
+            kind,
+            message,
+            env,
+            sent,
+        };
         Ok(Self::new(worker, place, fault))
     }
 }
@@ -199,5 +210,28 @@ mod tests {
                 .to_string();
             assert!(error.contains(named), "{error}");
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_was_sent_of_an_error_is_among_its_sources_there() {
+        let fault = WorkerFault::Policy(PolicyError::failed("no such layer"));
+        let send = |error: &(dyn Error + 'static)| {
+            let source = error.source()?;
+            Some(format!("{source}!").into_bytes())
+        };
+        let error = WorkerError::new(4, Some(PLACE), fault);
+        let read = there_and_back(&there_and_back(&error.to_send(send)));
+        assert_eq!(read.to_string(), error.to_string());
+        let sent = read.fault().source().unwrap();
+        let sent = sent.downcast_ref::<SentError>().unwrap();
+        assert_eq!(sent.bytes(), b"no such layer!");
+        assert_eq!(sent.to_string(), "policy: no such layer");
+        assert!(
+            there_and_back(&error.to_send(|_| None))
+                .fault()
+                .source()
+                .is_none()
+        );
     }
 }

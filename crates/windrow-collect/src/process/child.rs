@@ -1,5 +1,6 @@
 //! A worker process: makes environments and policy, and fills parts until there are no more.
 
+use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::exit;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::lane_desk::LaneDesk;
 use super::live::LiveProbe;
 use super::messages::{Hello, Ready, Refusal, Specified, frame};
 use super::weights::WeightReceiver;
-use crate::error::{CollectError, ErrorKind};
+use crate::error::{CollectError, ErrorKind, SendErrors, sent};
 use crate::worker::Worker;
 use crate::worker::making::{Bound, Maker};
 
@@ -61,29 +62,85 @@ pub(super) fn is_prepared() -> bool {
 /// [`CollectError::Register`] with the error of `register`, or when a registry was installed before; [`CollectError::Process`]
 /// in a worker whose collector is of another build.
 pub fn worker_main(
-    register: impl FnOnce(&mut Registry) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    register: impl FnOnce(&mut Registry) -> Result<(), Box<dyn Error + Send + Sync>>,
 ) -> Result<(), CollectError> {
     let end = adopt()?;
-    let mut registry = Registry::builtin();
-    let registered = register(&mut registry);
-    let installed = registered.and_then(|()| Ok(registry.install()?));
+    let installed = installed(register);
     PREPARED.store(true, Ordering::Release);
-    let Some(end) = end else {
-        return installed.map_err(CollectError::Register);
-    };
-    let mut child = Child::new(end);
-    let served = match installed {
-        Ok(()) => child.serve(),
-        Err(error) => child.refuse(ErrorKind::Argument, error.to_string()),
-    };
-    // The collector is gone: there is nobody to be told, and nothing to be done.
-    exit(i32::from(served.is_err()))
+    match end {
+        None => installed.map_err(CollectError::Register),
+        Some(end) => exit(WorkerEntry::new().serve(end, installed)),
+    }
+}
+
+/// The entry of a worker process that is not the collector's program over again, such as an interpreter that runs a module: a
+/// collector starts it by [`worker_program`](crate::CollectorBuilder::worker_program).
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerEntry {
+    send_errors: SendErrors,
+}
+
+impl WorkerEntry {
+    /// An entry that sends of errors what [`worker_main`] does: kind and message.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            send_errors: |_| None,
+        }
+    }
+
+    /// Sends of each error of an environment or a policy what `send` makes of it, too: the collector has it as a [`SentError`]
+    /// among the sources of its error.
+    #[must_use]
+    pub fn send_errors(mut self, send: fn(&(dyn Error + 'static)) -> Option<Vec<u8>>) -> Self {
+        self.send_errors = send;
+        self
+    }
+
+    /// Runs the worker, with the names that `register` registers, and returns the exit status of the process; `None` if it was not
+    /// started as a worker.
+    ///
+    /// # Errors
+    /// [`CollectError::Process`] when the collector is of another build.
+    pub fn run(
+        self,
+        register: impl FnOnce(&mut Registry) -> Registered,
+    ) -> Result<Option<i32>, CollectError> {
+        let end = adopt()?;
+        Ok(end.map(|end| self.serve(end, installed(register))))
+    }
+
+    fn serve(self, end: ChildEnd, installed: Registered) -> i32 {
+        let mut child = Child::new(end, self.send_errors);
+        let served = match installed {
+            Ok(()) => child.serve(),
+            Err(error) => child.refuse(ErrorKind::Argument, &*error),
+        };
+        // The collector is gone: there is nobody to be told, and nothing to be done.
+        i32::from(served.is_err())
+    }
+}
+
+impl Default for WorkerEntry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The result of registering names.
+type Registered = Result<(), Box<dyn Error + Send + Sync>>;
+
+fn installed(register: impl FnOnce(&mut Registry) -> Registered) -> Registered {
+    let mut registry = Registry::builtin();
+    register(&mut registry)?;
+    Ok(registry.install()?)
 }
 
 /// This process, as its collector's worker.
 struct Child {
     end: Arc<ChildEnd>,
     reader: FrameReader,
+    send_errors: SendErrors,
 }
 
 /// Why a worker ends before it has filled a part.
@@ -98,10 +155,11 @@ enum ServeError {
 }
 
 impl Child {
-    fn new(end: ChildEnd) -> Self {
+    fn new(end: ChildEnd, send_errors: SendErrors) -> Self {
         Self {
             end: Arc::new(end),
             reader: FrameReader::default(),
+            send_errors,
         }
     }
 
@@ -195,7 +253,14 @@ impl Child {
             cursor.prime(first);
         }
         Ok(Worker {
-            desk: LaneDesk::new(worker, ring, live, lane, weights, Arc::clone(&self.end)),
+            desk: LaneDesk::new(
+                worker,
+                ring,
+                live,
+                lane,
+                weights,
+                (Arc::clone(&self.end), self.send_errors),
+            ),
             env,
             actor,
             cursor,
@@ -237,11 +302,15 @@ impl Child {
     }
 
     fn refuse_with(&mut self, error: &CollectError) -> Result<(), ServeError> {
-        self.refuse(error.kind(), error.to_string())
+        self.refuse(error.kind(), error)
     }
 
-    fn refuse(&mut self, kind: ErrorKind, message: String) -> Result<(), ServeError> {
-        let refusal = Refusal { kind, message };
+    fn refuse(&mut self, kind: ErrorKind, error: &(dyn Error + 'static)) -> Result<(), ServeError> {
+        let refusal = Refusal {
+            kind,
+            message: error.to_string(),
+            sent: sent(error, self.send_errors),
+        };
         Ok(self.send(&Frame::json(frame::REFUSAL, &refusal)?)?)
     }
 }

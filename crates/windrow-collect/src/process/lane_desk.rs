@@ -11,7 +11,7 @@ use windrow_slab::{Part, RemoteRing};
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, frame};
 use super::weights::WeightReceiver;
-use crate::error::{FaultKind, WorkerError, WorkerFault};
+use crate::error::{FaultKind, SendErrors, WorkerError, WorkerFault};
 use crate::probe::Recorder;
 use crate::shared::desk::{Desk, Job, Progress, Verdict};
 use crate::shared::reentrancy::CollectorId;
@@ -33,6 +33,7 @@ struct Link {
     lane: WorkerLane,
     weights: WeightReceiver,
     end: Arc<ChildEnd>,
+    send_errors: SendErrors,
     /// How long the worker has waited since its last part.
     waited: Duration,
     /// The collector has no more parts, or there is no way to it.
@@ -46,7 +47,7 @@ impl LaneDesk {
         live: LiveProbe,
         lane: WorkerLane,
         weights: WeightReceiver,
-        end: Arc<ChildEnd>,
+        (end, send_errors): (Arc<ChildEnd>, SendErrors),
     ) -> Self {
         Self {
             worker,
@@ -57,6 +58,7 @@ impl LaneDesk {
                 lane,
                 weights,
                 end,
+                send_errors,
                 waited: Duration::ZERO,
                 over: false,
             })),
@@ -98,8 +100,8 @@ impl Link {
     }
 
     fn report(&mut self, kind: u8, error: &WorkerError) {
-        let sent =
-            Frame::json(kind, error).and_then(|frame| send(self.end.socket().as_fd(), &frame));
+        let frame = Frame::json(kind, &error.to_send(self.send_errors));
+        let sent = frame.and_then(|frame| send(self.end.socket().as_fd(), &frame));
         self.over |= sent.is_err();
     }
 
@@ -147,6 +149,7 @@ impl Desk for LaneDesk {
                     kind: FaultKind::Policy,
                     message: format!("failed to read new weights: {error}"),
                     env: None,
+                    sent: None,
                 };
                 link.end_with(&WorkerError::new(self.worker, None, fault));
                 None

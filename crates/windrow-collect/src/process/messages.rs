@@ -9,7 +9,7 @@ use windrow_process::{MESSAGE_WORDS, Message};
 use windrow_slab::{RecordSpec, Shares};
 
 use crate::config::options::CollectorConfig;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, SentError};
 use crate::shared::desk::Progress;
 use crate::shared::orders::{Orders, Restart, Resume};
 use crate::shared::schedule::Share;
@@ -69,6 +69,7 @@ pub(crate) struct Ready {
 pub(super) struct Refusal {
     pub(super) kind: ErrorKind,
     pub(super) message: String,
+    pub(super) sent: Option<SentError>,
 }
 
 /// From the collector to a worker, by its lane.

@@ -49,8 +49,16 @@ impl Watch {
             frame::SPECIFIED => Report::Specified(Box::new(frame.parse()?)),
             frame::BOUND => Report::Bound(frame.parse()?),
             frame::REFUSAL => {
-                let Refusal { kind, message } = frame.parse()?;
-                Report::Failed(CollectError::Remote { kind, message })
+                let Refusal {
+                    kind,
+                    message,
+                    sent,
+                } = frame.parse()?;
+                Report::Failed(CollectError::Remote {
+                    kind,
+                    message,
+                    sent,
+                })
             }
             _ => Report::Failed(CollectError::Worker(unexpected(worker, frame.kind))),
         })
@@ -68,11 +76,12 @@ impl Watch {
             frame::FAULT => duty.fault(worker, frame.parse()?),
             frame::LAST_FAULT => duty.last_fault(worker, frame.parse()?),
             frame::REFUSAL => {
-                let Refusal { message, .. } = frame.parse()?;
+                let Refusal { message, sent, .. } = frame.parse()?;
                 let fault = WorkerFault::Remote {
                     kind: FaultKind::Remake,
                     message: format!("failed to start over: {message}"),
                     env: None,
+                    sent,
                 };
                 duty.last_fault(worker, WorkerError::new(worker, None, fault));
             }
@@ -177,6 +186,7 @@ fn unexpected(worker: usize, kind: u8) -> WorkerError {
         kind: FaultKind::Start,
         message: format!("its process sent a frame of unknown kind {kind}"),
         env: None,
+        sent: None,
     };
     WorkerError::new(worker, None, fault)
 }
