@@ -99,6 +99,10 @@ pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option
         if let Some(raised) = error.downcast_ref::<PyErr>() {
             return Some(raised.clone_ref(py));
         }
+        #[cfg(target_os = "linux")]
+        if let Some(sent) = error.downcast_ref::<windrow::SentError>() {
+            return Some(crate::worker::received(py, sent));
+        }
         // A sink's failure displays the error in it as its own, and so does not name it as a source: it is looked into by hand.
         next = match error.downcast_ref() {
             Some(SinkError::Failed(inner)) => Some(&**inner),
@@ -120,6 +124,17 @@ fn is_interruption(py: Python<'_>, raised: &PyErr) -> bool {
     !raised.is_instance_of::<PyException>(py)
 }
 
+/// The traceback of `raised`, or the one that a worker process has sent with it.
+fn traceback(py: Python<'_>, raised: &PyErr) -> Option<String> {
+    match raised.traceback(py) {
+        Some(here) => here.format().ok(),
+        None => {
+            let cause = raised.cause(py)?;
+            cause.value(py).getattr("lines").ok()?.extract().ok()
+        }
+    }
+}
+
 /// The `WorkerError` of `lost`, caused by `raised`. An interruption is raised as it is: `KeyboardInterrupt` must not become an
 /// ordinary error, which user code may catch.
 fn worker_error(py: Python<'_>, lost: &Lost, message: &str, raised: Option<PyErr>) -> PyErr {
@@ -130,8 +145,7 @@ fn worker_error(py: Python<'_>, lost: &Lost, message: &str, raised: Option<PyErr
     }
     // A log often shows the message alone, so it has the traceback of the user's code too.
     let mut message = message.to_owned();
-    if let Some(traceback) = raised.as_ref().and_then(|raised| raised.traceback(py)) {
-        let lines = traceback.format().unwrap_or_default();
+    if let Some(lines) = raised.as_ref().and_then(|raised| traceback(py, raised)) {
         message = format!("{message}\n\n{}", lines.trim_end());
     }
     let error = WorkerError::new_err(message);

@@ -213,14 +213,20 @@ class CollectorArguments(Arguments):
         default="raise",
         engine=True,
     )
-    placement: Literal["inline", "threads"] | None = argument(
-        "where workers run, in place of what the class says", default=None
+    placement: Literal["inline", "threads", "processes"] | None = argument(
+        'where workers run, in place of what the class says: ``"inline"`` in the thread that asks for batches, in ``"threads"`` of '
+        'their own, or in ``"processes"``, where environments in Python run side by side and a crash ends one worker alone',
+        default=None,
     )
 
     use_buffers: bool | None = ignored("batches are always written in place", default=True)
     no_cuda_sync: bool = ignored("nothing is copied without waiting for it", default=False)
     local_init_rb: bool | None = ignored("a buffer is always initialised where it was made", default=True)
-    num_sub_threads: int = ignored("workers are threads of one process", default=1)
+    num_sub_threads: int = argument(
+        "how many threads libraries such as torch use in each worker process; without processes it has no effect",
+        default=1,
+        check=at_least(1),
+    )
     num_threads: int | None = ignored("the number of threads of torch is left alone", default=None)
     collector_class: Any = ignored("there is one collector", default=None)
     extend_buffer: bool = ignored("batches are always written as a whole", default=True)

@@ -60,7 +60,7 @@ class BaseCollector(TorchRLMethods):
         self._workers = Workers(name, arguments, single=self._single)
         self._devices = Devices(arguments, self._workers.count)
         self._exploration = _policy.exploration_name(arguments.exploration_type, arguments.exploration_mode)
-        if arguments.init_fn is not None:
+        if arguments.init_fn is not None and self._placement != "processes":
             arguments.init_fn()
         self.policy = arguments.policy
         self.pre_collect_hook = arguments.pre_collect_hook
@@ -86,7 +86,7 @@ class BaseCollector(TorchRLMethods):
             self._workers.factories,
             _policy.Conditions(
                 self._exploration,
-                threads=self._placement == "threads",
+                threads=self._placement != "inline",
                 device=device,
                 trust=bool(arguments.trust_policy),
                 register=arguments.auto_register_policy_transforms is not False,
@@ -127,6 +127,8 @@ class BaseCollector(TorchRLMethods):
             "replay_buffer": core if isinstance(core, ReplayBufferCore) else None,
             "takes_writes": buffer is not None and not fills_buffer,
             "device": self._devices.named,
+            "init_fn": arguments.init_fn,
+            "worker_threads": arguments.num_sub_threads,
         }
 
     def _warn_of_rounding(self, asked: Any) -> None:

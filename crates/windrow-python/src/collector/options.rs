@@ -6,12 +6,18 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::{Collector, CollectorBuilder, CollectorConfig, ExplorationType};
+#[cfg(target_os = "linux")]
+use windrow::Placement;
+use windrow::{
+    Collector, CollectorBuilder, CollectorConfig, ExplorationType, PolicyRecipe as Recipe,
+};
 
 use super::stage::Target;
 use crate::gc::GcRoots;
 use crate::policy::{PolicyEnvs, PolicyRecipe};
 use crate::replay::ReplayBufferCore;
+#[cfg(target_os = "linux")]
+use crate::worker;
 use crate::{env, error, plain};
 
 /// A collector as the classes of `windrow.collectors` describe it: plain options, and objects.
@@ -32,6 +38,10 @@ pub(super) struct Options<'py> {
     takes_writes: bool,
     /// The device that batches name.
     device: Option<Py<PyAny>>,
+    /// Called first in each worker process.
+    init_fn: Option<Bound<'py, PyAny>>,
+    /// How many threads libraries of a worker process use.
+    worker_threads: usize,
 }
 
 impl<'py> Options<'py> {
@@ -83,23 +93,49 @@ impl<'py> Options<'py> {
         roots: &GcRoots,
     ) -> PyResult<(CollectorBuilder, Vec<PolicyEnvs>)> {
         let policy = PolicyRecipe::new(&self.policy, roots)?;
-        let envs = self.policy_envs(&policy, roots)?;
+        let mut envs = self.policy_envs(&policy, roots)?;
+        let mut recipe = Recipe::opaque(move |worker| policy.policy(worker));
+        #[cfg(target_os = "linux")]
+        let program = match config.placement {
+            Placement::Processes => {
+                envs = self.written(envs)?;
+                recipe = recipe.written_as(worker::policy_recipe(&self.policy)?);
+                Some(worker::program(self.policy.py(), self.worker_threads)?)
+            }
+            _ => None,
+        };
         let Some(first) = envs.first() else {
             return Err(PyValueError::new_err("expected an environment, got none"));
         };
         let mut builder = Collector::builder(first.clone())
             .config(config)
+            .policy_recipe(recipe)
             .interruptions(error::tells_of_interruption);
+        #[cfg(target_os = "linux")]
+        if let Some(program) = program {
+            builder = builder.worker_program(program);
+        }
         if envs.len() > 1 {
             builder = builder.worker_envs(envs.iter().cloned());
         }
         if let Some(sink) = target.sink() {
             builder = builder.replay_buffer(sink);
         }
-        Ok((
-            builder.policy_factory(move |worker| policy.policy(worker)),
-            envs,
-        ))
+        Ok((builder, envs))
+    }
+
+    /// `envs`, which worker processes can make, too.
+    ///
+    /// # Errors
+    /// `TypeError` naming what cannot be sent to them.
+    #[cfg(target_os = "linux")]
+    fn written(&self, envs: Vec<PolicyEnvs>) -> PyResult<Vec<PolicyEnvs>> {
+        let given = self.envs.iter().zip(self.env_kwargs.iter().cycle());
+        let written = envs.into_iter().zip(given).map(|(envs, (env, kwargs))| {
+            let init_fn = self.init_fn.as_ref();
+            envs.written_as(|init| worker::env_recipe(env, kwargs.as_ref(), init_fn, init))
+        });
+        written.collect()
     }
 
     /// The environments of each worker, for `policy`.

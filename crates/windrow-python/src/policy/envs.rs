@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::env::{EnvError, EnvFactory, InitTracker, VecEnv};
+use windrow::env::{EnvError, EnvFactory, EnvRecipe, InitTracker, VecEnv};
 use windrow::tensordict::NestedKey;
 
 use super::PolicyRecipe;
@@ -22,6 +22,8 @@ pub(crate) struct PolicyEnvs {
     init: Option<bool>,
     policy: PolicyRecipe,
     roots: GcRoots,
+    /// How a worker process makes them.
+    written: Option<EnvRecipe>,
 }
 
 impl PolicyEnvs {
@@ -40,7 +42,40 @@ impl PolicyEnvs {
             factory: env::maker(env, kwargs, roots)?,
             policy: policy.clone(),
             roots: roots.clone(),
+            written: None,
         })
+    }
+
+    /// Environments that another process has sent, which observe `is_init` where `init`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    #[cfg(target_os = "linux")]
+    pub(crate) fn that_were_sent(
+        env: &Bound<'_, PyAny>,
+        init: bool,
+        roots: &GcRoots,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            init: Some(init),
+            factory: env::maker(env, None, roots)?,
+            policy: PolicyRecipe::Random,
+            roots: roots.clone(),
+            written: None,
+        })
+    }
+
+    /// The same, which worker processes make by the recipe that `write` makes, given whether they observe `is_init`.
+    ///
+    /// # Errors
+    /// As `write`.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn written_as(
+        mut self,
+        write: impl FnOnce(bool) -> PyResult<EnvRecipe>,
+    ) -> PyResult<Self> {
+        self.written = Some(write(self.init.unwrap_or(false))?);
+        Ok(self)
     }
 
     /// As [`new`](Self::new), for a policy that may be made for one of these environments, and so after them.
@@ -57,6 +92,7 @@ impl PolicyEnvs {
             factory: env::maker(env, None, roots)?,
             policy: policy.clone(),
             roots: roots.clone(),
+            written: None,
         })
     }
 
@@ -76,6 +112,10 @@ impl PolicyEnvs {
 }
 
 impl EnvFactory for PolicyEnvs {
+    fn recipe(&self) -> Option<EnvRecipe> {
+        self.written.clone()
+    }
+
     fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
         let env = self.factory.build(num_envs)?;
         let is_init = NestedKey::from("is_init");

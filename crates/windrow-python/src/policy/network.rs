@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use tensordict::{DType, Tensor, TensorDict, for_dtype};
 use windrow::env::EnvSpec;
 use windrow::nn::{Activation, Sequential};
@@ -35,7 +36,7 @@ pub(super) struct Description<'py> {
     in_keys: Vec<Vec<String>>,
     return_log_prob: bool,
     return_params: bool,
-    /// The parameters, under the names of the user's module.
+    /// The parameters, under the names of the user's module: tensors, or the bytes that a worker process was sent.
     weights: Bound<'py, PyAny>,
     /// Pairs of a name of the network's own and one of the user's module.
     names: Vec<(String, String)>,
@@ -85,7 +86,11 @@ impl Network {
             least: described.least,
             log_std: None,
         };
-        let weights = batch::from_python(&described.weights)?;
+        let weights = match described.weights.cast::<PyBytes>() {
+            Ok(bytes) => TensorDict::from_bytes(bytes.as_bytes())
+                .map_err(|error| PyValueError::new_err(error.to_string()))?,
+            Err(_) => batch::from_python(&described.weights)?,
+        };
         network.load(&weights).map_err(|error| invalid(&error))?;
         Ok(network)
     }

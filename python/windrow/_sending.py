@@ -1,0 +1,228 @@
+"""What a collector and its worker processes send each other beside frames: code, and exceptions. Both travel pickled."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from windrow._windrow import tensors_to_bytes
+from windrow.envs import _recipe
+
+#: By these, libraries are told how many threads to use. Workers that use several each would take turns.
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+#: Exceptions that take more bytes than this are sent as text.
+_LONG = 1 << 20
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception in a worker process, as the ``__cause__`` of that exception here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lines = text
+
+    def __str__(self) -> str:
+        return f"in a worker process:\n{self.lines}"
+
+
+def program(threads: int) -> tuple[str, list[str], dict[str, str]]:
+    """The interpreter as a worker: its path, arguments, and variables that are set beside those of this process. Its libraries use
+    so many ``threads``, unless the user has set their variables.
+
+    Raises:
+        RuntimeError: nobody knows where the interpreter is, as in a program that embeds it.
+    """
+    if not sys.executable:
+        raise RuntimeError('placement="processes" needs the path of the interpreter: sys.executable is empty')
+    # Those by which this interpreter was started, such as -O and -W.
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    variables = {name: str(threads) for name in _THREADS if name not in os.environ}
+    # Modules are found where they are found here. A worker that runs in another folder's name does not look there first: `-P`.
+    path = [os.path.abspath(entry) for entry in sys.path]
+    variables["PYTHONPATH"] = os.pathsep.join(path)
+    variables["WINDROW_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+    return sys.executable, [*flags, "-P", "-m", "windrow._worker"], variables
+
+
+def environments(env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], object] | None) -> bytes:
+    """How to make the environments ``env`` in another process, after a call of ``init_fn``.
+
+    Raises:
+        TypeError: something that they are made of cannot be sent; the error names it.
+    """
+    recipe = _recipe.of(env, kwargs)
+    if getattr(recipe, "own", False):
+        # The worker has a copy, which nobody but the worker can close.
+        recipe = replace(recipe, env=_recipe._Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
+    return _pickled((_registered(), recipe, init_fn), "create_env_fn", (env, kwargs, init_fn))
+
+
+def policy(core: Any) -> bytes:
+    """The policy ``core``, in the form that the engine takes, for another process.
+
+    A network's parameters are sent as bytes, so that the process can use it without torch.
+
+    Raises:
+        TypeError: something that it is made of cannot be sent; the error names it.
+    """
+    if isinstance(core, dict):
+        weights = tensors_to_bytes(core["weights"])
+        core = {**core, "weights": weights, "fallback": core["fallback"] and _makers(core["fallback"])}
+    elif isinstance(core, list):
+        core = _makers(core)
+    return pickle.dumps(core)
+
+
+def read_environments(sent: bytes) -> Any:
+    """The recipe of the environments that :func:`environments` has sent."""
+    specs, recipe, init_fn = pickle.loads(sent)
+    if specs:
+        import gymnasium
+
+        for spec in specs:
+            gymnasium.registry.setdefault(spec.id, spec)
+    if init_fn is not None:
+        init_fn()
+    return recipe
+
+
+def read_policy(sent: bytes) -> Any:
+    """The policy that :func:`policy` has sent, in the form that the engine takes."""
+    return pickle.loads(sent)
+
+
+def _makers(makers: list[Callable[[], Any]]) -> list[Callable[[], Any]]:
+    """Functions that do what ``makers`` do, which are read when they are called first."""
+    return [partial(_make, _pickled(maker, "policy", maker)) for maker in makers]
+
+
+def _make(pickled: bytes) -> Any:
+    return pickle.loads(pickled)()
+
+
+def _registered() -> list[Any]:
+    """Ids of Gymnasium that another process does not know, since this program or a package of the user's has registered them."""
+    gymnasium = sys.modules.get("gymnasium")
+    if gymnasium is None:
+        return []
+    specs = []
+    for spec in gymnasium.registry.values():
+        entry = spec.entry_point
+        if isinstance(entry, str) and entry.startswith("gymnasium.envs."):
+            continue
+        try:
+            _dumps(spec)
+        except Exception:
+            # Its own environments may not be wanted.
+            continue
+        specs.append(spec)
+    return specs
+
+
+def _pickled(value: Any, what: str, given: Any) -> bytes:
+    """``value`` as bytes.
+
+    Raises:
+        TypeError: a part of what was ``given`` as ``what`` cannot be pickled.
+    """
+    try:
+        return _dumps(value)
+    except Exception as error:
+        path, culprit = next(_culprits(given, what), (what, given))
+        raise TypeError(
+            f'placement="processes" sends {what} to each worker, but {path} = {_short(culprit)} cannot be pickled: {error}. '
+            'Make it within the function, or choose placement="threads"'
+        ) from error
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        import cloudpickle
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            'placement="processes" needs cloudpickle, which is not installed: pip install cloudpickle', name="cloudpickle"
+        ) from error
+    return cloudpickle.dumps(value)
+
+
+def _culprits(value: Any, path: str, depth: int = 6) -> Iterator[tuple[str, Any]]:
+    """The innermost parts of ``value`` that cannot be pickled, and where they are in it."""
+    try:
+        _dumps(value)
+        return
+    except Exception:
+        inner = _parts(value) if depth else []
+    found = False
+    for name, part in inner:
+        for culprit in _culprits(part, path + name, depth - 1):
+            found = True
+            yield culprit
+    if not found:
+        yield path, value
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """What ``value`` refers to, each with how it is written behind the name of ``value``."""
+    if isinstance(value, (list, tuple)):
+        return [(f"[{index}]", part) for index, part in enumerate(value)]
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", part) for key, part in value.items()]
+    if isinstance(value, partial):
+        return [(".func", value.func), (".args", value.args), (".keywords", value.keywords)]
+    if isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or ())
+        # A cell is empty where its variable was deleted.
+        free = [(name, cell.cell_contents) for name, cell in cells if cell != type(cell)()]
+        known = [(name, value.__globals__[name]) for name in value.__code__.co_names if name in value.__globals__]
+        named = [(f" uses {name}", part) for name, part in (*free, *known)]
+        return [(name, part) for name, part in named if not isinstance(part, (ModuleType, BuiltinFunctionType))]
+    return [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:
+        text = object.__repr__(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def sent(error: BaseException) -> bytes:
+    """An exception of a worker process, as bytes."""
+    lines = traceback.format_exception(error)
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    message = traceback.format_exception_only(error)[-1].strip()
+    try:
+        pickled = _dumps(error)
+        # Some can be written, and not be read again: their constructors have other arguments.
+        pickle.loads(pickled)
+        pickled = pickled if len(pickled) <= _LONG else b""
+    except Exception:
+        pickled = b""
+    return pickle.dumps((pickled, name, message, "".join(lines), isinstance(error, Exception)))
+
+
+def received(sent: bytes) -> BaseException:
+    """The exception that :func:`sent` has written: of its own type where that can be read here, otherwise a ``RuntimeError`` that
+    names the type. Its cause has the traceback.
+    """
+    pickled, name, message, text, is_failure = pickle.loads(sent)
+    error: Any = None
+    if pickled:
+        try:
+            error = pickle.loads(pickled)
+        except Exception:
+            pass
+    if not isinstance(error, BaseException):
+        error = RuntimeError(message) if is_failure else KeyboardInterrupt(message)
+        error.add_note(f"It was {name}, which cannot be sent from a worker process.")
+    error.__cause__ = RemoteTraceback(text.rstrip())
+    return error
