@@ -287,6 +287,7 @@ mod tests {
             .with_transform(Primer::new("hidden", [1, 2], f32::NEG_INFINITY))
             .with_transform(RewardSum::new().named(("stats", "sum", "all")))
             .with_transform(StepCounter::new().with_max_steps(5))
+            .with_transform(StepCounter::new().or_named(("own", "steps")))
     }
 
     #[test]

@@ -48,6 +48,30 @@ pub mod key {
         }
     }
 
+    /// A key, or none.
+    pub mod optional {
+        use super::*;
+
+        /// Writes the form.
+        ///
+        /// # Errors
+        /// Those of the serializer.
+        pub fn serialize<S: Serializer>(key: &Option<NestedKey>, to: S) -> Result<S::Ok, S::Error> {
+            key.as_ref().map(write).serialize(to)
+        }
+
+        /// Reads the form.
+        ///
+        /// # Errors
+        /// Those of the deserializer, and for another form.
+        pub fn deserialize<'de, D: Deserializer<'de>>(
+            from: D,
+        ) -> Result<Option<NestedKey>, D::Error> {
+            let written = Option::<Written>::deserialize(from)?;
+            written.map(read).transpose()
+        }
+    }
+
     /// Several keys, or none for all.
     pub mod list {
         use super::*;

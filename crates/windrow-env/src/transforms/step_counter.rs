@@ -25,6 +25,9 @@ pub struct StepCounter {
     /// Name of the count.
     #[serde(with = "written::key")]
     pub step_count_key: NestedKey,
+    /// Name of the count where frames have something else under the first; without one, that is an error.
+    #[serde(with = "written::key::optional")]
+    pub or_step_count_key: Option<NestedKey>,
     /// Steps after which an episode is truncated, if it lasts so long; at least 1.
     pub max_steps: Option<usize>,
 }
@@ -33,6 +36,7 @@ impl Default for StepCounter {
     fn default() -> Self {
         Self {
             step_count_key: "step_count".into(),
+            or_step_count_key: None,
             max_steps: None,
         }
     }
@@ -49,6 +53,14 @@ impl StepCounter {
     #[must_use]
     pub fn named(mut self, key: impl Into<NestedKey>) -> Self {
         self.step_count_key = key.into();
+        self
+    }
+
+    /// The count is observed as `key` where frames have something else under its name, as those of environments that count their
+    /// steps themselves.
+    #[must_use]
+    pub fn or_named(mut self, key: impl Into<NestedKey>) -> Self {
+        self.or_step_count_key = Some(key.into());
         self
     }
 
@@ -70,7 +82,15 @@ impl Transform for StepCounter {
             let least = &mut envs.spec.max_episode_steps;
             *least = Some(least.unwrap_or(max_steps).min(max_steps));
         }
-        Appended::new(envs, &self.step_count_key, Steps { limit })
+        let counted = Appended::new(envs, &self.step_count_key, Steps { limit });
+        match (counted, &self.or_step_count_key) {
+            (Err(EnvError::Spec(error)), Some(key))
+                if matches!(*error, SpecError::NameTaken { .. }) =>
+            {
+                Appended::new(envs, key, Steps { limit })
+            }
+            (counted, _) => counted,
+        }
     }
 }
 
@@ -164,6 +184,23 @@ mod tests {
                 .to_string(),
             "frames of CartPole-v1 have \"step_count\" already: a new observation needs another name"
         );
+    }
+
+    #[test]
+    fn another_name_is_used_only_where_the_first_is_taken() {
+        let counter = StepCounter::new().or_named(("own", "steps"));
+        let envs = Serial::from_fn(1, CartPole::new).unwrap();
+        let once = envs.transformed(counter.clone()).unwrap();
+        let twice = once.transformed(counter.clone()).unwrap();
+        let keys = twice.spec().observation_leaves().into_iter();
+        let keys: Vec<_> = keys.map(|leaf| leaf.key).collect();
+        let expected = [
+            "observation".into(),
+            "step_count".into(),
+            ("own", "steps").into(),
+        ];
+        assert_eq!(keys, expected);
+        assert!(twice.transformed(counter).is_err());
     }
 
     #[test]
