@@ -10,7 +10,8 @@ mod stamp;
 #[path = "conformance/world.rs"]
 mod world;
 
-use windrow_collect::{CollectError, CollectorBuilder, Placement};
+use tensordict::TensorDict;
+use windrow_collect::{CollectError, CollectorBuilder, Placement, TrajFormat};
 
 use faulty::{At, Fault, How, Makes, Notes};
 use world::{PLACEMENTS, World};
@@ -90,6 +91,29 @@ fn environments_are_dropped_by_a_shutdown_after_the_end_and_after_an_error() {
         // Other workers may have failed meanwhile.
         let _ = collector.shutdown();
         assert_eq!(alive.alive(), 0, "{placement:?}");
+    }
+}
+
+#[test]
+fn frames_that_a_shutdown_leaves_undelivered_are_counted_as_dropped() {
+    for (&placement, step) in PLACEMENTS
+        .iter()
+        .flat_map(|at| [(at, None), (at, Some(47))])
+    {
+        let (builder, _) = counted(placement, step, false);
+        let mut collector = builder
+            .trajs_per_batch(3)
+            .traj_format(TrajFormat::Cat)
+            .build()
+            .unwrap();
+        let batches: Vec<_> = collector.by_ref().take(4).map_while(Result::ok).collect();
+        // Other workers may have failed meanwhile.
+        let _ = collector.shutdown();
+        let delivered: usize = batches.iter().map(TensorDict::numel).sum();
+        let stats = collector.stats();
+        assert!(stats.dropped_frames > 0, "{placement:?} {step:?}");
+        let known = delivered as u64 + stats.dropped_frames;
+        assert_eq!(known, stats.frames, "{placement:?} {step:?}");
     }
 }
 

@@ -230,7 +230,8 @@ impl<S: LastStage> Driver<S> {
         self.drop_frames();
     }
 
-    fn drop_frames(&mut self) {
+    /// Drops frames of trajectories that will not be delivered any more.
+    pub(crate) fn drop_frames(&mut self) {
         let batcher = self.shape.batcher.as_mut();
         let dropped = batcher.map_or(0, |batcher| batcher.clear() as u64);
         self.core.counters().dropped += dropped;

@@ -74,6 +74,9 @@ impl<S: LastStage> Collector<S> {
                 seconds: begin.elapsed().as_secs_f64(),
             });
         }
+        if let Some(driver) = &mut self.driver {
+            driver.drop_frames();
+        }
         self.failures()?;
         self.core.shared.profile.check()
     }
