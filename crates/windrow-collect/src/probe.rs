@@ -1,5 +1,7 @@
 //! Records the phases of the step loop, or nothing at no cost.
 
+#[cfg(target_os = "linux")]
+mod away;
 mod config;
 mod profile;
 mod recorder;
@@ -11,6 +13,8 @@ use crate::error::Place;
 pub use config::ProfileConfig;
 pub use summary::{PhaseProfile, ProfileSummary, WorkerProfile};
 
+#[cfg(target_os = "linux")]
+pub(crate) use away::{Due, Order, Recorded};
 pub(crate) use profile::Profile;
 pub(crate) use recorder::{Recorder, Timeline};
 
@@ -95,6 +99,20 @@ pub(crate) trait Probe {
     #[inline(always)]
     fn stands(&mut self, at: impl FnOnce() -> Place) {
         let _ = at;
+    }
+}
+
+/// Both are told.
+impl<A: Probe, B: Probe> Probe for (&mut A, B) {
+    #[inline]
+    fn mark(&mut self, phase: Phase) {
+        self.0.mark(phase);
+        self.1.mark(phase);
+    }
+
+    #[inline]
+    fn stands(&mut self, at: impl FnOnce() -> Place) {
+        self.1.stands(at);
     }
 }
 

@@ -74,7 +74,10 @@ impl<D: Desk> Worker<D> {
                 let mut notes = self.desk.notes();
                 self.collect(&mut part, orders, share.random, &mut notes)
             }
-            Some(recorder) => self.collect(&mut part, orders, share.random, recorder),
+            Some(recorder) => {
+                let mut both = (recorder, self.desk.notes());
+                self.collect(&mut part, orders, share.random, &mut both)
+            }
         }));
         let (fault, env) = match filled {
             Ok(Ok(())) => {

@@ -3,32 +3,56 @@
 
 #[path = "profile/end.rs"]
 mod end;
+#[path = "conformance/faulty.rs"]
+mod faulty;
+#[path = "conformance/frames.rs"]
+mod frames;
+#[cfg(all(target_os = "linux", not(shuttle)))]
+#[path = "profile/processes.rs"]
+mod processes;
+#[path = "conformance/stamp.rs"]
+mod stamp;
 #[path = "profile/trace.rs"]
 mod trace;
+#[path = "conformance/world.rs"]
+mod world;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tempfile::TempDir;
 use tensordict::DType;
 use windrow_collect::{
     CollectError, Collector, CollectorBuilder, MultiAsyncCollector, MultiSyncCollector, Phase,
-    ProfileConfig, WorkerProfile,
+    Placement, ProfileConfig, WorkerProfile,
 };
 use windrow_env::testing::CountingEnv;
 use windrow_policy::{Policy, policy_fn};
 use windrow_slab::{Key, LeafSpec};
 
 use trace::{Span, Trace, by_rollout, check_phases};
+use world::PLACEMENTS;
 
-fn single() -> CollectorBuilder {
-    Collector::builder("CartPole-v1").frames_per_batch(20)
+/// Has workers run there.
+fn placed(builder: CollectorBuilder, placement: Placement) -> CollectorBuilder {
+    #[cfg(all(target_os = "linux", not(shuttle)))]
+    if placement == Placement::Processes {
+        let program = world::program(&world::World::default());
+        return builder.placement(placement).worker_program(program);
+    }
+    builder.placement(placement)
 }
 
-fn multi_sync(workers: usize) -> CollectorBuilder {
-    MultiSyncCollector::builder("CartPole-v1")
+fn single(placement: Placement) -> CollectorBuilder {
+    let builder = Collector::builder("CartPole-v1").frames_per_batch(20);
+    placed(builder, placement)
+}
+
+fn multi_sync(placement: Placement, workers: usize) -> CollectorBuilder {
+    let builder = MultiSyncCollector::builder("CartPole-v1")
         .num_workers(workers)
-        .frames_per_batch(20 * workers)
+        .frames_per_batch(20 * workers);
+    placed(builder, placement)
 }
 
 fn take(collector: &mut Collector, batches: usize) {
@@ -51,6 +75,13 @@ fn config(folder: &TempDir) -> ProfileConfig {
     ProfileConfig::new().save_path(folder.path().join("trace_{worker_idx}.json"))
 }
 
+/// Waits until a worker beside this thread has written its trace.
+fn await_file(path: &Path) {
+    while !path.exists() {
+        std::thread::yield_now();
+    }
+}
+
 fn files(folder: &TempDir) -> Vec<String> {
     let mut names: Vec<_> = std::fs::read_dir(folder.path())
         .unwrap()
@@ -62,30 +93,32 @@ fn files(folder: &TempDir) -> Vec<String> {
 
 #[test]
 fn two_workers_write_two_traces_of_one_track_each() {
-    let folder = TempDir::new().unwrap();
-    let config = config(&folder).workers([0, 2]).num_rollouts(4);
-    let mut collector = multi_sync(3).build().unwrap();
-    collector.enable_profile(&config).unwrap();
-    take(&mut collector, 6);
-    collector.shutdown().unwrap();
-    assert_eq!(files(&folder), ["trace_0.json", "trace_2.json"]);
-    let traces = [0, 2].map(|worker| Trace::read(&config.path_of(worker)));
-    for (trace, worker) in traces.iter().zip([0, 2]) {
-        assert_eq!(trace.rollouts(), [1, 2, 3]);
-        let (pid, (name, _)) = trace.tracks.first_key_value().unwrap();
-        assert_eq!(
-            (*pid, name.as_str()),
-            (worker + 1, &*format!("worker {worker}"))
-        );
+    for &placement in PLACEMENTS {
+        let folder = TempDir::new().unwrap();
+        let config = config(&folder).workers([0, 2]).num_rollouts(4);
+        let mut collector = multi_sync(placement, 3).build().unwrap();
+        collector.enable_profile(&config).unwrap();
+        take(&mut collector, 6);
+        collector.shutdown().unwrap();
+        assert_eq!(files(&folder), ["trace_0.json", "trace_2.json"]);
+        let traces = [0, 2].map(|worker| Trace::read(&config.path_of(worker)));
+        for (trace, worker) in traces.iter().zip([0, 2]) {
+            assert_eq!(trace.rollouts(), [1, 2, 3]);
+            let (pid, (name, _)) = trace.tracks.first_key_value().unwrap();
+            assert_eq!(
+                (*pid, name.as_str()),
+                (worker + 1, &*format!("worker {worker}"))
+            );
+        }
+        assert_eq!(traces[0].base, traces[1].base, "times fit together");
     }
-    assert_eq!(traces[0].base, traces[1].base, "times fit together");
 }
 
 #[test]
 fn every_rollout_has_all_phases_without_a_gap() {
-    let folder = TempDir::new().unwrap();
-    let config = config(&folder).num_rollouts(3).warmup_rollouts(0);
     let check = |builder: CollectorBuilder, steps: u64| {
+        let folder = TempDir::new().unwrap();
+        let config = config(&folder).num_rollouts(3).warmup_rollouts(0);
         let mut collector = builder.build().unwrap();
         collector.enable_profile(&config).unwrap();
         take(&mut collector, 6);
@@ -96,54 +129,66 @@ fn every_rollout_has_all_phases_without_a_gap() {
             check_phases(rollout, phases, steps);
         }
     };
-    check(single(), 20);
-    check(single().num_envs(4), 5);
-    check(multi_sync(2), 20);
-    check(
-        MultiAsyncCollector::builder("CartPole-v1").frames_per_batch(20),
-        20,
-    );
+    for &placement in PLACEMENTS {
+        check(single(placement), 20);
+        check(single(placement).num_envs(4), 5);
+        check(multi_sync(placement, 2), 20);
+        if placement != Placement::Inline {
+            let builder = MultiAsyncCollector::builder("CartPole-v1").frames_per_batch(20);
+            check(placed(builder, placement), 20);
+        }
+    }
 }
 
 #[test]
 fn a_rollout_that_is_cut_short_has_fewer_steps() {
-    let folder = TempDir::new().unwrap();
-    let config = config(&folder);
-    let mut collector = single().build().unwrap();
-    collector.enable_profile(&config).unwrap();
-    collector.handle().stop_collection();
-    take(&mut collector, 3);
-    let trace = Trace::read(&config.path_of(0));
-    for (rollout, phases) in by_rollout(trace.only()) {
-        check_phases(rollout, phases, 1);
+    for &placement in PLACEMENTS {
+        let folder = TempDir::new().unwrap();
+        let config = config(&folder);
+        let mut collector = single(placement).build().unwrap();
+        collector.enable_profile(&config).unwrap();
+        collector.handle().stop_collection();
+        take(&mut collector, 3);
+        collector.shutdown().unwrap();
+        let trace = Trace::read(&config.path_of(0));
+        for (rollout, phases) in by_rollout(trace.only()) {
+            check_phases(rollout, phases, 1);
+        }
     }
 }
 
 #[test]
 fn the_trace_is_there_after_the_last_rollout_and_nothing_is_recorded_behind_it() {
-    let folder = TempDir::new().unwrap();
-    let config = config(&folder);
-    let mut collector = single().build().unwrap();
-    collector.enable_profile(&config).unwrap();
-    take(&mut collector, 2);
-    assert!(files(&folder).is_empty());
-    take(&mut collector, 1);
-    let before = (
-        std::fs::read(config.path_of(0)).unwrap(),
-        collector.profile_summary(),
-    );
-    take(&mut collector, 3);
-    collector.shutdown().unwrap();
-    assert_eq!(std::fs::read(config.path_of(0)).unwrap(), before.0);
-    assert_eq!(collector.profile_summary(), before.1);
-    assert_eq!(Trace::read(&config.path_of(0)).rollouts(), [1, 2]);
+    for &placement in PLACEMENTS {
+        let folder = TempDir::new().unwrap();
+        let config = config(&folder);
+        let mut collector = single(placement).build().unwrap();
+        collector.enable_profile(&config).unwrap();
+        take(&mut collector, 2);
+        assert!(files(&folder).is_empty());
+        take(&mut collector, 1);
+        if placement != Placement::Inline {
+            // The worker writes while the consumer has the batch.
+            await_file(&config.path_of(0));
+            collector.disable_profile().unwrap();
+        }
+        let before = (
+            std::fs::read(config.path_of(0)).unwrap(),
+            collector.profile_summary(),
+        );
+        take(&mut collector, 3);
+        collector.shutdown().unwrap();
+        assert_eq!(std::fs::read(config.path_of(0)).unwrap(), before.0);
+        assert_eq!(collector.profile_summary(), before.1);
+        assert_eq!(Trace::read(&config.path_of(0)).rollouts(), [1, 2]);
+    }
 }
 
 #[test]
 fn profiled_workers_collect_the_same() {
     let folder = TempDir::new().unwrap();
-    let frames = |profiled: bool| {
-        let mut collector = multi_sync(2).seed(3).build().unwrap();
+    let frames = |placement: Placement, profiled: bool| {
+        let mut collector = multi_sync(placement, 2).seed(3).build().unwrap();
         if profiled {
             let config = config(&folder).workers([0, 1]).num_rollouts(2);
             collector.enable_profile(&config).unwrap();
@@ -156,7 +201,9 @@ fn profiled_workers_collect_the_same() {
             })
             .collect::<Vec<_>>()
     };
-    assert_eq!(frames(true), frames(false));
+    for &placement in PLACEMENTS {
+        assert_eq!(frames(placement, true), frames(placement, false));
+    }
 }
 
 #[test]
@@ -178,7 +225,11 @@ fn the_number_of_the_worker_takes_the_place_of_its_name() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let mut collector = multi_sync(2).build().unwrap();
+    PLACEMENTS.iter().for_each(|&placement| refuses(placement));
+}
+
+fn refuses(placement: Placement) {
+    let mut collector = multi_sync(placement, 2).build().unwrap();
     let mut refused = |config: ProfileConfig| {
         let error = collector.enable_profile(&config).unwrap_err();
         assert!(collector.profile_summary().workers.is_empty());
@@ -216,13 +267,15 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_profile_comes_before_the_first_batch() {
-    let mut collector = single().build().unwrap();
-    take(&mut collector, 1);
-    let late = collector.enable_profile(&ProfileConfig::new()).unwrap_err();
-    assert!(matches!(late, CollectError::ProfileTooLate), "{late}");
-    collector.shutdown().unwrap();
-    let over = collector.enable_profile(&ProfileConfig::new()).unwrap_err();
-    assert!(matches!(over, CollectError::ShutDown), "{over}");
+    for &placement in PLACEMENTS {
+        let mut collector = single(placement).build().unwrap();
+        take(&mut collector, 1);
+        let late = collector.enable_profile(&ProfileConfig::new()).unwrap_err();
+        assert!(matches!(late, CollectError::ProfileTooLate), "{late}");
+        collector.shutdown().unwrap();
+        let over = collector.enable_profile(&ProfileConfig::new()).unwrap_err();
+        assert!(matches!(over, CollectError::ShutDown), "{over}");
+    }
 }
 
 /// Sum of the spans of a phase.
@@ -233,9 +286,13 @@ fn total(spans: &[Span], phase: Phase) -> Duration {
 
 #[test]
 fn the_summary_adds_the_trace_up() {
+    PLACEMENTS.iter().for_each(|&placement| adds_up(placement));
+}
+
+fn adds_up(placement: Placement) {
     let folder = TempDir::new().unwrap();
     let config = config(&folder).workers([0, 1]).num_rollouts(4);
-    let mut collector = multi_sync(2).build().unwrap();
+    let mut collector = multi_sync(placement, 2).build().unwrap();
     assert_eq!(
         collector.profile_summary().to_string(),
         "no worker is profiled"
@@ -293,17 +350,19 @@ fn time_is_told_to_whom_it_was_spent() {
 
 #[test]
 fn the_second_answer_counts() {
-    let folder = TempDir::new().unwrap();
-    let config = config(&folder);
-    let mut collector = multi_sync(2).build().unwrap();
-    collector.enable_profile(&config).unwrap();
-    collector
-        .enable_profile(&config.clone().workers([1]))
-        .unwrap();
-    take(&mut collector, 3);
-    collector.shutdown().unwrap();
-    assert_eq!(files(&folder), ["trace_1.json"]);
-    let summary = collector.profile_summary();
-    assert_eq!(summary.workers.len(), 1);
-    assert_eq!(summary.workers[0].worker, 1);
+    for &placement in PLACEMENTS {
+        let folder = TempDir::new().unwrap();
+        let config = config(&folder);
+        let mut collector = multi_sync(placement, 2).build().unwrap();
+        collector.enable_profile(&config).unwrap();
+        collector
+            .enable_profile(&config.clone().workers([1]))
+            .unwrap();
+        take(&mut collector, 3);
+        collector.shutdown().unwrap();
+        assert_eq!(files(&folder), ["trace_1.json"]);
+        let summary = collector.profile_summary();
+        assert_eq!(summary.workers.len(), 1);
+        assert_eq!(summary.workers[0].worker, 1);
+    }
 }

@@ -3,6 +3,8 @@
 mod error;
 
 #[cfg(target_os = "linux")]
+mod clock;
+#[cfg(target_os = "linux")]
 mod control;
 #[cfg(target_os = "linux")]
 mod exchange;
@@ -19,6 +21,8 @@ mod sync;
 #[cfg(target_os = "linux")]
 mod wire;
 
+#[cfg(target_os = "linux")]
+pub use clock::shared_clock;
 #[cfg(all(loom, target_os = "linux"))]
 pub use control::Dies;
 #[cfg(target_os = "linux")]

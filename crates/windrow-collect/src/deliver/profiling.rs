@@ -10,6 +10,9 @@ impl<S: LastStage> Collector<S> {
     /// A trace that could not be written is reported by the next call that asks for a batch, or by
     /// [`disable_profile`](Self::disable_profile) or [`shutdown`](Self::shutdown); the collector can be used on.
     ///
+    /// Workers in processes write their traces themselves; times of all traces are those of one clock. Where a process dies, what it
+    /// has recorded is lost, unless its trace was written; the one that takes its place begins the recording anew.
+    ///
     /// Asked for twice, the second answer counts.
     ///
     /// ```
@@ -39,33 +42,36 @@ impl<S: LastStage> Collector<S> {
     /// [`CollectError::ProfileTooLate`] after the first batch was asked for; [`CollectError::ProfileRollouts`] when nothing
     /// would be recorded; [`CollectError::NoSuchWorker`] when there is no such worker; [`CollectError::ProfileWorkers`] when none is named;
     /// [`CollectError::ProfilePath`] when several would write to one file;
-    /// [`CollectError::ProfileMemory`] when so many spans do not fit; [`CollectError::Needs`] for workers in processes.
+    /// [`CollectError::ProfileMemory`] when so many spans do not fit.
     pub fn enable_profile(&mut self, config: &ProfileConfig) -> Result<(), CollectError> {
         self.check_running()?;
         if self.core.counters().throughput.has_begun() {
             return Err(CollectError::ProfileTooLate);
         }
-        if self.core.plan.placement == Placement::Processes {
-            return Err(CollectError::Needs {
-                name: "enable_profile",
-                needs: "workers of this process: placement inline or threads",
-            });
-        }
         let longest = self.core.shared.schedule().steps.iter().copied().max();
-        self.core
-            .shared
-            .profile
-            .enable(config, longest.unwrap_or(0))
+        let (profile, longest) = (&self.core.shared.profile, longest.unwrap_or(0));
+        match self.core.plan.placement {
+            #[cfg(target_os = "linux")]
+            Placement::Processes => profile.enable_away(config, longest),
+            _ => profile.enable(config, longest),
+        }
     }
 
     /// Stops recording, and writes down what there is: at once for workers between two parts, as soon as they are through for
-    /// others. No file is written for a worker without a recorded rollout. Nothing happens where nothing is recorded.
+    /// others. No file is written for a worker without a recorded rollout. Nothing happens where nothing is recorded. A process that
+    /// does not answer within five seconds is not waited for.
     ///
     /// # Errors
     /// [`CollectError::ProfileFile`] when a trace could not be written.
     pub fn disable_profile(&mut self) -> Result<(), CollectError> {
-        self.core.shared.profile.end();
-        self.core.shared.profile.check()
+        let profile = &self.core.shared.profile;
+        profile.end();
+        #[cfg(target_os = "linux")]
+        if self.core.plan.placement == Placement::Processes {
+            // The pump tells them, and takes their answers.
+            profile.await_traces(Self::PATIENCE, || self.core.ring.pump());
+        }
+        profile.check()
     }
 
     /// How long each phase took, in the rollouts that were recorded so far. Stays when the recording is over.

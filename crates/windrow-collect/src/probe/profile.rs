@@ -1,6 +1,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+#[cfg(target_os = "linux")]
+use super::away::Away;
+use super::recorder::Recording;
 use super::summary::Tally;
 use super::{ProfileConfig, ProfileSummary, Recorder, Timeline, trace};
 use crate::CollectError;
@@ -9,24 +12,26 @@ use crate::CollectError;
 #[derive(Debug)]
 pub(crate) struct Profile {
     /// One for each worker.
-    seats: Vec<Mutex<Seat>>,
+    seats: Mutex<Vec<Seat>>,
+    /// Told when the recording of a worker in another process ends.
+    pub(super) ended: Condvar,
     /// Recorders that have not ended. A worker that is not profiled reads only this.
-    active: AtomicUsize,
+    pub(super) active: AtomicUsize,
     /// Whether `failures` holds an error that no call has returned.
     failed: AtomicBool,
     failures: Mutex<Vec<CollectError>>,
 }
 
 #[derive(Debug, Default)]
-struct Seat {
-    place: Place,
+pub(super) struct Seat {
+    pub(super) place: Place,
     /// What was recorded up to the last whole rollout; `None` for a worker that is not profiled.
-    tally: Option<Tally>,
+    pub(super) tally: Option<Tally>,
 }
 
 /// Where a recorder is.
 #[derive(Debug, Default)]
-enum Place {
+pub(super) enum Place {
     /// There is no recorder, or it has ended.
     #[default]
     Nowhere,
@@ -35,12 +40,16 @@ enum Place {
     Lent,
     /// With its worker, which will end it.
     Recalled,
+    /// In the process of its worker.
+    #[cfg(target_os = "linux")]
+    Away(Box<Away>),
 }
 
 impl Profile {
     pub(crate) fn new(workers: usize) -> Self {
         Self {
-            seats: (0..workers).map(|_| Mutex::default()).collect(),
+            seats: Mutex::new((0..workers).map(|_| Seat::default()).collect()),
+            ended: Condvar::new(),
             active: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
             failures: Mutex::default(),
@@ -53,33 +62,55 @@ impl Profile {
     /// When nothing would be recorded, a worker does not exist, two workers would write one file, or there is no memory
     /// for the spans.
     pub(crate) fn enable(&self, config: &ProfileConfig, steps: usize) -> Result<(), CollectError> {
-        let chosen = config.chosen(self.seats.len())?;
-        let timeline = Timeline::start();
-        let recorders = chosen
-            .iter()
-            .map(|&worker| Recorder::new(worker, config, timeline, steps))
-            .collect::<Result<Vec<_>, _>>()?;
-        for seat in &self.seats {
-            *lock(seat) = Seat::default();
-        }
-        self.active.store(recorders.len(), Ordering::Relaxed);
-        for recorder in recorders {
-            let seat = &self.seats[recorder.worker];
-            *lock(seat) = Seat {
-                tally: Some(Tally::default()),
-                place: Place::Here(Box::new(recorder)),
-            };
-        }
+        let recorders = self.recorders(config, steps)?;
+        self.place(recorders.into_iter().map(|recorder| {
+            let worker = recorder.recording.worker;
+            (worker, Place::Here(Box::new(recorder)))
+        }));
         Ok(())
+    }
+
+    /// A recorder for each worker that is to be profiled.
+    pub(super) fn recorders(
+        &self,
+        config: &ProfileConfig,
+        steps: usize,
+    ) -> Result<Vec<Recorder>, CollectError> {
+        let chosen = config.chosen(self.seats().len())?;
+        let timeline = Timeline::start();
+        let recordings = chosen
+            .iter()
+            .map(|&worker| Recording::new(worker, config, steps));
+        recordings
+            .map(|recording| Recorder::new(recording, timeline))
+            .collect()
+    }
+
+    /// Places recorders in place of all that were there.
+    pub(super) fn place(&self, places: impl ExactSizeIterator<Item = (usize, Place)>) {
+        let mut seats = self.seats();
+        seats.fill_with(Seat::default);
+        self.active.store(places.len(), Ordering::Relaxed);
+        for (worker, place) in places {
+            let tally = Some(Tally::default());
+            seats[worker] = Seat { place, tally };
+        }
+    }
+
+    pub(super) fn seats(&self) -> MutexGuard<'_, Vec<Seat>> {
+        lock(&self.seats)
     }
 
     /// Ends all recordings and writes their traces. A worker in the middle of a part does so after the part.
     pub(crate) fn end(&self) {
-        for seat in &self.seats {
-            if let Some(recorder) = self.recall(&mut lock(seat)) {
-                self.save(&recorder);
-            }
-        }
+        let recalled: Vec<_> = {
+            let mut seats = self.seats();
+            seats
+                .iter_mut()
+                .filter_map(|seat| self.recall(seat))
+                .collect()
+        };
+        recalled.iter().for_each(|recorder| self.save(recorder));
     }
 
     /// Takes the recorder out of its seat; if its worker has it, tells the worker to end it.
@@ -92,6 +123,14 @@ impl Profile {
             Place::Nowhere => None,
             Place::Lent | Place::Recalled => {
                 seat.place = Place::Recalled;
+                None
+            }
+            #[cfg(target_os = "linux")]
+            Place::Away(away) => {
+                match away.recalled() {
+                    Some(away) => seat.place = Place::Away(Box::new(away)),
+                    None => _ = self.active.fetch_sub(1, Ordering::Relaxed),
+                }
                 None
             }
         }
@@ -109,7 +148,7 @@ impl Profile {
 
     #[cold]
     fn lend_from(&self, worker: usize) -> Option<Box<Recorder>> {
-        let mut seat = lock(&self.seats[worker]);
+        let seat = &mut self.seats()[worker];
         match std::mem::replace(&mut seat.place, Place::Lent) {
             Place::Here(recorder) => Some(recorder),
             other => {
@@ -122,11 +161,7 @@ impl Profile {
     /// Takes a recorder back; `filled` says whether the worker has committed the part.
     #[cold]
     pub(crate) fn give_back(&self, mut recorder: Box<Recorder>, filled: bool) {
-        if filled {
-            recorder.finish();
-        } else {
-            recorder.abandon();
-        }
+        recorder.end(filled);
         if let Some(ended) = self.seat(recorder) {
             self.save(&ended);
         }
@@ -134,12 +169,12 @@ impl Profile {
 
     /// Puts a recorder back into its seat, or returns it if its recording has ended.
     fn seat(&self, recorder: Box<Recorder>) -> Option<Box<Recorder>> {
-        let mut seat = lock(&self.seats[recorder.worker]);
+        let seat = &mut self.seats()[recorder.recording.worker];
         let over = match seat.place {
             Place::Lent => recorder.is_done(),
             Place::Recalled => true,
             // The profile was enabled again meanwhile: this recorder is dropped.
-            Place::Here(_) | Place::Nowhere => return None,
+            _ => return None,
         };
         seat.tally = Some(recorder.tally);
         if over {
@@ -153,13 +188,14 @@ impl Profile {
 
     /// Writes the trace in the thread that ends the recording, so that no other thread waits for the file.
     fn save(&self, recorder: &Recorder) {
-        if recorder.spans.is_empty() {
-            return;
-        }
         if let Err(error) = trace::save(recorder) {
-            lock(&self.failures).push(error);
-            self.failed.store(true, Ordering::Release);
+            self.fail(error);
         }
+    }
+
+    pub(super) fn fail(&self, error: CollectError) {
+        lock(&self.failures).push(error);
+        self.failed.store(true, Ordering::Release);
     }
 
     /// Returns the errors of writing traces, one with each call.
@@ -187,10 +223,9 @@ impl Profile {
     }
 
     pub(crate) fn summary(&self) -> ProfileSummary {
-        let workers = self.seats.iter().enumerate().filter_map(|(worker, seat)| {
-            let tally = lock(seat).tally?;
-            Some(tally.profile(worker))
-        });
+        let seats = self.seats();
+        let workers = seats.iter().enumerate();
+        let workers = workers.filter_map(|(worker, seat)| Some(seat.tally?.profile(worker)));
         ProfileSummary {
             workers: workers.collect(),
         }

@@ -1,5 +1,7 @@
-use std::path::PathBuf;
+use std::ffi::OsString;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
 
 use super::summary::Tally;
 use super::{Phase, Probe, ProfileConfig};
@@ -8,7 +10,7 @@ use crate::CollectError;
 /// The start of time, the same for all workers, so that their traces fit together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeline {
-    began: Instant,
+    pub(super) began: Instant,
     /// The same moment in nanoseconds since 1970.
     pub(super) unix_nanos: u64,
 }
@@ -39,14 +41,36 @@ pub(super) struct Span {
     pub(super) phase: Phase,
 }
 
+/// What is recorded of one worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Recording {
+    pub(super) worker: usize,
+    /// The file of its trace.
+    pub(super) path: OsString,
+    pub(super) warmup_rollouts: usize,
+    num_rollouts: usize,
+    /// Most steps of a rollout.
+    steps: usize,
+}
+
+impl Recording {
+    /// What `config` says of worker `worker`, whose parts have `steps` steps at most.
+    pub(crate) fn new(worker: usize, config: &ProfileConfig, steps: usize) -> Self {
+        Self {
+            worker,
+            path: config.path_of(worker).into(),
+            warmup_rollouts: config.warmup_rollouts,
+            num_rollouts: config.num_rollouts,
+            steps,
+        }
+    }
+}
+
 /// Records the phases of one worker, in memory that is allocated at the start.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    pub(super) worker: usize,
-    pub(super) path: PathBuf,
+    pub(super) recording: Recording,
     pub(super) timeline: Timeline,
-    pub(super) warmup_rollouts: usize,
-    num_rollouts: usize,
     /// Rollouts that have ended.
     rollouts: usize,
     /// Each rollout followed by its phases.
@@ -66,33 +90,26 @@ const SPANS_OF_ROLLOUT: usize = 5;
 const SPANS_OF_STEP: usize = 3;
 
 impl Recorder {
-    /// For worker `worker`, whose parts have `steps` steps at most.
+    /// A recorder whose times are those of `timeline`.
     ///
     /// # Errors
     /// [`CollectError::ProfileMemory`] when there is no memory for so many spans.
-    pub(crate) fn new(
-        worker: usize,
-        config: &ProfileConfig,
-        timeline: Timeline,
-        steps: usize,
-    ) -> Result<Self, CollectError> {
-        let count = steps
+    pub(crate) fn new(recording: Recording, timeline: Timeline) -> Result<Self, CollectError> {
+        let count = recording
+            .steps
             .saturating_mul(SPANS_OF_STEP)
             .saturating_add(SPANS_OF_ROLLOUT)
-            .saturating_mul(config.num_rollouts - config.warmup_rollouts);
+            .saturating_mul(recording.num_rollouts - recording.warmup_rollouts);
         let mut spans = Vec::new();
         if spans.try_reserve_exact(count).is_err() {
             return Err(CollectError::ProfileMemory {
-                worker,
+                worker: recording.worker,
                 spans: count,
             });
         }
         Ok(Self {
-            worker,
-            path: config.path_of(worker),
+            recording,
             timeline,
-            warmup_rollouts: config.warmup_rollouts,
-            num_rollouts: config.num_rollouts,
             rollouts: 0,
             spans,
             rollout: None,
@@ -105,7 +122,7 @@ impl Recorder {
 
     /// Begins a rollout, and returns this recorder if the rollout is recorded.
     pub(crate) fn begin(&mut self) -> Option<&mut Self> {
-        if self.rollouts < self.warmup_rollouts {
+        if self.rollouts < self.recording.warmup_rollouts {
             return None;
         }
         self.rollout = Some(self.spans.len());
@@ -120,8 +137,16 @@ impl Recorder {
         Some(self)
     }
 
+    /// Ends a rollout; `filled`: whether its part was committed.
+    pub(super) fn end(&mut self, filled: bool) {
+        match filled {
+            true => self.finish(),
+            false => self.abandon(),
+        }
+    }
+
     /// Ends a rollout whose part was committed.
-    pub(super) fn finish(&mut self) {
+    fn finish(&mut self) {
         let now = self.timeline.now();
         if let Some(rollout) = self.rollout.take() {
             self.push(Phase::Commit, now);
@@ -135,7 +160,7 @@ impl Recorder {
     }
 
     /// Drops a rollout whose part was not committed.
-    pub(super) fn abandon(&mut self) {
+    fn abandon(&mut self) {
         if let Some(rollout) = self.rollout.take() {
             self.spans.truncate(rollout);
         }
@@ -144,7 +169,7 @@ impl Recorder {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.rollouts >= self.num_rollouts
+        self.rollouts >= self.recording.num_rollouts
     }
 
     fn push(&mut self, phase: Phase, now: u64) {

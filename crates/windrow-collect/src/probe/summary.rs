@@ -1,6 +1,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::Phase;
 use super::recorder::Span;
 
@@ -72,8 +74,8 @@ impl WorkerProfile {
 }
 
 /// Counts and durations, by phase.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Tally {
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct Tally {
     counts: [u64; Phase::ALL.len()],
     nanos: [u64; Phase::ALL.len()],
 }

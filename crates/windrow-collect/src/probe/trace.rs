@@ -4,40 +4,42 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::process;
 
 use super::Phase;
 use super::recorder::{Recorder, Span};
 use crate::CollectError;
 
-/// Writes the trace to its file, whole or not at all.
+/// Writes the trace to its file, whole or not at all; none where no rollout was recorded.
 ///
 /// # Errors
 /// [`CollectError::ProfileFile`].
 pub(super) fn save(recorder: &Recorder) -> Result<(), CollectError> {
-    let partial = partial(recorder);
+    if recorder.spans.is_empty() {
+        return Ok(());
+    }
+    let path = Path::new(&recorder.recording.path);
+    let partial = partial(path, process::id(), recorder.timeline.unix_nanos);
     let saved = write_file(&partial, recorder)
-        .and_then(|()| std::fs::rename(&partial, &recorder.path))
+        .and_then(|()| std::fs::rename(&partial, path))
         .inspect_err(|_| {
             // If the file cannot be removed either, the first error says why.
             let _ = std::fs::remove_file(&partial);
         });
     saved.map_err(|source| CollectError::ProfileFile {
-        worker: recorder.worker,
-        path: recorder.path.clone(),
+        worker: recorder.recording.worker,
+        path: path.to_owned(),
         source,
     })
 }
 
-/// A unique name beside the file, so that renaming stays within one file system.
-fn partial(recorder: &Recorder) -> PathBuf {
+/// A unique name beside the file, so that renaming stays within one file system: for process `pid` and the timeline that began at
+/// `unix_nanos`.
+pub(super) fn partial(path: &Path, pid: u32, unix_nanos: u64) -> PathBuf {
     let mut name = OsString::from(".");
-    name.push(recorder.path.file_name().unwrap_or_default());
-    name.push(format!(
-        ".{}-{}.partial",
-        std::process::id(),
-        recorder.timeline.unix_nanos
-    ));
-    recorder.path.with_file_name(name)
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{pid}-{unix_nanos}.partial"));
+    path.with_file_name(name)
 }
 
 fn write_file(path: &Path, recorder: &Recorder) -> io::Result<()> {
@@ -54,7 +56,7 @@ fn write_json(out: &mut impl Write, recorder: &Recorder) -> io::Result<()> {
         "{{\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{},\"traceEvents\":[",
         recorder.timeline.unix_nanos
     )?;
-    let worker = recorder.worker;
+    let worker = recorder.recording.worker;
     // Viewers take number 0 for the idle process.
     let track = Track(worker + 1);
     track.describe(out, "process_name", format_args!("\"worker {worker}\""))?;
@@ -64,7 +66,7 @@ fn write_json(out: &mut impl Write, recorder: &Recorder) -> io::Result<()> {
         "{{\"name\":\"process_sort_index\",\"ph\":\"M\",{track},\"args\":{{\"sort_index\":{worker}}}}}"
     )?;
     // Rollouts that warm up are counted, so that a rollout has the number of the worker's part.
-    let mut rollouts = recorder.warmup_rollouts;
+    let mut rollouts = recorder.recording.warmup_rollouts;
     for span in &recorder.spans {
         rollouts += usize::from(span.phase == Phase::Rollout);
         out.write_all(b",\n")?;

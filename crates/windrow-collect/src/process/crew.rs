@@ -10,9 +10,10 @@ use windrow_slab::{LeafSpec, Part, Pump};
 
 use super::agreement::Agreement;
 use super::live::LastSeen;
-use super::messages::{Answer, Command, Fill, Specified};
+use super::messages::{Answer, Command, Fill, Specified, frame};
 use super::watchdog::{self, Leash, Pulse, is_traced};
 use crate::error::{CollectError, WorkerError, WorkerFault};
+use crate::probe::Due;
 use crate::shared::Shared;
 use crate::shared::desk::{Progress, Verdict};
 use crate::shared::orders::Resume;
@@ -235,6 +236,26 @@ impl Crew {
     }
 }
 
+/// For profiles.
+impl Crew {
+    /// Has worker `worker`, which has nothing to do, begin or end a recording.
+    fn instruct(&self, worker: usize, seat: &mut Seat, due: Due) {
+        let command = match due {
+            Due::End => Command::EndRecording,
+            Due::Begin(order) => {
+                let sent = Frame::json(frame::RECORD, &order)
+                    .and_then(|frame| self.supervisor()?.send(worker, frame));
+                // There is no way to any worker after a shutdown.
+                if sent.is_err() {
+                    return;
+                }
+                Command::Record
+            }
+        };
+        seat.stage = seat.send(command, Stage::Working);
+    }
+}
+
 impl Pump for Crew {
     fn pump(&self) {
         let Some(duty) = self.duty() else { return };
@@ -243,7 +264,13 @@ impl Pump for Crew {
             seat.hear(worker, &duty.shared);
         }
         for (worker, seat) in seats.iter_mut().enumerate() {
-            seat.employ(worker, &duty.shared);
+            if !seat.is_free() {
+                continue;
+            }
+            match duty.shared.profile.due(worker) {
+                Some(due) => self.instruct(worker, seat, due),
+                None => seat.employ(worker, &duty.shared),
+            }
         }
     }
 }
@@ -301,15 +328,17 @@ impl Duty {
         self.shared.fail(error);
     }
 
-    /// The process of worker `worker` has ended: whether another one is to take its place. `fault` is told the last action of its
+    /// Process `pid` of worker `worker` has ended: whether another one is to take its place. `fault` is told the last action of its
     /// environment.
     pub(super) fn died(
         &self,
         worker: usize,
+        pid: u32,
         fault: impl FnOnce(Option<String>) -> WorkerFault,
     ) -> bool {
         // Before anybody hears of the loss.
         self.shared.reports.runs_in(worker, None);
+        self.shared.profile.bury(worker, pid);
         let (mut restarts, seen) = {
             let seat = &mut self.seats()[worker];
             // Its last answer may not have been heard yet.
@@ -399,15 +428,17 @@ impl Seat {
                     self.stage = Stage::Waiting;
                 }
             }
-            Some(Answer::Replacing) | None => {}
+            Some(Answer::Heard) | None => {}
         }
     }
 
-    /// Gives the worker a part, if it has none and there is one.
+    /// Whether it works and has nothing to do.
+    fn is_free(&self) -> bool {
+        self.stage == Stage::Working && self.part.is_none() && self.lane.is_free()
+    }
+
+    /// Gives the worker, which has none, a part, if there is one.
     fn employ(&mut self, worker: usize, shared: &Arc<Shared>) {
-        if self.stage != Stage::Working || self.part.is_some() || !self.lane.is_free() {
-            return;
-        }
         // Where batches that are alive hold all memory, the consumer is told when it asks for a batch.
         let Ok(Some(part)) = shared.ring.try_claim(worker) else {
             return;

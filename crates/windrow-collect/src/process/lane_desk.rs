@@ -4,15 +4,16 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use windrow_policy::Published;
-use windrow_process::{ChildEnd, Frame, WorkerLane, send};
+use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
 use windrow_slab::{Part, RemoteRing};
 
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, frame};
 use super::weights::WeightReceiver;
 use crate::error::{FaultKind, SendErrors, WorkerError, WorkerFault};
-use crate::probe::Recorder;
+use crate::probe::{Order, Recorded, Recorder};
 use crate::shared::desk::{Desk, Job, Progress, Verdict};
 use crate::shared::reentrancy::CollectorId;
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -36,6 +37,8 @@ struct Link {
     send_errors: SendErrors,
     /// How long the worker has waited since its last part.
     waited: Duration,
+    /// Where the worker's time is recorded, if it is.
+    recorder: Option<Box<Recorder>>,
     /// The collector has no more parts, or there is no way to it.
     over: bool,
 }
@@ -60,6 +63,7 @@ impl LaneDesk {
                 end,
                 send_errors,
                 waited: Duration::ZERO,
+                recorder: None,
                 over: false,
             })),
         }
@@ -83,6 +87,24 @@ impl LaneDesk {
 }
 
 impl Link {
+    /// The next part to be filled; `None` once there are none.
+    fn next_part(&mut self) -> Option<Fill> {
+        loop {
+            match self.receive() {
+                Some(Command::Fill(fill)) => return Some(fill),
+                Some(Command::Record) => self.record(),
+                Some(Command::EndRecording) => {
+                    self.end_recording();
+                    self.answer(Answer::Heard);
+                }
+                Some(Command::Replace) | None => {
+                    self.end_recording();
+                    return None;
+                }
+            }
+        }
+    }
+
     /// The next command; `None` once there are none.
     fn receive(&mut self) -> Option<Command> {
         if self.over {
@@ -99,14 +121,41 @@ impl Link {
         self.over |= self.lane.send(answer.to_message()).is_err();
     }
 
-    fn report(&mut self, kind: u8, error: &WorkerError) {
-        let frame = Frame::json(kind, &error.to_send(self.send_errors));
-        let sent = frame.and_then(|frame| send(self.end.socket().as_fd(), &frame));
+    fn report(&mut self, kind: u8, content: &impl Serialize) {
+        let sent =
+            Frame::json(kind, content).and_then(|frame| send(self.end.socket().as_fd(), &frame));
         self.over |= sent.is_err();
     }
 
+    /// Makes the recorder that the collector asks for.
+    fn record(&mut self) {
+        // A whole frame at a time is read from the socket, so no reader holds some of the next one.
+        let frame = FrameReader::default().read(self.end.socket().as_fd());
+        let order = frame.and_then(|frame| {
+            let frame = frame.filter(|frame| frame.kind == frame::RECORD);
+            frame.ok_or(ProcessError::ShutDown)?.parse::<Order>()
+        });
+        match order.map(Order::recorder) {
+            Ok(Ok(recorder)) => self.recorder = Some(recorder),
+            Ok(Err(failed)) => self.recorded(&failed),
+            Err(_) => self.over = true,
+        }
+        self.answer(Answer::Heard);
+    }
+
+    /// Writes the trace of what was recorded, if there is a recording.
+    fn end_recording(&mut self) {
+        if let Some(recorder) = self.recorder.take() {
+            self.recorded(&recorder.finished());
+        }
+    }
+
+    fn recorded(&mut self, recorded: &Recorded) {
+        self.report(frame::RECORDED, recorded);
+    }
+
     fn end_with(&mut self, error: &WorkerError) {
-        self.report(frame::LAST_FAULT, error);
+        self.report(frame::LAST_FAULT, &error.to_send(self.send_errors));
         self.over = true;
     }
 }
@@ -124,14 +173,11 @@ impl Desk for LaneDesk {
 
     fn claim(&mut self) -> Option<Job> {
         let asked = Instant::now();
-        let command = {
+        let fill = {
             let mut link = self.link();
-            let command = link.receive();
+            let fill = link.next_part();
             link.waited += asked.elapsed();
-            command
-        };
-        let Some(Command::Fill(fill)) = command else {
-            return None;
+            fill?
         };
         Some(Job {
             part: self.part(&fill)?,
@@ -162,10 +208,17 @@ impl Desk for LaneDesk {
     }
 
     fn recorder(&mut self) -> Option<Box<Recorder>> {
-        None
+        self.link().recorder.take()
     }
 
-    fn take_recorder(&mut self, _: Box<Recorder>, _: bool) {}
+    fn take_recorder(&mut self, mut recorder: Box<Recorder>, filled: bool) {
+        let recorded = recorder.end_rollout(filled);
+        let mut link = self.link();
+        if !recorded.is_over() {
+            link.recorder = Some(recorder);
+        }
+        link.recorded(&recorded);
+    }
 
     fn deliver(&mut self, part: Part, progress: Progress) {
         let steps = part.steps();
@@ -186,13 +239,14 @@ impl Desk for LaneDesk {
 
     fn lose(&mut self, error: WorkerError) -> Verdict {
         let mut link = self.link();
+        let error = error.to_send(link.send_errors);
         link.report(frame::FAULT, &error);
         match link.receive() {
             Some(Command::Replace) => {
-                link.answer(Answer::Replacing);
+                link.answer(Answer::Heard);
                 Verdict::Replace
             }
-            Some(Command::Fill(_)) | None => {
+            Some(_) | None => {
                 link.over = true;
                 Verdict::Stop
             }

@@ -35,6 +35,10 @@ pub(super) mod frame {
     pub(crate) const LAST_FAULT: u8 = 7;
     /// From a worker that is not ready yet: [`Refusal`](super::Refusal), why it never will be.
     pub(crate) const REFUSAL: u8 = 8;
+    /// To the worker: an [`Order`](crate::probe::Order) to record, which comes with the command to do so.
+    pub(crate) const RECORD: u8 = 10;
+    /// From the worker: what it has [recorded](crate::probe::Recorded) so far.
+    pub(crate) const RECORDED: u8 = 11;
 }
 
 /// What a worker process makes its environments of, and what it collects.
@@ -79,6 +83,10 @@ pub(super) enum Command {
     Fill(Fill),
     /// Make environments and policy anew.
     Replace,
+    /// Record the parts that follow; a frame says how.
+    Record,
+    /// End the recording.
+    EndRecording,
 }
 
 /// A part to be filled.
@@ -102,15 +110,17 @@ pub(super) enum Answer {
     },
     /// The part could not be filled; a frame tells why.
     Lost { progress: Progress },
-    /// Environments and policy are being made anew.
-    Replacing,
+    /// It does what it was told, and has nothing to say to it.
+    Heard,
 }
 
 const FILL: u32 = 1;
 const REPLACE: u32 = 2;
+const RECORD: u32 = 3;
+const END_RECORDING: u32 = 4;
 const FILLED: u32 = 1;
 const LOST: u32 = 2;
-const REPLACING: u32 = 3;
+const HEARD: u32 = 3;
 
 /// How the restart of an order is written as a word.
 const UNSEEDED: u64 = 1;
@@ -123,6 +133,8 @@ impl Command {
         match self {
             Self::Fill(fill) => message(FILL, fill.words()),
             Self::Replace => message(REPLACE, []),
+            Self::Record => message(RECORD, []),
+            Self::EndRecording => message(END_RECORDING, []),
         }
     }
 
@@ -131,6 +143,8 @@ impl Command {
         match message.kind {
             FILL => Fill::read(&message.words).map(Self::Fill),
             REPLACE => Some(Self::Replace),
+            RECORD => Some(Self::Record),
+            END_RECORDING => Some(Self::EndRecording),
             _ => None,
         }
     }
@@ -232,7 +246,7 @@ impl Answer {
                 message(FILLED, [version, frame, traj_id, steps as u64, waited_ns])
             }
             Self::Lost { progress } => message(LOST, words(progress)),
-            Self::Replacing => message(REPLACING, []),
+            Self::Heard => message(HEARD, []),
         }
     }
 
@@ -253,7 +267,7 @@ impl Answer {
                 waited_ns,
             }),
             LOST => Some(Self::Lost { progress }),
-            REPLACING => Some(Self::Replacing),
+            HEARD => Some(Self::Heard),
             _ => None,
         }
     }
@@ -314,6 +328,14 @@ mod tests {
     }
 
     #[test]
+    fn a_command_without_a_part_is_read_as_it_was_written() {
+        for command in [Command::Replace, Command::Record, Command::EndRecording] {
+            let read = Command::from_message(&command.to_message());
+            assert_eq!(format!("{read:?}"), format!("{:?}", Some(command)));
+        }
+    }
+
+    #[test]
     fn an_answer_is_read_as_it_was_written() {
         let progress = Progress {
             version: -3,
@@ -327,7 +349,7 @@ mod tests {
                 waited_ns: 12,
             },
             Answer::Lost { progress },
-            Answer::Replacing,
+            Answer::Heard,
         ] {
             let read = Answer::from_message(&answer.to_message());
             assert_eq!(format!("{read:?}"), format!("{:?}", Some(answer)));

@@ -94,6 +94,7 @@ impl Watch {
                 crew.supervisor()?.send(worker, ready)?;
                 duty.seated(worker);
             }
+            frame::RECORDED => duty.shared.profile.hear(worker, frame.parse()?),
             other => duty.last_fault(worker, unexpected(worker, other)),
         }
         Ok(())
@@ -147,8 +148,11 @@ impl Events for Watch {
         // The collector may have been built meanwhile, and have looked for failures before this one was reported.
         let duty = crew.duty();
         let frozen = crew.take_frozen(worker);
-        let again =
-            duty.is_some_and(|duty| duty.died(worker, |action| last_words(&death, frozen, action)));
+        let again = duty.is_some_and(|duty| {
+            duty.died(worker, death.pid, |action| {
+                last_words(&death, frozen, action)
+            })
+        });
         if again
             && let Err(error) = crew
                 .supervisor()

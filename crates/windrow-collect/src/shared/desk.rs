@@ -29,7 +29,7 @@ pub(crate) trait Desk: Clone {
     /// The newest weights, unless they have the version `held`.
     fn newer_weights(&self, held: Option<i64>) -> Option<Published>;
 
-    /// What is told how the next rollout goes on, unless it is recorded.
+    /// What is told how the next rollout goes on.
     fn notes(&self) -> Self::Notes;
 
     /// The recorder of this worker's time, if it is profiled: given back after each part.

@@ -4,44 +4,57 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
-use windrow_collect::{CollectError, Collector, MultiAsyncCollector, OnLoss, ProfileConfig};
+use windrow_collect::{
+    CollectError, Collector, MultiAsyncCollector, OnLoss, Placement, ProfileConfig,
+};
 use windrow_env::testing::CountingEnv;
 
 use super::trace::{Trace, by_rollout, check_phases};
+use super::world::{PLACEMENTS, elsewhere};
 use super::{config, count_up, files, multi_sync, single, take};
 
 #[test]
 fn disabling_writes_what_there_is() {
-    let folder = TempDir::new().unwrap();
-    let config = config(&folder).num_rollouts(100);
-    let mut collector = single().build().unwrap();
-    collector.enable_profile(&config).unwrap();
-    take(&mut collector, 1);
-    collector.disable_profile().unwrap();
-    assert!(files(&folder).is_empty(), "there is nothing yet");
+    for &placement in PLACEMENTS {
+        let folder = TempDir::new().unwrap();
+        let config = config(&folder).num_rollouts(100);
+        let mut collector = single(placement).build().unwrap();
+        collector.enable_profile(&config).unwrap();
+        collector.disable_profile().unwrap();
+        collector.enable_profile(&config).unwrap();
+        take(&mut collector, 1);
+        collector.disable_profile().unwrap();
+        assert!(files(&folder).is_empty(), "there is nothing yet");
 
-    let mut collector = single().build().unwrap();
-    collector.enable_profile(&config).unwrap();
-    take(&mut collector, 3);
-    collector.disable_profile().unwrap();
-    assert_eq!(Trace::read(&config.path_of(0)).rollouts(), [1, 2]);
-    take(&mut collector, 2);
-    collector.disable_profile().unwrap();
-    collector.shutdown().unwrap();
-    assert_eq!(Trace::read(&config.path_of(0)).rollouts(), [1, 2]);
-    assert_eq!(collector.profile_summary().workers[0].phases()[0].count, 2);
+        let mut collector = single(placement).build().unwrap();
+        collector.enable_profile(&config).unwrap();
+        take(&mut collector, 3);
+        collector.disable_profile().unwrap();
+        if placement == Placement::Threads {
+            // The worker may be on its way to the next part.
+            super::await_file(&config.path_of(0));
+        }
+        assert_eq!(Trace::read(&config.path_of(0)).rollouts(), [1, 2]);
+        take(&mut collector, 2);
+        collector.disable_profile().unwrap();
+        collector.shutdown().unwrap();
+        assert_eq!(Trace::read(&config.path_of(0)).rollouts(), [1, 2]);
+        assert_eq!(collector.profile_summary().workers[0].phases()[0].count, 2);
+    }
 }
 
 #[test]
 fn a_collector_that_ends_writes_what_there_is() {
-    let folder = TempDir::new().unwrap();
-    let config = config(&folder).num_rollouts(100).workers([0, 1]);
-    let mut collector = multi_sync(2).build().unwrap();
-    collector.enable_profile(&config).unwrap();
-    take(&mut collector, 3);
-    drop(collector);
-    for worker in [0, 1] {
-        assert_eq!(Trace::read(&config.path_of(worker)).rollouts(), [1, 2]);
+    for &placement in PLACEMENTS {
+        let folder = TempDir::new().unwrap();
+        let config = config(&folder).num_rollouts(100).workers([0, 1]);
+        let mut collector = multi_sync(placement, 2).build().unwrap();
+        collector.enable_profile(&config).unwrap();
+        take(&mut collector, 3);
+        drop(collector);
+        for worker in [0, 1] {
+            assert_eq!(Trace::read(&config.path_of(worker)).rollouts(), [1, 2]);
+        }
     }
 }
 
@@ -122,7 +135,7 @@ fn a_trace_that_cannot_be_written_is_told_at_the_next_call() {
         assert!(error.to_string().starts_with(&start), "{error}");
     };
 
-    let mut collector = single().total_frames(80).build().unwrap();
+    let mut collector = single(Placement::Inline).total_frames(80).build().unwrap();
     collector.enable_profile(&config).unwrap();
     take(&mut collector, 3);
     failed(collector.next().unwrap().unwrap_err());
@@ -131,36 +144,53 @@ fn a_trace_that_cannot_be_written_is_told_at_the_next_call() {
     assert!(collector.next().is_none());
     collector.shutdown().unwrap();
 
-    let mut collector = single().total_frames(60).build().unwrap();
+    let mut collector = single(Placement::Inline).total_frames(60).build().unwrap();
     collector.enable_profile(&config).unwrap();
     take(&mut collector, 3);
     failed(collector.next().unwrap().unwrap_err());
     assert!(collector.next().is_none());
 
-    let mut collector = multi_sync(2).build().unwrap();
-    collector.enable_profile(&config).unwrap();
-    take(&mut collector, 2);
-    failed(collector.shutdown().unwrap_err());
-    collector.shutdown().unwrap();
+    for placement in elsewhere() {
+        let mut collector = multi_sync(placement, 2).build().unwrap();
+        collector.enable_profile(&config).unwrap();
+        take(&mut collector, 2);
+        failed(collector.shutdown().unwrap_err());
+        collector.shutdown().unwrap();
+
+        let mut collector = multi_sync(placement, 2).build().unwrap();
+        collector.enable_profile(&config).unwrap();
+        take(&mut collector, 2);
+        if let Err(error) = collector.disable_profile() {
+            failed(error);
+            collector.shutdown().unwrap();
+        } else {
+            // A worker in a thread may have been on its way to the next part.
+            assert_eq!(placement, Placement::Threads);
+            failed(collector.shutdown().unwrap_err());
+        }
+    }
 }
 
 #[test]
 fn a_file_is_replaced_whole() {
-    let folder = TempDir::new().unwrap();
-    let config = config(&folder);
-    std::fs::write(config.path_of(0), "something else").unwrap();
-    let mut collector = single().build().unwrap();
-    collector.enable_profile(&config).unwrap();
-    take(&mut collector, 3);
-    assert_eq!(Trace::read(&config.path_of(0)).rollouts(), [1, 2]);
-    assert_eq!(files(&folder), ["trace_0.json"]);
+    for &placement in PLACEMENTS {
+        let folder = TempDir::new().unwrap();
+        let config = config(&folder);
+        std::fs::write(config.path_of(0), "something else").unwrap();
+        let mut collector = single(placement).build().unwrap();
+        collector.enable_profile(&config).unwrap();
+        take(&mut collector, 3);
+        collector.shutdown().unwrap();
+        assert_eq!(Trace::read(&config.path_of(0)).rollouts(), [1, 2]);
+        assert_eq!(files(&folder), ["trace_0.json"]);
 
-    // A folder is not replaced by a file, and nothing is left beside it.
-    let folder = TempDir::new().unwrap();
-    std::fs::create_dir(folder.path().join("trace_0.json")).unwrap();
-    let mut collector = single().build().unwrap();
-    collector.enable_profile(&super::config(&folder)).unwrap();
-    take(&mut collector, 3);
-    collector.shutdown().unwrap_err();
-    assert_eq!(files(&folder), ["trace_0.json"]);
+        // A folder is not replaced by a file, and nothing is left beside it.
+        let folder = TempDir::new().unwrap();
+        std::fs::create_dir(folder.path().join("trace_0.json")).unwrap();
+        let mut collector = single(placement).build().unwrap();
+        collector.enable_profile(&super::config(&folder)).unwrap();
+        take(&mut collector, 3);
+        collector.shutdown().unwrap_err();
+        assert_eq!(files(&folder), ["trace_0.json"]);
+    }
 }
