@@ -2,6 +2,8 @@
 
 pub(crate) mod assemble;
 pub(crate) mod background;
+#[cfg(target_os = "linux")]
+mod calling;
 pub(crate) mod collector;
 pub(crate) mod core;
 pub(crate) mod driver;

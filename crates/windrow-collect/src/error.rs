@@ -330,6 +330,15 @@ pub enum CollectError {
     /// The wait for a batch was cancelled. The next call waits on for the same batch.
     #[error("the wait for a batch was cancelled")]
     BatchGivenUp,
+    /// The wait for the answer of a worker was cancelled.
+    #[error("the wait for the answer of a worker was cancelled")]
+    CallGivenUp,
+    /// A worker process that was asked something has ended, or never was.
+    #[error("worker {worker} cannot answer: its process has ended, or there is no such worker")]
+    NoAnswer {
+        /// The worker.
+        worker: usize,
+    },
     /// A hook of the collector's own thread has asked for something that waits for this thread.
     #[error(
         "the collector cannot be asked for this from within its own thread: it would wait for itself"

@@ -43,8 +43,8 @@ impl Workers {
 
     /// Workers in processes.
     #[cfg(target_os = "linux")]
-    pub(crate) fn processes(crew: Arc<Crew>) -> Self {
-        Self::Processes(Processes::new(crew))
+    pub(crate) fn processes(crew: Arc<Crew>, ring: &Ring) -> Self {
+        Self::Processes(Processes::new(crew, ring))
     }
 
     /// The next whole slab.

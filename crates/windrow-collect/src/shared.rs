@@ -5,9 +5,11 @@
 //! | the [`Schedule`](schedule::Schedule): steps of each part, random or not | [`Reports`](reports::Reports): progress, counters, lost workers, errors |
 //! | [`Orders`](orders::Orders): restart, resume | its part, committed or given back |
 //! | the newest weights | its recorder, when it is profiled |
+//! | [`Calls`](calls::Calls) of the program's own, where it is a process | their answers |
 //!
 //! The consumer holds [`Shared`]. A worker sees it through a [`Desk`](desk::Desk) only.
 
+pub(crate) mod calls;
 pub(crate) mod desk;
 mod local_desk;
 pub(crate) mod orders;

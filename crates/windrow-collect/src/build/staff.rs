@@ -145,7 +145,7 @@ impl Staff {
                 if let Some(patience) = seats.step_timeout {
                     Crew::watched_for(&crew, patience)?;
                 }
-                Ok((Workers::processes(crew), shared))
+                Ok((Workers::processes(crew, &shared.ring), shared))
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::{CollectError, Stats, WorkerError, WorkerStats};
 /// the collector waits for a batch, or for room in a replay buffer.
 #[derive(Clone)]
 pub struct Handle {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
 }
 
 impl Handle {
@@ -148,7 +148,7 @@ impl Handle {
         self.core.shared.reports.take_losses()
     }
 
-    fn check_running(&self) -> Result<(), CollectError> {
+    pub(super) fn check_running(&self) -> Result<(), CollectError> {
         match self.core.over.load(Ordering::Relaxed) {
             true => Err(CollectError::ShutDown),
             false => Ok(()),

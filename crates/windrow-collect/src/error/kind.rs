@@ -74,6 +74,8 @@ impl CollectError {
             | Self::BuildGivenUp
             | Self::PauseGivenUp
             | Self::BatchGivenUp
+            | Self::CallGivenUp
+            | Self::NoAnswer { .. }
             | Self::WaitsForItself
             | Self::Start(_)
             | Self::Sink(_)

@@ -15,7 +15,9 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    pub(crate) fn new(crew: Arc<Crew>) -> Self {
+    pub(crate) fn new(crew: Arc<Crew>, ring: &Ring) -> Self {
+        let pump: Weak<Crew> = Arc::downgrade(&crew);
+        ring.attend(pump as Weak<dyn Pump>);
         Self { crew, begun: false }
     }
 
@@ -26,8 +28,7 @@ impl Processes {
     ) -> Result<Lease, CollectError> {
         if !self.begun {
             self.begun = true;
-            let crew: Weak<Crew> = Arc::downgrade(&self.crew);
-            ring.attend(crew as Weak<dyn Pump>);
+            self.crew.employ();
         }
         wait(ring, given_up)
     }

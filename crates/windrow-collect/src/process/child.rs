@@ -77,7 +77,8 @@ pub fn worker_main(
 /// collector starts it by [`worker_program`](crate::CollectorBuilder::worker_program).
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerEntry {
-    send_errors: SendErrors,
+    pub(super) send_errors: SendErrors,
+    pub(super) answer_calls: AnswerCalls,
 }
 
 impl WorkerEntry {
@@ -86,6 +87,7 @@ impl WorkerEntry {
     pub fn new() -> Self {
         Self {
             send_errors: |_| None,
+            answer_calls: |_| Vec::new(),
         }
     }
 
@@ -94,6 +96,14 @@ impl WorkerEntry {
     #[must_use]
     pub fn send_errors(mut self, send: fn(&(dyn Error + 'static)) -> Option<Vec<u8>>) -> Self {
         self.send_errors = send;
+        self
+    }
+
+    /// Answers calls of [`Handle::call_worker`](crate::Handle::call_worker) by `answer`, in the worker's thread, between two parts;
+    /// otherwise the answer to each is empty. An answer is shorter than 64 MiB.
+    #[must_use]
+    pub fn answer_calls(mut self, answer: fn(&[u8]) -> Vec<u8>) -> Self {
+        self.answer_calls = answer;
         self
     }
 
@@ -111,7 +121,7 @@ impl WorkerEntry {
     }
 
     fn serve(self, end: ChildEnd, installed: Registered) -> i32 {
-        let mut child = Child::new(end, self.send_errors);
+        let mut child = Child::new(end, self);
         let served = match installed {
             Ok(()) => child.serve(),
             Err(error) => child.refuse(ErrorKind::Argument, &*error),
@@ -127,6 +137,9 @@ impl Default for WorkerEntry {
     }
 }
 
+/// Turns a call into an answer.
+type AnswerCalls = fn(&[u8]) -> Vec<u8>;
+
 /// The result of registering names.
 type Registered = Result<(), Box<dyn Error + Send + Sync>>;
 
@@ -140,7 +153,7 @@ fn installed(register: impl FnOnce(&mut Registry) -> Registered) -> Registered {
 struct Child {
     end: Arc<ChildEnd>,
     reader: FrameReader,
-    send_errors: SendErrors,
+    entry: WorkerEntry,
 }
 
 /// Why a worker ends before it has filled a part.
@@ -155,11 +168,11 @@ enum ServeError {
 }
 
 impl Child {
-    fn new(end: ChildEnd, send_errors: SendErrors) -> Self {
+    fn new(end: ChildEnd, entry: WorkerEntry) -> Self {
         Self {
             end: Arc::new(end),
             reader: FrameReader::default(),
-            send_errors,
+            entry,
         }
     }
 
@@ -259,7 +272,7 @@ impl Child {
                 live,
                 lane,
                 weights,
-                (Arc::clone(&self.end), self.send_errors),
+                (Arc::clone(&self.end), self.entry),
             ),
             env,
             actor,
@@ -309,7 +322,7 @@ impl Child {
         let refusal = Refusal {
             kind,
             message: error.to_string(),
-            sent: sent(error, self.send_errors),
+            sent: sent(error, self.entry.send_errors),
         };
         Ok(self.send(&Frame::json(frame::REFUSAL, &refusal)?)?)
     }

@@ -18,7 +18,7 @@ use crate::shared::Shared;
 use crate::shared::desk::{Progress, Verdict};
 use crate::shared::orders::Resume;
 use crate::sync::mpsc::Sender;
-use crate::sync::{Condvar, Mutex, MutexGuard, lock};
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock};
 
 /// What a worker tells while the collector is being built.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub(crate) struct Crew {
     running: Mutex<BTreeMap<usize, u32>>,
     ended: Condvar,
     duty: OnceLock<Duty>,
+    /// Whether workers get parts.
+    begun: AtomicBool,
     leash: Mutex<Option<Leash>>,
 }
 
@@ -90,6 +92,7 @@ impl Crew {
             running: Mutex::default(),
             ended: Condvar::new(),
             duty: OnceLock::new(),
+            begun: AtomicBool::new(false),
             leash: Mutex::new(None),
         }
     }
@@ -134,6 +137,11 @@ impl Crew {
         }
         // Set once, by the build.
         let _ = self.duty.set(duty);
+    }
+
+    /// Gives workers parts from now on.
+    pub(crate) fn employ(&self) {
+        self.begun.store(true, Ordering::Release);
     }
 
     pub(super) fn duty(&self) -> Option<&Duty> {
@@ -236,8 +244,24 @@ impl Crew {
     }
 }
 
-/// For profiles.
+/// For calls and profiles.
 impl Crew {
+    /// Has worker `worker`, which has nothing to do, answer a call.
+    fn call(&self, worker: usize, seat: &mut Seat, request: Vec<u8>) {
+        let frame = Frame {
+            kind: frame::CALL,
+            body: request,
+            fds: Vec::new(),
+        };
+        // There is no way to any worker after a shutdown.
+        let sent = self
+            .supervisor()
+            .and_then(|supervisor| supervisor.send(worker, frame));
+        if sent.is_ok() {
+            seat.stage = seat.send(Command::Call, Stage::Working);
+        }
+    }
+
     /// Has worker `worker`, which has nothing to do, begin or end a recording.
     fn instruct(&self, worker: usize, seat: &mut Seat, due: Due) {
         let command = match due {
@@ -267,9 +291,12 @@ impl Pump for Crew {
             if !seat.is_free() {
                 continue;
             }
-            match duty.shared.profile.due(worker) {
-                Some(due) => self.instruct(worker, seat, due),
-                None => seat.employ(worker, &duty.shared),
+            if let Some(due) = duty.shared.profile.due(worker) {
+                self.instruct(worker, seat, due);
+            } else if let Some(request) = duty.shared.calls.next(worker) {
+                self.call(worker, seat, request);
+            } else if self.begun.load(Ordering::Acquire) {
+                seat.employ(worker, &duty.shared);
             }
         }
     }
@@ -282,8 +309,9 @@ impl Duty {
 
     /// Gives no more parts.
     fn close(&self) {
-        for seat in self.seats().iter_mut() {
+        for (worker, seat) in self.seats().iter_mut().enumerate() {
             seat.stage = Stage::Ending;
+            self.shared.calls.end(worker);
         }
         self.control.close();
     }
@@ -316,7 +344,7 @@ impl Duty {
             seat.restarts = restarts;
             match replaced && seat.stage == Stage::Waiting {
                 true => seat.stage = seat.send(Command::Replace, Stage::Working),
-                false => seat.end(),
+                false => self.end(worker, seat),
             }
         }
         self.shared.ring.pump();
@@ -324,7 +352,7 @@ impl Duty {
 
     /// Worker `worker` ends with `error`, and with it the collector.
     pub(super) fn last_fault(&self, worker: usize, error: WorkerError) {
-        self.seats()[worker].end();
+        self.end(worker, &mut self.seats()[worker]);
         self.shared.fail(error);
     }
 
@@ -349,6 +377,7 @@ impl Duty {
                 LastSeen::of(worker, &self.control, &part, &self.action)
             });
             seat.lane.reset();
+            self.shared.calls.lose(worker);
             if seat.stage == Stage::Ending {
                 return false;
             }
@@ -368,7 +397,7 @@ impl Duty {
                     let seed = self.shared.seed();
                     seat.resume = Some(seat.resumption(seed, self.total_envs()));
                 }
-                false => seat.end(),
+                false => self.end(worker, seat),
             }
             again
         };
@@ -379,6 +408,13 @@ impl Duty {
     /// Where the memory lies, for a worker whose policy is `bound`.
     pub(super) fn ready(&self, bound: &PolicySpec) -> Result<Frame, CollectError> {
         self.agreement.ready(bound, &self.control, &self.shared)
+    }
+
+    /// Lets worker `worker` end.
+    fn end(&self, worker: usize, seat: &mut Seat) {
+        seat.stage = Stage::Ending;
+        seat.lane.close();
+        self.shared.calls.end(worker);
     }
 
     fn total_envs(&self) -> u64 {
@@ -471,12 +507,6 @@ impl Seat {
             // It has an answer to give yet, which this side did not expect: it is asked for nothing more.
             Err(_) => Stage::Ending,
         }
-    }
-
-    /// Lets the worker end.
-    fn end(&mut self) {
-        self.stage = Stage::Ending;
-        self.lane.close();
     }
 
     /// Frames and ids that a part of `steps` steps may have used are not used again.

@@ -9,10 +9,11 @@ use windrow_policy::Published;
 use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
 use windrow_slab::{Part, RemoteRing};
 
+use super::child::WorkerEntry;
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, frame};
 use super::weights::WeightReceiver;
-use crate::error::{FaultKind, SendErrors, WorkerError, WorkerFault};
+use crate::error::{FaultKind, WorkerError, WorkerFault};
 use crate::probe::{Order, Recorded, Recorder};
 use crate::shared::desk::{Desk, Job, Progress, Verdict};
 use crate::shared::reentrancy::CollectorId;
@@ -34,7 +35,7 @@ struct Link {
     lane: WorkerLane,
     weights: WeightReceiver,
     end: Arc<ChildEnd>,
-    send_errors: SendErrors,
+    entry: WorkerEntry,
     /// How long the worker has waited since its last part.
     waited: Duration,
     /// Where the worker's time is recorded, if it is.
@@ -50,7 +51,7 @@ impl LaneDesk {
         live: LiveProbe,
         lane: WorkerLane,
         weights: WeightReceiver,
-        (end, send_errors): (Arc<ChildEnd>, SendErrors),
+        (end, entry): (Arc<ChildEnd>, WorkerEntry),
     ) -> Self {
         Self {
             worker,
@@ -61,7 +62,7 @@ impl LaneDesk {
                 lane,
                 weights,
                 end,
-                send_errors,
+                entry,
                 waited: Duration::ZERO,
                 recorder: None,
                 over: false,
@@ -97,6 +98,7 @@ impl Link {
                     self.end_recording();
                     self.answer(Answer::Heard);
                 }
+                Some(Command::Call) => self.answer_call(),
                 Some(Command::Replace) | None => {
                     self.end_recording();
                     return None;
@@ -127,14 +129,32 @@ impl Link {
         self.over |= sent.is_err();
     }
 
+    /// The frame of a command that comes with one.
+    fn frame(&self, kind: u8) -> Result<Frame, ProcessError> {
+        // A whole frame at a time is read from the socket, so no reader holds some of the next one.
+        let frame = FrameReader::default().read(self.end.socket().as_fd())?;
+        let frame = frame.filter(|frame| frame.kind == kind);
+        frame.ok_or(ProcessError::ShutDown)
+    }
+
+    fn answer_call(&mut self) {
+        let answered = self.frame(frame::CALL).and_then(|call| {
+            let returned = Frame {
+                kind: frame::RETURNED,
+                body: (self.entry.answer_calls)(&call.body),
+                fds: Vec::new(),
+            };
+            send(self.end.socket().as_fd(), &returned)
+        });
+        self.over |= answered.is_err();
+        self.answer(Answer::Heard);
+    }
+
     /// Makes the recorder that the collector asks for.
     fn record(&mut self) {
-        // A whole frame at a time is read from the socket, so no reader holds some of the next one.
-        let frame = FrameReader::default().read(self.end.socket().as_fd());
-        let order = frame.and_then(|frame| {
-            let frame = frame.filter(|frame| frame.kind == frame::RECORD);
-            frame.ok_or(ProcessError::ShutDown)?.parse::<Order>()
-        });
+        let order = self
+            .frame(frame::RECORD)
+            .and_then(|frame| frame.parse::<Order>());
         match order.map(Order::recorder) {
             Ok(Ok(recorder)) => self.recorder = Some(recorder),
             Ok(Err(failed)) => self.recorded(&failed),
@@ -155,7 +175,7 @@ impl Link {
     }
 
     fn end_with(&mut self, error: &WorkerError) {
-        self.report(frame::LAST_FAULT, &error.to_send(self.send_errors));
+        self.report(frame::LAST_FAULT, &error.to_send(self.entry.send_errors));
         self.over = true;
     }
 }
@@ -239,7 +259,7 @@ impl Desk for LaneDesk {
 
     fn lose(&mut self, error: WorkerError) -> Verdict {
         let mut link = self.link();
-        let error = error.to_send(link.send_errors);
+        let error = error.to_send(link.entry.send_errors);
         link.report(frame::FAULT, &error);
         match link.receive() {
             Some(Command::Replace) => {

@@ -39,6 +39,10 @@ pub(super) mod frame {
     pub(crate) const RECORD: u8 = 10;
     /// From the worker: what it has [recorded](crate::probe::Recorded) so far.
     pub(crate) const RECORDED: u8 = 11;
+    /// To the worker: a call, in the program's own form, which comes with the command to answer it.
+    pub(crate) const CALL: u8 = 12;
+    /// From the worker: the answer to a call.
+    pub(crate) const RETURNED: u8 = 13;
 }
 
 /// What a worker process makes its environments of, and what it collects.
@@ -87,6 +91,8 @@ pub(super) enum Command {
     Record,
     /// End the recording.
     EndRecording,
+    /// Answer a call, which comes in a frame.
+    Call,
 }
 
 /// A part to be filled.
@@ -118,6 +124,7 @@ const FILL: u32 = 1;
 const REPLACE: u32 = 2;
 const RECORD: u32 = 3;
 const END_RECORDING: u32 = 4;
+const CALL: u32 = 5;
 const FILLED: u32 = 1;
 const LOST: u32 = 2;
 const HEARD: u32 = 3;
@@ -135,6 +142,7 @@ impl Command {
             Self::Replace => message(REPLACE, []),
             Self::Record => message(RECORD, []),
             Self::EndRecording => message(END_RECORDING, []),
+            Self::Call => message(CALL, []),
         }
     }
 
@@ -145,6 +153,7 @@ impl Command {
             REPLACE => Some(Self::Replace),
             RECORD => Some(Self::Record),
             END_RECORDING => Some(Self::EndRecording),
+            CALL => Some(Self::Call),
             _ => None,
         }
     }
@@ -329,7 +338,12 @@ mod tests {
 
     #[test]
     fn a_command_without_a_part_is_read_as_it_was_written() {
-        for command in [Command::Replace, Command::Record, Command::EndRecording] {
+        for command in [
+            Command::Replace,
+            Command::Record,
+            Command::EndRecording,
+            Command::Call,
+        ] {
             let read = Command::from_message(&command.to_message());
             assert_eq!(format!("{read:?}"), format!("{:?}", Some(command)));
         }

@@ -70,7 +70,7 @@ impl Watch {
         crew: &Crew,
         duty: &Duty,
         worker: usize,
-        frame: &Frame,
+        frame: Frame,
     ) -> Result<(), CollectError> {
         match frame.kind {
             frame::FAULT => duty.fault(worker, frame.parse()?),
@@ -94,6 +94,7 @@ impl Watch {
                 crew.supervisor()?.send(worker, ready)?;
                 duty.seated(worker);
             }
+            frame::RETURNED => duty.shared.calls.answer(worker, frame.body),
             frame::RECORDED => duty.shared.profile.hear(worker, frame.parse()?),
             other => duty.last_fault(worker, unexpected(worker, other)),
         }
@@ -130,7 +131,7 @@ impl Events for Watch {
                 );
             }
             Some(duty) => {
-                if let Err(error) = self.answer(&crew, duty, worker, &frame) {
+                if let Err(error) = self.answer(&crew, duty, worker, frame) {
                     duty.last_fault(worker, remade(worker, error));
                 }
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use windrow_policy::{WeightRelay, WeightStore};
 use windrow_slab::{Part, Ring};
 
+use super::calls::Calls;
 use super::desk::{Job, Progress, Verdict};
 use super::orders::{Orders, Restart, Resume};
 use super::reentrancy::CollectorId;
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     pub(super) loss_rule: LossRule,
     /// Where the time of profiled workers is recorded.
     pub(crate) profile: Profile,
+    /// Calls to workers in processes.
+    pub(crate) calls: Calls,
 }
 
 impl Shared {
@@ -49,6 +52,7 @@ impl Shared {
             reports: Reports::new(workers),
             loss_rule,
             profile: Profile::new(workers),
+            calls: Calls::new(workers),
         }
     }
 
