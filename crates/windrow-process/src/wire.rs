@@ -62,6 +62,17 @@ impl Frame {
         serde_json::from_slice(&self.body).map_err(|source| ProcessError::Body { kind, source })
     }
 
+    /// Has another descriptor of `file` travel with it.
+    ///
+    /// # Errors
+    /// [`ProcessError::Descriptors`] when there is no room for one more.
+    pub fn attach(&mut self, file: BorrowedFd<'_>) -> Result<(), ProcessError> {
+        let copy = file.try_clone_to_owned();
+        self.fds
+            .push(copy.map_err(refused("duplicate a descriptor"))?);
+        Ok(())
+    }
+
     /// Whether it keeps to the limits.
     pub(crate) fn check(&self) -> Result<(), ProcessError> {
         self.head().map(drop)

@@ -121,6 +121,14 @@ pub enum SlabError {
         /// What it said.
         code: i32,
     },
+    /// This process may not open another file, and shared memory is one.
+    #[error(
+        "no shared memory for slabs: all {limit} file descriptors of this process are in use; close some, or raise the limit with `ulimit -n`"
+    )]
+    Descriptors {
+        /// Descriptors that the process may have.
+        limit: u64,
+    },
     /// Memory that should be that of a ring is something else.
     #[error(
         "the shared memory is not that of a ring: expected it to begin with {expected:#018x}, got {got:#018x}; parent and worker are different versions of windrow, or the descriptor is another file's"

@@ -1,6 +1,6 @@
 //! What all workers of a collector have in common: also those that come later, in the place of one that died.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use windrow_env::EnvSpec;
@@ -59,17 +59,8 @@ impl Agreement {
             self.weights.exchange.as_fd(),
         ];
         for file in files {
-            ready.fds.push(duplicate(file)?);
+            ready.attach(file)?;
         }
         Ok(ready)
     }
-}
-
-/// Another descriptor of `file`, to be sent away.
-fn duplicate(file: BorrowedFd<'_>) -> Result<OwnedFd, ProcessError> {
-    file.try_clone_to_owned()
-        .map_err(|source| ProcessError::System {
-            what: "duplicate a descriptor",
-            source,
-        })
 }

@@ -14,7 +14,7 @@ impl Ring {
     /// Workers in this process may claim parts as well.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`SlabError::System`] when the process may open no more files.
+    /// As [`new`](Self::new), and [`SlabError::Descriptors`] when the process may open no more files.
     pub fn shared(layout: Layout, spec: RingSpec) -> Result<Arc<Self>, SlabError> {
         spec.check(&layout)?;
         let slabs = spec.max_slabs.min(spec.ahead.saturating_add(2));

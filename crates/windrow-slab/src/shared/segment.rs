@@ -2,6 +2,9 @@
 
 use std::io;
 
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
 use super::{Mapping, SharedFile};
 use crate::SlabError;
 use crate::control::Control;
@@ -34,7 +37,7 @@ impl Segment {
     /// New memory, with room for the first `slabs` slabs.
     ///
     /// # Errors
-    /// [`SlabError::NoMemory`], and [`SlabError::System`] when the process may open no more files.
+    /// [`SlabError::NoMemory`], and [`SlabError::Descriptors`] when the process may open no more files.
     pub(crate) fn create(layout: &Layout, slabs: usize) -> Result<(Self, Control), SlabError> {
         let file = SharedFile::create("windrow-slabs").map_err(refused("memfd_create"))?;
         let segment = Self::over(file, layout, slabs)?;
@@ -138,9 +141,14 @@ impl Segment {
 
 /// For `map_err`, after `call`.
 pub(super) fn refused(call: &'static str) -> impl Fn(io::Error) -> SlabError {
-    move |error| SlabError::System {
-        call,
-        code: error.raw_os_error().unwrap_or(0),
+    move |error| match Errno::from_io_error(&error) {
+        Some(Errno::MFILE) => SlabError::Descriptors {
+            limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
+        },
+        code => SlabError::System {
+            call,
+            code: code.map_or(0, Errno::raw_os_error),
+        },
     }
 }
 
