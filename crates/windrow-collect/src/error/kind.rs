@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tensordict::TensorError;
+use windrow_process::ProcessError;
 use windrow_slab::SlabError;
 
 use super::CollectError;
@@ -56,6 +57,7 @@ impl CollectError {
             | Self::State(_) => ErrorKind::Argument,
             Self::Remote { kind, .. } => *kind,
             Self::BatchMemory { .. }
+            | Self::Process(ProcessError::NoMemory { .. })
             | Self::Slab(SlabError::NoMemory { .. })
             | Self::Tensor(TensorError::NoMemory { .. } | TensorError::TooLarge { .. }) => {
                 ErrorKind::Memory
@@ -88,5 +90,24 @@ impl CollectError {
             | Self::Metrics { .. }
             | Self::ShutDown => ErrorKind::Failure,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn memory_that_processes_share_is_memory() {
+        let error = CollectError::Process(ProcessError::NoMemory {
+            what: "weights",
+            bytes: 8,
+            source: io::ErrorKind::OutOfMemory.into(),
+        });
+        assert_eq!(error.kind(), ErrorKind::Memory);
+        let error = CollectError::Process(ProcessError::ShutDown);
+        assert_eq!(error.kind(), ErrorKind::Failure);
     }
 }
