@@ -13,7 +13,7 @@ use windrow_slab::{Lease, Ring};
 
 use crate::CollectError;
 #[cfg(target_os = "linux")]
-use crate::process::crew::Crew;
+use crate::process::employer::Employer;
 use crate::shared::LocalDesk;
 use crate::sync::GivenUp;
 use crate::worker::Worker;
@@ -43,7 +43,7 @@ impl Workers {
 
     /// Workers in processes.
     #[cfg(target_os = "linux")]
-    pub(crate) fn processes(crew: Arc<Crew>, ring: &Ring) -> Self {
+    pub(crate) fn processes(crew: Employer, ring: &Ring) -> Self {
         Self::Processes(Processes::new(crew, ring))
     }
 

@@ -11,6 +11,7 @@ mod frames;
 #[path = "conformance/stamp.rs"]
 mod stamp;
 
+use std::fs;
 use std::thread;
 
 use tensordict::TensorDict;
@@ -351,6 +352,28 @@ fn a_process_that_ends_before_it_has_made_its_environment_fails_the_build() {
             text.contains("exit status 5") && text.contains("the world ended"),
             "{text}"
         );
+    }
+}
+
+#[test]
+fn a_build_that_fails_leaves_no_process() {
+    for _ in 0..20 {
+        let made = Notes::default();
+        let makes = Makes {
+            made: Some(made.clone()),
+            ..Makes::default()
+        };
+        let fails = Makes {
+            fails: Some(How::Exit(5)),
+            ..Makes::default()
+        };
+        let world = World::of([makes, fails]);
+        let built = world.builder(Placement::Processes).frames_per_batch(6);
+        assert!(built.build().is_err());
+        // That of the worker that made its environment, if it came so far.
+        for pid in made.lines() {
+            assert!(!fs::exists(format!("/proc/{pid}")).unwrap(), "{pid}");
+        }
     }
 }
 

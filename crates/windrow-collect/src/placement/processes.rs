@@ -4,18 +4,19 @@ use windrow_slab::{Lease, Pump, Ring};
 
 use crate::CollectError;
 use crate::process::crew::Crew;
+use crate::process::employer::Employer;
 use crate::sync::GivenUp;
 
 use super::wait::wait;
 
 /// Workers in processes, which get their first part with the first batch that is asked for.
 pub(crate) struct Processes {
-    crew: Arc<Crew>,
+    crew: Employer,
     begun: bool,
 }
 
 impl Processes {
-    pub(crate) fn new(crew: Arc<Crew>, ring: &Ring) -> Self {
+    pub(crate) fn new(crew: Employer, ring: &Ring) -> Self {
         let pump: Weak<Crew> = Arc::downgrade(&crew);
         ring.attend(pump as Weak<dyn Pump>);
         Self { crew, begun: false }

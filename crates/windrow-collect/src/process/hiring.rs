@@ -9,6 +9,7 @@ use windrow_process::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgra
 use super::agreement::Agreement;
 use super::child::is_prepared;
 use super::crew::{Crew, Report};
+use super::employer::Employer;
 use super::messages::{Hello, Ready, Specified, frame};
 use super::watch::Watch;
 use super::weights::WeightSender;
@@ -20,7 +21,7 @@ use crate::worker::making::Maker;
 
 /// Processes that make environments and policies, before there is memory for what they do.
 pub(crate) struct Hiring {
-    crew: Arc<Crew>,
+    crew: Employer,
     reports: Receiver<(usize, Report)>,
     specified: Vec<Specified>,
 }
@@ -49,14 +50,14 @@ impl Hiring {
         let crew = Arc::new(Crew::new(sender));
         let watch = Watch::new(&crew, hellos, policy);
         crew.supervised_by(Supervisor::start(program, makers.len(), watch)?);
-        for worker in 0..makers.len() {
-            crew.supervisor()?.spawn(worker)?;
-        }
         let mut hiring = Self {
-            crew,
+            crew: Employer::new(crew),
             reports,
             specified: Vec::new(),
         };
+        for worker in 0..makers.len() {
+            hiring.crew.supervisor()?.spawn(worker)?;
+        }
         hiring.specified = hiring.gather(makers.len(), given_up, |report| match report {
             Report::Specified(specified) => Some(*specified),
             _ => None,
@@ -102,7 +103,7 @@ impl Hiring {
         shared: &Arc<Shared>,
         weights: Arc<WeightSender>,
         bound: &PolicySpec,
-    ) -> Result<Arc<Crew>, CollectError> {
+    ) -> Result<Employer, CollectError> {
         let workers = self.specified.len();
         let num_envs = self.specified.first().map_or(1, |made| made.num_envs);
         let (control, lanes) = ControlBlock::create(ControlSpec {
