@@ -95,10 +95,10 @@ pub(crate) trait Probe {
     /// Ends `phase`, which began at the last mark.
     fn mark(&mut self, phase: Phase);
 
-    /// The worker's first environment stands where `at` says, now that episodes have begun or a step is done.
+    /// A part was opened or a step is done; environments of the worker with other episodes than before stand where `begun` says.
     #[inline(always)]
-    fn stands(&mut self, at: impl FnOnce() -> Place) {
-        let _ = at;
+    fn stands<I: Iterator<Item = (usize, Place)>>(&mut self, begun: impl FnOnce() -> I) {
+        let _ = begun;
     }
 }
 
@@ -111,8 +111,8 @@ impl<A: Probe, B: Probe> Probe for (&mut A, B) {
     }
 
     #[inline]
-    fn stands(&mut self, at: impl FnOnce() -> Place) {
-        self.1.stands(at);
+    fn stands<I: Iterator<Item = (usize, Place)>>(&mut self, begun: impl FnOnce() -> I) {
+        self.1.stands(begun);
     }
 }
 

@@ -165,15 +165,65 @@ fn the_place_of_a_single_environment_is_known_after_its_death() {
         let killer = kills(gate);
         let (_, error) = until_error(&mut collector);
         end.check(&error, at);
-        let (mut episode, mut t) = (0, step as i64 - 1);
-        while t >= LedgerEnv::length(1, episode, MAX_LENGTH) {
-            t -= LedgerEnv::length(1, episode, MAX_LENGTH);
-            episode += 1;
-        }
+        let (episode, t) = stand(1, step as i64 - 1);
+        assert!(error.to_string().contains("; it was in `step`;"), "{error}");
         assert_eq!(error.env(), Some(1), "{error}");
         let place = (error.episode(), error.step());
         assert_eq!(place, (Some(episode as u64), Some(t as u64)), "{error}");
         killer.map(thread::JoinHandle::join);
+    }
+}
+
+/// Episode and step of environment `env` once it was stepped `steps` times.
+fn stand(env: i64, steps: i64) -> (i64, i64) {
+    let (mut episode, mut step) = (0, steps);
+    while step >= LedgerEnv::length(env, episode, MAX_LENGTH) {
+        step -= LedgerEnv::length(env, episode, MAX_LENGTH);
+        episode += 1;
+    }
+    (episode, step)
+}
+
+#[test]
+fn each_of_several_environments_is_told_after_a_death_and_none_is_blamed() {
+    let crew = processes().next().unwrap();
+    // Which steps were done when one of them was to begin its third episode.
+    let twice = |env| LedgerEnv::length(env, 0, MAX_LENGTH) + LedgerEnv::length(env, 1, MAX_LENGTH);
+    let third = |envs: i64| (envs..2 * envs).map(twice).min().unwrap() - 1;
+    let ended = "in `reset`, after the end of an episode";
+    for (end, envs) in ENDS.iter().flat_map(|how| [2, 10].map(|envs| (how, envs))) {
+        for (at, steps, doing, acted) in [
+            (At::Reset(1), 0, "in `reset`, at the start of a part", false),
+            (At::Reset(3), third(envs), ended, true),
+            (At::Step(1), 0, "in `step`", true),
+            (At::Step(13), 12, "in `step`", true),
+            (At::Step(21), 20, "in `step`", true),
+        ] {
+            let (fault, gate) = end.fault(at, 1);
+            let mut collector = crew
+                .builder([None, Some(fault)])
+                .num_envs(envs as usize)
+                .frames_per_batch(WORKERS * STEPS * envs as usize)
+                .build()
+                .unwrap();
+            let killer = kills(gate);
+            let (_, error) = until_error(&mut collector);
+            end.check(&error, at);
+            let text = error.to_string();
+            let place = (error.env(), error.episode(), error.step());
+            assert_eq!(place, (None, None, None), "{text}");
+            let head = format!("; it was {doing}, {envs} environments that step together: ");
+            assert!(text.contains(&head), "{text}");
+            for env in envs..2 * envs {
+                let (episode, step) = stand(env, steps);
+                let mut line = format!("environment {env} in episode {episode}, step {step}");
+                line += if acted { ", last action [" } else { ";" };
+                let named = env - envs < 8;
+                assert_eq!(text.contains(&line), named, "{at:?} {line}: {text}");
+            }
+            assert_eq!(text.contains("; and 2 more"), envs == 10, "{text}");
+            killer.map(thread::JoinHandle::join);
+        }
     }
 }
 

@@ -125,13 +125,16 @@ pub enum WorkerFault {
         sent: Option<SentError>,
     },
     /// The process that it runs in has ended.
-    #[error("its process {status}{}", last_words(action.as_deref(), stderr))]
+    #[error("its process {status}{}", last_words(doing, action.as_deref(), stderr))]
     Died {
         /// How it ended, in words that follow "its process": `was ended by signal 9 (SIGKILL)`.
         status: String,
         /// The last lines that it wrote to its standard error.
         stderr: String,
-        /// The last action that its environment was given, if it is known.
+        /// What it was doing, in words that follow "it was", such as ``in `step` ``; empty where that is not known. Several
+        /// environments step as one: their places and last actions are here, since nobody knows which of them it was.
+        doing: String,
+        /// The last action that its only environment was given, if it is known.
         action: Option<String>,
     },
 }
@@ -223,13 +226,17 @@ impl WorkerFault {
 }
 
 /// What is known of a process that has ended, beside how it ended.
-fn last_words(action: Option<&str>, stderr: &str) -> String {
+fn last_words(doing: &str, action: Option<&str>, stderr: &str) -> String {
+    let doing = match doing {
+        "" => String::new(),
+        doing => format!("; it was {doing}"),
+    };
     let action = action.map_or_else(String::new, |action| {
         format!("; the last action of its environment was {action}")
     });
     match stderr.trim_end() {
-        "" => format!("{action}; it wrote nothing to its stderr"),
-        lines => format!("{action}; the last lines of its stderr:\n{lines}"),
+        "" => format!("{doing}{action}; it wrote nothing to its stderr"),
+        lines => format!("{doing}{action}; the last lines of its stderr:\n{lines}"),
     }
 }
 

@@ -80,6 +80,7 @@ mod tests {
         WorkerFault::Died {
             status: "was ended by signal 9 (SIGKILL)".to_owned(),
             stderr: stderr.to_owned(),
+            doing: action.map_or("", |_| "in `step`").to_owned(),
             action: action.map(str::to_owned),
         }
     }
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(
             text(died("Fatal error\n  in step\n\n", Some("[0.5, -1]"))),
             format!(
-                "worker 1, environment 7, episode {}, step 3: its process was ended by signal 9 (SIGKILL); the last action of its environment was [0.5, -1]; the last lines of its stderr:\nFatal error\n  in step",
+                "worker 1, environment 7, episode {}, step 3: its process was ended by signal 9 (SIGKILL); it was in `step`; the last action of its environment was [0.5, -1]; the last lines of its stderr:\nFatal error\n  in step",
                 1u64 << 60
             )
         );

@@ -356,13 +356,12 @@ impl Duty {
         self.shared.fail(error);
     }
 
-    /// Process `pid` of worker `worker` has ended: whether another one is to take its place. `fault` is told the last action of its
-    /// environment.
+    /// Process `pid` of worker `worker` has ended: whether another one is to take its place. `fault` is told what it was doing.
     pub(super) fn died(
         &self,
         worker: usize,
         pid: u32,
-        fault: impl FnOnce(Option<String>) -> WorkerFault,
+        fault: impl FnOnce(&LastSeen) -> WorkerFault,
     ) -> bool {
         // Before anybody hears of the loss.
         self.shared.reports.runs_in(worker, None);
@@ -386,7 +385,7 @@ impl Duty {
         };
         // The exchange has all workers of the collector.
         let _ = self.agreement.weights.exchange.unpin_dead(worker);
-        let error = WorkerError::new(worker, seen.place, fault(seen.action));
+        let error = WorkerError::new(worker, seen.place, fault(&seen));
         let replaced = self.replaces(worker, &mut restarts, error);
         let again = {
             let seat = &mut self.seats()[worker];

@@ -224,7 +224,7 @@ impl Desk for LaneDesk {
     }
 
     fn notes(&self) -> LiveProbe {
-        self.live.clone()
+        self.live.of_part()
     }
 
     fn recorder(&mut self) -> Option<Box<Recorder>> {

@@ -1,13 +1,13 @@
 //! What a worker notes in shared memory while it runs, so that the collector knows where it was when it died.
 
 use tensordict::for_dtype;
-use windrow_process::{ControlBlock, Episode, LiveWriter};
+use windrow_process::{ControlBlock, Episode, LiveWriter, Place as Live};
 use windrow_slab::{Key, LeafSpec, Part, Row, SlabError};
 
 use crate::error::Place;
 use crate::probe::{Phase, Probe};
 
-/// Notes phase, row, episode and step of the worker's first environment.
+/// Notes phase, row, and the episodes of the worker's environments.
 #[derive(Debug, Clone)]
 pub(super) struct LiveProbe {
     notes: LiveWriter,
@@ -19,6 +19,12 @@ impl LiveProbe {
     pub(super) fn new(notes: LiveWriter) -> Self {
         Self { notes, row: 0 }
     }
+
+    /// For a part that was just claimed.
+    pub(super) fn of_part(&self) -> Self {
+        self.notes.phase(Phase::WaitSlab as u32);
+        self.clone()
+    }
 }
 
 impl Probe for LiveProbe {
@@ -29,55 +35,118 @@ impl Probe for LiveProbe {
     }
 
     #[inline]
-    fn stands(&mut self, at: impl FnOnce() -> Place) {
-        let Place { episode, step, .. } = at();
+    fn stands<I: Iterator<Item = (usize, Place)>>(&mut self, begun: impl FnOnce() -> I) {
         self.notes.step(self.row);
-        self.notes.episode(
-            0,
-            Episode {
-                id: episode,
-                began: step,
-            },
-        );
+        for (env, Place { episode, step, .. }) in begun() {
+            // Its step at row 0, so that nothing is written again as long as the episode goes on.
+            let began = step.wrapping_sub(u64::from(self.row));
+            self.notes.episode(env, Episode { id: episode, began });
+        }
     }
 }
 
-/// Where a worker stood when it died, and the last action of its environment.
+/// What a worker was doing when it died.
 #[derive(Debug, Default)]
 pub(super) struct LastSeen {
+    /// Where its environment stood, if it has one.
     pub(super) place: Option<Place>,
+    /// The last action of that environment.
     pub(super) action: Option<String>,
+    /// In words that follow "it was"; for several environments, with the place and the last action of each.
+    pub(super) doing: String,
 }
 
+/// Most environments that an error names.
+const NAMED: usize = 8;
+
 impl LastSeen {
-    /// What worker `worker` has noted in `control` while it filled `part`, whose actions are the columns `action`. Nothing
-    /// where it has several environments: nobody knows at which of them it was.
+    /// What worker `worker` has noted in `control` while it filled `part`, whose actions are the columns `action`.
     pub(super) fn of(
         worker: usize,
         control: &ControlBlock,
         part: &Part,
         action: &[LeafSpec],
     ) -> Self {
-        let noted = control
-            .place(worker)
-            .ok()
-            .zip(control.episode(worker, 0).ok());
-        let Some((live, episode)) = noted.filter(|_| part.envs() == 1) else {
+        let Ok(live) = control.place(worker) else {
             return Self::default();
         };
-        let place = Place {
-            env: worker,
-            episode: episode.id,
-            step: episode.began,
+        let envs = part.envs();
+        let place = |env| {
+            let episode = control.episode(worker, env).ok()?;
+            Some(Place {
+                env: worker * envs + env,
+                episode: episode.id,
+                step: u64::from(live.step).wrapping_add(episode.began),
+            })
         };
-        // The policy has written this row once it is done with the step.
-        let acted = live.phase == Phase::Policy as u32 || live.phase == Phase::EnvStep as u32;
-        let row = (live.step as usize + usize::from(acted)).checked_sub(1);
-        let row = row.and_then(|row| part.policy(row)?.env(0));
-        Self {
-            place: Some(place),
-            action: row.and_then(|row| written(row, action).ok()),
+        let row = last_row(live, part.steps());
+        let acted = |env| written(part.policy(row?)?.env(env)?, action).ok();
+        let doing = doing(live, part);
+        if envs == 1 {
+            return Self {
+                place: place(0),
+                action: acted(0),
+                doing: doing.to_owned(),
+            };
         }
+        // They step as one: nobody knows at which of them it was.
+        let each = (0..envs.min(NAMED)).filter_map(|env| {
+            let Place {
+                env: id,
+                episode,
+                step,
+            } = place(env)?;
+            let action =
+                acted(env).map_or_else(String::new, |action| format!(", last action {action}"));
+            Some(format!(
+                "environment {id} in episode {episode}, step {step}{action}"
+            ))
+        });
+        let mut each: Vec<String> = each.collect();
+        if envs > NAMED {
+            each.push(format!("and {} more", envs - NAMED));
+        }
+        Self {
+            place: None,
+            action: None,
+            doing: format!(
+                "{doing}, {envs} environments that step together: {}",
+                each.join("; ")
+            ),
+        }
+    }
+}
+
+/// Whether it has not begun to write its part: what else it has noted is of the part before.
+fn is_before(live: Live) -> bool {
+    [Phase::Rollout, Phase::WaitSlab, Phase::LoadWeights]
+        .iter()
+        .any(|&ended| live.phase == ended as u32)
+}
+
+/// The last row of the part that has an action.
+fn last_row(live: Live, steps: usize) -> Option<usize> {
+    if is_before(live) {
+        return None;
+    }
+    // The policy has written this row once it is done with the step.
+    let acted = live.phase == Phase::Policy as u32 || live.phase == Phase::EnvStep as u32;
+    let row = (live.step as usize + usize::from(acted)).checked_sub(1)?;
+    (row < steps).then_some(row)
+}
+
+/// What follows the phase that has ended.
+fn doing(live: Live, part: &Part) -> &'static str {
+    let whole = live.step as usize >= part.steps();
+    match Phase::ALL.get(live.phase as usize) {
+        Some(Phase::WaitSlab) => "loading weights",
+        Some(Phase::LoadWeights) => "in `reset`, at the start of a part",
+        Some(Phase::Open) => "in its policy",
+        Some(Phase::Close) if !whole => "in its policy",
+        Some(Phase::Close) => "handing over a part",
+        Some(Phase::Policy) => "in `step`",
+        Some(Phase::EnvStep) => "in `reset`, after the end of an episode",
+        _ => "about to begin a part",
     }
 }
 

@@ -7,6 +7,7 @@ use windrow_policy::PolicySpec;
 use windrow_process::{Death, Events, Frame, MAX_BODY, ProcessError};
 
 use super::crew::{Crew, Duty, Report};
+use super::live::LastSeen;
 use super::messages::{Hello, Refusal, Specified, frame};
 use crate::error::{CollectError, FaultKind, WorkerError, WorkerFault};
 
@@ -143,16 +144,15 @@ impl Events for Watch {
             return;
         };
         if crew.duty().is_none() {
-            let error = WorkerError::new(worker, None, last_words(&death, None, None));
+            let error =
+                WorkerError::new(worker, None, last_words(&death, None, &LastSeen::default()));
             crew.report(worker, Report::Failed(error.into()));
         }
         // The collector may have been built meanwhile, and have looked for failures before this one was reported.
         let duty = crew.duty();
         let frozen = crew.take_frozen(worker);
         let again = duty.is_some_and(|duty| {
-            duty.died(worker, death.pid, |action| {
-                last_words(&death, frozen, action)
-            })
+            duty.died(worker, death.pid, |seen| last_words(&death, frozen, seen))
         });
         if again
             && let Err(error) = crew
@@ -167,7 +167,7 @@ impl Events for Watch {
 }
 
 /// What is known of a process that has ended.
-fn last_words(death: &Death, frozen: Option<Duration>, action: Option<String>) -> WorkerFault {
+fn last_words(death: &Death, frozen: Option<Duration>, seen: &LastSeen) -> WorkerFault {
     let status = match frozen {
         None => format!("ended with {}", death.exit),
         Some(patience) => format!(
@@ -178,7 +178,8 @@ fn last_words(death: &Death, frozen: Option<Duration>, action: Option<String>) -
     WorkerFault::Died {
         status,
         stderr: death.stderr_tail.clone(),
-        action,
+        doing: seen.doing.clone(),
+        action: seen.action.clone(),
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Cursor {
     primed: bool,
     /// How the episodes are to begin when the next part is opened, if all are to begin anew.
     restart: Option<Restart>,
-    /// Scratch: environments to be reset.
+    /// Environments that were reset last, in the present step or as a part was opened.
     resets: Vec<Reset>,
     /// Observations that are marked together with the last step of a part.
     group_flags: Vec<Key<bool>>,
@@ -217,6 +217,9 @@ impl Cursor {
             copy_ids(&self.traj_ids, traj_ids);
         }
         self.envs.advance();
+        if !any {
+            self.resets.clear();
+        }
         // The carry is borrowed only where it is needed, so that `self` stays whole for the resets.
         if let Some(mut following) = following {
             following.copy_from(next_obs.as_rows())?;
@@ -268,6 +271,17 @@ impl Cursor {
                 _ => 0,
             },
         }
+    }
+
+    /// Where each environment of this worker stands.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (usize, Place)> {
+        (0..self.envs.len()).map(|env| (env, self.locate(env)))
+    }
+
+    /// Where those stand that have begun an episode with the present step.
+    pub(crate) fn begun(&self) -> impl Iterator<Item = (usize, Place)> {
+        let envs = self.resets.iter().map(|reset| reset.env);
+        envs.map(|env| (env, self.locate(env)))
     }
 
     #[cold]

@@ -23,7 +23,7 @@ pub(crate) fn rollout<P: Probe>(
     cursor.open(env, part)?;
     let mut rows = part.rows();
     probe.mark(Phase::Open);
-    probe.stands(|| cursor.locate(0));
+    probe.stands(|| cursor.places());
     while let Some(mut step) = rows.next_step() {
         actor.act(cursor.envs(), &mut step)?;
         probe.mark(Phase::Policy);
@@ -36,7 +36,7 @@ pub(crate) fn rollout<P: Probe>(
         probe.mark(Phase::EnvStep);
         cursor.close(env, step)?;
         probe.mark(Phase::Close);
-        probe.stands(|| cursor.locate(0));
+        probe.stands(|| cursor.begun());
         if rows.is_cut() {
             break;
         }
