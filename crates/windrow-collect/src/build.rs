@@ -86,7 +86,7 @@ fn build<S: LastStage>(
     let reference_maker = makers[0].clone();
     let mut staff = Staff::new(&chosen, makers, &mut given_up)?;
     let (spec, num_envs) = staff.common()?;
-    let schedule = schedule(config, workers, num_envs)?;
+    let schedule = schedule(&chosen, workers, num_envs)?;
     let (seed, first_episodes) = beginning(config, &spec);
 
     let policy = staff.bind(&spec, &mut given_up)?;
@@ -268,7 +268,11 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectErr
     Ok(())
 }
 
-fn check_step_timeout(config: &CollectorConfig) -> Result<(), CollectError> {
+/// Whether workers can be killed that exceed a time-out, if there is one.
+///
+/// # Errors
+/// [`CollectError::OutOfRange`] and [`CollectError::Needs`].
+pub(crate) fn check_step_timeout(config: &CollectorConfig) -> Result<(), CollectError> {
     let name = "step_timeout";
     match config.step_timeout {
         None => Ok(()),

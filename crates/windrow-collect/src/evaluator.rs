@@ -3,6 +3,7 @@
 mod board;
 mod builder;
 mod choices;
+mod recipe;
 mod report;
 mod run;
 
@@ -20,7 +21,8 @@ pub use builder::EvaluatorBuilder;
 pub use choices::BusyPolicy;
 pub use report::Evaluation;
 
-/// Plays whole episodes with environments and a policy of its own, in its own thread.
+/// Plays whole episodes with environments and a policy of its own, in its own thread or in a
+/// [process](EvaluatorBuilder::placement).
 ///
 /// An evaluation resets all environments, loads the weights that it was given, and collects exactly as many whole
 /// episodes as were asked for. Which episodes count is fixed beforehand: with `n` episodes and `p` environments, the
@@ -63,6 +65,8 @@ pub struct Evaluator {
     thread: Mutex<Option<JoinHandle<()>>>,
     busy_policy: BusyPolicy,
     patience: Duration,
+    /// How long it may take to kill what has not ended then.
+    grace: Duration,
 }
 
 impl Evaluator {
@@ -93,8 +97,8 @@ impl Evaluator {
     ///
     /// # Errors
     /// [`CollectError::Policy`] when the weights do not fit; the old ones then stay; [`CollectError::Worker`] when an
-    /// environment or the policy failed or panicked, or the metrics panicked; after these, the next request makes
-    /// environments and policy anew. [`CollectError::Metrics`] when the metrics failed; [`CollectError::ShutDown`]
+    /// environment or the policy failed or panicked, their process ended, or the metrics panicked; after these, the next
+    /// request makes environments and policy anew. [`CollectError::Metrics`] when the metrics failed; [`CollectError::ShutDown`]
     /// after a shutdown or during one.
     ///
     /// ```
@@ -251,11 +255,12 @@ impl Evaluator {
 
     /// Ends the running evaluation at its next step, drops queued ones, and waits for the thread up to the [shutdown
     /// time-out](EvaluatorBuilder::shutdown_timeout). Nothing is pending afterwards, and calls that wait return an
-    /// error. Another shutdown does nothing, and waits no longer than the first time-out.
+    /// error. Another shutdown does nothing, and waits no longer than the first time-out. A process that has not ended then
+    /// is killed: none is left behind.
     ///
     /// # Errors
-    /// [`CollectError::Stuck`] when an environment, the policy or a callback did not return in time. The thread ends
-    /// when it does.
+    /// [`CollectError::Stuck`] when an environment or the policy in the thread, or a callback, did not return in time. The
+    /// thread ends when it does.
     ///
     /// ```
     /// use windrow_collect::{CollectError, Evaluator};
@@ -276,6 +281,7 @@ impl Evaluator {
     /// As of [`shutdown`](Self::shutdown).
     pub fn shutdown_within(&self, timeout: Duration) -> Result<(), CollectError> {
         let deadline = self.shared.stop(timeout);
+        let deadline = deadline.and_then(|deadline| deadline.checked_add(self.grace));
         if !self.shared.ended_by(deadline) {
             return Err(CollectError::Stuck {
                 stuck: 1,

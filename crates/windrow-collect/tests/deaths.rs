@@ -20,9 +20,9 @@ use windrow_collect::{
 };
 use windrow_env::testing::LedgerEnv;
 
-use crew::world::{World, signal};
+use crew::world::World;
 use crew::{Crew, STEPS, WORKERS, all};
-use faulty::{At, Fault, Gate, How, Makes, Notes};
+use faulty::{At, Fault, Gate, How, Makes, Notes, signal};
 use frames::{Frame, MAX_LENGTH, by_env, check_contiguous, check_ids, frames};
 
 /// As in the tests of faults: in the first part, in its midst, at its end and in the next one.

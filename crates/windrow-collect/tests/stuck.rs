@@ -259,7 +259,7 @@ fn a_process_that_stands_still_is_killed_by_the_shutdown() {
         });
         let stuck = gate.await_somebody();
         if stopped {
-            crew::world::signal("STOP", stuck);
+            faulty::signal("STOP", stuck);
         }
         handle.shutdown();
         let mut collector = asking.join().unwrap();

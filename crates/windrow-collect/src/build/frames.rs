@@ -1,6 +1,7 @@
 //! How many frames each worker has in a batch.
 
 use crate::CollectError;
+use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
 use crate::config::plan::{Delivery, FramesPerBatch, Plan};
 use crate::shared::schedule::{Schedule, even_shares};
@@ -10,12 +11,16 @@ const NAME: &str = "frames_per_batch";
 
 /// Checks the frame counts against each other, and shares a batch out.
 pub(super) fn schedule(
-    config: &CollectorConfig,
+    chosen: &CollectorBuilder,
     workers: usize,
     num_envs: usize,
 ) -> Result<Schedule, CollectError> {
+    let config = &chosen.config;
     let plan = config.plan();
-    let steps = shares(config, plan, workers, num_envs)?;
+    let steps = match chosen.steps_per_batch {
+        Some(steps) => vec![steps; plan.parts(workers)],
+        None => shares(config, plan, workers, num_envs)?,
+    };
     let slabs_per_batch = plan.slabs_per_batch();
     let per_slab = steps
         .iter()

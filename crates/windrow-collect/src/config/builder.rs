@@ -19,6 +19,9 @@ pub struct CollectorBuilder {
     /// One for all workers, or one for each.
     pub(crate) envs: Vec<EnvMaker>,
     pub(crate) policy: PolicyRecipe,
+    /// Steps of each environment in a batch, in place of `frames_per_batch`: for who cannot know how many environments there
+    /// will be.
+    pub(crate) steps_per_batch: Option<usize>,
     pub(crate) sink: Option<Box<dyn Sink>>,
     pub(crate) is_interruption: IsInterruption,
     pub(crate) hooks: Hooks,
@@ -44,6 +47,7 @@ impl CollectorBuilder {
             config,
             envs: vec![env],
             policy: PolicyRecipe::random(),
+            steps_per_batch: None,
             sink: None,
             is_interruption: |_| false,
             hooks: Hooks::default(),

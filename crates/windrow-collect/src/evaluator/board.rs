@@ -9,7 +9,7 @@ use windrow_policy::Weights;
 
 use super::choices::BusyPolicy;
 use super::report::Evaluation;
-use crate::{CollectError, Handle};
+use crate::{CollectError, Collector, Handle};
 
 pub(super) type Outcome = Result<Evaluation, CollectError>;
 
@@ -255,6 +255,16 @@ impl Shared {
         }
         board.handle = Some(handle);
         Ok(())
+    }
+
+    /// How long the thread may wait for what it ends.
+    pub(super) fn patience(&self) -> Duration {
+        let board = self.lock();
+        match board.deadline {
+            _ if !board.is_shut_down => <Collector>::PATIENCE,
+            Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+            None => Duration::MAX,
+        }
     }
 
     /// # Errors

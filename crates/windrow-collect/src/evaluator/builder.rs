@@ -4,14 +4,22 @@ use std::thread;
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_policy::{ExplorationType, Policy};
+use windrow_policy::{ExplorationType, Policy, PolicyRecipe};
+#[cfg(target_os = "linux")]
+use windrow_process::WorkerProgram;
 
 use super::Evaluator;
 use super::board::Shared;
-use super::choices::{BusyPolicy, EnvMaker, Metrics, OnResult, PolicyChoice};
+use super::choices::{BusyPolicy, Metrics, OnResult};
+use super::recipe::{Recipe, STEPS, limited};
 use super::report::Evaluation;
-use super::run::{Recipe, Runner, Wanted};
-use crate::{CollectError, CollectorBuilder, WorkerError, WorkerFault};
+use super::run::{Runner, Wanted};
+use crate::build::check_step_timeout;
+use crate::config::builder::EnvMaker;
+use crate::{CollectError, CollectorConfig, Placement, WorkerError, WorkerFault};
+
+/// How long it may take until a process that was killed has ended.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Builds an [`Evaluator`]. [`build`](Self::build) checks all options.
 ///
@@ -38,12 +46,13 @@ use crate::{CollectError, CollectorBuilder, WorkerError, WorkerFault};
 /// ```
 pub struct EvaluatorBuilder {
     env: EnvMaker,
-    policies: Vec<PolicyChoice>,
+    policies: Vec<PolicyRecipe>,
+    /// Of the collector that plays the episodes.
+    config: CollectorConfig,
+    #[cfg(target_os = "linux")]
+    worker_program: Option<WorkerProgram>,
     num_trajectories: usize,
     max_steps: Option<usize>,
-    num_envs: Option<usize>,
-    seed: Option<u64>,
-    exploration_type: ExplorationType,
     busy_policy: BusyPolicy,
     on_result: Option<OnResult>,
     log_prefix: Arc<str>,
@@ -57,11 +66,15 @@ impl EvaluatorBuilder {
         Self {
             env,
             policies: Vec::new(),
+            config: CollectorConfig {
+                placement: Placement::Threads,
+                exploration_type: ExplorationType::Deterministic,
+                ..CollectorConfig::default()
+            },
+            #[cfg(target_os = "linux")]
+            worker_program: None,
             num_trajectories: 10,
             max_steps: None,
-            num_envs: None,
-            seed: None,
-            exploration_type: ExplorationType::Deterministic,
             busy_policy: BusyPolicy::default(),
             on_result: None,
             log_prefix: "eval".into(),
@@ -72,27 +85,72 @@ impl EvaluatorBuilder {
     }
 
     /// The policy to evaluate. The evaluator acts with a clone and leaves the policy in training alone. Required,
-    /// unless there is a [factory](Self::policy_factory).
+    /// unless there is a [factory](Self::policy_factory) or a [recipe](Self::policy_recipe).
     #[must_use]
-    pub fn policy(mut self, policy: impl Policy + Clone + 'static) -> Self {
-        let choice = move |builder: CollectorBuilder| builder.policy(policy.clone());
-        self.policies.push(Box::new(choice));
-        self
+    pub fn policy(self, policy: impl Policy + Clone + 'static) -> Self {
+        self.policy_recipe(PolicyRecipe::of(policy))
     }
 
     /// Makes the policy to evaluate, for policies that cannot be cloned. The evaluator's thread calls `make` with 0,
     /// the number of its only worker.
     #[must_use]
-    pub fn policy_factory<P>(mut self, make: impl Fn(usize) -> P + Send + Sync + 'static) -> Self
+    pub fn policy_factory<P>(self, make: impl Fn(usize) -> P + Send + Sync + 'static) -> Self
     where
         P: Policy + 'static,
     {
-        let make = Arc::new(make);
-        let choice = move |builder: CollectorBuilder| {
-            let make = Arc::clone(&make);
-            builder.policy_factory(move |worker| make(worker))
-        };
-        self.policies.push(Box::new(choice));
+        self.policy_recipe(PolicyRecipe::opaque(make))
+    }
+
+    /// Makes the policy to evaluate by `recipe`, such as one of a name that the program has registered.
+    #[must_use]
+    pub fn policy_recipe(mut self, recipe: PolicyRecipe) -> Self {
+        self.policies.push(recipe);
+        self
+    }
+
+    /// Where environments and policy run: in the evaluator's thread ([`Placement::Threads`], the default), or in a
+    /// process of their own ([`Placement::Processes`]), which gives the same results for the same seed. Weights reach the
+    /// process by shared memory.
+    ///
+    /// A process is this program, run again, which begins with [`worker_main`](crate::worker_main). It makes environments
+    /// and policies of ids, names and recipes; code cannot be sent to it. If it ends by itself, also between two
+    /// evaluations, that is the error of an evaluation, and the next one starts another.
+    ///
+    /// ```no_run
+    /// use windrow_collect::{Evaluator, Placement, worker_main};
+    /// use windrow_policy::RandomPolicy;
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     worker_main(|_registry| Ok(()))?;
+    ///     let evaluator = Evaluator::builder("CartPole-v1")
+    ///         .policy(RandomPolicy::new())
+    ///         .placement(Placement::Processes)
+    ///         .step_timeout(60.0)
+    ///         .build()?;
+    ///     assert_eq!(evaluator.evaluate(None, None)?.num_episodes, 10);
+    ///     Ok(())
+    /// }
+    /// ```
+    #[must_use]
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.config.placement = placement;
+        self
+    }
+
+    /// Runs `program` as the worker process, as [`CollectorBuilder::worker_program`](crate::CollectorBuilder::worker_program).
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn worker_program(mut self, program: WorkerProgram) -> Self {
+        self.worker_program = Some(program);
+        self
+    }
+
+    /// Seconds after which the process is taken for frozen and killed, as
+    /// [`CollectorBuilder::step_timeout`](crate::CollectorBuilder::step_timeout): the evaluation then fails. Needs
+    /// [`Placement::Processes`].
+    #[must_use]
+    pub fn step_timeout(mut self, seconds: f64) -> Self {
+        self.config.step_timeout = Some(seconds);
         self
     }
 
@@ -115,7 +173,7 @@ impl EvaluatorBuilder {
     /// [episodes](Self::num_trajectories) are of no use.
     #[must_use]
     pub fn num_envs(mut self, num_envs: usize) -> Self {
-        self.num_envs = Some(num_envs);
+        self.config.num_envs = Some(num_envs);
         self
     }
 
@@ -125,14 +183,14 @@ impl EvaluatorBuilder {
     /// Without it, each evaluation draws a seed of its own, which [`Evaluation::seed`] holds.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
+        self.config.seed = Some(seed);
         self
     }
 
     /// Whether actions are the policy's best guess (the default is [`ExplorationType::Deterministic`]) or sampled.
     #[must_use]
     pub fn exploration_type(mut self, exploration: ExplorationType) -> Self {
-        self.exploration_type = exploration;
+        self.config.exploration_type = exploration;
         self
     }
 
@@ -183,7 +241,7 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// How long a shutdown waits for the running evaluation; 5 seconds by default.
+    /// How long a shutdown waits for the running evaluation; 5 seconds by default. A process that has not ended then is killed.
     #[must_use]
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.patience = timeout;
@@ -195,11 +253,13 @@ impl EvaluatorBuilder {
     ///
     /// # Errors
     /// [`CollectError::NotPositive`] when a number is 0; [`CollectError::Policies`] when there is not exactly one
-    /// policy; otherwise the error, or panic, of starting the thread or of making environments or policy.
+    /// policy; [`CollectError::Needs`] and [`CollectError::OutOfRange`] for a placement or time-out that cannot be; otherwise the error, or panic, of starting the thread or of making environments or policy.
     pub fn build(mut self) -> Result<Evaluator, CollectError> {
         positive("num_trajectories", Some(self.num_trajectories))?;
         positive("max_steps", self.max_steps)?;
-        positive("num_envs", self.num_envs)?;
+        positive("num_envs", self.config.num_envs)?;
+        check_step_timeout(&self.config)?;
+        let grace = self.place()?;
         let choices = self.policies.len();
         let Some(policy) = self.policies.pop().filter(|_| choices == 1) else {
             return Err(CollectError::Policies { got: choices });
@@ -207,12 +267,12 @@ impl EvaluatorBuilder {
         let shared = Arc::new(Shared::new());
         let runner = Runner::new(
             Recipe {
-                env: self.env,
+                env: limited(self.env, self.max_steps),
                 policy,
-                num_envs: self.num_envs.unwrap_or(1),
-                max_steps: self.max_steps,
-                seed: self.seed,
-                exploration_type: self.exploration_type,
+                steps: self.max_steps.map_or(STEPS, |steps| steps.min(STEPS)),
+                config: self.config,
+                #[cfg(target_os = "linux")]
+                worker_program: self.worker_program,
             },
             Wanted {
                 num_trajectories: self.num_trajectories,
@@ -236,7 +296,26 @@ impl EvaluatorBuilder {
             thread: Mutex::new(Some(thread)),
             busy_policy: self.busy_policy,
             patience: self.patience,
+            grace,
         })
+    }
+
+    /// Chooses the placement of the collector that the evaluator's thread asks for batches; how long its worker takes to be
+    /// killed, where it can be.
+    fn place(&mut self) -> Result<Duration, CollectError> {
+        // One environment makes batches with a dimension for it only where a collector is told so.
+        self.config.num_envs = self.config.num_envs.filter(|&num_envs| num_envs > 1);
+        match self.config.placement {
+            Placement::Inline => Err(CollectError::Needs {
+                name: "placement inline",
+                needs: "a collector: an evaluator runs beside its caller, in threads or in processes",
+            }),
+            Placement::Threads => {
+                self.config.placement = Placement::Inline;
+                Ok(Duration::ZERO)
+            }
+            Placement::Processes => Ok(GRACE),
+        }
     }
 }
 
@@ -245,8 +324,9 @@ impl std::fmt::Debug for EvaluatorBuilder {
         f.debug_struct("EvaluatorBuilder")
             .field("num_trajectories", &self.num_trajectories)
             .field("max_steps", &self.max_steps)
-            .field("num_envs", &self.num_envs)
-            .field("seed", &self.seed)
+            .field("num_envs", &self.config.num_envs)
+            .field("seed", &self.config.seed)
+            .field("placement", &self.config.placement)
             .field("busy_policy", &self.busy_policy)
             .finish_non_exhaustive()
     }

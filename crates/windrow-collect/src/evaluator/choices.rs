@@ -1,18 +1,8 @@
 //! What the user chooses for an evaluator.
 
-use std::sync::Arc;
-
 use tensordict::TensorDict;
-use windrow_env::EnvFactory;
 
 use super::report::Evaluation;
-use crate::CollectorBuilder;
-
-/// Makes the environments of an evaluator.
-pub(super) type EnvMaker = Arc<dyn EnvFactory + Send + Sync>;
-
-/// Gives a collector the policy to evaluate. Called again whenever a collector is made anew.
-pub(super) type PolicyChoice = Box<dyn Fn(CollectorBuilder) -> CollectorBuilder + Send>;
 
 /// The result of metrics.
 type Numbers = Result<Vec<(String, f64)>, Box<dyn std::error::Error + Send + Sync>>;

@@ -1,73 +1,18 @@
 //! The evaluator's thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tensordict::{Tensor, TensorDict, TensorError};
-use windrow_env::{EnvError, StepCounter, VecEnv};
-use windrow_policy::ExplorationType;
 
 use super::board::{Job, Presence, Shared, Snapshot};
-use super::choices::{EnvMaker, Metrics, OnResult, PolicyChoice};
+use super::choices::{Metrics, OnResult};
+use super::recipe::Recipe;
 use super::report::{About, DONE, Episodes, Evaluation, KEYS, MASK};
 use crate::build::entropy;
 use crate::{CollectError, Collector, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault};
-
-/// Steps of a batch: enough to make the cost of a batch negligible, and few enough to waste little after the last
-/// episode.
-const STEPS: usize = 32;
-
-/// How environments and policy are made.
-pub(super) struct Recipe {
-    pub(super) env: EnvMaker,
-    pub(super) policy: PolicyChoice,
-    pub(super) num_envs: usize,
-    pub(super) max_steps: Option<usize>,
-    /// The seed of every evaluation; `None` draws another one for each.
-    pub(super) seed: Option<u64>,
-    pub(super) exploration_type: ExplorationType,
-}
-
-impl Recipe {
-    fn collector(&self) -> Result<(Collector, usize), CollectError> {
-        let (maker, asked, max_steps) = (Arc::clone(&self.env), self.num_envs, self.max_steps);
-        let make = move || limited(maker.build(asked)?, max_steps);
-        let env = make().map_err(|source| CollectError::Env { worker: 0, source })?;
-        // Their number is known only when they are made, and the size of a batch depends on it.
-        let num_envs = env.num_envs();
-        let made = Mutex::new(Some(env));
-        let once = move || {
-            let made = made.lock().unwrap_or_else(PoisonError::into_inner).take();
-            made.map_or_else(&make, Ok)
-        };
-        let steps = max_steps.map_or(STEPS, |steps| steps.min(STEPS));
-        let mut builder = Collector::builder(once)
-            .frames_per_batch(num_envs * steps)
-            .exploration_type(self.exploration_type);
-        if let Some(seed) = self.seed {
-            builder = builder.seed(seed);
-        }
-        Ok(((self.policy)(builder).build()?, num_envs))
-    }
-}
-
-/// `env`, truncated after `max_steps` steps. An environment that counts its steps itself keeps its count.
-fn limited(env: Box<dyn VecEnv>, max_steps: Option<usize>) -> Result<Box<dyn VecEnv>, EnvError> {
-    let Some(steps) = max_steps else {
-        return Ok(env);
-    };
-    let counts = env.spec().observation_leaves();
-    let counts = counts.iter().any(|leaf| leaf.key.first() == "step_count");
-    let key = if counts {
-        "eval_step_count"
-    } else {
-        "step_count"
-    };
-    let counter = StepCounter::new().named(key).with_max_steps(steps);
-    Ok(Box::new(env.transformed(counter)?))
-}
 
 /// What an evaluation collects and computes.
 pub(super) struct Wanted {
@@ -82,8 +27,8 @@ pub(super) struct Runner {
     recipe: Recipe,
     wanted: Wanted,
     shared: Arc<Shared>,
-    /// With the number of its environments; `None` after a failure.
-    collector: Option<(Collector, usize)>,
+    /// `None` after a failure.
+    collector: Option<Collector>,
     /// The weights given last, for a collector that is made anew.
     weights: Option<Snapshot>,
 }
@@ -125,31 +70,33 @@ impl Runner {
             }
             shared.deliver(result);
         }
+        runner.give_up();
     }
 
     fn ensure_collector(&mut self) -> Result<(), CollectError> {
         if self.collector.is_some() {
             return Ok(());
         }
-        let (mut collector, num_envs) = self.recipe.collector()?;
+        let shared = &self.shared;
+        let mut collector = self.recipe.collector(|| shared.check().is_err())?;
         if let Some(Snapshot { weights, .. }) = &self.weights {
             collector.update_policy_weights(weights)?;
         }
         self.shared.stop_with(collector.handle())?;
-        self.collector = Some((collector, num_envs));
+        self.collector = Some(collector);
         Ok(())
     }
 
     fn evaluate(&mut self, job: Job) -> Result<Evaluation, CollectError> {
         self.ensure_collector()?;
-        let Some((collector, num_envs)) = &mut self.collector else {
+        let Some(collector) = &mut self.collector else {
             return Err(CollectError::ShutDown);
         };
         if let Some(snapshot) = job.weights {
             collector.update_policy_weights(&snapshot.weights)?;
             self.weights = Some(snapshot);
         }
-        let seed = self.recipe.seed.unwrap_or_else(entropy);
+        let seed = self.recipe.config.seed.unwrap_or_else(entropy);
         let began = Instant::now();
         collector.set_seed(seed, false);
         let columns = if self.wanted.metrics.is_some() {
@@ -157,7 +104,7 @@ impl Runner {
         } else {
             Columns::Reported
         };
-        let quota = Quota::new(self.wanted.num_trajectories, *num_envs);
+        let quota = Quota::new(self.wanted.num_trajectories, collector.stats().num_envs);
         let trajectories = collect(collector, quota, columns, &self.shared)?;
         let took = began.elapsed();
         let metrics = match &mut self.wanted.metrics {
@@ -185,11 +132,15 @@ impl Runner {
         }
     }
 
-    /// Drops a collector that has failed.
+    /// Ends the collector. What is stuck in it is killed where it can be, once the evaluator has no more patience.
     fn give_up(&mut self) {
-        let collector = self.collector.take();
-        // It may panic again while it is dropped.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(collector)));
+        let (collector, shared) = (self.collector.take(), &self.shared);
+        // It may panic again while it is dropped, and nobody is left to be told of errors.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            collector.map(|mut collector| {
+                collector.shutdown_unless(shared.patience(), || shared.patience().is_zero())
+            })
+        }));
     }
 }
 

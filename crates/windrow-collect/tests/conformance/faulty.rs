@@ -176,6 +176,16 @@ impl Gate {
     }
 }
 
+/// Sends a signal to a process.
+#[cfg(target_os = "linux")]
+pub(crate) fn signal(name: &str, process: u32) {
+    let kill = format!("kill -s {name} {process}");
+    let sent = std::process::Command::new("sh")
+        .args(["-c", &kill])
+        .status();
+    assert!(sent.unwrap().success(), "{kill}");
+}
+
 /// How to make a ledger with a fault, as a value that other processes can be told.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Makes {
@@ -206,6 +216,7 @@ impl Makes {
                 eprintln!("the world ended");
                 std::process::exit(*status)
             }
+            Some(How::Wait(gate)) => gate.pass(),
             Some(_) => panic!("the world burst"),
         }
         if let Some(made) = &self.made {

@@ -67,7 +67,7 @@ impl WeightUpdater for Keeps {
 
 #[cfg(all(target_os = "linux", not(shuttle)))]
 #[allow(unused_imports, reason = "each test target uses some of it")]
-pub(crate) use processes::{program, signal};
+pub(crate) use processes::program;
 
 /// Under which a worker process finds its environments and its policy.
 const NAME: &str = "world";
@@ -114,14 +114,5 @@ mod processes {
     #[test]
     fn worker_entry() {
         LazyLock::force(&REGISTERED);
-    }
-
-    /// Sends a signal to a process.
-    pub(crate) fn signal(name: &str, process: u32) {
-        let kill = format!("kill -s {name} {process}");
-        let sent = std::process::Command::new("sh")
-            .args(["-c", &kill])
-            .status();
-        assert!(sent.unwrap().success(), "{kill}");
     }
 }

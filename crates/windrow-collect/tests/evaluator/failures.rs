@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tensordict::{DType, TensorError};
-use windrow_collect::{BusyPolicy, CollectError, Evaluator, EvaluatorBuilder, WorkerFault};
+use windrow_collect::{
+    BusyPolicy, CollectError, Evaluator, EvaluatorBuilder, Placement, WorkerFault,
+};
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{CartPole, TimeLimit};
 use windrow_policy::policy_fn;
 use windrow_slab::LeafSpec;
 
-use crate::{Choose, choice, expected, ledger, ledgers};
+use crate::{Choose, choice, expected, ledger_here, ledgers};
 
 /// The first environment fails in its `steps`-th step, those made after it do not.
 fn failing_once(failure: Failure, steps: u64) -> (EvaluatorBuilder, Arc<AtomicUsize>) {
@@ -79,7 +81,7 @@ fn failures_say_what_failed() {
     );
 
     let calls = AtomicUsize::new(0);
-    let evaluator = ledger()
+    let evaluator = ledger_here()
         .metrics(move |_| {
             assert_ne!(calls.fetch_add(1, Ordering::Relaxed), 0, "no metrics yet");
             Ok::<_, TensorError>(Vec::new())
@@ -141,15 +143,18 @@ fn refused(builder: EvaluatorBuilder) -> String {
 #[test]
 fn what_cannot_be_built_is_refused() {
     assert_eq!(
-        refused(ledger().num_trajectories(0)),
+        refused(ledger_here().num_trajectories(0)),
         "num_trajectories must be a positive number, got 0"
     );
-    assert!(refused(ledger().max_steps(0)).starts_with("max_steps must be"));
-    assert!(refused(ledger().num_envs(0)).starts_with("num_envs must be"));
+    assert!(refused(ledger_here().max_steps(0)).starts_with("max_steps must be"));
+    assert!(refused(ledger_here().num_envs(0)).starts_with("num_envs must be"));
     let one = "an evaluator needs one policy or one policy_factory, got";
-    assert_eq!(refused(ledgers(3)), format!("{one} 0 of them"));
     assert_eq!(
-        refused(ledger().policy_factory(|_| Choose(0))),
+        refused(ledgers(Placement::Threads, 3)),
+        format!("{one} 0 of them")
+    );
+    assert_eq!(
+        refused(ledger_here().policy_factory(|_| Choose(0))),
         format!("{one} 2 of them")
     );
     let env = || TimeLimit::new(CartPole::new(), 0);
@@ -161,7 +166,7 @@ fn what_cannot_be_built_is_refused() {
         "{error}"
     );
     let ones = policy_fn([LeafSpec::new("action", DType::I8, [1])], |_, _| Ok(()));
-    let error = refused(ledgers(3).policy(ones));
+    let error = refused(ledgers(Placement::Threads, 3).policy(ones));
     assert!(error.starts_with("policy: "), "{error}");
 }
 
@@ -172,7 +177,7 @@ fn panics_of_constructors_are_errors() {
     assert_eq!(error, "worker 0: panicked: no poles left");
     let policy = |_| -> Choose { panic!("no choice") };
     assert_eq!(
-        refused(ledgers(3).policy_factory(policy)),
+        refused(ledgers(Placement::Threads, 3).policy_factory(policy)),
         "worker 0: panicked: no choice"
     );
 }

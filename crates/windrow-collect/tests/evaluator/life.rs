@@ -4,11 +4,14 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
-use windrow_collect::{BusyPolicy, CollectError, Collector, Evaluator, EvaluatorBuilder};
+use windrow_collect::{
+    BusyPolicy, CollectError, Collector, ErrorKind, Evaluator, EvaluatorBuilder, Placement,
+};
 use windrow_env::CartPole;
 use windrow_env::testing::LedgerEnv;
 
-use crate::{Choose, gated, ledger, ledgers};
+use crate::program::ELSEWHERE;
+use crate::{Choose, choose, gated, ledger, ledger_here, ledgers, placed, slow_ledgers};
 
 #[test]
 fn environments_and_policies_are_made_in_the_evaluators_thread() {
@@ -59,24 +62,25 @@ fn a_lazy_evaluator_makes_nothing_before_it_evaluates() {
 
 #[test]
 fn what_goes_wrong_in_making_is_the_result_of_a_lazy_evaluation() {
-    let evaluator = Evaluator::builder("no such environment")
-        .policy_factory(|_| Choose(0))
-        .lazily()
-        .build()
-        .unwrap();
-    assert!(evaluator.trigger_eval(None, None).unwrap());
-    let error = evaluator.wait(None).unwrap().unwrap_err();
-    assert!(matches!(error, CollectError::Env { worker: 0, .. }));
+    for &placement in ELSEWHERE {
+        let evaluator = placed(placement, "no such environment")
+            .policy_recipe(choose(0))
+            .lazily()
+            .build()
+            .unwrap();
+        assert!(evaluator.trigger_eval(None, None).unwrap());
+        let error = evaluator.wait(None).unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
+    }
 }
 
 /// What no end may last, however busy the machine is.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// Would take minutes for one evaluation, and a shutdown waits as long as it lasts.
-fn endless() -> EvaluatorBuilder {
-    let slow = || LedgerEnv::new(0).with_step_time(Duration::from_millis(5));
-    let builder = Evaluator::builder(slow)
-        .policy(Choose(0))
+fn endless(placement: Placement) -> EvaluatorBuilder {
+    let builder = slow_ledgers(placement, 20, Duration::from_millis(5))
+        .policy_recipe(choose(0))
         .num_trajectories(10_000)
         .shutdown_timeout(Duration::MAX);
     builder.busy_policy(BusyPolicy::Queue)
@@ -84,66 +88,72 @@ fn endless() -> EvaluatorBuilder {
 
 #[test]
 fn a_shutdown_ends_what_is_running() {
-    let evaluator = endless().build().unwrap();
-    assert!(evaluator.trigger_eval(None, None).unwrap());
-    assert!(evaluator.trigger_eval(None, None).unwrap());
-    let began = Instant::now();
-    std::thread::scope(|scope| {
-        let blocked = scope.spawn(|| evaluator.evaluate(None, None));
-        let waiting = scope.spawn(|| evaluator.wait(None));
-        std::thread::sleep(Duration::from_millis(20));
+    for &placement in ELSEWHERE {
+        let evaluator = endless(placement).build().unwrap();
+        assert!(evaluator.trigger_eval(None, None).unwrap());
+        assert!(evaluator.trigger_eval(None, None).unwrap());
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let blocked = scope.spawn(|| evaluator.evaluate(None, None));
+            let waiting = scope.spawn(|| evaluator.wait(None));
+            std::thread::sleep(Duration::from_millis(20));
+            evaluator.shutdown().unwrap();
+            assert!(matches!(
+                blocked.join().unwrap(),
+                Err(CollectError::ShutDown)
+            ));
+            assert!(matches!(
+                waiting.join().unwrap(),
+                Some(Err(CollectError::ShutDown))
+            ));
+        });
         evaluator.shutdown().unwrap();
+        assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+        assert!(!evaluator.pending());
         assert!(matches!(
-            blocked.join().unwrap(),
+            evaluator.evaluate(None, None),
             Err(CollectError::ShutDown)
         ));
         assert!(matches!(
-            waiting.join().unwrap(),
-            Some(Err(CollectError::ShutDown))
+            evaluator.trigger_eval(None, None),
+            Err(CollectError::ShutDown)
         ));
-    });
-    evaluator.shutdown().unwrap();
-    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
-    assert!(!evaluator.pending());
-    assert!(matches!(
-        evaluator.evaluate(None, None),
-        Err(CollectError::ShutDown)
-    ));
-    assert!(matches!(
-        evaluator.trigger_eval(None, None),
-        Err(CollectError::ShutDown)
-    ));
-    assert!(evaluator.wait(None).is_none(), "told once");
+        assert!(evaluator.wait(None).is_none(), "told once");
+    }
 }
 
 #[test]
 fn what_is_unread_outlives_a_shutdown() {
-    let evaluator = ledger().build().unwrap();
-    evaluator.trigger_eval(None, Some(1)).unwrap();
-    while evaluator.pending() {
-        std::thread::yield_now();
+    for &placement in ELSEWHERE {
+        let evaluator = ledger(placement).build().unwrap();
+        evaluator.trigger_eval(None, Some(1)).unwrap();
+        while evaluator.pending() {
+            std::thread::yield_now();
+        }
+        evaluator.shutdown().unwrap();
+        assert_eq!(evaluator.poll(Duration::ZERO).unwrap().unwrap().step, 1);
+        let error = evaluator.poll(Duration::ZERO).unwrap().unwrap_err();
+        assert!(error.to_string().contains("was shut down"), "{error}");
+        assert!(evaluator.poll(Duration::ZERO).is_none());
     }
-    evaluator.shutdown().unwrap();
-    assert_eq!(evaluator.poll(Duration::ZERO).unwrap().unwrap().step, 1);
-    let error = evaluator.poll(Duration::ZERO).unwrap().unwrap_err();
-    assert!(error.to_string().contains("was shut down"), "{error}");
-    assert!(evaluator.poll(Duration::ZERO).is_none());
 }
 
 #[test]
 fn a_drop_without_a_shutdown_ends_it_too() {
-    let evaluator = endless().build().unwrap();
-    evaluator.trigger_eval(None, None).unwrap();
-    let began = Instant::now();
-    drop(evaluator);
-    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+    for &placement in ELSEWHERE {
+        let evaluator = endless(placement).build().unwrap();
+        evaluator.trigger_eval(None, None).unwrap();
+        let began = Instant::now();
+        drop(evaluator);
+        assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+    }
 }
 
 #[test]
 fn a_stuck_evaluation_holds_a_shutdown_up_once() {
     let (policy, gate) = gated();
     let timeout = Duration::from_millis(200);
-    let evaluator = ledgers(20)
+    let evaluator = ledgers(Placement::Threads, 20)
         .policy(policy)
         .shutdown_timeout(timeout)
         .build()
@@ -181,32 +191,34 @@ fn a_stuck_evaluation_holds_a_shutdown_up_once() {
 
 #[test]
 fn a_collector_beside_it_collects_the_same() {
-    let collect = || {
-        let mut collector = Collector::builder(CartPole::v1)
-            .frames_per_batch(200)
-            .seed(1)
+    for &placement in ELSEWHERE {
+        let collect = || {
+            let mut collector = Collector::builder(CartPole::v1)
+                .frames_per_batch(200)
+                .seed(1)
+                .build()
+                .unwrap();
+            std::iter::from_fn(move || collector.next())
+                .take(5)
+                .map(|batch| batch.unwrap().detach())
+        };
+        let alone: Vec<TensorDict> = collect().collect();
+        let evaluator = placed(placement, "CartPole-v1")
+            .policy_recipe(choose(0))
             .build()
             .unwrap();
-        std::iter::from_fn(move || collector.next())
-            .take(5)
-            .map(|batch| batch.unwrap().detach())
-    };
-    let alone: Vec<TensorDict> = collect().collect();
-    let evaluator = Evaluator::builder(CartPole::v1)
-        .policy(Choose(0))
-        .build()
-        .unwrap();
-    let beside = collect().inspect(|_| {
-        evaluator.trigger_eval(None, None).unwrap();
-    });
-    assert_eq!(beside.collect::<Vec<_>>(), alone);
+        let beside = collect().inspect(|_| {
+            evaluator.trigger_eval(None, None).unwrap();
+        });
+        assert_eq!(beside.collect::<Vec<_>>(), alone);
+    }
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn an_idle_evaluator_sleeps() {
     let (tell, told) = channel();
-    let evaluator = ledger()
+    let evaluator = ledger_here()
         .on_result(move |_| {
             let task = std::fs::read_link("/proc/thread-self").unwrap();
             tell.send(task).unwrap();

@@ -2,18 +2,77 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 mod failures;
+#[path = "../conformance/faulty.rs"]
+mod faulty;
+#[path = "../conformance/frames.rs"]
+mod frames;
 mod life;
+#[cfg(target_os = "linux")]
+mod processes;
+#[path = "../conformance/program.rs"]
+mod program;
 mod requests;
 mod results;
+#[path = "../conformance/stamp.rs"]
+mod stamp;
 
+use std::error::Error;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use tensordict::{Tensor, TensorDict};
-use windrow_collect::{Evaluator, EvaluatorBuilder};
-use windrow_env::testing::LedgerEnv;
-use windrow_policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
-use windrow_slab::{Key, RowsMut};
+use tensordict::{DType, Tensor, TensorDict};
+use windrow_collect::{Evaluator, EvaluatorBuilder, Placement};
+use windrow_env::testing::{CountingEnv, LedgerEnv};
+use windrow_env::{EnvFactory, EnvRecipe};
+use windrow_policy::{
+    Binding, ExplorationType, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec, Registry,
+    Weights, policy_fn,
+};
+use windrow_slab::{Key, LeafSpec, RowsMut};
+
+use faulty::Makes;
+
+/// What can be evaluated wherever evaluations run.
+fn names(registry: &mut Registry) -> Result<(), Box<dyn Error + Send + Sync>> {
+    registry.env_with("Ledger", |(max_length, step_time)| {
+        LedgerEnv::from_seed()
+            .with_max_length(max_length)
+            .with_step_time(step_time)
+    })?;
+    registry.env_with("Counting", |(max, start)| CountingEnv::new(max, start))?;
+    registry.env_with("Faulty", |makes: Makes| makes.make())?;
+    registry.policy_with("choose", |action, _| Choose(action))?;
+    registry.policy("ones", |_| {
+        policy_fn([LeafSpec::new("action", DType::I8, [1])], |_, mut out| {
+            out.get_mut::<i8>(Key::new(0))?.fill(1);
+            Ok(())
+        })
+    })?;
+    registry.policy("told", |_| {
+        let columns = [LeafSpec::new("action", DType::I64, [])];
+        policy_fn(columns, |input: &PolicyIn<'_>, mut out: RowsMut<'_>| {
+            let samples = input.exploration == ExplorationType::Random;
+            out.get_mut::<i64>(Key::new(0))?.fill(i64::from(samples));
+            Ok(())
+        })
+    })?;
+    Ok(())
+}
+
+/// An evaluator whose evaluations run at `placement`.
+fn placed(placement: Placement, env: impl EnvFactory + Send + Sync + 'static) -> EvaluatorBuilder {
+    program::placed!(Evaluator::builder(env), placement)
+}
+
+fn named(id: &str, arguments: impl serde::Serialize) -> EnvRecipe {
+    EnvRecipe::of(id).with_arguments(&arguments).unwrap()
+}
+
+/// A policy that takes the action `action` until it gets weights.
+fn choose(action: i64) -> PolicyRecipe {
+    PolicyRecipe::named_with("choose", &action).unwrap()
+}
 
 /// Takes the action that its weights say.
 #[derive(Clone)]
@@ -56,13 +115,23 @@ fn choice(action: i64) -> Weights {
 }
 
 /// Environment `i` is ledger `i`.
-fn ledgers(max_length: i64) -> EvaluatorBuilder {
-    Evaluator::builder(move || LedgerEnv::from_seed().with_max_length(max_length)).seed(0)
+fn ledgers(placement: Placement, max_length: i64) -> EvaluatorBuilder {
+    slow_ledgers(placement, max_length, Duration::ZERO)
+}
+
+fn slow_ledgers(placement: Placement, max_length: i64, step_time: Duration) -> EvaluatorBuilder {
+    placed(placement, named("Ledger", (max_length, step_time))).seed(0)
 }
 
 /// One ledger with the weights' choice as its action.
-fn ledger() -> EvaluatorBuilder {
-    ledgers(20).policy(Choose(0)).num_trajectories(3)
+fn ledger(placement: Placement) -> EvaluatorBuilder {
+    let builder = ledgers(placement, 20).policy_recipe(choose(0));
+    builder.num_trajectories(3)
+}
+
+/// As [`ledger`], in the evaluator's thread.
+fn ledger_here() -> EvaluatorBuilder {
+    ledger(Placement::Threads)
 }
 
 /// Return and length of the first `share[i]` episodes of ledger `i`, in the order in which they end in lockstep.

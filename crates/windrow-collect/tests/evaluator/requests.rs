@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_collect::{BusyPolicy, CollectError, Evaluator};
-use windrow_env::testing::LedgerEnv;
+use windrow_collect::{BusyPolicy, CollectError, Placement};
 
-use crate::{Choose, choice, expected, gated, ledger, ledgers};
+use crate::program::ELSEWHERE;
+use crate::{choice, choose, expected, gated, ledger, ledger_here, ledgers, slow_ledgers};
 
 #[test]
 fn weights_are_copied_when_given_and_act_until_there_are_others() {
     let (policy, gate) = gated();
-    let evaluator = ledgers(20)
+    let evaluator = ledgers(Placement::Threads, 20)
         .policy(policy)
         .busy_policy(BusyPolicy::Queue)
         .build()
@@ -39,33 +39,40 @@ fn weights_are_copied_when_given_and_act_until_there_are_others() {
 
 #[test]
 fn versions_can_be_those_of_a_collector() {
-    let evaluator = ledger().build().unwrap();
-    assert_eq!(evaluator.evaluate(None, None).unwrap().policy_version, 0);
-    evaluator.set_next_version(17);
-    assert_eq!(evaluator.evaluate(None, None).unwrap().policy_version, 0);
-    let weights = choice(1);
-    for version in [17, 18] {
-        let result = evaluator.evaluate(Some(&weights), None).unwrap();
-        assert_eq!(result.policy_version, version);
+    for &placement in ELSEWHERE {
+        let evaluator = ledger(placement).build().unwrap();
+        assert_eq!(evaluator.evaluate(None, None).unwrap().policy_version, 0);
+        evaluator.set_next_version(17);
+        assert_eq!(evaluator.evaluate(None, None).unwrap().policy_version, 0);
+        let weights = choice(1);
+        for version in [17, 18] {
+            let result = evaluator.evaluate(Some(&weights), None).unwrap();
+            assert_eq!(result.policy_version, version);
+        }
     }
 }
 
 #[test]
 fn weights_that_do_not_fit_change_nothing() {
-    let evaluator = ledger().build().unwrap();
-    let good = evaluator.evaluate(Some(&choice(2)), None).unwrap();
-    let error = evaluator
-        .evaluate(Some(&TensorDict::new([])), None)
-        .unwrap_err();
-    assert!(matches!(error, CollectError::Policy(_)), "{error}");
-    let again = evaluator.evaluate(None, None).unwrap();
-    assert_eq!((again.returns, again.policy_version), (good.returns, 1));
+    for &placement in ELSEWHERE {
+        let evaluator = ledger(placement).build().unwrap();
+        let good = evaluator.evaluate(Some(&choice(2)), None).unwrap();
+        let error = evaluator
+            .evaluate(Some(&TensorDict::new([])), None)
+            .unwrap_err();
+        assert!(matches!(error, CollectError::Policy(_)), "{error}");
+        let again = evaluator.evaluate(None, None).unwrap();
+        assert_eq!((again.returns, again.policy_version), (good.returns, 1));
+    }
 }
 
 #[test]
 fn a_busy_evaluator_skips() {
     let (policy, gate) = gated();
-    let evaluator = ledgers(20).policy(policy).build().unwrap();
+    let evaluator = ledgers(Placement::Threads, 20)
+        .policy(policy)
+        .build()
+        .unwrap();
     assert!(!evaluator.pending());
     assert!(evaluator.trigger_eval(Some(&choice(1)), Some(5)).unwrap());
     assert!(!evaluator.trigger_eval(Some(&choice(2)), Some(6)).unwrap());
@@ -83,7 +90,7 @@ fn a_busy_evaluator_skips() {
 #[test]
 fn a_busy_evaluator_says_so() {
     let (policy, gate) = gated();
-    let evaluator = ledgers(20)
+    let evaluator = ledgers(Placement::Threads, 20)
         .policy(policy)
         .busy_policy(BusyPolicy::Error)
         .build()
@@ -107,40 +114,43 @@ fn a_busy_evaluator_says_so() {
 
 #[test]
 fn requests_queue_in_order_and_a_blocking_one_comes_last() {
-    let slow = || LedgerEnv::new(0).with_step_time(Duration::from_millis(1));
-    let evaluator = Evaluator::builder(slow)
-        .policy(Choose(0))
-        .num_trajectories(1)
-        .busy_policy(BusyPolicy::Queue)
-        .build()
-        .unwrap();
-    for step in [8, 6, 7] {
-        assert!(evaluator.trigger_eval(None, Some(step)).unwrap());
+    for &placement in ELSEWHERE {
+        let evaluator = slow_ledgers(placement, 20, Duration::from_millis(1))
+            .policy_recipe(choose(0))
+            .num_trajectories(1)
+            .busy_policy(BusyPolicy::Queue)
+            .build()
+            .unwrap();
+        for step in [8, 6, 7] {
+            assert!(evaluator.trigger_eval(None, Some(step)).unwrap());
+        }
+        assert_eq!(evaluator.evaluate(None, None).unwrap().step, 3);
+        assert!(!evaluator.pending());
+        let steps = std::iter::from_fn(|| evaluator.poll(Duration::ZERO));
+        assert_eq!(
+            steps.map(|result| result.unwrap().step).collect::<Vec<_>>(),
+            [8, 6, 7]
+        );
     }
-    assert_eq!(evaluator.evaluate(None, None).unwrap().step, 3);
-    assert!(!evaluator.pending());
-    let steps = std::iter::from_fn(|| evaluator.poll(Duration::ZERO));
-    assert_eq!(
-        steps.map(|result| result.unwrap().step).collect::<Vec<_>>(),
-        [8, 6, 7]
-    );
 }
 
 #[test]
 fn nobody_waits_for_what_will_not_come() {
-    let evaluator = ledger().build().unwrap();
-    assert!(evaluator.wait(None).is_none());
-    evaluator.evaluate(None, None).unwrap();
-    assert!(evaluator.wait(None).is_none());
-    assert!(evaluator.wait(Some(Duration::MAX)).is_none());
-    assert!(evaluator.poll(Duration::from_secs(60)).is_none());
+    for &placement in ELSEWHERE {
+        let evaluator = ledger(placement).build().unwrap();
+        assert!(evaluator.wait(None).is_none());
+        evaluator.evaluate(None, None).unwrap();
+        assert!(evaluator.wait(None).is_none());
+        assert!(evaluator.wait(Some(Duration::MAX)).is_none());
+        assert!(evaluator.poll(Duration::from_secs(60)).is_none());
+    }
 }
 
 #[test]
 fn the_callback_sees_every_result_and_may_panic() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&seen);
-    let evaluator = ledger()
+    let evaluator = ledger_here()
         .on_result(move |result| {
             let thread = std::thread::current().name().map(ToOwned::to_owned);
             told.lock().unwrap().push((result.step, thread));
