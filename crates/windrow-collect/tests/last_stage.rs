@@ -15,14 +15,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_collect::{
-    CollectError, Collector, LastStage, MultiSyncCollector, Placement, SinkWriter,
-};
-use windrow_env::testing::LedgerEnv;
+use windrow_collect::{CollectError, Collector, Delivery, LastStage, Placement, SinkWriter};
 use windrow_slab::{Sink, SinkError, WriterId};
 
+use crew::world::{PLACEMENTS, World};
 use crew::{Crew, all};
-use faulty::{At, Fault, Gate, How};
+use faulty::{At, Fault, Gate, How, Makes};
 use frames::{MAX_LENGTH, by_env, check_contiguous, frames};
 
 /// A signal that came while a batch was finished.
@@ -109,15 +107,15 @@ impl Sink for Nowhere {
 }
 
 fn counted(placement: Placement, stage: Counts) -> Collector<Counts> {
-    let builder = MultiSyncCollector::builder(LedgerEnv::from_seed).num_workers(2);
-    let builder = builder.placement(placement).frames_per_batch(10);
+    let world = World::of(vec![Makes::default(); 2]);
+    let builder = world.builder(placement).frames_per_batch(10);
     let builder = builder.total_frames(40).interruptions(told_to_wait);
     builder.build_with(stage, || false).unwrap()
 }
 
 #[test]
 fn a_collector_delivers_what_its_last_stage_makes() {
-    for placement in [Placement::Inline, Placement::Threads] {
+    for &placement in PLACEMENTS {
         let mut collector = counted(placement, Counts::default());
         assert_eq!(collector.fake_batch().unwrap(), 10);
         let batches: Vec<usize> = collector.by_ref().map(Result::unwrap).collect();
@@ -128,7 +126,7 @@ fn a_collector_delivers_what_its_last_stage_makes() {
 
 #[test]
 fn a_batch_whose_last_stage_was_interrupted_is_the_next() {
-    for placement in [Placement::Inline, Placement::Threads] {
+    for &placement in PLACEMENTS {
         let interrupted = vec![2, 3];
         let stage = Counts {
             interrupted,
@@ -145,7 +143,7 @@ fn a_batch_whose_last_stage_was_interrupted_is_the_next() {
 
 #[test]
 fn an_error_of_the_last_stage_ends_the_collector() {
-    for placement in [Placement::Inline, Placement::Threads] {
+    for &placement in PLACEMENTS {
         let broken = Some(2);
         let stage = Counts {
             broken,
@@ -160,102 +158,118 @@ fn an_error_of_the_last_stage_ends_the_collector() {
 
 #[test]
 fn a_stage_that_takes_a_failure_over_is_the_only_one_to_tell_of_it() {
-    let (heard, told) = channel();
-    let stage = Counts {
-        broken: Some(3),
-        heard: Some(heard),
-        ..Counts::default()
-    };
-    let builder = Collector::builder(LedgerEnv::from_seed).frames_per_batch(10);
-    let builder = builder.replay_buffer(Nowhere);
-    let mut collector = builder.build_with(stage, || false).unwrap();
-    collector.start().unwrap();
-    assert_eq!(told.recv().unwrap(), "it broke");
-    assert!(collector.finish_unless(Duration::MAX, || false));
-    assert!(collector.stats().failed);
-    assert!(matches!(collector.check(), Err(CollectError::ShutDown)));
-    collector.shutdown().unwrap();
+    for &placement in PLACEMENTS {
+        let (heard, told) = channel();
+        let stage = Counts {
+            broken: Some(3),
+            heard: Some(heard),
+            ..Counts::default()
+        };
+        let world = World::of([Makes::default()]);
+        let builder = world.builder(placement).frames_per_batch(10);
+        let builder = builder.replay_buffer(Nowhere);
+        let mut collector = builder.build_with(stage, || false).unwrap();
+        collector.start().unwrap();
+        assert_eq!(told.recv().unwrap(), "it broke");
+        assert!(collector.finish_unless(Duration::MAX, || false));
+        assert!(collector.stats().failed);
+        assert!(matches!(collector.check(), Err(CollectError::ShutDown)));
+        collector.shutdown().unwrap();
+    }
 }
 
-fn in_threads() -> Crew {
-    let crew = all().find(|crew| crew.placement == Placement::Threads);
-    crew.unwrap()
+/// Workers beside this thread, whose batches wait for all of them.
+fn beside() -> impl Iterator<Item = Crew> {
+    let beside = all().filter(|crew| crew.placement != Placement::Inline);
+    beside.filter(|crew| crew.delivery == Delivery::Synchronous)
 }
 
 #[test]
 fn a_wait_that_was_given_up_loses_nothing() {
-    let gate = Gate::default();
-    let fault = Fault::new(At::Step(13), How::Wait(gate.clone()), 1);
-    let mut collector = in_threads().builder([None, Some(fault)]).build().unwrap();
-    let mut batches = Vec::new();
-    loop {
-        match collector.next_unless(|| gate.has_somebody()).unwrap() {
-            Ok(batch) => batches.push(batch.detach()),
-            Err(error) => {
-                assert!(matches!(error, CollectError::BatchGivenUp));
-                break;
+    for crew in beside() {
+        let gate = Gate::default();
+        let fault = Fault::new(At::Step(13), How::Wait(gate.clone()), 1);
+        let mut collector = crew.builder([None, Some(fault)]).build().unwrap();
+        let mut batches = Vec::new();
+        loop {
+            match collector.next_unless(|| gate.has_somebody()).unwrap() {
+                Ok(batch) => batches.push(batch.detach()),
+                Err(error) => {
+                    assert!(matches!(error, CollectError::BatchGivenUp));
+                    break;
+                }
             }
         }
-    }
-    gate.open();
-    let next = collector.by_ref().take(5);
-    batches.extend(next.map(|batch| batch.unwrap().detach()));
-    for frames in by_env(batches.iter().flat_map(frames)).values() {
-        check_contiguous(frames, MAX_LENGTH);
+        gate.open();
+        let next = collector.by_ref().take(5);
+        batches.extend(next.map(|batch| batch.unwrap().detach()));
+        for frames in by_env(batches.iter().flat_map(frames)).values() {
+            check_contiguous(frames, MAX_LENGTH);
+        }
     }
 }
 
 #[test]
 fn a_batch_that_nobody_waited_for_is_not_taken_for_a_rollout() {
-    let gate = Gate::default();
-    let fault = Fault::new(At::Step(13), How::Wait(gate.clone()), 1);
-    let mut collector = in_threads().builder([None, Some(fault)]).build().unwrap();
-    let mut batches = Vec::new();
-    while let Ok(batch) = collector.next_unless(|| gate.has_somebody()).unwrap() {
-        batches.push(batch.detach());
-    }
-    gate.open();
-    let rollout = collector.rollout().unwrap().detach();
-    batches.push(collector.next().unwrap().unwrap().detach());
-    batches.push(rollout);
-    batches.push(collector.next().unwrap().unwrap().detach());
-    for frames in by_env(batches.iter().flat_map(frames)).values() {
-        check_contiguous(frames, MAX_LENGTH);
+    for crew in beside() {
+        let gate = Gate::default();
+        let fault = Fault::new(At::Step(13), How::Wait(gate.clone()), 1);
+        let mut collector = crew.builder([None, Some(fault)]).build().unwrap();
+        let mut batches = Vec::new();
+        while let Ok(batch) = collector.next_unless(|| gate.has_somebody()).unwrap() {
+            batches.push(batch.detach());
+        }
+        gate.open();
+        let rollout = collector.rollout().unwrap().detach();
+        batches.push(collector.next().unwrap().unwrap().detach());
+        batches.push(rollout);
+        batches.push(collector.next().unwrap().unwrap().detach());
+        for frames in by_env(batches.iter().flat_map(frames)).values() {
+            check_contiguous(frames, MAX_LENGTH);
+        }
     }
 }
 
 #[test]
 fn a_pause_that_is_held_by_name_lasts_until_it_is_released() {
-    let mut collector = in_threads().builder([None, None]).build().unwrap();
-    assert!(collector.next().unwrap().is_ok());
-    collector.hold_unless(Duration::MAX, || false).unwrap();
-    let mut asked = 0;
-    let waited = collector.next_unless(|| {
-        asked += 1;
-        asked == 2
-    });
-    assert!(matches!(waited, Some(Err(CollectError::BatchGivenUp))));
-    collector.release();
-    assert!(collector.next().unwrap().is_ok());
+    for crew in beside() {
+        let mut collector = crew.builder([None, None]).build().unwrap();
+        assert!(collector.next().unwrap().is_ok());
+        collector.hold_unless(Duration::MAX, || false).unwrap();
+        let mut asked = 0;
+        let waited = collector.next_unless(|| {
+            asked += 1;
+            asked == 2
+        });
+        assert!(matches!(waited, Some(Err(CollectError::BatchGivenUp))));
+        collector.release();
+        assert!(collector.next().unwrap().is_ok());
+    }
 }
 
 #[test]
 fn what_is_under_way_is_cut_short_and_written_where_a_start_is_finished() {
-    let (begins, begun) = channel();
-    let (heard, told) = channel();
-    let builder = Collector::builder(LedgerEnv::from_seed).frames_per_batch(1 << 24);
-    let builder = builder.pre_collect_hook(move || begins.send(()).unwrap());
-    let builder = builder.post_collect_hook(move |batch| heard.send(batch.numel()).unwrap());
-    let mut collector = builder.replay_buffer(Takes).build().unwrap();
-    collector.start().unwrap();
-    begun.recv().unwrap();
-    assert!(collector.finish_unless(Duration::MAX, || false));
-    collector.shutdown().unwrap();
-    let frames = collector.stats().frames;
-    drop(collector);
-    let written: usize = told.iter().sum();
-    assert_eq!(frames, written as u64);
-    assert!((1..1 << 24).contains(&written));
+    for &placement in PLACEMENTS {
+        let (begins, begun) = channel();
+        let (heard, told) = channel();
+        let world = World::of([Makes {
+            step_time: Duration::from_millis(5),
+            ..Makes::default()
+        }]);
+        let builder = world.builder(placement).frames_per_batch(10_000);
+        let builder = builder.pre_collect_hook(move || begins.send(()).unwrap());
+        let builder = builder.post_collect_hook(move |batch| heard.send(batch.numel()).unwrap());
+        let mut collector = builder.replay_buffer(Takes).build().unwrap();
+        collector.start().unwrap();
+        begun.recv().unwrap();
+        assert!(collector.finish_unless(Duration::MAX, || false));
+        collector.shutdown().unwrap();
+        let frames = collector.stats().frames;
+        drop(collector);
+        let written: usize = told.iter().sum();
+        assert_eq!(frames, written as u64);
+        assert!((1..10_000).contains(&written));
+    }
 }
 
 /// Takes everything, and keeps nothing.

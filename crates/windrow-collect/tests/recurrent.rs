@@ -1,22 +1,42 @@
 //! Policies that remember: one state for each environment, forgotten where an episode begins.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+#[path = "conformance/program.rs"]
+mod program;
+
+use std::error::Error;
+
 use tensordict::{DType, NestedKey, TensorDict};
 use windrow_collect::{CollectorBuilder, MultiAsyncCollector, MultiSyncCollector, Placement};
-use windrow_env::CartPole;
-use windrow_policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
+use windrow_policy::{
+    Binding, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec, Registry, Weights,
+};
 use windrow_slab::{Key, LeafSpec, RowsMut};
+
+use program::{placed, placements};
+
+fn names(registry: &mut Registry) -> Result<(), Box<dyn Error + Send + Sync>> {
+    registry.policy_with("turns", |(key, start): (String, i64), _| {
+        Turns::new(key, start)
+    })?;
+    Ok(())
+}
+
+/// Recipe of [`Turns`].
+fn turns(key: &str, start: i64) -> PolicyRecipe {
+    PolicyRecipe::named_with("turns", &(key, start)).unwrap()
+}
 
 /// Pushes left and right by turns, and counts the steps of each environment's episode.
 struct Turns {
     /// Name of the count.
-    key: &'static str,
+    key: String,
     start: i64,
     steps: Vec<i64>,
 }
 
 impl Turns {
-    fn new(key: &'static str, start: i64) -> Self {
+    fn new(key: String, start: i64) -> Self {
         Self {
             key,
             start,
@@ -28,7 +48,10 @@ impl Turns {
 impl Policy for Turns {
     fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
         let mut columns = binding.spec.action_leaves();
-        for key in [NestedKey::from(self.key), ("next", self.key).into()] {
+        for key in [
+            NestedKey::from(self.key.as_str()),
+            ("next", self.key.as_str()).into(),
+        ] {
             columns.push(LeafSpec::new(key, DType::I64, [1]));
         }
         Ok(PolicySpec::new(columns))
@@ -58,9 +81,8 @@ fn ints(batch: &TensorDict, key: &[&str]) -> Vec<i64> {
 }
 
 fn check(builder: CollectorBuilder, placement: Placement) {
-    let collector = builder
-        .policy_factory(|_| Turns::new("turn", 0))
-        .placement(placement)
+    let collector = placed!(builder, placement)
+        .policy_recipe(turns("turn", 0))
         .num_workers(2)
         .num_envs(3)
         .frames_per_batch(120)
@@ -87,23 +109,25 @@ fn check(builder: CollectorBuilder, placement: Placement) {
 
 #[test]
 fn states_are_carried_and_forgotten_for_each_environment() {
-    for placement in [Placement::Inline, Placement::Threads] {
-        check(MultiSyncCollector::builder(CartPole::v1), placement);
-        check(MultiAsyncCollector::builder(CartPole::v1), placement);
+    for placement in placements() {
+        check(MultiSyncCollector::builder("CartPole-v1"), placement);
+        check(MultiAsyncCollector::builder("CartPole-v1"), placement);
     }
 }
 
 #[test]
 fn an_observation_becomes_a_state_when_the_policy_writes_it_too() {
-    let mut collector = MultiSyncCollector::builder(CartPole::v1)
-        .max_frames_per_traj(60)
-        .policy_factory(|_| Turns::new("step_count", 100))
-        .frames_per_batch(40)
-        .build()
-        .unwrap();
-    let batch = collector.next().unwrap().unwrap();
-    let turns = ints(&batch, &["step_count"]);
-    assert_eq!((turns[0], turns[1]), (100, 101));
-    let next: Vec<_> = turns.iter().map(|turn| turn + 1).collect();
-    assert_eq!(ints(&batch, &["next", "step_count"]), next);
+    for placement in placements() {
+        let mut collector = placed!(MultiSyncCollector::builder("CartPole-v1"), placement)
+            .max_frames_per_traj(60)
+            .policy_recipe(turns("step_count", 100))
+            .frames_per_batch(40)
+            .build()
+            .unwrap();
+        let batch = collector.next().unwrap().unwrap();
+        let turns = ints(&batch, &["step_count"]);
+        assert_eq!((turns[0], turns[1]), (100, 101));
+        let next: Vec<_> = turns.iter().map(|turn| turn + 1).collect();
+        assert_eq!(ints(&batch, &["next", "step_count"]), next);
+    }
 }

@@ -7,18 +7,22 @@ use windrow_collect::Placement;
 #[cfg(target_os = "linux")]
 use windrow_collect::WorkerProgram;
 
-/// The placements of workers in threads and in processes, as far as this platform has them.
-pub(crate) const ELSEWHERE: &[Placement] = &[
-    Placement::Threads,
-    #[cfg(target_os = "linux")]
-    Placement::Processes,
-];
+/// The placements of workers in threads and in processes, as far as this platform has them. Each is printed: the last of them is
+/// the one that a test failed at.
+pub(crate) fn elsewhere() -> impl Iterator<Item = Placement> {
+    let placements = [
+        Placement::Threads,
+        #[cfg(target_os = "linux")]
+        Placement::Processes,
+    ];
+    placements
+        .into_iter()
+        .inspect(|placement| println!("{placement:?}"))
+}
 
 /// All placements.
 pub(crate) fn placements() -> impl Iterator<Item = Placement> {
-    [Placement::Inline]
-        .into_iter()
-        .chain(ELSEWHERE.iter().copied())
+    [Placement::Inline].into_iter().chain(elsewhere())
 }
 
 /// The builder of a collector or an evaluator, over environments and a policy that have names.

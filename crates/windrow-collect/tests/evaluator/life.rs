@@ -10,7 +10,7 @@ use windrow_collect::{
 use windrow_env::CartPole;
 use windrow_env::testing::LedgerEnv;
 
-use crate::program::ELSEWHERE;
+use crate::program::elsewhere;
 use crate::{Choose, choose, gated, ledger, ledger_here, ledgers, placed, slow_ledgers};
 
 #[test]
@@ -62,7 +62,7 @@ fn a_lazy_evaluator_makes_nothing_before_it_evaluates() {
 
 #[test]
 fn what_goes_wrong_in_making_is_the_result_of_a_lazy_evaluation() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = placed(placement, "no such environment")
             .policy_recipe(choose(0))
             .lazily()
@@ -88,7 +88,7 @@ fn endless(placement: Placement) -> EvaluatorBuilder {
 
 #[test]
 fn a_shutdown_ends_what_is_running() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = endless(placement).build().unwrap();
         assert!(evaluator.trigger_eval(None, None).unwrap());
         assert!(evaluator.trigger_eval(None, None).unwrap());
@@ -124,7 +124,7 @@ fn a_shutdown_ends_what_is_running() {
 
 #[test]
 fn what_is_unread_outlives_a_shutdown() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = ledger(placement).build().unwrap();
         evaluator.trigger_eval(None, Some(1)).unwrap();
         while evaluator.pending() {
@@ -140,7 +140,7 @@ fn what_is_unread_outlives_a_shutdown() {
 
 #[test]
 fn a_drop_without_a_shutdown_ends_it_too() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = endless(placement).build().unwrap();
         evaluator.trigger_eval(None, None).unwrap();
         let began = Instant::now();
@@ -191,7 +191,7 @@ fn a_stuck_evaluation_holds_a_shutdown_up_once() {
 
 #[test]
 fn a_collector_beside_it_collects_the_same() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let collect = || {
             let mut collector = Collector::builder(CartPole::v1)
                 .frames_per_batch(200)

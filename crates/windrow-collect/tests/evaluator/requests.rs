@@ -6,7 +6,7 @@ use std::time::Duration;
 use tensordict::TensorDict;
 use windrow_collect::{BusyPolicy, CollectError, Placement};
 
-use crate::program::ELSEWHERE;
+use crate::program::elsewhere;
 use crate::{choice, choose, expected, gated, ledger, ledger_here, ledgers, slow_ledgers};
 
 #[test]
@@ -39,7 +39,7 @@ fn weights_are_copied_when_given_and_act_until_there_are_others() {
 
 #[test]
 fn versions_can_be_those_of_a_collector() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = ledger(placement).build().unwrap();
         assert_eq!(evaluator.evaluate(None, None).unwrap().policy_version, 0);
         evaluator.set_next_version(17);
@@ -54,7 +54,7 @@ fn versions_can_be_those_of_a_collector() {
 
 #[test]
 fn weights_that_do_not_fit_change_nothing() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = ledger(placement).build().unwrap();
         let good = evaluator.evaluate(Some(&choice(2)), None).unwrap();
         let error = evaluator
@@ -114,7 +114,7 @@ fn a_busy_evaluator_says_so() {
 
 #[test]
 fn requests_queue_in_order_and_a_blocking_one_comes_last() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = slow_ledgers(placement, 20, Duration::from_millis(1))
             .policy_recipe(choose(0))
             .num_trajectories(1)
@@ -136,7 +136,7 @@ fn requests_queue_in_order_and_a_blocking_one_comes_last() {
 
 #[test]
 fn nobody_waits_for_what_will_not_come() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = ledger(placement).build().unwrap();
         assert!(evaluator.wait(None).is_none());
         evaluator.evaluate(None, None).unwrap();

@@ -7,12 +7,12 @@ use windrow_collect::{Collector, EvaluatorBuilder, Placement};
 use windrow_env::{CartPole, RewardSum, StepCounter};
 use windrow_policy::{ExplorationType, PolicyRecipe, RandomPolicy};
 
-use crate::program::ELSEWHERE;
+use crate::program::elsewhere;
 use crate::{Choose, choose, expected, ledgers, named, placed};
 
 #[test]
 fn counting_gives_the_worked_example() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = placed(placement, named("Counting", (8, 4)))
             .policy_recipe(PolicyRecipe::named("ones"))
             .build()
@@ -38,7 +38,7 @@ fn counting_gives_the_worked_example() {
 
 #[test]
 fn exactly_the_first_episodes_of_each_environment_count() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         for (envs, shares) in [
             (1, &[10][..]),
             (3, &[4, 3, 3]),
@@ -81,7 +81,7 @@ fn exactly_the_first_episodes_of_each_environment_count() {
 
 #[test]
 fn an_environment_that_counts_its_steps_is_limited_too() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let counted = named("Counting", (8, 0)).with_num_envs(2);
         let counted = counted.with_transform(StepCounter::new());
         let evaluator = placed(placement, counted)
@@ -123,7 +123,7 @@ fn cartpole_is_what_a_collector_collects() {
     );
 
     let returns: Vec<f32> = lengths.iter().map(|&length| length as f32).collect();
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = placed(placement, "CartPole-v1")
             .policy_recipe(choose(1))
             .seed(3);
@@ -138,7 +138,7 @@ fn cartpole_is_what_a_collector_collects() {
 
 #[test]
 fn every_evaluation_begins_anew_from_the_same_seed() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = ledgers(placement, 50)
             .policy_recipe(choose(1))
             .num_envs(2)
@@ -167,7 +167,7 @@ fn random(placement: Placement) -> EvaluatorBuilder {
 
 #[test]
 fn without_a_seed_each_evaluation_draws_one_and_has_episodes_of_its_own() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluators =
             [random(placement), random(placement)].map(|builder| builder.build().unwrap());
         let results: Vec<_> = [0, 0, 1, 1]
@@ -193,7 +193,7 @@ fn without_a_seed_each_evaluation_draws_one_and_has_episodes_of_its_own() {
 
 #[test]
 fn vectors_of_environments_keep_their_number_and_their_own_sums() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let envs = named("Ledger", (20, Duration::ZERO)).with_num_envs(3);
         let envs = envs
             .with_transform(StepCounter::new())
@@ -219,7 +219,7 @@ fn vectors_of_environments_keep_their_number_and_their_own_sums() {
 
 #[test]
 fn metrics_see_the_whole_trajectories() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let evaluator = ledgers(placement, 9)
             .policy_recipe(choose(0))
             .num_envs(2)
@@ -264,7 +264,7 @@ fn metrics_see_the_whole_trajectories() {
 
 #[test]
 fn actions_are_the_best_guess_unless_told() {
-    for &placement in ELSEWHERE {
+    for placement in elsewhere() {
         let told = || ledgers(placement, 9).policy_recipe(PolicyRecipe::named("told"));
         let random = told().exploration_type(ExplorationType::Random);
         for (builder, action) in [(told(), 0), (random, 1)] {
