@@ -6,10 +6,10 @@ use tempfile::TempDir;
 use windrow_collect::{Delivery, OnLoss, Placement};
 use windrow_env::testing::LedgerEnv;
 
-use super::faulty::{At, Fault, Gate, How, Makes, Notes};
+use super::faulty::{At, Fault, Gate, How, Makes, Notes, signal};
 use super::frames::MAX_LENGTH;
 use super::trace::{Span, Trace, by_rollout, check_phases};
-use super::world::{World, signal};
+use super::world::World;
 use super::{config, files, multi_sync, take};
 
 /// A world of workers with these faults.
