@@ -1,0 +1,160 @@
+//! Worker processes of a program with an entry of its own, which answers calls and sends errors in a form of its own.
+#![cfg(target_os = "linux")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+use std::error::Error;
+
+use windrow_collect::{
+    CollectError, Collector, MultiAsyncCollector, MultiSyncCollector, Placement, SentError,
+    WorkerEntry, WorkerProgram,
+};
+use windrow_env::testing::CountingEnv;
+use windrow_env::{EnvError, EnvRecipe, TimeLimit};
+use windrow_policy::Registry;
+
+/// Not a test: what a worker process of the tests below runs.
+#[test]
+fn worker_entry() {
+    let entry = WorkerEntry::new()
+        .send_errors(|error| Some(format!("sent: {}", innermost(error)).into_bytes()))
+        .answer_calls(|call| match call {
+            b"end" => std::process::exit(5),
+            b"process" => std::process::id().to_string().into_bytes(),
+            call => call.iter().rev().copied().collect(),
+        });
+    let register = |registry: &mut Registry| {
+        registry.env_with("Limited", |steps: Vec<usize>| {
+            TimeLimit::new(CountingEnv::default(), steps[0])
+        })?;
+        registry.env("Never", || -> Result<CountingEnv, _> {
+            Err(EnvError::failed(std::io::Error::other("no road")))
+        })?;
+        Ok(())
+    };
+    if let Some(status) = entry.run(register).unwrap() {
+        std::process::exit(status);
+    }
+}
+
+fn innermost<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
+}
+
+fn program() -> WorkerProgram {
+    let mut program = WorkerProgram::current();
+    program.args = ["--exact", "worker_entry", "--nocapture"]
+        .map(Into::into)
+        .to_vec();
+    program
+}
+
+fn limited() -> EnvRecipe {
+    EnvRecipe::of("Limited").with_arguments(&[3]).unwrap()
+}
+
+fn ask(collector: &Collector, worker: usize, call: &[u8]) -> Result<Vec<u8>, CollectError> {
+    collector
+        .handle()
+        .call_worker(worker, call.to_vec(), &mut || false)
+}
+
+#[test]
+fn arguments_of_environments_reach_the_processes() {
+    let builder = MultiSyncCollector::builder(limited());
+    let builder = builder.placement(Placement::Processes).num_workers(2);
+    let builder = builder.worker_program(program()).frames_per_batch(12);
+    let mut collector = builder.build().unwrap();
+    let batch = collector.next().unwrap().unwrap();
+    let ends = batch.as_slice::<bool>(("next", "truncated")).unwrap();
+    assert_eq!(ends, [false, false, true].repeat(4));
+}
+
+#[test]
+fn workers_answer_between_two_parts() {
+    for (builder, ahead) in [
+        (MultiSyncCollector::builder(limited()), false),
+        (MultiAsyncCollector::builder(limited()), true),
+    ] {
+        let builder = builder.placement(Placement::Processes).num_workers(2);
+        let builder = builder.worker_program(program()).frames_per_batch(12);
+        let mut collector = builder.build().unwrap();
+        // Before the first part.
+        assert_eq!(ask(&collector, 1, b"abc").unwrap(), b"cba");
+        for batch in 0..5 {
+            collector.next().unwrap().unwrap();
+            let processes = [0, 1].map(|worker| ask(&collector, worker, b"process").unwrap());
+            let expected = collector
+                .worker_stats()
+                .iter()
+                .map(|worker| worker.pid.unwrap().to_string().into_bytes())
+                .collect::<Vec<_>>();
+            assert_eq!(processes[..], expected, "batch {batch}, ahead {ahead}");
+        }
+        let paused = collector.pause().unwrap();
+        drop(paused);
+        assert_eq!(ask(&collector, 0, b"").unwrap(), b"");
+        collector.shutdown().unwrap();
+        assert!(matches!(
+            ask(&collector, 0, b"x"),
+            Err(CollectError::ShutDown)
+        ));
+    }
+}
+
+#[test]
+fn a_worker_that_ends_does_not_leave_its_caller_waiting() {
+    let builder = MultiSyncCollector::builder(limited());
+    let builder = builder.placement(Placement::Processes).num_workers(2);
+    let builder = builder.worker_program(program()).frames_per_batch(12);
+    let mut collector = builder.build().unwrap();
+    collector.next().unwrap().unwrap();
+    let error = ask(&collector, 1, b"end").unwrap_err();
+    assert!(
+        matches!(error, CollectError::NoAnswer { worker: 1 }),
+        "{error}"
+    );
+    let error = collector.next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("exit status 5"), "{error}");
+    // No such worker, and no process at all.
+    let builder = Collector::builder(CountingEnv::default);
+    let here = builder.frames_per_batch(4).build().unwrap();
+    let error = ask(&here, 0, b"x").unwrap_err().to_string();
+    assert!(error.contains("placement processes"), "{error}");
+}
+
+#[test]
+fn a_call_can_be_given_up() {
+    let builder = MultiSyncCollector::builder(limited());
+    let builder = builder.placement(Placement::Processes).num_workers(1);
+    let builder = builder.worker_program(program()).frames_per_batch(12);
+    let collector = builder.build().unwrap();
+    let pid = collector.worker_stats()[0].pid.unwrap();
+    let signal = |name: &str| {
+        let status = std::process::Command::new("kill")
+            .args([name, &pid.to_string()])
+            .status();
+        assert!(status.unwrap().success());
+    };
+    signal("-STOP");
+    let given_up = collector
+        .handle()
+        .call_worker(0, b"ab".to_vec(), &mut || true);
+    assert!(matches!(given_up, Err(CollectError::CallGivenUp)));
+    signal("-CONT");
+    // The answer that nobody waits for is not taken for this one.
+    assert_eq!(ask(&collector, 0, b"cd").unwrap(), b"dc");
+}
+
+#[test]
+fn errors_have_what_was_sent_of_them_as_their_source() {
+    let builder = MultiSyncCollector::builder("Never");
+    let builder = builder.placement(Placement::Processes).num_workers(2);
+    let builder = builder.worker_program(program()).frames_per_batch(12);
+    let error = builder.build().err().unwrap();
+    let sent = error.source().unwrap().downcast_ref::<SentError>().unwrap();
+    assert_eq!(sent.bytes(), b"sent: no road");
+    assert!(error.to_string().ends_with("no road"), "{error}");
+}
