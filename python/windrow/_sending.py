@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -62,7 +63,8 @@ def environments(env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], 
     if getattr(recipe, "own", False):
         # The worker has a copy, which nobody but the worker can close.
         recipe = replace(recipe, env=_recipe._Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
-    return _pickled((_registered(), recipe, init_fn), "create_env_fn", (env, kwargs, init_fn))
+    sent = (_registered(), recipe, env, init_fn)
+    return _pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
 
 
 def policy(core: Any) -> bytes:
@@ -83,7 +85,7 @@ def policy(core: Any) -> bytes:
 
 def read_environments(sent: bytes) -> Any:
     """The recipe of the environments that :func:`environments` has sent."""
-    specs, recipe, init_fn = pickle.loads(sent)
+    specs, recipe, given, init_fn = pickle.loads(sent)
     if specs:
         import gymnasium
 
@@ -91,6 +93,7 @@ def read_environments(sent: bytes) -> Any:
             gymnasium.registry.setdefault(spec.id, spec)
     if init_fn is not None:
         init_fn()
+    _asked.environment = given
     return recipe
 
 
@@ -101,7 +104,7 @@ def read_policy(sent: bytes) -> Any:
 
 def _makers(makers: list[Callable[[], Any]]) -> list[Callable[[], Any]]:
     """Functions that do what ``makers`` do, which are read when they are called first."""
-    return [partial(_make, _pickled(maker, "policy", maker)) for maker in makers]
+    return [partial(_make, _pickled(maker, {"policy": maker})) for maker in makers]
 
 
 def _make(pickled: bytes) -> Any:
@@ -119,7 +122,7 @@ def _registered() -> list[Any]:
         if isinstance(entry, str) and entry.startswith("gymnasium.envs."):
             continue
         try:
-            _dumps(spec)
+            dumps(spec)
         except Exception:
             # Its own environments may not be wanted.
             continue
@@ -127,23 +130,26 @@ def _registered() -> list[Any]:
     return specs
 
 
-def _pickled(value: Any, what: str, given: Any) -> bytes:
-    """``value`` as bytes.
+def _pickled(value: Any, arguments: dict[str, Any]) -> bytes:
+    """``value``, made of these ``arguments`` of the user's, as bytes.
 
     Raises:
-        TypeError: a part of what was ``given`` as ``what`` cannot be pickled.
+        TypeError: a part of one cannot be pickled; the error names it.
     """
     try:
-        return _dumps(value)
+        return dumps(value)
     except Exception as error:
-        path, culprit = next(_culprits(given, what), (what, given))
-        raise TypeError(
-            f'placement="processes" sends {what} to each worker, but {path} = {_short(culprit)} cannot be pickled: {error}. '
-            'Make it within the function, or choose placement="threads"'
-        ) from error
+        for name, given in arguments.items():
+            for path, culprit in _culprits(given, name):
+                raise TypeError(
+                    f'placement="processes" sends {name} to each worker, but {path}, {_short(culprit)}, cannot be pickled: {error}. '
+                    'Make it within the function, or choose placement="threads"'
+                ) from error
+        raise
 
 
-def _dumps(value: Any) -> bytes:
+def dumps(value: Any) -> bytes:
+    """``value`` as bytes, functions and classes of a script or a notebook included."""
     try:
         import cloudpickle
     except ModuleNotFoundError as error:
@@ -156,7 +162,7 @@ def _dumps(value: Any) -> bytes:
 def _culprits(value: Any, path: str, depth: int = 6) -> Iterator[tuple[str, Any]]:
     """The innermost parts of ``value`` that cannot be pickled, and where they are in it."""
     try:
-        _dumps(value)
+        dumps(value)
         return
     except Exception:
         inner = _parts(value) if depth else []
@@ -184,7 +190,10 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         known = [(name, value.__globals__[name]) for name in value.__code__.co_names if name in value.__globals__]
         named = [(f" uses {name}", part) for name, part in (*free, *known)]
         return [(name, part) for name, part in named if not isinstance(part, (ModuleType, BuiltinFunctionType))]
-    return [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
+    from windrow.collectors._workers import Factory
+
+    # The user gave the function, and no factory.
+    return [("" if isinstance(value, Factory) else f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
 
 
 def _short(value: Any) -> str:
@@ -201,7 +210,7 @@ def sent(error: BaseException) -> bytes:
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     message = traceback.format_exception_only(error)[-1].strip()
     try:
-        pickled = _dumps(error)
+        pickled = dumps(error)
         # Some can be written, and not be read again: their constructors have other arguments.
         pickle.loads(pickled)
         pickled = pickled if len(pickled) <= _LONG else b""
@@ -226,3 +235,62 @@ def received(sent: bytes) -> BaseException:
         error.add_note(f"It was {name}, which cannot be sent from a worker process.")
     error.__cause__ = RemoteTraceback(text.rstrip())
     return error
+
+
+_asked = types.SimpleNamespace(environment=None)
+"""In a worker process, the environments as the user gave them, or the factory that has made them."""
+
+#: Objects of these modules are sent as copies; of any other class, what is asked of them is asked where they are.
+_VALUES = ("builtins", "gymnasium.spaces", "numpy", "tensordict", "torch", "torchrl.data", "windrow.envs._specs", "collections")
+
+
+def answer(request: bytes) -> bytes:
+    """In a worker process, the answer to a question of :class:`windrow.collectors._remote.Remote`: whether an exception was raised,
+    and it or what was asked for."""
+    try:
+        return dumps((False, _answered(*pickle.loads(request))))
+    except BaseException as error:
+        return pickle.dumps((True, sent(error)))
+
+
+def _answered(verb: str, *arguments: Any) -> Any:
+    from windrow.collectors import _env_states
+
+    if verb == "states":
+        return _env_states.states_of([_asked.environment])
+    if verb == "load_states":
+        return _env_states.load([_asked.environment], *arguments)
+    found = _environment()
+    path, *arguments = arguments
+    for kind, name in path:
+        found = getattr(found, name) if kind == "attribute" else found[name]
+    if verb == "repr":
+        return repr(found)
+    if verb == "set":
+        return setattr(found, *arguments)
+    if verb == "call":
+        args, kwargs = arguments
+        return found(*args, **kwargs)
+    if _is_value(found):
+        return "value", found
+    return ("callable" if callable(found) else "object"), None
+
+
+def _environment() -> Any:
+    from windrow.collectors._workers import Factory, env_of
+
+    given = _asked.environment
+    return given.made if isinstance(given, Factory) else env_of(given)
+
+
+def _is_value(found: Any) -> bool:
+    if isinstance(found, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ModuleType, type)):
+        return False
+    if isinstance(found, (list, tuple, set, frozenset)):
+        return all(map(_is_value, found))
+    if isinstance(found, dict):
+        return all(map(_is_value, found.values()))
+    module = type(found).__module__
+    if hasattr(found, "forward") or hasattr(found, "step"):
+        return False
+    return any(module == known or module.startswith(f"{known}.") for known in _VALUES)

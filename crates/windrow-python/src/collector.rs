@@ -21,7 +21,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
 use windrow::policy::Backend;
@@ -377,6 +377,7 @@ impl CollectorCore {
             out.set_item("parts", worker.parts)?;
             out.set_item("restarts", worker.restarts)?;
             out.set_item("alive", worker.alive)?;
+            out.set_item("pid", worker.pid)?;
             out.set_item("waited", worker.waited.as_secs_f64())?;
             out.set_item("policy_version", worker.policy_version)?;
             out.set_item("policy_lag", worker.policy_lag)?;
@@ -425,6 +426,26 @@ impl CollectorCore {
         Ok(workers
             .map(|worker| (worker.worker, seconds(worker)))
             .collect())
+    }
+
+    /// What worker `worker`, which is a process, answers to `request`.
+    #[cfg(target_os = "linux")]
+    fn call_worker<'py>(
+        &self,
+        py: Python<'py>,
+        worker: usize,
+        request: Vec<u8>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let core = self.here()?;
+        let mut raised = Ok(());
+        let answer = py.detach(|| {
+            core.handle.call_worker(worker, request, &mut || {
+                raised = gil::attach(|py| py.check_signals());
+                raised.is_err()
+            })
+        });
+        raised?;
+        Ok(PyBytes::new(py, &of(py, answer)?))
     }
 
     /// Messages of workers that were lost without ending the collector, since this was last asked.

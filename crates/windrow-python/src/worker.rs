@@ -150,7 +150,7 @@ fn tensors_to_bytes<'py>(tensors: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyB
 /// Runs this process as a worker, and returns its exit status; None if it was not started as one.
 #[pyfunction]
 fn run_worker(py: Python<'_>) -> PyResult<Option<i32>> {
-    let entry = WorkerEntry::new().send_errors(send);
+    let entry = WorkerEntry::new().send_errors(send).answer_calls(answer);
     let ran = py.detach(|| {
         entry.run(|registry: &mut Registry| {
             registry.envs.register_vec_with(NAME, environments)?;
@@ -171,6 +171,17 @@ fn send(error: &(dyn Error + 'static)) -> Option<Vec<u8>> {
         let sent = sent.ok()?;
         Some(sent.cast::<PyBytes>().ok()?.as_bytes().to_vec())
     })
+}
+
+/// What the process answers to a call of [`CollectorCore`](crate::collector)'s `call_worker`.
+fn answer(call: &[u8]) -> Vec<u8> {
+    attach(|py| {
+        let answer = sending(py)?.getattr(intern!(py, "answer"))?;
+        let answer = gil::call(&answer, (PyBytes::new(py, call),), None)?;
+        Ok(answer.cast::<PyBytes>()?.as_bytes().to_vec())
+    })
+    // Nothing of the user's raises there; the collector's side says that the answer is none.
+    .unwrap_or_else(|_: PyErr| Vec::new())
 }
 
 fn environments(arguments: EnvArguments, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {

@@ -70,6 +70,8 @@ class BaseCollector(TorchRLMethods):
         if self._devices.storing is not None and move is not None:
             move(self._devices.storing)
         self._core = CollectorCore(self._options(arguments, choice))
+        if self._placement == "processes":
+            self._workers.move(self._core)
         self._warn_of_rounding(arguments.frames_per_batch)
         self._source = WeightSource(self._core, choice.source, is_actor=choice.shared)
         if arguments.interruptor is not None:

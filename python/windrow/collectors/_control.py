@@ -229,7 +229,7 @@ class Control(Ending, Iterator[Any]):
         ``policy_state_dict`` and ``env_state_dict``. The last holds what transforms of environments have gathered, under
         ``"worker<i>"`` where there are several workers. Simulators are not saved. A batch that waits for a limiter counts."""
         state = self._asked.state_dict().to_dict()
-        state["env_state_dict"] = _env_states.states_of(self._workers.envs)
+        state["env_state_dict"] = _env_states.states_of(self._workers.stateful)
         self._source.add_to(state)
         return state
 
@@ -244,12 +244,12 @@ class Control(Ending, Iterator[Any]):
         states = state.get("env_state_dict", {})
         state["env_state_dict"] = {}
         with self._source.restored(state):
-            before = _env_states.states_of(self._workers.envs)
+            before = _env_states.states_of(self._workers.stateful)
             try:
-                _env_states.load(self._workers.envs, states)
+                _env_states.load(self._workers.stateful, states)
                 self._core.load_state_dict(state)
             except BaseException:
-                _env_states.load(self._workers.envs, before)
+                _env_states.load(self._workers.stateful, before)
                 raise
 
     def stats(self, workers: str = "aggregate") -> dict[str, Any]:
@@ -258,7 +258,7 @@ class Control(Ending, Iterator[Any]):
         Args:
             workers: ``"aggregate"``: figures of the collector. ``"per_worker"``: of each worker, as ``"worker_<i>/<name>"``:
                 ``frames`` it has collected, delivered or not; ``parts`` of batches it has filled; ``restarts`` after failures;
-                whether it is ``alive``; seconds it has ``waited``; the ``policy_version`` that acted last, and its
+                whether it is ``alive``; the ``pid`` of its process, where it has one; seconds it has ``waited``; the ``policy_version`` that acted last, and its
                 ``policy_lag`` behind the newest. ``"both"``: all of them.
 
         Raises:

@@ -6,15 +6,18 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from windrow.collectors._remote import RemoteEnv
+
 
 def states_of(envs: list[Any]) -> dict[str, Any]:
     """A copy of the state of each worker's environments, under ``"worker<i>"`` where there are several workers. Environments
     without a state have an empty one.
 
     Args:
-        envs: for each worker an environment, or a factory, whose environments are ``made_together``.
+        envs: for each worker an environment, or a factory, whose environments are ``made_together``; or where they are in a
+            process.
     """
-    return _numbered([_numbered([_state_of(env) for env in _made(entry)]) for entry in envs])
+    return _numbered([_states_at(entry) for entry in envs])
 
 
 def load(envs: list[Any], states: Mapping[str, Any]) -> None:
@@ -25,7 +28,11 @@ def load(envs: list[Any], states: Mapping[str, Any]) -> None:
     """
     from windrow.envs._base import EnvBase
 
-    each = [pair for entry, own in _paired(envs, states) for pair in _paired(_made(entry), own)]
+    entries = _paired(envs, states)
+    for entry, own in entries:
+        if isinstance(entry, RemoteEnv):
+            entry.load_states(own)
+    each = [pair for entry, own in entries if not isinstance(entry, RemoteEnv) for pair in _paired(_made(entry), own)]
     for env, state in each:
         if not state:
             continue
@@ -39,6 +46,10 @@ def load(envs: list[Any], states: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"env_state_dict has other numbers than {env!r}: call its load_state_dict with it before the collector is built"
             )
+
+
+def _states_at(entry: Any) -> dict[str, Any]:
+    return entry.states() if isinstance(entry, RemoteEnv) else _numbered([_state_of(env) for env in _made(entry)])
 
 
 def _made(entry: Any) -> list[Any]:

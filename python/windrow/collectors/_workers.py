@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from windrow._arguments import warn_ignored
+from windrow._windrow import CollectorCore
 from windrow.collectors._arguments import CollectorArguments
+from windrow.collectors._remote import RemoteEnv
 
 
 class Factory:
@@ -54,6 +56,7 @@ class Workers:
     """
 
     def __init__(self, name: str, arguments: CollectorArguments, *, single: bool) -> None:
+        self._remote: list[RemoteEnv] = []
         self.given, repeated = _environments(name, arguments, single=single)
         self.count = repeated or len(self.given)
         together, makes = arguments.num_envs or 1, is_function(self.given[0])
@@ -65,8 +68,19 @@ class Workers:
         # The engine makes one policy more, to learn names and shapes of its weights.
         self.factories = None if policies is None else [Factory(policy, first=True) for policy in policies]
 
+    def move(self, core: CollectorCore) -> None:
+        """Notes that the workers of ``core`` are in processes of their own."""
+        self._remote = [RemoteEnv(core, worker) for worker in range(self.count)]
+
+    @property
+    def stateful(self) -> list[Any]:
+        """Where states of environments are: an entry for each worker, or one for all."""
+        return self._remote or self.envs
+
     def env(self, worker: int) -> Any:
-        """The environment of ``worker``, as it was given or made."""
+        """The environment of ``worker``, as it was given or made, or as this process sees it."""
+        if self._remote:
+            return self._remote[worker]
         env = self.envs[worker if len(self.envs) > 1 else 0]
         return env.made if isinstance(env, Factory) else env_of(env)
 

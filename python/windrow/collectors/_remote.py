@@ -1,0 +1,74 @@
+"""What lives in worker processes, as the collector's process sees it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+from windrow._windrow import CollectorCore
+
+Path = tuple[tuple[str, Any], ...]
+"""Names of attributes, and keys in brackets, from a worker's environment on."""
+
+
+class Remote:
+    """An object in a worker process, found from the environment there by ``path``.
+
+    Attributes and keys are read there, between two parts that the worker fills. Plain values, arrays, tensors and specs come back
+    as copies; anything else is a ``Remote`` again. A method is called there. Setting an attribute sets it there.
+    """
+
+    def __init__(self, core: CollectorCore, worker: int, path: Path = ()) -> None:
+        vars(self).update(_core=core, _worker=worker, _path=path)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            # Asked for by the interpreter and by pickle, which would copy what is there.
+            raise AttributeError(name)
+        return self._found((*self._path, ("attribute", name)))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._found((*self._path, ("key", key)))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._ask("set", self._path, name, value)
+
+    def __repr__(self) -> str:
+        return f"<in worker {self._worker}: {self._ask('repr', self._path)}>"
+
+    def _found(self, path: Path) -> Any:
+        what, value = self._ask("get", path)
+        if what == "value":
+            return value
+        return (RemoteMethod if what == "callable" else Remote)(self._core, self._worker, path)
+
+    def _ask(self, *request: Any) -> Any:
+        from windrow import _sending
+
+        answer = self._core.call_worker(self._worker, _sending.dumps(request))
+        is_raised, value = pickle.loads(answer)
+        if is_raised:
+            raise _sending.received(value)
+        return value
+
+
+class RemoteMethod(Remote):
+    """A :class:`Remote` that can be called, with arguments that can be pickled. So can what it returns."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._ask("call", self._path, args, kwargs)
+
+
+class RemoteEnv(Remote):
+    """The environment of a worker process."""
+
+    def states(self) -> dict[str, Any]:
+        """The states of the worker's environments; none of a worker that was lost."""
+        is_alive = self._core.worker_stats()[self._worker]["alive"]
+        return self._ask("states") if is_alive else {}
+
+    def load_states(self, states: Mapping[str, Any]) -> None:
+        """Gives them states that :meth:`states` returned."""
+        if states:
+            self._ask("load_states", dict(states))
