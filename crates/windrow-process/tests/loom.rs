@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use loom::sync::Mutex;
 use loom::thread;
 use windrow_process::{
     ControlBlock, ControlSpec, Dies, Exchange, ExchangeReader, Lane, Message, Target, WorkerLane,
@@ -141,6 +142,76 @@ fn a_death_within_an_answer_leaves_all_of_it_or_nothing() {
             assert_eq!(parent.answer(), message(6));
             parent.lane.close();
             assert_eq!(successor.join().unwrap(), 1);
+        });
+    }
+}
+
+/// What all threads of the parent have of a worker.
+struct Seat {
+    lane: Lane,
+    /// Answers that were taken.
+    answers: Vec<Message>,
+    dead: bool,
+}
+
+impl Seat {
+    fn hear(&mut self) {
+        self.answers.extend(self.lane.try_receive());
+    }
+}
+
+/// Between a message and its reading, between that and each step of the answer, and between the answer and its taking.
+#[test]
+fn whoever_waits_hears_of_a_death_and_of_the_answer_before_it_once() {
+    let ends = [Dies::Before, Dies::Written, Dies::Published].map(Some);
+    for dies in ends.into_iter().chain([None]) {
+        model(2, move || {
+            let mut parent = Parent::new();
+            parent.lane.send(message(1)).unwrap();
+            let mut worker = parent.worker_lane();
+            let dead = thread::spawn(move || {
+                if let Some(dies) = dies {
+                    let got = worker.receive().unwrap();
+                    worker.die_sending(message(got.kind + 1), dies).unwrap();
+                }
+            });
+            let Parent { block, lane, bell } = parent;
+            let seat = Arc::new(Mutex::new(Seat {
+                lane,
+                answers: Vec::new(),
+                dead: false,
+            }));
+            let supervisor = {
+                let (seat, bell) = (Arc::clone(&seat), Arc::clone(&bell));
+                thread::spawn(move || {
+                    dead.join().unwrap();
+                    let mut seat = seat.lock().unwrap();
+                    seat.hear();
+                    seat.lane.reset();
+                    seat.dead = true;
+                    drop(seat);
+                    bell.ring();
+                })
+            };
+            loop {
+                let rings = bell.count();
+                let mut seat = seat.lock().unwrap();
+                seat.hear();
+                if seat.dead {
+                    break;
+                }
+                drop(seat);
+                bell.wait(rings, None);
+            }
+            supervisor.join().unwrap();
+
+            let mut seat = seat.lock().unwrap();
+            let answered = (dies == Some(Dies::Published)).then(|| message(2));
+            assert_eq!(seat.answers, Vec::from_iter(answered));
+            assert!(seat.lane.is_free());
+            let mut successor = block.worker_lane(0, move || bell.ring()).unwrap();
+            seat.lane.send(message(5)).unwrap();
+            assert_eq!(successor.receive(), Some(message(5)));
         });
     }
 }
