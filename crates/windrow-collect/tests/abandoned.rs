@@ -15,10 +15,12 @@ mod stamp;
 use std::sync::Arc;
 
 use tensordict::TensorDict;
-use windrow_collect::{Collector, CollectorBuilder, Handle, OnLoss, Placement, TrajFormat};
-use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
+use windrow_collect::{Collector, CollectorBuilder, Handle, OnLoss, TrajFormat};
+use windrow_env::testing::LedgerEnv;
 
+use crew::world::{PLACEMENTS, World};
 use crew::{Crew, ENVS, WORKERS, all};
+use faulty::{At, Fault, How, Makes};
 use frames::{MAX_LENGTH, check_ids, frames};
 use recorder::Recorder;
 
@@ -83,19 +85,20 @@ fn trajectories_that_a_control_call_has_left_are_dropped_at_once() {
 
 #[test]
 fn trajectories_of_workers_that_begin_anew_are_dropped_at_once() {
-    for placement in [Placement::Inline, Placement::Threads] {
-        let ledger = || LedgerEnv::from_seed().with_max_length(MAX_LENGTH);
-        let collector =
-            Collector::builder(move || FailingEnv::new(ledger(), FailAt::Step(13), Failure::Error))
-                .num_workers(WORKERS)
-                .num_envs(ENVS)
-                .placement(placement)
-                .frames_per_batch(2 * WORKERS * ENVS)
-                .on_loss(OnLoss::Restart { budget: usize::MAX })
-                .trajs_per_batch(1)
-                .traj_format(TrajFormat::Cat)
-                .build()
-                .unwrap();
+    for &placement in PLACEMENTS {
+        let makes = Makes {
+            fault: Some(Fault::new(At::Step(13), How::Error, usize::MAX)),
+            ..Makes::default()
+        };
+        let collector = World::of(vec![makes; WORKERS])
+            .builder(placement)
+            .num_envs(ENVS)
+            .frames_per_batch(2 * WORKERS * ENVS)
+            .on_loss(OnLoss::Restart { budget: usize::MAX })
+            .trajs_per_batch(1)
+            .traj_format(TrajFormat::Cat)
+            .build()
+            .unwrap();
         let handle = collector.handle();
         // A ledger that is seeded anew begins with its first episode.
         check_accounts(collector, 3000, |_, _| {});
@@ -153,10 +156,10 @@ fn episodes_longer_than_a_batch_that_begins_with_a_reset_are_delivered() {
 
 #[test]
 fn frames_that_would_make_no_whole_step_are_not_collected() {
-    for placement in [Placement::Inline, Placement::Threads] {
-        let mut collector = Collector::builder("CartPole-v1")
+    for &placement in PLACEMENTS {
+        let mut collector = World::of([Makes::default()])
+            .builder(placement)
             .num_envs(4)
-            .placement(placement)
             .frames_per_batch(8)
             .total_frames(31)
             .trajs_per_batch(1)

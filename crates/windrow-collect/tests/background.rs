@@ -1,13 +1,27 @@
 //! How those hear of a failure who do not ask for batches.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "conformance/program.rs"]
+mod program;
+
+use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_collect::{CollectError, Collector, CollectorBuilder, Placement};
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
+use windrow_policy::Registry;
 use windrow_slab::{Sink, SinkError, WriterId};
+
+use program::{placed, placements};
+
+fn names(registry: &mut Registry) -> Result<(), Box<dyn Error + Send + Sync>> {
+    registry.env("Failing", || {
+        FailingEnv::new(LedgerEnv::from_seed(), FailAt::Step(25), Failure::Error)
+    })?;
+    Ok(())
+}
 
 /// Takes everything, and keeps nothing.
 #[derive(Debug)]
@@ -27,14 +41,12 @@ impl Sink for Drain {
 
 /// Fails in its 25th step.
 fn failing(placement: Placement) -> CollectorBuilder {
-    Collector::builder(|| FailingEnv::new(LedgerEnv::from_seed(), FailAt::Step(25), Failure::Error))
-        .placement(placement)
-        .frames_per_batch(10)
+    placed!(Collector::builder("Failing"), placement).frames_per_batch(10)
 }
 
 #[test]
 fn who_looks_at_figures_only_sees_that_the_background_has_failed_and_can_ask_why() {
-    for placement in [Placement::Inline, Placement::Threads] {
+    for placement in placements() {
         let mut collector = failing(placement).replay_buffer(Drain).build().unwrap();
         let handle = collector.handle();
         collector.start().unwrap();
@@ -60,7 +72,7 @@ fn who_looks_at_figures_only_sees_that_the_background_has_failed_and_can_ask_why
 
 #[test]
 fn a_failure_that_a_batch_has_told_of_shows_in_the_figures() {
-    for placement in [Placement::Inline, Placement::Threads] {
+    for placement in placements() {
         let mut collector = failing(placement).build().unwrap();
         assert_eq!(collector.by_ref().filter(Result::is_ok).count(), 2);
         assert!(collector.stats().failed);
@@ -69,7 +81,7 @@ fn a_failure_that_a_batch_has_told_of_shows_in_the_figures() {
 
 #[test]
 fn an_end_or_a_shutdown_is_no_failure() {
-    for placement in [Placement::Inline, Placement::Threads] {
+    for placement in placements() {
         let mut collector = failing(placement).total_frames(20).build().unwrap();
         assert_eq!(collector.by_ref().count(), 2);
         collector.check().unwrap();

@@ -448,31 +448,36 @@ fn a_sink_that_waits_is_woken_by_a_shutdown() {
 
 #[test]
 fn a_sink_that_waits_is_woken_through_a_handle() {
-    let sink = Recorder::blocking_after(1);
-    let mut collector = writing(healthy(all().next().unwrap()), &sink);
-    let handle = collector.handle();
-    let seen = Arc::clone(&sink);
-    let waker = std::thread::spawn(move || {
-        seen.await_blocked();
-        handle.shutdown();
-    });
-    assert!(collector.next().unwrap().is_ok());
-    let error = collector.next().unwrap().unwrap_err();
-    assert!(matches!(error, CollectError::ShutDown), "{error}");
-    waker.join().unwrap();
+    for crew in all() {
+        let sink = Recorder::blocking_after(1);
+        let mut collector = writing(healthy(crew), &sink);
+        let handle = collector.handle();
+        let seen = Arc::clone(&sink);
+        let waker = std::thread::spawn(move || {
+            seen.await_blocked();
+            handle.shutdown();
+        });
+        assert!(collector.next().unwrap().is_ok());
+        let error = collector.next().unwrap().unwrap_err();
+        assert!(matches!(error, CollectError::ShutDown), "{error}");
+        waker.join().unwrap();
+    }
 }
 
 #[test]
 fn a_pause_does_not_wait_for_ever_for_a_sink_that_waits() {
-    let sink = Recorder::blocking_after(1);
-    let mut collector = writing(healthy(all().next().unwrap()), &sink);
-    collector.start().unwrap();
-    sink.await_blocked();
-    let error = collector.pause().unwrap_err();
-    assert!(matches!(error, CollectError::SinkWaits { .. }), "{error}");
-    sink.unblock();
-    sink.await_more();
-    collector.shutdown().unwrap();
+    for crew in all() {
+        let sink = Recorder::blocking_after(1);
+        let mut collector = writing(healthy(crew), &sink);
+        collector.start().unwrap();
+        sink.await_blocked();
+        let patience = Duration::from_millis(50);
+        let error = collector.hold_unless(patience, || false).unwrap_err();
+        assert!(matches!(error, CollectError::SinkWaits { .. }), "{error}");
+        sink.unblock();
+        sink.await_more();
+        collector.shutdown().unwrap();
+    }
 }
 
 #[test]
@@ -501,6 +506,23 @@ fn a_stuck_environment_holds_a_shutdown_up_for_a_bounded_time() {
         );
         gate.open();
         collector.shutdown().unwrap();
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_process_that_stands_still_is_killed_as_a_started_collector_ends() {
+    for crew in all().filter(|crew| crew.placement == Placement::Processes) {
+        let (sink, gate) = (Recorder::new(), Gate::default());
+        let fault = Fault::new(At::Step(13), How::Wait(gate.clone()), 1);
+        let mut collector = writing(crew.builder([None, Some(fault)]), &sink);
+        collector.start().unwrap();
+        let process = gate.await_somebody().to_string();
+        let patience = Duration::from_millis(200);
+        collector.shutdown_unless(patience, || false).unwrap();
+        assert!(!sink.is_attached());
+        let process = std::path::Path::new("/proc").join(process);
+        assert!(!process.exists(), "{} runs", process.display());
     }
 }
 

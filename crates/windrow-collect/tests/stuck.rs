@@ -20,7 +20,7 @@ use tensordict::TensorDict;
 use windrow_collect::{CollectError, Collector, Delivery, MultiSyncCollector, OnLoss, Placement};
 use windrow_env::testing::LedgerEnv;
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
-use windrow_slab::{Row, RowMut};
+use windrow_slab::{Row, RowMut, SlabError};
 
 use crew::world::{World, elsewhere};
 use crew::{Crew, ENVS, all};
@@ -327,6 +327,81 @@ fn a_worker_in_the_midst_of_a_long_part_ends_at_its_next_step() {
         collector.shutdown().unwrap();
         assert!(began.elapsed() < BOUND);
     }
+}
+
+#[test]
+fn a_long_part_ends_at_its_next_step_when_collection_is_stopped_while_somebody_waits() {
+    let steps = Notes::default();
+    let makes = Makes {
+        step_time: Duration::from_millis(5),
+        ..Makes::default()
+    };
+    let mut world = World::of(vec![makes; 2]);
+    world.policy.steps = Some(steps.clone());
+    for crew in beside() {
+        let frames_per_batch = 100_000;
+        let mut collector = world
+            .builder(crew.placement)
+            .delivery(crew.delivery)
+            .frames_per_batch(frames_per_batch)
+            .seed(0)
+            .build()
+            .unwrap();
+        let handle = collector.handle();
+        let before = steps.count();
+        let stopper = {
+            let steps = steps.clone();
+            thread::spawn(move || {
+                steps.await_lines(before + 3);
+                handle.stop_collection();
+            })
+        };
+        let batch = collector.next().unwrap().unwrap();
+        stopper.join().unwrap();
+        let there = frames(&batch).len();
+        assert!((1..frames_per_batch).contains(&there), "{crew:?}: {there}");
+    }
+}
+
+#[test]
+fn workers_go_on_when_batches_are_dropped_although_nobody_waits() {
+    for crew in first_come() {
+        let steps = Notes::default();
+        let mut world = crew.world([None, None], &[]);
+        world.policy.steps = Some(steps.clone());
+        let builder = crew.builder_of(&world).max_slabs(5);
+        let mut collector = builder.build().unwrap();
+        let mut kept = Vec::new();
+        loop {
+            match collector.next().unwrap() {
+                Ok(batch) => kept.push(batch),
+                Err(CollectError::Slab(SlabError::Exhausted { .. })) => break,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        // All memory is kept: nobody has a part.
+        assert_eq!(kept.len(), 5);
+        let before = steps.count();
+        thread::spawn(move || drop(kept)).join().unwrap();
+        steps.await_lines(before + 1);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_build_that_nobody_waits_for_any_more_leaves_no_process() {
+    let gate = Gate::default();
+    let makes = Makes {
+        fails: Some(How::Wait(gate.clone())),
+        ..Makes::default()
+    };
+    let world = World::of([Makes::default(), makes]);
+    let builder = world.builder(Placement::Processes).frames_per_batch(20);
+    let built = builder.build_unless(|| gate.has_somebody());
+    assert!(matches!(built, Err(CollectError::BuildGivenUp)));
+    let process = gate.await_somebody().to_string();
+    let process = std::path::Path::new("/proc").join(process);
+    assert!(!process.exists(), "{} runs", process.display());
 }
 
 #[test]
