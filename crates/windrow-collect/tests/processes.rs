@@ -312,6 +312,7 @@ fn new_weights_act_from_the_next_batch_on() {
             batches.push(collector.next().unwrap().unwrap().detach());
             if i % 3 == 0 {
                 collector.update_policy_weights(&net(i).weights()).unwrap();
+                assert_eq!(collector.policy_weights(), net(i).weights());
             }
         }
         batches

@@ -34,7 +34,7 @@ pub struct Published {
 pub struct WeightStore {
     /// The newest version for each worker; `None` before the first.
     newest: Mutex<Vec<Option<Published>>>,
-    /// Who passes publications on.
+    /// Who copies what is published; without one, the store does.
     relay: Option<Arc<dyn WeightRelay>>,
     /// Why it did not.
     failure: Mutex<Option<PolicyError>>,
@@ -44,13 +44,20 @@ pub struct WeightStore {
     spare: Mutex<Option<Arc<Weights>>>,
 }
 
-/// Passes what is published to a [`WeightStore`] on to workers that cannot read the store, such as those in other processes.
+/// Copies what is published to a [`WeightStore`] to where also workers find it that cannot read the store, such as those in other
+/// processes.
 pub trait WeightRelay: Send + Sync {
-    /// Takes a publication for worker `worker`, or for all. Called in the order of publications, one at a time.
+    /// Copies `weights` as version `version` of worker `worker`, or of all, and returns the copy, which the store keeps for its own
+    /// readers. Called in the order of publications, one at a time.
     ///
     /// # Errors
-    /// Whatever kept it from arriving; [`WeightStore::take_failure`] returns it.
-    fn pass(&self, worker: Option<usize>, published: &Published) -> Result<(), PolicyError>;
+    /// Whatever kept them from arriving. Then nothing was published, and [`WeightStore::take_failure`] returns the error.
+    fn pass(
+        &self,
+        worker: Option<usize>,
+        version: i64,
+        weights: &Weights,
+    ) -> Result<Weights, PolicyError>;
 }
 
 impl WeightStore {
@@ -66,7 +73,7 @@ impl WeightStore {
         }
     }
 
-    /// Also gives every publication to `relay`.
+    /// Has `relay` make the copies.
     #[must_use]
     pub fn with_relay(mut self, relay: Arc<dyn WeightRelay>) -> Self {
         self.relay = Some(relay);
@@ -79,15 +86,16 @@ impl WeightStore {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Publishes a copy of `weights` to all workers and returns its version.
+    /// Publishes a copy of `weights` to all workers and returns its version, or the last one where a [relay](WeightRelay) failed.
     pub fn publish(&self, weights: &Weights) -> i64 {
-        self.put(None, weights)
+        self.put(None, None, weights)
     }
 
-    /// Publishes a copy of `weights` to one worker and returns its version; `None` when there is no such worker.
+    /// Publishes a copy of `weights` to one worker and returns its version, as [`publish`](Self::publish); `None` when there is no such
+    /// worker.
     pub fn publish_to(&self, worker: usize, weights: &Weights) -> Option<i64> {
         let workers = lock(&self.newest).len();
-        (worker < workers).then(|| self.put(Some(worker), weights))
+        (worker < workers).then(|| self.put(Some(worker), None, weights))
     }
 
     /// The newest weights for `worker`, if they are not those of `version`.
@@ -102,12 +110,7 @@ impl WeightStore {
 
     /// Publishes a copy of `weights` to all workers as `version`, from which later ones count on, as after a restored state.
     pub fn restore(&self, version: i64, weights: &Weights) {
-        let weights = Arc::new(weights.detach());
-        let mut newest = lock(&self.newest);
-        let published = Published { version, weights };
-        self.pass(None, &published);
-        newest.fill(Some(published));
-        self.version.store(version, Ordering::Release);
+        self.put(None, Some(version), weights);
     }
 
     /// The newest weights of worker `worker`; `None` when nothing was published to it.
@@ -116,19 +119,18 @@ impl WeightStore {
         lock(&self.newest).get(worker)?.clone()
     }
 
-    /// Publishes a copy to one worker, or to all.
-    fn put(&self, worker: Option<usize>, weights: &Weights) -> i64 {
-        // Copied before the lock is taken, and freed after: it is held for some pointers only.
-        let spare = lock(&self.spare).take().and_then(Arc::into_inner);
-        let weights = Arc::new(match spare {
-            Some(spare) => weights.detach_into(spare),
-            None => weights.detach(),
-        });
+    /// Publishes a copy to one worker, or to all, as `version`, or else as the next one; the version published last.
+    fn put(&self, worker: Option<usize>, version: Option<i64>, weights: &Weights) -> i64 {
+        // Copied before the lock is taken, and freed after: it is held for some pointers only. A relay copies in order.
+        let copy = self.relay.is_none().then(|| self.copy(weights));
         let mut newest = lock(&self.newest);
-        let version = self.version() + 1;
-        let published = Published { version, weights };
-        self.pass(worker, &published);
-        let published = Some(published);
+        let version = version.unwrap_or_else(|| self.version() + 1);
+        let copy = copy.map_or_else(|| self.relayed(worker, version, weights), Some);
+        let Some(copy) = copy else {
+            return self.version();
+        };
+        let weights = Arc::new(copy);
+        let published = Some(Published { version, weights });
         let replaced: Vec<_> = match worker {
             Some(worker) => vec![std::mem::replace(&mut newest[worker], published)],
             None => newest
@@ -138,21 +140,32 @@ impl WeightStore {
         };
         self.version.store(version, Ordering::Release);
         drop(newest);
-        if let Some(replaced) = replaced.into_iter().flatten().next_back() {
+        // The memory of a relay's copies is the relay's.
+        if self.relay.is_none()
+            && let Some(replaced) = replaced.into_iter().flatten().next_back()
+        {
             *lock(&self.spare) = Some(replaced.weights);
         }
         version
     }
 
-    fn pass(&self, worker: Option<usize>, published: &Published) {
-        if let Some(relay) = &self.relay
-            && let Err(error) = relay.pass(worker, published)
-        {
-            *lock(&self.failure) = Some(error);
+    /// A copy in memory of the store's own.
+    fn copy(&self, weights: &Weights) -> Weights {
+        let spare = lock(&self.spare).take().and_then(Arc::into_inner);
+        match spare {
+            Some(spare) => weights.detach_into(spare),
+            None => weights.detach(),
         }
     }
 
-    /// Why the relay did not pass the last publication on, once.
+    /// The relay's copy; `None`, and the failure noted, without one.
+    fn relayed(&self, worker: Option<usize>, version: i64, weights: &Weights) -> Option<Weights> {
+        let copy = self.relay.as_ref()?.pass(worker, version, weights);
+        copy.map_err(|error| *lock(&self.failure) = Some(error))
+            .ok()
+    }
+
+    /// Why the relay did not pass a publication on, once.
     #[must_use]
     pub fn take_failure(&self) -> Option<PolicyError> {
         self.relay.as_ref()?;
@@ -262,6 +275,70 @@ mod tests {
         store.publish(&live);
         live.as_mut_slice::<f32>("weight").unwrap().fill(9.0);
         assert_eq!(value(&store.other_than(0, 0).unwrap()), 1.0);
+    }
+
+    /// Keeps what it passes on, and refuses negative weights.
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<(Option<usize>, Published)>>);
+
+    impl WeightRelay for Kept {
+        fn pass(
+            &self,
+            worker: Option<usize>,
+            version: i64,
+            weights: &Weights,
+        ) -> Result<Weights, PolicyError> {
+            if weights.as_slice::<f32>("weight").unwrap()[0] < 0.0 {
+                return Err(PolicyError::failed("refused"));
+            }
+            let weights = Arc::new(weights.detach());
+            let copy = Weights::clone(&weights);
+            lock(&self.0).push((worker, Published { version, weights }));
+            Ok(copy)
+        }
+    }
+
+    #[test]
+    fn readers_of_the_store_get_the_copies_that_the_relay_makes() {
+        let relay = Arc::new(Kept::default());
+        let store = WeightStore::new(2).with_relay(Arc::<Kept>::clone(&relay));
+        assert_eq!(store.publish(&weights(1.0)), 1);
+        assert_eq!(store.publish_to(1, &weights(2.0)), Some(2));
+        store.restore(9, &weights(9.0));
+        assert_eq!(store.publish_to(0, &weights(10.0)), Some(10));
+        let passed = lock(&relay.0);
+        let told: Vec<_> = passed
+            .iter()
+            .map(|(worker, passed)| (*worker, passed.version, value(passed)))
+            .collect();
+        let expected = [
+            (None, 1, 1.0),
+            (Some(1), 2, 2.0),
+            (None, 9, 9.0),
+            (Some(0), 10, 10.0),
+        ];
+        assert_eq!(told, expected);
+        let address = |weights: &Weights| weights.get("weight").unwrap().data_ptr();
+        for (worker, at) in [(0, 3), (1, 2)] {
+            let (newest, (_, passed)) = (store.newest(worker).unwrap(), &passed[at]);
+            assert_eq!(newest.version, passed.version);
+            assert_eq!(address(&newest.weights), address(&passed.weights));
+        }
+    }
+
+    #[test]
+    fn what_the_relay_refuses_was_not_published() {
+        let store = WeightStore::new(1).with_relay(Arc::new(Kept::default()));
+        store.publish(&weights(1.0));
+        assert_eq!(store.publish(&weights(-1.0)), 1);
+        assert_eq!(store.take_failure().unwrap().to_string(), "refused");
+        assert!(store.take_failure().is_none());
+        store.restore(7, &weights(-1.0));
+        assert!(store.take_failure().is_some());
+        assert_eq!(store.version(), 1);
+        assert_eq!(value(&store.newest(0).unwrap()), 1.0);
+        assert_eq!(store.publish(&weights(2.0)), 2);
+        assert!(store.take_failure().is_none());
     }
 
     #[test]

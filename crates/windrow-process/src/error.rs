@@ -65,6 +65,20 @@ pub enum ProcessError {
         /// How many there are.
         count: usize,
     },
+    /// Weights hold no such tensor.
+    #[error(
+        "weights hold no {dtype} of shape {shape:?} at byte {at}, where {bytes} bytes are left"
+    )]
+    NoTensor {
+        /// Where it was to begin, a multiple of 64.
+        at: usize,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its element type.
+        dtype: String,
+        /// Bytes from there on.
+        bytes: usize,
+    },
     /// A second message was sent before the answer to the first came.
     #[error(
         "worker {worker} has not answered message {sent} yet; receive its answer, or reset the lane when the worker is dead"

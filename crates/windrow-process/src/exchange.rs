@@ -2,9 +2,11 @@
 //!
 //! Each worker has two words: the buffer that is *newest* for it, which the publisher writes, and the buffer that it has *pinned*, which
 //! it writes itself. The publisher fills a buffer that is neither newest nor pinned for anyone; a reader pins the newest buffer and
-//! looks whether it still is. Either the reader sees that another one is newest, or the publisher sees the pin.
+//! looks whether it still is. Either the reader sees that another one is newest, or the publisher sees the pin. Readers in the
+//! publisher's own process get snapshots, which keep a buffer as a pin does.
 
 mod buffers;
+mod snapshot;
 mod words;
 
 #[cfg(not(loom))]
@@ -14,6 +16,7 @@ use crate::ProcessError;
 use crate::shared::Item;
 use crate::sync::{Mutex, Ordering, fence, locked};
 use buffers::Buffers;
+pub use snapshot::Snapshot;
 use words::{SeatWords, Words};
 
 /// Who is to see what is published.
@@ -27,7 +30,7 @@ pub enum Target {
 
 /// The publisher's side: buffers of one size, of which each worker sees the newest that was published for it.
 ///
-/// There are as many buffers as were needed at once: one at first, at most two for each worker and one more.
+/// There are as many buffers as were needed at once: one at first, at most two for each worker, one more, and those of snapshots.
 #[derive(Debug)]
 pub struct Exchange {
     words: Words,
@@ -63,8 +66,9 @@ impl Exchange {
         self.words.as_fd()
     }
 
-    /// Has `write` fill a free buffer, then makes it the newest of `to`. Versions are the caller's; a reader compares them for
-    /// equality only. The buffer is aligned to 64 bytes, and holds anything before.
+    /// Has `write` fill a free buffer, then makes it the newest of `to`; the result is the same buffer, for readers in this process.
+    /// Versions are the caller's; a reader compares them for equality only. The buffer is aligned to 64 bytes, and holds anything
+    /// before.
     ///
     /// # Errors
     /// [`ProcessError::NoMemory`] when a buffer more is needed and cannot be had; [`ProcessError::NoSuch`] for an unknown worker.
@@ -73,7 +77,7 @@ impl Exchange {
         to: Target,
         version: i64,
         write: impl FnOnce(&mut [u8]),
-    ) -> Result<(), ProcessError> {
+    ) -> Result<Snapshot, ProcessError> {
         let workers = self.words.seats.len();
         let targets = match to {
             Target::All => 0..workers,
@@ -82,33 +86,38 @@ impl Exchange {
         };
         let mut publisher = locked(&self.publisher);
         let Publisher { buffers, newest } = &mut *publisher;
-        let free = self.free(newest);
+        let free = self.free(newest, buffers);
         buffers.make(free)?;
-        // SAFETY: nobody else writes, by the lock; and no reader has this buffer: it is not newest, and a reader that pinned it when
-        // it was, and too late for `free` to see, finds another one newest and leaves it alone.
+        // SAFETY: nobody else writes, by the lock; and no reader has this buffer: there is no snapshot of it, it is not newest, and a
+        // reader that pinned it when it was, and too late for `free` to see, finds another one newest and leaves it alone.
         write(unsafe { buffers.bytes_mut(free)? });
-        self.words.versions[free].store(version, Ordering::Relaxed);
+        buffers.version(free)?.store(version, Ordering::Relaxed);
+        let snapshot = buffers.snapshot(free)?;
         for worker in targets {
             newest[worker] = free as u32 + 1;
             let word = &self.words.seats[worker].newest;
             word.store(newest[worker], Ordering::Release);
         }
-        Ok(())
+        Ok(snapshot)
     }
 
-    /// A buffer that is neither newest nor pinned for any worker. There is one: each worker keeps two at most.
-    fn free(&self, newest: &[u32]) -> usize {
+    /// The first buffer that is neither newest nor pinned for any worker, and of which no snapshot is alive.
+    fn free(&self, newest: &[u32], buffers: &mut Buffers) -> usize {
         // Pairs with the fence of `ExchangeReader::pin`.
         fence(Ordering::SeqCst);
-        let pinned: Vec<_> = self
-            .words
-            .seats
-            .iter()
+        // Looked at once, so that each worker keeps two buffers at most.
+        let seats = self.words.seats.iter();
+        let pinned: Vec<_> = seats
             .map(|seat| seat.pinned.load(Ordering::Acquire))
             .collect();
-        let used = |buffer: &u32| newest.contains(buffer) || pinned.contains(buffer);
-        let free = (1..).find(|buffer| !used(buffer)).unwrap_or(1);
-        free as usize - 1
+        let mut free = 0;
+        while {
+            let buffer = free as u32 + 1;
+            newest.contains(&buffer) || pinned.contains(&buffer) || buffers.is_held(free)
+        } {
+            free += 1;
+        }
+        free
     }
 
     /// Gives back the buffer that a worker was reading when it died; only for one that is known to have ended.
@@ -129,14 +138,13 @@ impl Exchange {
     #[cfg(loom)]
     pub fn reader(&self, worker: usize) -> Result<ExchangeReader, ProcessError> {
         let buffers = locked(&self.publisher).buffers.clone();
-        ExchangeReader::new(self.words.clone(), buffers, worker)
+        ExchangeReader::new(&self.words, buffers, worker)
     }
 }
 
 /// A worker's side of an [`Exchange`].
 #[derive(Debug)]
 pub struct ExchangeReader {
-    words: Words,
     seat: Item<SeatWords>,
     buffers: Buffers,
 }
@@ -149,19 +157,15 @@ impl ExchangeReader {
     #[cfg(not(loom))]
     pub fn open(fd: OwnedFd, worker: usize) -> Result<Self, ProcessError> {
         let (words, buffers) = Words::open(fd)?;
-        Self::new(words, buffers, worker)
+        Self::new(&words, buffers, worker)
     }
 
-    fn new(words: Words, buffers: Buffers, worker: usize) -> Result<Self, ProcessError> {
+    fn new(words: &Words, buffers: Buffers, worker: usize) -> Result<Self, ProcessError> {
         let seat = words
             .seats
             .item(worker)
             .ok_or_else(|| words.no_worker(worker))?;
-        Ok(Self {
-            words,
-            seat,
-            buffers,
-        })
+        Ok(Self { seat, buffers })
     }
 
     /// The newest weights, unless they are of the version `held`. They stay as they are until the guard is dropped.
@@ -173,17 +177,11 @@ impl ExchangeReader {
             return Ok(None);
         };
         let guard = Unpin(self.seat.clone());
-        let known = self.words.versions.get(buffer);
-        let version = known.ok_or(ProcessError::NoSuch {
-            what: "buffer of weights",
-            index: buffer,
-            count: self.words.versions.len(),
-        })?;
-        let version = version.load(Ordering::Relaxed);
+        self.buffers.see(buffer)?;
+        let version = self.buffers.version(buffer)?.load(Ordering::Relaxed);
         if held == Some(version) {
             return Ok(None);
         }
-        self.buffers.see(buffer)?;
         // SAFETY: the buffer was newest after it was pinned, so `Exchange::publish` had filled it before and leaves it alone until the
         // guard, which the result keeps, takes the pin away.
         let bytes = unsafe { self.buffers.bytes(buffer)? };
@@ -248,6 +246,8 @@ impl Pinned<'_> {
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
+    use tensordict::DType;
+
     use super::*;
 
     fn reader(exchange: &Exchange, worker: usize) -> ExchangeReader {
@@ -329,6 +329,74 @@ mod tests {
         (2..10).for_each(|version| publish(&exchange, Target::All, version));
         assert_eq!(made(&exchange), 2);
         assert_eq!(look(&mut reader(&exchange, 0), None), Some((9, 9)));
+    }
+
+    #[test]
+    fn a_snapshot_keeps_its_buffer_until_the_last_tensor_over_it_is_dropped() {
+        let exchange = Exchange::create(1, 128).unwrap();
+        let snapshot = |version: i64| {
+            let write = |bytes: &mut [u8]| bytes.fill(version as u8);
+            exchange.publish(Target::All, version, write).unwrap()
+        };
+        let one = snapshot(1);
+        let tensor = one.tensor(64, DType::U8, &[8, 8]).unwrap();
+        assert_eq!(tensor.to_vec::<u8>().unwrap(), [1; 64]);
+        drop(one);
+        let view = tensor.select(0, 7).unwrap();
+        drop(tensor);
+        // What is dropped at once is held by nobody.
+        (2..100).for_each(|version| drop(snapshot(version)));
+        assert_eq!(made(&exchange), 3, "one held, one newest, one to write");
+        assert_eq!(view.to_vec::<u8>().unwrap(), [1; 8]);
+        // As many as readers here hold at once, however many that are.
+        let all: Vec<_> = (100..120).map(snapshot).collect();
+        for (version, snapshot) in (100..).zip(&all) {
+            let tensor = snapshot.tensor(0, DType::U8, &[128]).unwrap();
+            assert_eq!(tensor.to_vec::<u8>().unwrap(), [version; 128]);
+        }
+        let made_then = made(&exchange);
+        drop((all, view));
+        (120..127).for_each(|version| drop(snapshot(version)));
+        assert_eq!(made(&exchange), made_then);
+        assert_eq!(look(&mut reader(&exchange, 0), None), Some((126, 126)));
+    }
+
+    #[test]
+    fn what_is_no_tensor_within_the_weights_is_refused() {
+        let exchange = Exchange::create(1, 100).unwrap();
+        let write = |bytes: &mut [u8]| bytes.fill(2);
+        let snapshot = exchange.publish(Target::All, 1, write).unwrap();
+        let tensor = |at, dtype, shape: &[usize]| snapshot.tensor(at, dtype, shape);
+        assert!(tensor(64, DType::F32, &[9]).is_ok());
+        assert!(tensor(64, DType::F32, &[usize::MAX / 16, 0]).is_ok());
+        for (at, dtype, shape) in [
+            (64, DType::F32, &[10][..]),
+            (4, DType::F32, &[1]),
+            (128, DType::F32, &[0]),
+            (0, DType::F32, &[usize::MAX, 8, 0]),
+            (0, DType::F32, &[usize::MAX / 4]),
+            (0, DType::Bool, &[1]),
+        ] {
+            let error = tensor(at, dtype, shape).unwrap_err();
+            assert!(matches!(error, ProcessError::NoTensor { .. }), "{error}");
+        }
+        let error = tensor(64, DType::F32, &[10]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "weights hold no float32 of shape [10] at byte 64, where 36 bytes are left"
+        );
+    }
+
+    #[test]
+    fn a_word_that_names_no_buffer_is_an_error() {
+        let exchange = Exchange::create(1, 8).unwrap();
+        publish(&exchange, Target::All, 1);
+        let newest = &exchange.words.seats[0].newest;
+        newest.store(u32::MAX, Ordering::Relaxed);
+        let mut reader = reader(&exchange, 0);
+        let error = reader.newest(None).unwrap_err();
+        assert!(matches!(error, ProcessError::System { .. }), "{error}");
+        assert_eq!(reader.buffers.made(), 0);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub use control::{
 };
 pub use error::ProcessError;
 #[cfg(target_os = "linux")]
-pub use exchange::{Exchange, ExchangeReader, Pinned, Target};
+pub use exchange::{Exchange, ExchangeReader, Pinned, Snapshot, Target};
 #[cfg(target_os = "linux")]
 pub use launch::{Child, ChildEnd, Exit, WorkerProgram, adopt};
 #[cfg(target_os = "linux")]

@@ -19,7 +19,7 @@ const FACADE: &str = "windrow";
 const ARROWS: [(&str, &[&str]); 12] = [
     (TENSORDICT, &[]),
     (SLAB, &[TENSORDICT]),
-    (PROCESS, &[SLAB]),
+    (PROCESS, &[TENSORDICT, SLAB]),
     (STORE, &[TENSORDICT]),
     (ENV, &[TENSORDICT, SLAB]),
     (POLICY, &[TENSORDICT, SLAB, ENV]),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tensordict::{LeafSpec, Tensor, TensorDict, TensorError};
-use windrow_policy::{PolicyError, Published, WeightRelay, Weights};
+use tensordict::{HeapBuffer, LeafSpec, Shape, Tensor, TensorDict, TensorError};
+use windrow_policy::{Misfit, PolicyError, Published, WeightRelay, Weights, WeightsError};
 use windrow_process::{Exchange, ExchangeReader, ProcessError, Target};
 
 /// Names, types and shapes of `weights`, in the order in which they are written.
@@ -14,16 +14,19 @@ pub(crate) fn leaves(weights: &Weights) -> Vec<LeafSpec> {
         .collect()
 }
 
-/// Bytes of all `leaves`.
-fn bytes(leaves: &[LeafSpec]) -> usize {
-    leaves.iter().map(size).sum()
+/// Each of `leaves`, from which byte on it lies, and how many bytes it has: each begins at a cache line.
+fn places(leaves: &[LeafSpec]) -> impl Iterator<Item = (&LeafSpec, usize, usize)> {
+    leaves.iter().scan(0, |end, leaf| {
+        let (at, bytes) = (
+            *end,
+            leaf.shape.iter().product::<usize>() * leaf.dtype.size(),
+        );
+        *end = (at + bytes).next_multiple_of(HeapBuffer::ALIGN);
+        Some((leaf, at, bytes))
+    })
 }
 
-fn size(leaf: &LeafSpec) -> usize {
-    leaf.shape.iter().product::<usize>() * leaf.dtype.size()
-}
-
-/// Passes publications on to worker processes.
+/// Copies publications to where worker processes read them; readers in this process see the same memory.
 pub(crate) struct WeightSender {
     pub(super) exchange: Exchange,
     leaves: Vec<LeafSpec>,
@@ -35,34 +38,85 @@ impl WeightSender {
     /// # Errors
     /// As [`Exchange::create`].
     pub(crate) fn new(workers: usize, leaves: Vec<LeafSpec>) -> Result<Arc<Self>, ProcessError> {
+        let bytes = places(&leaves).map(|(_, at, bytes)| at + bytes).last();
         Ok(Arc::new(Self {
-            // Some policies have no parameters, but no memory is empty.
-            exchange: Exchange::create(workers, bytes(&leaves).max(1))?,
+            exchange: Exchange::create(workers, bytes.unwrap_or(0))?,
             leaves,
         }))
     }
 
-    fn write(&self, weights: &Weights, mut to: &mut [u8]) {
-        for leaf in &self.leaves {
-            let (own, rest) = std::mem::take(&mut to).split_at_mut(size(leaf));
-            to = rest;
-            // The publisher has checked names, types and shapes, and what is published is contiguous.
+    /// The tensors of `weights` in the order of the leaves, without gaps. The publisher has checked what it was given, but an updater
+    /// may bring something else.
+    fn tensors(&self, weights: &Weights) -> Result<Vec<Tensor>, WeightsError> {
+        let mut misfits = Vec::new();
+        let tensors = self.leaves.iter().filter_map(|leaf| {
             let tensor = weights.get(&leaf.key).ok();
-            if let Some(tensor) = tensor.and_then(|tensor| tensor.as_bytes().ok())
-                && tensor.len() == own.len()
-            {
-                own.copy_from_slice(tensor);
+            match misfit(leaf, tensor) {
+                None => tensor.map(Tensor::contiguous),
+                Some(misfit) => {
+                    misfits.push(misfit);
+                    None
+                }
             }
+        });
+        let tensors = tensors.collect();
+        match misfits.is_empty() {
+            true => Ok(tensors),
+            false => Err(WeightsError::Misfits {
+                path: None,
+                misfits,
+            }),
         }
     }
 }
 
+/// Why `tensor` is not `leaf`, if it is not.
+fn misfit(leaf: &LeafSpec, tensor: Option<&Tensor>) -> Option<Misfit> {
+    let name = || leaf.key.components().join(".");
+    let expected = || Shape::from_slice(&leaf.shape);
+    match tensor {
+        None => Some(Misfit::Missing {
+            name: name(),
+            expected: expected(),
+        }),
+        Some(tensor) if tensor.dtype() != leaf.dtype => Some(Misfit::DType {
+            name: name(),
+            expected: leaf.dtype,
+            got: tensor.dtype(),
+        }),
+        Some(tensor) if *tensor.shape() != *leaf.shape => Some(Misfit::Shape {
+            name: name(),
+            expected: expected(),
+            got: Shape::from_slice(tensor.shape()),
+        }),
+        Some(_) => None,
+    }
+}
+
 impl WeightRelay for WeightSender {
-    fn pass(&self, worker: Option<usize>, published: &Published) -> Result<(), PolicyError> {
+    fn pass(
+        &self,
+        worker: Option<usize>,
+        version: i64,
+        weights: &Weights,
+    ) -> Result<Weights, PolicyError> {
         let to = worker.map_or(Target::All, Target::Worker);
-        let write = |bytes: &mut [u8]| self.write(&published.weights, bytes);
-        let passed = self.exchange.publish(to, published.version, write);
-        passed.map_err(PolicyError::failed)
+        let tensors = self.tensors(weights)?;
+        let write = |to: &mut [u8]| {
+            for ((_, at, bytes), tensor) in places(&self.leaves).zip(&tensors) {
+                // They are contiguous.
+                to[at..at + bytes].copy_from_slice(tensor.as_bytes().unwrap_or_default());
+            }
+        };
+        let snapshot = self.exchange.publish(to, version, write);
+        let snapshot = snapshot.map_err(PolicyError::failed)?;
+        let mut copy = TensorDict::new([]);
+        for (leaf, at, _) in places(&self.leaves) {
+            let tensor = snapshot.tensor(at, leaf.dtype, &leaf.shape);
+            let tensor = tensor.map_err(PolicyError::failed)?;
+            copy.set(&leaf.key, tensor).map_err(WeightsError::from)?;
+        }
+        Ok(copy)
     }
 }
 
@@ -84,12 +138,8 @@ impl WeightReceiver {
             return Ok(None);
         };
         let mut weights = TensorDict::new([]);
-        let mut from = pinned.bytes();
-        for leaf in &self.leaves {
-            let Some((own, rest)) = from.split_at_checked(size(leaf)) else {
-                break;
-            };
-            from = rest;
+        for (leaf, at, bytes) in places(&self.leaves) {
+            let own = pinned.bytes().get(at..at + bytes).unwrap_or_default();
             let tensor = Tensor::from_bytes(leaf.dtype, &leaf.shape, own)?;
             weights.set(&leaf.key, tensor)?;
         }
@@ -107,4 +157,137 @@ pub(super) enum ReceiveError {
     Process(#[from] ProcessError),
     #[error(transparent)]
     Tensor(#[from] TensorError),
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use std::thread;
+
+    use windrow_policy::WeightStore;
+
+    use super::*;
+
+    /// Leaves of several types, some of which end within a cache line; two of them have no elements.
+    fn weights(value: i64) -> Weights {
+        let mut weights = TensorDict::new([]);
+        let mut set = |key: &[&str], tensor: Tensor| {
+            weights.set(key, tensor).unwrap();
+        };
+        set(&["mask"], Tensor::full([3], value % 2 == 0).unwrap());
+        set(&["body", "bias"], Tensor::full([5], value as f64).unwrap());
+        set(&["body", "none"], Tensor::full([0, 4], 0.0f32).unwrap());
+        set(&["body", "weight"], Tensor::full([7, 9], value).unwrap());
+        set(&["nothing"], Tensor::full([0], 0u8).unwrap());
+        weights
+    }
+
+    struct Both {
+        sender: Arc<WeightSender>,
+        store: WeightStore,
+    }
+
+    impl Both {
+        fn new() -> Self {
+            let sender = WeightSender::new(2, leaves(&weights(0))).unwrap();
+            let relay: Arc<WeightSender> = Arc::clone(&sender);
+            let store = WeightStore::new(2).with_relay(relay);
+            Self { sender, store }
+        }
+
+        /// What a worker process has.
+        fn receiver(&self, worker: usize) -> WeightReceiver {
+            let fd = self.sender.exchange.as_fd().try_clone_to_owned().unwrap();
+            let reader = ExchangeReader::open(fd, worker).unwrap();
+            WeightReceiver::new(reader, self.sender.leaves.clone())
+        }
+    }
+
+    #[test]
+    fn workers_and_readers_of_the_store_see_what_was_published() {
+        let both = Both::new();
+        let mut receivers = [both.receiver(0), both.receiver(1)];
+        both.store.publish(&weights(1));
+        both.store.publish_to(1, &weights(2));
+        for (worker, receiver) in receivers.iter_mut().enumerate() {
+            let expected = worker as i64 + 1;
+            let got = receiver.newest(None).unwrap().unwrap();
+            assert_eq!((got.version, &*got.weights), (expected, &weights(expected)));
+            let here = both.store.newest(worker).unwrap();
+            assert_eq!((here.version, here.weights), (expected, got.weights));
+            assert!(receiver.newest(Some(expected)).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn weights_in_any_order_of_memory_are_copied() {
+        let both = Both::new();
+        let mut turned = weights(1);
+        let rows = Tensor::arange(0..63).unwrap().view([9, 7]).unwrap();
+        let rows = rows.transpose(0, 1).unwrap();
+        turned.set(["body", "weight"], rows).unwrap();
+        both.store.publish(&turned);
+        let got = both.receiver(0).newest(None).unwrap().unwrap();
+        assert_eq!(*got.weights, turned);
+    }
+
+    #[test]
+    fn weights_that_are_others_are_refused_and_the_last_ones_stay() {
+        let both = Both::new();
+        both.store.publish(&weights(1));
+        let mut others = weights(2);
+        let narrow = Tensor::full([7, 8], 2i64).unwrap();
+        others.set(["body", "weight"], narrow).unwrap();
+        others.set("mask", Tensor::full([3], 1u8).unwrap()).unwrap();
+        others.remove("nothing").unwrap();
+        assert_eq!(both.store.publish(&others), 1);
+        let error = both.store.take_failure().unwrap().to_string();
+        for misfit in [
+            "\"mask\": expected dtype bool, got uint8",
+            "\"body.weight\": expected shape [7, 9], got [7, 8]",
+            "\"nothing\" is missing",
+        ] {
+            assert!(error.contains(misfit), "{error}");
+        }
+        let got = both.receiver(0).newest(None).unwrap().unwrap();
+        assert_eq!((got.version, &*got.weights), (1, &weights(1)));
+        assert_eq!(*both.store.newest(0).unwrap().weights, weights(1));
+    }
+
+    #[test]
+    fn readers_here_and_elsewhere_see_whole_versions_that_only_grow() {
+        const LAST: i64 = 3000;
+        let both = Both::new();
+        let versions = |look: &mut dyn FnMut(i64) -> Option<Published>| {
+            let (mut seen, mut held) = (0, Vec::new());
+            while seen < LAST {
+                let Some(published) = look(seen) else {
+                    thread::yield_now();
+                    continue;
+                };
+                assert!(published.version > seen);
+                seen = published.version;
+                held.push(published);
+                // What was taken earlier stays as it was.
+                for earlier in &held {
+                    assert_eq!(*earlier.weights, weights(earlier.version), "torn");
+                }
+                if held.len() == 3 {
+                    held.remove(0);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| versions(&mut |seen| both.store.other_than(seen, 0)));
+            scope.spawn(|| {
+                let mut receiver = both.receiver(1);
+                versions(&mut |seen| receiver.newest(Some(seen)).unwrap());
+            });
+            for version in 1..=LAST {
+                assert_eq!(both.store.publish(&weights(version)), version);
+                // A publication is there when the call returns.
+                assert_eq!(both.store.newest(1).unwrap().version, version);
+            }
+        });
+    }
 }

@@ -54,6 +54,12 @@ impl WeightPublisher {
         Ok(version)
     }
 
+    /// Publishes `weights`, which fit, to all workers as `version`, from which later ones count on.
+    pub(crate) fn restore(&self, version: i64, weights: &Weights) -> Result<(), CollectError> {
+        self.shared.weights.restore(version, weights);
+        self.arrived()
+    }
+
     /// Whether all workers could be reached.
     fn arrived(&self) -> Result<(), CollectError> {
         let failure = self.shared.weights.take_failure();

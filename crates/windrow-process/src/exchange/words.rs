@@ -1,11 +1,11 @@
-//! The words of an exchange: two for each worker, and the version of each buffer.
+//! The words of an exchange: two for each worker.
 
 use std::sync::Arc;
 
 use super::buffers::Buffers;
 use crate::ProcessError;
 use crate::shared::{Shared, Words as Shareable};
-use crate::sync::{AtomicI64, AtomicU32};
+use crate::sync::AtomicU32;
 
 /// What publisher and reader tell each other about one worker. Buffers are counted from 1, and 0 is none.
 #[derive(Debug, Default)]
@@ -32,8 +32,6 @@ impl std::ops::Deref for Line {
 
 // SAFETY: `repr(C)` of atomics.
 unsafe impl Shareable for SeatWords {}
-// SAFETY: an atomic.
-unsafe impl Shareable for AtomicI64 {}
 
 /// All words of one exchange.
 #[derive(Debug)]
@@ -43,8 +41,6 @@ pub(super) struct Words {
     file: Arc<windrow_slab::SharedFile>,
     /// Of each worker.
     pub(super) seats: Arc<Shared<SeatWords>>,
-    /// Of each buffer that there may be.
-    pub(super) versions: Arc<Shared<AtomicI64>>,
 }
 
 impl Words {
@@ -57,20 +53,12 @@ impl Words {
     }
 }
 
-/// Buffers that may be needed at once: one that is newest and one that is pinned for each worker, one to write, and one to spare.
-fn most_buffers(workers: usize) -> usize {
-    workers.saturating_mul(2).saturating_add(2)
-}
-
 #[cfg(loom)]
 impl Words {
     pub(super) fn create(workers: usize, bytes: usize) -> Result<(Self, Buffers), ProcessError> {
-        let most = most_buffers(workers);
-        let words = Self {
-            seats: Arc::new(Shared::model(workers)),
-            versions: Arc::new(Shared::model(most)),
-        };
-        Ok((words, Buffers::model(most, bytes)))
+        let seats = Arc::new(Shared::model(workers));
+        // One that is newest and one that is pinned for each worker, and one to write.
+        Ok((Self { seats }, Buffers::model(2 * workers + 1, bytes)))
     }
 }
 
@@ -79,14 +67,14 @@ mod mapped {
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::sync::Arc;
 
-    use super::{Buffers, SeatWords, Shareable, Words, most_buffers};
+    use super::{Buffers, SeatWords, Shareable, Words};
     use crate::ProcessError;
     use crate::refused::refused;
     use crate::shared::{Area, Cut};
-    use crate::sync::{AtomicI64, AtomicU64, Ordering};
+    use crate::sync::{AtomicU64, Ordering};
 
     /// Begins every exchange; the last byte is the version of its layout.
-    const MAGIC: u64 = u64::from_be_bytes(*b"wdrwxch\x01");
+    const MAGIC: u64 = u64::from_be_bytes(*b"wdrwxch\x02");
 
     /// The beginning of the file.
     #[repr(C, align(128))]
@@ -101,8 +89,7 @@ mod mapped {
 
     /// Bytes of header and words; `None` when they overflow.
     fn size(workers: usize) -> Option<usize> {
-        let seats = Cut::behind::<SeatWords>(size_of::<HeaderWords>(), workers)?;
-        Cut::behind::<AtomicI64>(seats, most_buffers(workers))
+        Cut::behind::<SeatWords>(size_of::<HeaderWords>(), workers)
     }
 
     impl Words {
@@ -147,16 +134,10 @@ mod mapped {
             let mut cut = area.cut();
             cut.next::<HeaderWords>(1)?;
             let seats = Arc::new(cut.next(workers)?);
-            let versions = Arc::new(cut.next(most_buffers(workers))?);
             let first = area.mapping.len() as u64;
             let file = Arc::new(area.file);
             let buffers = Buffers::new(Arc::clone(&file), first, bytes);
-            let words = Self {
-                file,
-                seats,
-                versions,
-            };
-            Ok((words, buffers))
+            Ok((Self { file, seats }, buffers))
         }
 
         pub(in crate::exchange) fn as_fd(&self) -> BorrowedFd<'_> {

@@ -32,8 +32,8 @@ impl<S: LastStage> Collector<S> {
     ///
     /// # Errors
     /// [`CollectError::State`] or [`CollectError::Tensor`] when an entry is missing or has a value that cannot be used,
-    /// [`CollectError::Policy`] when the weights are another policy's; [`CollectError::Started`] while the collector
-    /// runs in the background.
+    /// [`CollectError::Policy`] when the weights are another policy's, or when there is no memory to bring them to worker processes;
+    /// [`CollectError::Started`] while the collector runs in the background.
     pub fn load_state_dict(&mut self, state: &TensorDict) -> Result<(), CollectError> {
         self.check_running()?;
         self.driver()?;
@@ -58,7 +58,10 @@ impl<S: LastStage> Collector<S> {
             // An earlier state uses ids again.
             writer.renumber();
         }
-        core.shared.weights.restore(version, weights);
+        if let Err(error) = core.publisher.restore(version, weights) {
+            core.ring.resume();
+            return Err(error);
+        }
         core.counters().go_on_from(frames, batches);
         core.shared.resume(Resume {
             frame: next_frame,
