@@ -83,17 +83,35 @@ impl Waiting {
                 std::hint::spin_loop();
             }
         }
-        for _ in 0..30 {
-            if changed() {
-                return true;
-            }
-            std::thread::yield_now();
-        }
-        false
+        yield_until(30, changed)
+    }
+
+    /// As [`spin_until`](Self::spin_until), without keeping a core from others: for waits between processes, of which there
+    /// are often more than cores. What one of them spins away is what the next one has to wait.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn yield_until(&self, changed: impl FnMut() -> bool) -> bool {
+        self.spins && yield_until(50, changed)
     }
 
     #[cfg(any(loom, shuttle))]
     pub(crate) fn spin_until(&self, _: impl FnMut() -> bool) -> bool {
         self.spins
     }
+
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn yield_until(&self, _: impl FnMut() -> bool) -> bool {
+        self.spins
+    }
+}
+
+/// Looks `times` times, and lets other threads of this core run after each.
+#[cfg(not(any(loom, shuttle)))]
+fn yield_until(times: usize, mut changed: impl FnMut() -> bool) -> bool {
+    for _ in 0..times {
+        if changed() {
+            return true;
+        }
+        std::thread::yield_now();
+    }
+    false
 }

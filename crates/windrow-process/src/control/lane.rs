@@ -131,8 +131,8 @@ impl WorkerLane {
         }
     }
 
-    /// Waits for the next message: spins for a moment, then sleeps, for as long as it takes. `None` once the parent has closed the lane,
-    /// for ever.
+    /// Waits for the next message: lets others run a few times, then sleeps, for as long as it takes. `None` once the parent has closed
+    /// the lane, for ever.
     ///
     /// A message that the predecessor in this lane left unanswered does not come again: [`Lane::reset`] took it back.
     pub fn receive(&mut self) -> Option<Message> {

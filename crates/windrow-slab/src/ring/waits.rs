@@ -136,10 +136,10 @@ impl Pumped {
         };
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let waiting = self.spin.begin();
-        let mut spins = true;
+        let mut awake = true;
         let out = loop {
-            spins = spins && waiting.spin_until(|| bell.count() != seen);
-            if !spins {
+            awake = awake && waiting.yield_until(|| bell.count() != seen);
+            if !awake {
                 let left =
                     deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                 if left.is_some_and(|left| left.is_zero()) {

@@ -88,16 +88,16 @@ impl Bell {
     }
 
     /// Waits until the bell was rung since [`count`](Self::count) gave `seen`, or for `timeout`. It may return earlier, and the
-    /// caller looks again in any case. It spins at first, unless the wait before was long.
+    /// caller looks again in any case. It lets other threads run a few times before it sleeps, unless the wait before was long.
     pub fn wait(&self, seen: u32, timeout: Option<Duration>) {
         let waiting = self.spin.begin();
-        if !waiting.spin_until(|| self.count() != seen) {
+        if !waiting.yield_until(|| self.count() != seen) {
             self.sleep(seen, timeout);
         }
         self.spin.end(&waiting);
     }
 
-    /// As [`wait`](Self::wait), without spinning.
+    /// As [`wait`](Self::wait), but sleeps at once.
     pub(crate) fn sleep(&self, seen: u32, timeout: Option<Duration>) {
         self.asleep.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
