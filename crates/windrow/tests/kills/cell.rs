@@ -1,9 +1,12 @@
-//! Which collector, what becomes of its batches, and how its workers die.
+//! Which collector, what becomes of its batches, how its workers die, and what their loss does to it.
 
 use windrow::{
     AsyncCollector, Collector, CollectorBuilder, FaultKind, MultiAsyncCollector,
-    MultiSyncCollector, OnLoss, Placement, WorkerError,
+    MultiSyncCollector, OnLoss, Placement, PolicyRecipe, WorkerError,
 };
+
+use crate::env::{LIFE, random};
+use crate::policy;
 
 /// One kind of run.
 #[derive(Debug, Clone, Copy)]
@@ -11,11 +14,14 @@ pub(crate) struct Cell {
     pub(crate) class: Class,
     pub(crate) mode: Mode,
     pub(crate) way: Way,
+    pub(crate) rule: Rule,
     /// Environments of each worker.
     pub(crate) num_envs: usize,
+    /// Workers that are to die.
+    pub(crate) deaths: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     Collector,
     Async,
@@ -47,32 +53,108 @@ pub(crate) enum Way {
     Panic,
     /// Its environment aborts the process.
     Abort,
+    /// Its environment takes more memory than the process may have.
+    Hunger,
+}
+
+/// What the loss of a worker does to its collector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Another worker takes the place.
+    Restart,
+    /// It ends the collector.
+    Raise,
+    /// The others go on; the last one's loss ends the collector.
+    Continue,
 }
 
 /// Frames of a batch, for every class and number of environments.
 pub(crate) const FRAMES_PER_BATCH: usize = 240;
 pub(crate) const TRAJS_PER_BATCH: usize = 8;
+/// Frames that are collected for each death.
+pub(crate) const FRAMES_PER_DEATH: usize = 100 * FRAMES_PER_BATCH;
+/// Workers of the classes that have several, and most environments of each.
+const WORKERS: usize = 3;
+const MOST_ENVS: usize = 2;
+/// More frames than all workers fill before they die by themselves.
+const MORE_THAN_A_LIFE: usize = 2 * LIFE as usize * WORKERS * MOST_ENVS + FRAMES_PER_DEATH;
 
 impl Cell {
-    /// Every class, every use, every death; in an order of its own each time.
-    pub(crate) fn all() -> Vec<Self> {
+    /// Every class, every use, every death, every rule; in an order of its own each time. `deaths`: in the life of a collector
+    /// whose workers are replaced.
+    pub(crate) fn all(deaths: usize) -> Vec<Self> {
         use Class::{Async, Collector, MultiAsync, MultiSync};
         let mut cells = Vec::new();
         for class in [Collector, Async, MultiSync, MultiAsync] {
             for mode in [Mode::Yield, Mode::Replay, Mode::Trajectories] {
-                for way in Way::ALL {
-                    let num_envs = 1 + (crate::env::random() % 2) as usize;
-                    cells.push(Self {
+                for (way, rule) in Way::ALL
+                    .into_iter()
+                    .flat_map(|way| Rule::ALL.map(|rule| (way, rule)))
+                {
+                    let cell = Self {
                         class,
                         mode,
                         way,
-                        num_envs,
-                    });
+                        rule,
+                        num_envs: 1 + random() as usize % MOST_ENVS,
+                        deaths: 1,
+                    };
+                    match (rule, cell.workers()) {
+                        (Rule::Restart, _) => cells.push(Self { deaths, ..cell }),
+                        (Rule::Raise, _) => cells.push(cell),
+                        // Nobody would be left to go on.
+                        (Rule::Continue, 1) => {}
+                        (Rule::Continue, workers) => {
+                            let deaths = 1 + random() as usize % workers;
+                            cells.push(Self { deaths, ..cell });
+                        }
+                    }
                 }
             }
         }
-        cells.sort_by_cached_key(|_| crate::env::random());
+        cells.sort_by_cached_key(|_| random());
         cells
+    }
+
+    /// All that the kind is, without what differs from run to run.
+    pub(crate) fn name(self) -> String {
+        let Self {
+            class,
+            mode,
+            way,
+            rule,
+            ..
+        } = self;
+        format!("{class:?} {mode:?} {way:?} {rule:?}")
+    }
+
+    pub(crate) fn workers(self) -> usize {
+        match self.class {
+            Class::Collector | Class::Async => 1,
+            Class::MultiSync | Class::MultiAsync => WORKERS,
+        }
+    }
+
+    /// Whether the collector has to end with the error of a worker.
+    pub(crate) fn has_to_fail(self) -> bool {
+        match self.rule {
+            Rule::Restart => false,
+            Rule::Raise => true,
+            Rule::Continue => self.deaths == self.workers(),
+        }
+    }
+
+    /// Whether it may: nobody knows how many die in time, where they do by themselves.
+    pub(crate) fn may_fail(self) -> bool {
+        self.has_to_fail() || self.rule == Rule::Continue && self.way.is_own()
+    }
+
+    /// Frames that the collector is asked for.
+    pub(crate) fn total_frames(self) -> usize {
+        match self.has_to_fail() {
+            true => MORE_THAN_A_LIFE,
+            false => self.deaths * FRAMES_PER_DEATH,
+        }
     }
 
     pub(crate) fn builder(self) -> CollectorBuilder {
@@ -80,25 +162,42 @@ impl Cell {
         let builder = match self.class {
             Class::Collector => Collector::builder(id),
             Class::Async => AsyncCollector::builder(id),
-            Class::MultiSync => MultiSyncCollector::builder(id).num_workers(3),
-            Class::MultiAsync => MultiAsyncCollector::builder(id).num_workers(3),
+            Class::MultiSync => MultiSyncCollector::builder(id).num_workers(WORKERS),
+            Class::MultiAsync => MultiAsyncCollector::builder(id).num_workers(WORKERS),
         };
         let builder = match self.mode {
             Mode::Trajectories => builder.trajs_per_batch(TRAJS_PER_BATCH),
             Mode::Yield | Mode::Replay => builder,
         };
         builder
+            .policy_recipe(PolicyRecipe::named(policy::NAME))
+            .track_policy_version(true)
             .placement(Placement::Processes)
-            .on_loss(OnLoss::Restart { budget: usize::MAX })
+            .on_loss(match self.rule {
+                Rule::Restart => OnLoss::Restart { budget: usize::MAX },
+                Rule::Raise => OnLoss::Raise,
+                Rule::Continue => OnLoss::Continue,
+            })
             .num_envs(self.num_envs)
             .frames_per_batch(FRAMES_PER_BATCH)
-            .seed(crate::env::random() >> 16)
+            .total_frames(self.total_frames() as u64)
+            .seed(random() >> 16)
     }
 }
 
+impl Rule {
+    pub(crate) const ALL: [Self; 3] = [Self::Restart, Self::Raise, Self::Continue];
+}
+
 impl Way {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Kill, Self::Stop, Self::Exit, Self::Panic, Self::Abort];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Kill,
+        Self::Stop,
+        Self::Exit,
+        Self::Panic,
+        Self::Abort,
+        Self::Hunger,
+    ];
 
     /// The environment that dies so.
     pub(crate) fn id(self) -> &'static str {
@@ -108,6 +207,7 @@ impl Way {
             Self::Exit => "Ledger-exit",
             Self::Panic => "Ledger-panic",
             Self::Abort => "Ledger-abort",
+            Self::Hunger => "Ledger-hunger",
         }
     }
 
@@ -122,8 +222,13 @@ impl Way {
             Self::Kill | Self::Stop => (FaultKind::Died, "signal 9 (SIGKILL)"),
             Self::Exit => (FaultKind::Died, "exit status 3"),
             Self::Abort => (FaultKind::Died, "signal 6 (SIGABRT)"),
+            Self::Hunger => (FaultKind::Died, "memory allocation of"),
             Self::Panic => (FaultKind::Panic, crate::env::LAST_WORDS),
         };
-        loss.fault().kind() == kind && loss.to_string().contains(words)
+        let text = loss.to_string();
+        let as_said = text.contains(words);
+        // That of the abort with which a program ends that gets no memory.
+        let aborted = self != Self::Hunger || text.contains("signal 6 (SIGABRT)");
+        loss.fault().kind() == kind && as_said && aborted
     }
 }

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Once;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use windrow::env::testing::LedgerEnv;
 use windrow::env::{Env, EnvError, EnvSpec, Outcome, Spec};
@@ -10,6 +11,7 @@ use windrow::slab::{Key, Row, RowMut};
 use windrow::{DType, Registry};
 
 use crate::cell::Way;
+use crate::policy::{self, Stamp};
 
 /// Longest episode.
 pub(crate) const MAX_LENGTH: i64 = 20;
@@ -20,13 +22,23 @@ pub(crate) const LIFE: u64 = 12_000;
 /// How an environment that dies by itself says when: nanoseconds of a clock that all processes share.
 pub(crate) const LAST_WORDS: &str = "dies at ";
 
-/// Names the ledgers of all ways to die.
+/// A ledger that leaves its process little memory.
+pub(crate) const CRAMPED: &str = "Ledger-cramped";
+
+const MIB: u64 = 1 << 20;
+
+/// Names the ledgers of all ways to die, and their policy.
 pub(crate) fn register(
     registry: &mut Registry,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     for way in Way::ALL {
         registry.env(way.id(), move || Mortal::new(way))?;
     }
+    registry.env(CRAMPED, || {
+        may_have_more(MIB * 16);
+        Mortal::new(Way::Kill)
+    })?;
+    registry.policy(policy::NAME, |_| Stamp::default())?;
     Ok(())
 }
 
@@ -48,6 +60,24 @@ pub(crate) fn payload([env, episode, t]: [i64; 3]) -> [u8; PAYLOAD] {
         x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1) ^ (x >> 29);
         (x >> 40) as u8
     })
+}
+
+/// Lets this process have this much memory beside what it has.
+fn may_have_more(bytes: u64) {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+    let current = Some(pages * rustix::param::page_size() as u64 + bytes);
+    let maximum = getrlimit(Resource::As).maximum;
+    setrlimit(Resource::As, Rlimit { current, maximum }).unwrap();
+}
+
+/// Takes memory until there is none.
+fn starve() -> ! {
+    may_have_more(8 * MIB);
+    let mut taken = Vec::new();
+    loop {
+        taken.push(std::hint::black_box(vec![1_u8; MIB as usize]));
+    }
 }
 
 /// A [`LedgerEnv`] with more to write, whose process may die between the first and the last byte of a row.
@@ -96,6 +126,10 @@ impl Mortal {
             Way::Abort => {
                 eprintln!("{words}");
                 std::process::abort()
+            }
+            Way::Hunger => {
+                eprintln!("{words}");
+                starve()
             }
             Way::Panic => panic!("{words}"),
             Way::Kill | Way::Stop => {}

@@ -8,11 +8,14 @@ use windrow::{Tensor, TensorDict};
 
 use crate::cell::Mode;
 use crate::env::{MAX_LENGTH, PAYLOAD, payload};
+use crate::policy;
 
 /// Everything that one collector has delivered.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) rows: u64,
+    /// Newest version of weights that has acted.
+    pub(crate) newest: i64,
     pub(crate) violations: Vec<String>,
     seen: HashSet<[i64; 3]>,
     /// Of each trajectory, by its id, the frame that was delivered last, and whether it was the end.
@@ -29,8 +32,16 @@ struct Frame {
 }
 
 impl Ledger {
+    /// Books of all that a collector has delivered, batch by batch.
+    pub(crate) fn of(batches: &[TensorDict], mode: Mode) -> Self {
+        let mut ledger = Self::default();
+        batches.iter().for_each(|batch| ledger.enter(batch));
+        ledger.close(mode);
+        ledger
+    }
+
     /// Enters a batch in the order in which it was delivered.
-    pub(crate) fn enter(&mut self, batch: &TensorDict) {
+    fn enter(&mut self, batch: &TensorDict) {
         for frame in self.frames(batch) {
             self.rows += 1;
             let Frame {
@@ -58,7 +69,7 @@ impl Ledger {
     }
 
     /// Closes the books: what an environment has delivered is a whole beginning of what it has to tell.
-    pub(crate) fn close(&mut self, mode: Mode) {
+    fn close(&mut self, mode: Mode) {
         let environments = std::mem::take(&mut self.episodes);
         for (env, lengths) in environments {
             let last = lengths.len() as i64 - 1;
@@ -92,6 +103,13 @@ impl Ledger {
             if let Some(wrong) = columns.wrong(row) {
                 self.violations.push(format!("I1: {wrong}"));
             }
+            let (version, stamp) = (columns.version[row], columns.stamp[row]);
+            if version != stamp {
+                self.violations.push(format!(
+                    "I5: weights {stamp} acted under the name of version {version}"
+                ));
+            }
+            self.newest = self.newest.max(version);
             Frame {
                 record: record(&columns.ledger, row),
                 traj_id: columns.traj_ids[row],
@@ -116,6 +134,9 @@ struct Columns {
     /// The flags of the observations that the steps began with.
     before: Vec<bool>,
     traj_ids: Vec<i64>,
+    /// Version of the weights that acted, as the collector says and as the weights themselves do.
+    version: Vec<i64>,
+    stamp: Vec<i64>,
 }
 
 impl Columns {
@@ -139,6 +160,8 @@ impl Columns {
                 .map(|row| before.iter().any(|flags| flags[row]))
                 .collect(),
             traj_ids: read(batch, &["collector", "traj_ids"]),
+            version: read(batch, &["policy_version"]),
+            stamp: read(batch, &[policy::COLUMN]),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Worker processes die at any moment, in every way and below every class of collector: each row that is delivered is still
-//! what its environment wrote, delivered once, in its order and accounted for, and nothing is left behind.
+//! what its environment wrote, delivered once, in its order and accounted for, and nothing is left behind. Nor is when the
+//! collecting process is killed, or when descriptors or memory run out.
 //!
-//! `WINDROW_KILLS` says how many are to die; `cargo xtask faults workers` sets it.
+//! `WINDROW_KILLS` says how many workers are to die; `cargo xtask faults workers` sets it.
 //! It is a program and no set of tests: its `main` begins as that of every program with worker processes does, and it counts
 //! its own threads and descriptors.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
@@ -9,11 +10,23 @@
 #[cfg(target_os = "linux")]
 mod cell;
 #[cfg(target_os = "linux")]
+mod descriptors;
+#[cfg(target_os = "linux")]
 mod env;
 #[cfg(target_os = "linux")]
 mod ledger;
 #[cfg(target_os = "linux")]
+mod life;
+#[cfg(target_os = "linux")]
+mod memory;
+#[cfg(target_os = "linux")]
+mod parents;
+#[cfg(target_os = "linux")]
+mod policy;
+#[cfg(target_os = "linux")]
 mod reaper;
+#[cfg(target_os = "linux")]
+mod role;
 #[cfg(target_os = "linux")]
 mod room;
 #[cfg(target_os = "linux")]
@@ -38,10 +51,12 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    if let Some(role) = role::own() {
+        role::play(&role);
+        return ExitCode::SUCCESS;
+    }
     let kills = std::env::var("WINDROW_KILLS").map_or(15, |kills| kills.parse().unwrap());
-    let outcome = run::run(kills);
-    println!("{outcome}");
-    match outcome.violations.is_empty() {
+    match run::report(kills) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }

@@ -7,25 +7,31 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use windrow::{Handle, WorkerError};
 
-use crate::cell::{Cell, Way};
+use crate::cell::{Cell, FRAMES_PER_DEATH, Way};
 use crate::env::{LAST_WORDS, now, random};
+use crate::policy;
 
 /// How often it looks, which is how well it knows when a loss was noticed.
-const GLANCE: Duration = Duration::from_micros(50);
+pub(crate) const GLANCE: Duration = Duration::from_micros(50);
+/// Looks between two publications of weights, on average.
+const GLANCES: u64 = 64;
 /// Longest rest of a worker that is stopped, and longest wait before a kill.
 const REST: u64 = 5_000;
 
 /// What came of one run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Harvest {
-    /// Workers that died while the collector needed them.
-    pub(crate) deaths: u64,
+    cell: Cell,
+    /// Workers that died while the collector needed them, in the order in which it told so.
+    pub(crate) told: Vec<usize>,
     /// Nanoseconds from each death to the moment when the collector had noticed it.
     pub(crate) noticed: Vec<u64>,
     pub(crate) violations: Vec<String>,
+    victim: Option<Victim>,
 }
 
 /// Somebody who was killed, and whose loss nobody has told yet.
+#[derive(Debug)]
 struct Victim {
     worker: usize,
     at: u64,
@@ -33,31 +39,69 @@ struct Victim {
 
 pub(crate) struct Reaper {
     handle: Handle,
-    cell: Cell,
-    victim: Option<Victim>,
     harvest: Harvest,
+    /// Version of the weights that were published last.
+    version: i64,
+}
+
+impl Harvest {
+    /// A worker was lost with this error, which was seen at `now`.
+    pub(crate) fn hear(&mut self, loss: &WorkerError, now: u64) {
+        self.told.push(loss.worker());
+        if !self.cell.way.is_told_by(loss) {
+            self.accuse(format!("I4: a loss with another reason: {loss}"));
+        }
+        let died = match self.victim.take() {
+            Some(victim) if victim.worker == loss.worker() => Some(victim.at),
+            victim => {
+                self.victim = victim;
+                died_at(loss)
+            }
+        };
+        match died {
+            // It has said when it began to take memory, and dies when there is none left.
+            Some(_) if self.cell.way == Way::Hunger => {}
+            Some(died) => self.noticed.push(now.saturating_sub(died)),
+            None => self.accuse(format!("I4: a loss that nobody has caused: {loss}")),
+        }
+    }
+
+    pub(crate) fn accuse(&mut self, violation: String) {
+        self.violations.push(violation);
+    }
 }
 
 impl Reaper {
     pub(crate) fn new(handle: Handle, cell: Cell) -> Self {
         Self {
             handle,
-            cell,
-            victim: None,
-            harvest: Harvest::default(),
+            harvest: Harvest {
+                cell,
+                told: Vec::new(),
+                noticed: Vec::new(),
+                violations: Vec::new(),
+                victim: None,
+            },
+            version: 0,
         }
     }
 
-    /// Until the run is `over`: kills a worker each time that `each` further frames were collected, unless they die by
-    /// themselves.
-    pub(crate) fn run(mut self, each: u64, over: &AtomicBool) -> Harvest {
-        let mut next = random() % each;
+    /// Until the run is `over`: kills as many workers as the cell says, about evenly over the frames that are collected, unless
+    /// they die by themselves; publishes weights.
+    pub(crate) fn run(mut self, over: &AtomicBool) -> Harvest {
+        let each = FRAMES_PER_DEATH as u64;
+        let (mut next, mut left) = (random() % each, self.harvest.cell.deaths);
+        if self.harvest.cell.way.is_own() {
+            left = 0;
+        }
         while !over.load(Ordering::Acquire) {
             self.hear();
-            let due = self.handle.stats().frames >= next;
-            if !self.cell.way.is_own() && self.victim.is_none() && due {
-                self.kill();
-                next += each;
+            let due = left > 0 && self.handle.stats().frames >= next;
+            if due && self.harvest.victim.is_none() && self.kill() {
+                (next, left) = (next + each, left - 1);
+            }
+            if random().is_multiple_of(GLANCES) {
+                self.publish();
             }
             thread::sleep(GLANCE);
         }
@@ -67,47 +111,47 @@ impl Reaper {
 
     fn hear(&mut self) {
         for loss in self.handle.take_losses() {
-            let now = now();
-            self.harvest.deaths += 1;
-            if !self.cell.way.is_told_by(&loss) {
-                self.accuse(&format!("I4: a loss with another reason: {loss}"));
-            }
-            let died = match self.victim.take() {
-                Some(victim) if victim.worker == loss.worker() => Some(victim.at),
-                victim => {
-                    self.victim = victim;
-                    died_at(&loss)
-                }
-            };
-            match died {
-                Some(died) => self.harvest.noticed.push(now.saturating_sub(died)),
-                None => self.accuse(&format!("I4: a loss that nobody has caused: {loss}")),
-            }
+            self.harvest.hear(&loss, now());
         }
     }
 
-    fn kill(&mut self) {
+    /// Kills any of those that have a process; whether there was one.
+    fn kill(&mut self) -> bool {
         pause(REST / 10);
-        let workers = self.handle.worker_stats();
-        let worker = &workers[random() as usize % workers.len()];
-        // One whose process is being replaced.
-        let Some(pid) = worker.pid else { return };
-        if self.cell.way == Way::Stop {
+        let workers = self.handle.worker_stats().into_iter();
+        let workers: Vec<_> = workers
+            .filter_map(|worker| Some((worker.worker, worker.pid?)))
+            .collect();
+        if workers.is_empty() {
+            return false;
+        }
+        let (worker, pid) = workers[random() as usize % workers.len()];
+        if self.harvest.cell.way == Way::Stop {
             signal(pid, Signal::STOP);
             pause(REST);
             self.hear();
         }
         let at = now();
         signal(pid, Signal::KILL);
-        let worker = worker.worker;
-        self.victim = Some(Victim { worker, at });
+        self.harvest.victim = Some(Victim { worker, at });
+        true
     }
 
-    fn accuse(&mut self, violation: &str) {
-        let cell = self.cell;
-        self.harvest
-            .violations
-            .push(format!("{cell:?}: {violation}"));
+    fn publish(&mut self) {
+        let expected = self.version + 1;
+        // Refused once the collector is over.
+        let Ok(version) = self
+            .handle
+            .update_policy_weights(&policy::weights(expected))
+        else {
+            return;
+        };
+        if version != expected {
+            self.harvest.accuse(format!(
+                "I5: publication {expected} became version {version}"
+            ));
+        }
+        self.version = version;
     }
 }
 
@@ -123,7 +167,7 @@ fn pause(most_us: u64) {
     thread::sleep(Duration::from_micros(random() % most_us));
 }
 
-fn signal(pid: u32, signal: Signal) {
+pub(crate) fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid.cast_signed()).unwrap();
     // It may have been waited for already.
     let _ = kill_process(pid, signal);

@@ -25,7 +25,7 @@ impl Room {
             processes: children(),
             threads: entries("/proc/self/task"),
             descriptors: entries("/proc/self/fd"),
-            segments: mapped.count() + entries("/dev/shm"),
+            segments: mapped.count() + segments(),
         }
     }
 
@@ -42,12 +42,17 @@ impl Room {
     }
 }
 
+/// Files of shared memory that have a name.
+pub(crate) fn segments() -> usize {
+    entries("/dev/shm")
+}
+
 fn entries(directory: &str) -> usize {
     fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
 /// Processes that this one has started, also those that have ended and that nobody has waited for.
-fn children() -> usize {
+pub(crate) fn children() -> usize {
     let own = std::process::id().to_string();
     let folders = fs::read_dir("/proc").unwrap().flatten();
     let parents = folders.filter_map(|folder| {

@@ -1,47 +1,86 @@
 //! As many runs as it takes for so many to die.
 
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use windrow::{CollectError, Collector, LazyTensorStorage, ReplayBuffer, TensorDict};
-
-use crate::cell::{Cell, FRAMES_PER_BATCH, Mode};
-use crate::ledger::Ledger;
-use crate::reaper::{Harvest, Reaper};
+use crate::cell::{Cell, Rule};
+use crate::life::life;
+use crate::role::Actor;
 use crate::room::Room;
+use crate::{descriptors, memory, parents};
 
-/// Frames that are collected for each death.
-const FRAMES_PER_DEATH: usize = 100 * FRAMES_PER_BATCH;
-/// Most deaths in the life of one collector; fewer where there are not enough for all cells.
+/// Most deaths in the life of a collector whose workers are replaced; fewer where there are not enough for all cells.
 const DEATHS: u64 = 6;
-/// A collector from which nothing comes for so long hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Most parents that die.
+const PARENTS: u64 = 1000;
+/// Violations that are shown.
+const SHOWN: usize = 20;
 
 /// What came of all runs.
 #[derive(Debug, Default)]
-pub(crate) struct Sum {
+struct Sum {
     deaths: u64,
     rows: u64,
     noticed: Vec<u64>,
     orphans: usize,
     segments: usize,
     collectors: u64,
-    pub(crate) violations: Vec<String>,
+    /// Cells that were met.
+    met: HashSet<String>,
+    /// Lives by their rule, and how many of them ended with the error of a worker.
+    lives: [(u64, u64); Rule::ALL.len()],
+    /// Newest version of weights that has acted in each life, over all.
+    versions: i64,
+    violations: Vec<String>,
 }
 
-/// Runs collectors of all cells in turn until `kills` of their workers have died.
-pub(crate) fn run(kills: u64) -> Sum {
+/// Has about `kills` workers die, and a tenth as many of their parents, and lets memory and descriptors run out; says what came of
+/// it. Whether all was well.
+pub(crate) fn report(kills: u64) -> bool {
+    let sum = run(kills);
+    println!("{sum}");
+    let parents = parents::run((kills / 10).clamp(1, PARENTS));
+    println!("{parents}");
+    let role = |role, limits| Actor::start(role, limits).finish();
+    let roles = [
+        (
+            descriptors::ROLE,
+            role(descriptors::ROLE, descriptors::LIMITS),
+        ),
+        (memory::FILES.0, role(memory::FILES.0, memory::FILES.1)),
+        (
+            memory::ADDRESSES.0,
+            role(memory::ADDRESSES.0, memory::ADDRESSES.1),
+        ),
+        ("memory: workers", memory::cramped()),
+    ];
+    let mut violations = [sum.violations, parents.violations].concat();
+    for (role, outcome) in roles {
+        match outcome {
+            Ok(said) => println!("{}", said.trim_end()),
+            Err(violation) => violations.push(format!("{role}: {violation}")),
+        }
+    }
+    for violation in violations.iter().take(SHOWN) {
+        println!("violation: {violation}");
+    }
+    violations.is_empty()
+}
+
+/// Runs collectors of all cells in turn until `kills` of their workers have died. Where there are deaths for all cells, each of
+/// them is met.
+fn run(kills: u64) -> Sum {
     let mut sum = Sum::default();
     let room = Room::now();
-    let each = (kills / Cell::all().len() as u64).clamp(1, DEATHS);
+    let cells = Cell::all(1).len() as u64;
+    let each = (kills / cells).clamp(1, DEATHS) as usize;
     while sum.deaths < kills {
-        for cell in Cell::all() {
-            if sum.deaths >= kills {
+        for cell in Cell::all(each) {
+            let met_all = sum.met.len() as u64 == cells;
+            if sum.deaths >= kills && (met_all || kills < cells) {
                 break;
             }
-            sum.add(cell, each as usize, room);
+            sum.add(cell, room);
         }
     }
     sum.noticed.sort_unstable();
@@ -49,16 +88,23 @@ pub(crate) fn run(kills: u64) -> Sum {
 }
 
 impl Sum {
-    fn add(&mut self, cell: Cell, deaths: usize, room: Room) {
-        let (ledger, harvest) = life(cell, deaths);
+    fn add(&mut self, cell: Cell, room: Room) {
+        let life = life(cell);
         self.collectors += 1;
-        self.deaths += harvest.deaths;
-        self.rows += ledger.rows;
-        self.noticed.extend(harvest.noticed);
-        self.violations.extend(harvest.violations);
-        let of_cell = |violation| format!("{cell:?}: {violation}");
+        self.met.insert(cell.name());
+        let (lives, failed) = &mut self.lives[cell.rule as usize];
+        (*lives, *failed) = (*lives + 1, *failed + u64::from(life.failed));
+        self.deaths += life.harvest.told.len() as u64;
+        self.rows += life.ledger.rows;
+        self.versions += life.ledger.newest;
+        self.noticed.extend(life.harvest.noticed);
+        let violations = life
+            .harvest
+            .violations
+            .into_iter()
+            .chain(life.ledger.violations);
         self.violations
-            .extend(ledger.violations.into_iter().map(of_cell));
+            .extend(violations.map(|violation| format!("{cell:?}: {violation}")));
         let now = Room::back_to(room);
         if now != room {
             self.orphans += now.processes.saturating_sub(room.processes);
@@ -67,121 +113,37 @@ impl Sum {
                 .push(format!("{cell:?}: I6: {room:?} before, {now:?} after"));
         }
     }
-
-    /// Milliseconds within which this share of all losses was noticed.
-    fn quantile(&self, share: f64) -> f64 {
-        let last = self.noticed.len().saturating_sub(1);
-        let at = (share * last as f64).ceil() as usize;
-        self.noticed.get(at).map_or(0.0, |&ns| ns as f64 / 1e6)
-    }
 }
 
 impl fmt::Display for Sum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 20;
-        for violation in self.violations.iter().take(SHOWN) {
-            writeln!(f, "violation: {violation}")?;
-        }
-        write!(
+        writeln!(
             f,
             "{} kills, {} rows checked, {} violations, noticed within {:.2} ms (p50) and {:.2} ms (p99), {} orphaned processes, \
              {} segments left; {} collectors",
             self.deaths,
             self.rows,
             self.violations.len(),
-            self.quantile(0.5),
-            self.quantile(0.99),
+            quantile(&self.noticed, 0.5),
+            quantile(&self.noticed, 0.99),
             self.orphans,
             self.segments,
             self.collectors,
+        )?;
+        let [(restart, _), (raise, raised), (go_on, ended)] = self.lives;
+        write!(
+            f,
+            "cells: {} kinds; {restart} collectors replaced workers, {raised} of {raise} ended with a loss, {ended} of {go_on} went on \
+             and ended with their last worker's; {} versions of weights acted",
+            self.met.len(),
+            self.versions,
         )
     }
 }
 
-/// A collector from its build to its end, with about so many deaths.
-fn life(cell: Cell, deaths: usize) -> (Ledger, Harvest) {
-    let total = deaths * FRAMES_PER_DEATH;
-    let builder = cell.builder().total_frames(total as u64);
-    let buffer = (cell.mode == Mode::Replay).then(|| {
-        let storage = LazyTensorStorage::new(total);
-        ReplayBuffer::builder().storage(storage).build().unwrap()
-    });
-    let mut collector = match &buffer {
-        Some(buffer) => builder.replay_buffer(buffer.clone()),
-        None => builder,
-    }
-    .build()
-    .unwrap();
-    let over = AtomicBool::new(false);
-    let reaper = Reaper::new(collector.handle(), cell);
-    let (collected, harvest) = thread::scope(|scope| {
-        let harvest = scope.spawn(|| reaper.run(FRAMES_PER_DEATH as u64, &over));
-        let collected = collect(&mut collector, buffer.as_ref());
-        over.store(true, Ordering::Release);
-        (collected, harvest.join().unwrap())
-    });
-    let mut ledger = Ledger::default();
-    match collected {
-        Ok(batches) => batches.iter().for_each(|batch| ledger.enter(batch)),
-        Err(error) => ledger.accuse(format!("I4: collection ended with {error}")),
-    }
-    if let Err(error) = collector.shutdown() {
-        ledger.accuse(format!("I6: the shutdown failed: {error}"));
-    }
-    ledger.close(cell.mode);
-    settle(cell, &mut ledger, &collector, &harvest, total as u64);
-    (ledger, harvest)
-}
-
-/// All batches, in copies: their memory is used again meanwhile.
-fn collect(
-    collector: &mut Collector,
-    buffer: Option<&ReplayBuffer>,
-) -> Result<Vec<TensorDict>, CollectError> {
-    let mut last = Instant::now();
-    if let Some(buffer) = buffer {
-        collector.start()?;
-        let mut frames = 0;
-        while collector.is_running() {
-            let now = collector.stats().frames;
-            if now != frames {
-                (frames, last) = (now, Instant::now());
-            }
-            if last.elapsed() > PATIENCE {
-                return Err(CollectError::BatchGivenUp);
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        collector.check()?;
-        return Ok(vec![buffer.all().unwrap()]);
-    }
-    let mut batches = Vec::new();
-    while let Some(batch) = collector.next_unless(|| last.elapsed() > PATIENCE) {
-        batches.push(batch?.detach());
-        last = Instant::now();
-    }
-    Ok(batches)
-}
-
-/// Nothing is missing that was asked for, and every loss is known.
-fn settle(cell: Cell, ledger: &mut Ledger, collector: &Collector, harvest: &Harvest, total: u64) {
-    let stats = collector.stats();
-    if stats.frames != total || ledger.rows + stats.dropped_frames != total {
-        ledger.accuse(format!(
-            "I4: {} rows were delivered and {} dropped; {} of {total} were counted",
-            ledger.rows, stats.dropped_frames, stats.frames
-        ));
-    }
-    // Of one who was killed beside the last frames, nobody has heard yet.
-    let late = collector.take_losses();
-    for loss in late.iter().filter(|loss| !cell.way.is_told_by(loss)) {
-        ledger.accuse(format!("I4: a loss with another reason: {loss}"));
-    }
-    let told = harvest.deaths + late.len() as u64;
-    if stats.restarts != told {
-        let replaced = stats.restarts;
-        ledger.accuse(format!(
-            "I4: {told} losses were told, {replaced} workers replaced"
-        ));
-    }
+/// Milliseconds within which this share of sorted nanoseconds lies.
+pub(crate) fn quantile(sorted: &[u64], share: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    let at = (share * last as f64).ceil() as usize;
+    sorted.get(at).map_or(0.0, |&ns| ns as f64 / 1e6)
 }
