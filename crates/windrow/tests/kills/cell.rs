@@ -72,7 +72,7 @@ pub(crate) enum Rule {
 pub(crate) const FRAMES_PER_BATCH: usize = 240;
 pub(crate) const TRAJS_PER_BATCH: usize = 8;
 /// Frames that are collected for each death.
-pub(crate) const FRAMES_PER_DEATH: usize = 100 * FRAMES_PER_BATCH;
+pub(crate) const FRAMES_PER_DEATH: usize = 50 * FRAMES_PER_BATCH;
 /// Workers of the classes that have several, and most environments of each.
 const WORKERS: usize = 3;
 const MOST_ENVS: usize = 2;

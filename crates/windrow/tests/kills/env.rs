@@ -18,7 +18,7 @@ pub(crate) const MAX_LENGTH: i64 = 20;
 /// Bytes of an observation beside `[env, episode, t]`, which follow from these.
 pub(crate) const PAYLOAD: usize = 96;
 /// Steps after which each environment dies by itself, in the middle of what it may draw.
-pub(crate) const LIFE: u64 = 12_000;
+pub(crate) const LIFE: u64 = 6_000;
 /// How an environment that dies by itself says when: nanoseconds of a clock that all processes share.
 pub(crate) const LAST_WORDS: &str = "dies at ";
 

@@ -1,6 +1,6 @@
 //! What was delivered, against what every ledger says.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use windrow::env::testing::LedgerEnv;
 use windrow::tensordict::Element;
@@ -17,11 +17,10 @@ pub(crate) struct Ledger {
     /// Newest version of weights that has acted.
     pub(crate) newest: i64,
     pub(crate) violations: Vec<String>,
-    seen: HashSet<[i64; 3]>,
     /// Of each trajectory, by its id, the frame that was delivered last, and whether it was the end.
     trajectories: HashMap<i64, ([i64; 3], bool)>,
-    /// Of each environment, which is another one after each loss, the episodes that were delivered.
-    episodes: HashMap<i64, HashMap<i64, i64>>,
+    /// Of each environment, which is another one after each loss, the steps of its episodes that were delivered: a bit each.
+    episodes: HashMap<i64, BTreeMap<i64, u32>>,
 }
 
 /// One frame, beyond what its own values have to be.
@@ -50,7 +49,14 @@ impl Ledger {
                 done,
             } = frame;
             let [env, episode, t] = record;
-            if !self.seen.insert(record) {
+            let episodes = self.episodes.entry(env).or_default();
+            let steps = episodes.entry(episode).or_default();
+            // None of a row that nobody has written.
+            let step = u32::try_from(t).ok().and_then(|t| 1_u32.checked_shl(t));
+            let step = step.unwrap_or(0);
+            let again = *steps & step != 0;
+            *steps |= step;
+            if again {
                 self.accuse(format!("I2: {record:?} was delivered twice"));
             }
             let before = self.trajectories.insert(traj_id, (record, done));
@@ -63,19 +69,18 @@ impl Ledger {
                     "I3: {record:?} follows {before:?} in trajectory {traj_id}"
                 ));
             }
-            let lengths = self.episodes.entry(env).or_default();
-            *lengths.entry(episode).or_default() += 1;
         }
     }
 
     /// Closes the books: what an environment has delivered is a whole beginning of what it has to tell.
     fn close(&mut self, mode: Mode) {
         let environments = std::mem::take(&mut self.episodes);
-        for (env, lengths) in environments {
-            let last = lengths.len() as i64 - 1;
+        for (env, episodes) in environments {
+            let last = episodes.len() as i64 - 1;
             for episode in 0..=last {
                 let expected = LedgerEnv::length(env, episode, MAX_LENGTH);
-                let got = lengths.get(&episode).copied().unwrap_or(0);
+                let steps = episodes.get(&episode).copied().unwrap_or(0);
+                let got = i64::from(steps.count_ones());
                 // The last one may be cut, by a loss or by the end, where no whole trajectories are delivered.
                 let cut = episode == last && mode != Mode::Trajectories;
                 if got != expected && !(cut && (1..expected).contains(&got)) {
@@ -172,11 +177,11 @@ impl Columns {
         let action = self.action[row];
         let ends = t + 1 == LedgerEnv::length(env, episode, MAX_LENGTH);
         let (terminated, truncated) = LedgerEnv::ending(env, episode);
-        let bytes = |all: &[u8]| all[row * PAYLOAD..(row + 1) * PAYLOAD].to_vec();
+        let bytes = row * PAYLOAD..(row + 1) * PAYLOAD;
         let checks = [
             ("next observation", next == [env, episode, t + 1]),
-            ("payload", bytes(&self.payload) == payload(now)),
-            ("next payload", bytes(&self.next_payload) == payload(next)),
+            ("payload", self.payload[bytes.clone()] == payload(now)),
+            ("next payload", self.next_payload[bytes] == payload(next)),
             ("action", (0..LedgerEnv::ACTIONS as i64).contains(&action)),
             (
                 "reward",

@@ -53,7 +53,8 @@ impl Actor {
         fs::create_dir(&folder).unwrap();
         let process = Command::new("sh")
             .args(["-c", &format!("{limits} exec \"$0\"")])
-            .arg(env::current_exe().unwrap())
+            // This very file, also where another has taken its path since.
+            .arg(format!("/proc/{}/exe", std::process::id()))
             .env(ROLE, role)
             .env(MARK, &name)
             .env("TMPDIR", &folder)
