@@ -9,12 +9,15 @@ mod agreement;
 mod child;
 pub(crate) mod crew;
 pub(crate) mod employer;
+mod entry;
+mod frozen;
 pub(crate) mod hiring;
 mod lane_desk;
 mod live;
 pub(crate) mod messages;
+mod seat;
 mod watch;
 mod watchdog;
 pub(crate) mod weights;
 
-pub use child::{WorkerEntry, worker_main};
+pub use entry::{WorkerMain, worker_main};

@@ -13,6 +13,7 @@ mod stamp;
 
 use std::fs;
 use std::thread;
+use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_collect::{
@@ -403,6 +404,52 @@ fn a_process_that_ends_before_it_has_made_its_environment_fails_the_build() {
             "{text}"
         );
     }
+}
+
+/// A collector whose second worker ends so, as it drops its environment.
+fn ends_in_drop(how: How, on_loss: OnLoss) -> Collector {
+    let ends = [None, Some(how)].map(|ends| Makes {
+        ends,
+        ..Makes::default()
+    });
+    let builder = World::of(ends).builder(Placement::Processes);
+    let builder = builder.frames_per_batch(2 * STEPS).on_loss(on_loss);
+    let mut collector = builder.build().unwrap();
+    collector.next().unwrap().unwrap();
+    collector
+}
+
+#[test]
+fn a_death_in_a_shutdown_is_told_once() {
+    for (end, how) in [(End::Exit, How::Exit(3)), (End::Abort, How::Abort)] {
+        let mut collector = ends_in_drop(how.clone(), OnLoss::Raise);
+        let error = worker_error(collector.shutdown().unwrap_err());
+        end.check(&error, At::Reset(0));
+        collector.shutdown().unwrap();
+        assert!(collector.take_losses().is_empty());
+        for on_loss in [OnLoss::Restart { budget: 1 }, OnLoss::Continue] {
+            let mut collector = ends_in_drop(how.clone(), on_loss);
+            collector.shutdown().unwrap();
+            end.check(&collector.take_losses()[0], At::Reset(0));
+        }
+    }
+    // One that takes its time, and is killed meanwhile by somebody else.
+    let gate = Gate::default();
+    let mut collector = ends_in_drop(How::Wait(gate.clone()), OnLoss::Raise);
+    let killer = kills(Some(gate));
+    let error = worker_error(collector.shutdown().unwrap_err());
+    End::Kill.check(&error, At::Reset(0));
+    killer.map(thread::JoinHandle::join);
+}
+
+#[test]
+fn what_a_shutdown_kills_since_it_does_not_end_is_no_loss() {
+    let gate = Gate::default();
+    let mut collector = ends_in_drop(How::Wait(gate.clone()), OnLoss::Raise);
+    collector
+        .shutdown_unless(Duration::MAX, || gate.has_somebody())
+        .unwrap();
+    assert!(collector.take_losses().is_empty());
 }
 
 #[test]

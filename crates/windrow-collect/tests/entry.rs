@@ -6,7 +6,7 @@ use std::error::Error;
 
 use windrow_collect::{
     CollectError, Collector, MultiAsyncCollector, MultiSyncCollector, Placement, SentError,
-    WorkerEntry, WorkerProgram,
+    WorkerMain, WorkerProgram,
 };
 use windrow_env::testing::CountingEnv;
 use windrow_env::{EnvError, EnvRecipe, TimeLimit};
@@ -15,7 +15,7 @@ use windrow_policy::Registry;
 /// Not a test: what a worker process of the tests below runs.
 #[test]
 fn worker_entry() {
-    let entry = WorkerEntry::new()
+    let entry = WorkerMain::new()
         .send_errors(|error| Some(format!("sent: {}", innermost(error)).into_bytes()))
         .answer_calls(|call| match call {
             b"end" => std::process::exit(5),
@@ -31,7 +31,7 @@ fn worker_entry() {
         })?;
         Ok(())
     };
-    if let Some(status) = entry.run(register).unwrap() {
+    if let Some(status) = entry.serve(register).unwrap() {
         std::process::exit(status);
     }
 }

@@ -1,6 +1,19 @@
 //! What is no fault of an environment but ends the call that waits for a batch.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+#[cfg(all(target_os = "linux", not(shuttle)))]
+#[path = "conformance/faulty.rs"]
+mod faulty;
+#[cfg(all(target_os = "linux", not(shuttle)))]
+#[path = "conformance/frames.rs"]
+mod frames;
+#[cfg(all(target_os = "linux", not(shuttle)))]
+#[path = "conformance/stamp.rs"]
+mod stamp;
+#[cfg(all(target_os = "linux", not(shuttle)))]
+#[path = "conformance/world.rs"]
+mod world;
+
 use std::collections::HashSet;
 use std::error::Error;
 use std::sync::mpsc::{Sender, channel};
@@ -14,6 +27,11 @@ use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
 use windrow_policy::policy_fn;
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
+
+#[cfg(all(target_os = "linux", not(shuttle)))]
+use faulty::{At, Fault, How, Makes, Notes};
+#[cfg(all(target_os = "linux", not(shuttle)))]
+use world::{INTERRUPTION, World};
 
 const REACTIONS: [OnLoss; 3] = [
     OnLoss::Raise,
@@ -98,6 +116,66 @@ fn what_interrupts_a_thread_ends_the_collector_whatever_was_chosen() {
         assert!(told_to_end(&error));
         assert!(collector.next().is_none());
         assert!(collector.take_losses().is_empty());
+    }
+}
+
+#[cfg(all(target_os = "linux", not(shuttle)))]
+#[test]
+fn what_interrupts_a_process_ends_the_collector_whatever_was_chosen() {
+    use windrow_collect::{FaultKind, WorkerError};
+
+    let interrupted = |error: Option<CollectError>| -> WorkerError {
+        let Some(CollectError::Worker(error)) = error else {
+            panic!("no error of a worker: {error:?}")
+        };
+        assert_eq!(error.fault().kind(), FaultKind::Interruption, "{error}");
+        assert!(error.to_string().contains(INTERRUPTION), "{error}");
+        error
+    };
+    for on_loss in REACTIONS {
+        let says = || How::Says(INTERRUPTION.to_owned());
+        let build = |makes: Makes| {
+            let builder = World::of([makes]).builder(Placement::Processes);
+            builder.frames_per_batch(10).on_loss(on_loss).build()
+        };
+        let mut collector = build(Makes {
+            fault: Some(Fault::new(At::Step(13), says(), 1)),
+            ..Makes::default()
+        })
+        .unwrap();
+        collector.next().unwrap().unwrap();
+        let error = interrupted(collector.next().unwrap().err());
+        assert_eq!((error.worker(), error.env()), (0, Some(0)));
+        assert!(error.step().is_some());
+        assert!(collector.next().is_none());
+        assert!(collector.take_losses().is_empty());
+        collector.shutdown().unwrap();
+        // While its environment is made.
+        let makes = || Makes {
+            fails: Some(says()),
+            ..Makes::default()
+        };
+        interrupted(build(makes()).err());
+        // While another one is made in the place of one that is lost, in the same process and in the next.
+        if on_loss == OnLoss::Raise {
+            continue;
+        }
+        for how in [How::Error, How::Exit(3)] {
+            let mut collector = World::of([Makes {
+                fault: Some(Fault::new(At::Step(3), how, 1)),
+                made: Some(Notes::default()),
+                spared: 1,
+                ..makes()
+            }])
+            .builder(Placement::Processes)
+            .frames_per_batch(10)
+            .on_loss(OnLoss::Restart { budget: 1 })
+            .build()
+            .unwrap();
+            interrupted(collector.next().unwrap().err());
+            assert_eq!(collector.take_losses().len(), 1, "what came before it");
+            collector.shutdown().unwrap();
+        }
     }
 }
 

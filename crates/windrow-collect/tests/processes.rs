@@ -7,7 +7,7 @@ use std::sync::Once;
 use tensordict::TensorDict;
 use windrow_collect::{
     CollectError, CollectorBuilder, FaultKind, MultiAsyncCollector, MultiSyncCollector, OnLoss,
-    Placement, WorkerError, WorkerProgram, worker_main,
+    Placement, WorkerError, WorkerMain, WorkerProgram,
 };
 use windrow_env::{CartPole, Env, EnvError, EnvSpec, Outcome};
 use windrow_policy::nn::Sequential;
@@ -24,7 +24,11 @@ fn worker_entry() {
 fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        worker_main(|registry| {
+        let mut main = WorkerMain::new();
+        if std::env::var_os(SHOWS_STACK).is_some() {
+            main = main.shows_stack();
+        }
+        main.run(|registry| {
             registry.env("Own-v0", CartPole::v1)?;
             registry.env("Aborts-v0", || Fatal::new(|| std::process::abort()))?;
             registry.env("Exits-v0", || Fatal::new(|| std::process::exit(3)))?;
@@ -39,12 +43,33 @@ fn prepare() {
                     }
                 })
             })?;
+            registry.env("Stops-v0", || {
+                Fatal::new(|| {
+                    let kill = format!("kill -STOP {}", std::process::id());
+                    let mut sh = std::process::Command::new("sh");
+                    sh.args(["-c", &kill]).status().map_err(EnvError::failed)?;
+                    // Another thread may take the signal, later than this one would go on.
+                    loop {
+                        std::thread::park();
+                    }
+                })
+            })?;
+            registry.env("Spins-v0", || {
+                Fatal::new(|| {
+                    loop {
+                        std::hint::spin_loop();
+                    }
+                })
+            })?;
             registry.policy("mine", |_worker| RandomPolicy::new())?;
             Ok(())
         })
         .unwrap();
     });
 }
+
+/// The variable that has a worker of this program say that it answers SIGUSR2.
+const SHOWS_STACK: &str = "WINDROW_TEST_SHOWS_STACK";
 
 /// This program, run again to be a worker.
 fn program() -> WorkerProgram {
@@ -228,6 +253,61 @@ fn a_frozen_worker_is_killed_after_the_step_timeout() {
     let mut collector = frozen(OnLoss::Continue);
     let frames: usize = collector.by_ref().map(|batch| batch.unwrap().numel()).sum();
     assert_eq!((frames, collector.take_losses().len()), (400, 1));
+}
+
+/// The error of the worker that is frozen in `id`, where workers run as `program`.
+fn frozen_in(id: &'static str, program: WorkerProgram) -> String {
+    let builder = with_fatal(id).worker_program(program).step_timeout(0.3);
+    let mut collector = builder.build().unwrap();
+    let error = lost(collector.by_ref().find_map(Result::err).unwrap());
+    assert_eq!((error.worker(), error.env()), (1, Some(1)), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn the_error_of_a_frozen_worker_says_what_it_was_doing() {
+    for (id, thread) in [
+        ("Freezes-v0", "its thread was asleep"),
+        ("Stops-v0", "its thread was stopped by a signal (T)"),
+        ("Spins-v0", "its thread was running"),
+    ] {
+        let error = frozen_in(id, program());
+        let head = "its process was killed: no call of its environment or policy returned for step_timeout=0.3 s; ";
+        let head = format!("{head}{thread}");
+        assert!(error.contains(&head), "{error}");
+        assert!(
+            error.contains("; it was in `step`; the last action"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_frozen_worker_is_asked_for_its_stack_if_it_answers() {
+    let mut answers = program();
+    answers.vars = vec![(SHOWS_STACK.into(), "1".into())];
+    // One that claims to answer and does not: the signal ends it.
+    let error = frozen_in("Freezes-v0", answers.clone());
+    let head = "its process was asked for its stack, and ended with signal 12 (SIGUSR2): no call";
+    assert!(error.contains(head), "{error}");
+    // It could not answer before it goes on.
+    let error = frozen_in("Stops-v0", answers.clone());
+    assert!(error.contains("its process was killed: no call"), "{error}");
+    // The signal is ignored, as if it were answered: the worker is killed all the same.
+    let mut args = vec![
+        "--ignore-signal=USR2".into(),
+        std::env::current_exe().unwrap().into(),
+    ];
+    args.append(&mut answers.args);
+    let error = frozen_in(
+        "Freezes-v0",
+        WorkerProgram {
+            program: "env".into(),
+            args,
+            ..answers
+        },
+    );
+    assert!(error.contains("its process was killed: no call"), "{error}");
 }
 
 #[test]

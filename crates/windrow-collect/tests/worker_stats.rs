@@ -115,6 +115,56 @@ fn restarts_and_losses_are_those_of_the_worker_that_had_them() {
     }
 }
 
+#[cfg(all(target_os = "linux", not(shuttle)))]
+#[test]
+fn the_process_of_a_worker_is_the_one_that_runs_now() {
+    for crew in all().filter(|crew| crew.placement == Placement::Processes) {
+        for (how, on_loss) in [
+            (How::Exit(3), OnLoss::Restart { budget: 1 }),
+            (How::Abort, OnLoss::Restart { budget: 1 }),
+            (How::Error, OnLoss::Restart { budget: 1 }),
+            (How::Exit(3), OnLoss::Continue),
+        ] {
+            let ends = !matches!(how, How::Error);
+            let mut world = crew.world([None, Some(Fault::new(At::Step(3), how, 1))], &[]);
+            let made = [0, 1].map(|_| faulty::Notes::default());
+            for (makes, made) in world.envs.iter_mut().zip(&made) {
+                makes.made = Some(made.clone());
+            }
+            let builder = crew.builder_of(&world).on_loss(on_loss);
+            let mut collector = builder.build().unwrap();
+            // One for each environment that was made.
+            let pids = |worker: usize| -> Vec<u32> {
+                let lines = made[worker].lines();
+                lines.iter().map(|line| line.parse().unwrap()).collect()
+            };
+            let (first, own) = (pids(1)[0], std::process::id());
+            let told = |collector: &Collector| {
+                let workers = collector.worker_stats();
+                [0, 1].map(|at: usize| (workers[at].pid, workers[at].restarts))
+            };
+            assert_eq!(told(&collector), [(Some(pids(0)[0]), 0), (Some(first), 0)]);
+            let lost = |collector: &Collector| {
+                let worker = &collector.worker_stats()[1];
+                // Who was replaced has collected since.
+                !worker.alive || (worker.restarts > 0 && worker.parts > 0)
+            };
+            while !lost(&collector) {
+                collector.next().unwrap().unwrap();
+            }
+            let expected = match on_loss {
+                OnLoss::Continue => (None, 0),
+                _ => (pids(1).last().copied(), 1),
+            };
+            assert_eq!(expected.0 != Some(first), ends);
+            assert_ne!(expected.0, Some(own));
+            assert_eq!(told(&collector), [(Some(pids(0)[0]), 0), expected]);
+            collector.shutdown().unwrap();
+            assert_eq!(told(&collector), [(None, 0), (None, expected.1)]);
+        }
+    }
+}
+
 /// Takes nothing in before it is opened, and says when it is asked to.
 #[derive(Debug, Default)]
 struct Gate {

@@ -76,6 +76,7 @@ struct Asked {
 enum Request {
     Spawn(usize),
     Kill(usize),
+    AskForStack(usize),
     Send(usize, Frame),
 }
 
@@ -140,6 +141,15 @@ impl Supervisor {
     /// As [`spawn`](Self::spawn).
     pub fn kill(&self, worker: usize) -> Result<(), ProcessError> {
         self.ask(worker, Request::Kill(worker))
+    }
+
+    /// Sends SIGUSR2 to the worker's process, for a worker that answers it with its stack on its standard error. It ends any other one.
+    /// Ignored while the worker has no process.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn).
+    pub fn ask_for_stack(&self, worker: usize) -> Result<(), ProcessError> {
+        self.ask(worker, Request::AskForStack(worker))
     }
 
     /// Sends a frame, behind those that the worker has not read yet; never waits for the worker. Frames for a worker without a process

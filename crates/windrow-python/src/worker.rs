@@ -18,7 +18,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use windrow::env::{EnvError, EnvFactory, EnvRecipe, VecEnv};
 use windrow::policy::{Policy, PolicyError, Registry};
-use windrow::{PolicyRecipe as Recipe, SentError, WorkerEntry, WorkerProgram};
+use windrow::{PolicyRecipe as Recipe, SentError, WorkerMain, WorkerProgram};
 
 use crate::error::raised_in;
 use crate::gc::GcRoots;
@@ -150,9 +150,12 @@ fn tensors_to_bytes<'py>(tensors: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyB
 /// Runs this process as a worker, and returns its exit status; None if it was not started as one.
 #[pyfunction]
 fn run_worker(py: Python<'_>) -> PyResult<Option<i32>> {
-    let entry = WorkerEntry::new().send_errors(send).answer_calls(answer);
+    let entry = WorkerMain::new()
+        .send_errors(send)
+        .answer_calls(answer)
+        .shows_stack();
     let ran = py.detach(|| {
-        entry.run(|registry: &mut Registry| {
+        entry.serve(|registry: &mut Registry| {
             registry.envs.register_vec_with(NAME, environments)?;
             registry.policy_with(NAME, |arguments, worker| policy(&arguments, worker))?;
             Ok(())

@@ -131,7 +131,9 @@ impl CollectorBuilder {
     /// Tells which errors of environments and policies are interruptions, such as the answer to a signal. An interruption ends
     /// the call that waits for a batch, whatever [`on_loss`](Self::on_loss) says. If workers run in the calling thread, it is
     /// returned as [`CollectError::Interrupted`](crate::CollectError::Interrupted), and the next call collects the
-    /// interrupted part anew, with new episodes.
+    /// interrupted part anew, with new episodes. Workers in processes are asked by
+    /// `WorkerMain::interruptions`: such an interruption ends the collector with an error of kind
+    /// [`FaultKind::Interruption`](crate::FaultKind::Interruption).
     #[must_use]
     pub fn interruptions(mut self, is_one: IsInterruption) -> Self {
         self.is_interruption = is_one;

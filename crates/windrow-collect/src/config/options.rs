@@ -142,7 +142,8 @@ options! {
     on_loss: OnLoss = OnLoss::Raise,
 
     /// Seconds after which a worker in a process is taken for frozen and killed, if neither its environments nor its policy
-    /// have returned from a call meanwhile: a loss as any other. A process under a debugger is left alone. Needs workers in
+    /// have returned from a call meanwhile: a loss as any other, whose error says what the worker was doing and what the system showed of
+    /// it: running, asleep in which system call, stopped. A process under a debugger is left alone. Needs workers in
     /// [processes](Placement::Processes).
     step_timeout?: f64,
 

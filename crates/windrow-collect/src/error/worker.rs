@@ -8,6 +8,8 @@ use windrow_policy::PolicyError;
 use windrow_slab::SlabError;
 
 use crate::CollectError;
+#[cfg(target_os = "linux")]
+use crate::config::builder::IsInterruption;
 
 /// A worker failed: which one, where it stood, and why.
 ///
@@ -64,17 +66,32 @@ impl WorkerError {
         self.place.map(|place| place.step)
     }
 
+    /// That a worker in a process was interrupted.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn interruption(worker: usize, message: String, sent: Option<SentError>) -> Self {
+        let fault = WorkerFault::Remote {
+            kind: FaultKind::Interruption,
+            message,
+            env: None,
+            sent,
+        };
+        Self::new(worker, None, fault)
+    }
+
     /// What happened.
     #[must_use]
     pub fn fault(&self) -> &WorkerFault {
         &self.fault
     }
 
-    /// This error as another process has it, to which `send_errors` adds something.
+    /// This error as another process has it, which cannot ask whether it `is_interruption`, and to which `send_errors` adds something.
     #[cfg(target_os = "linux")]
-    pub(crate) fn to_send(&self, send_errors: SendErrors) -> Self {
+    pub(crate) fn to_send(&self, send_errors: SendErrors, is_interruption: IsInterruption) -> Self {
         let fault = WorkerFault::Remote {
-            kind: self.fault.kind(),
+            kind: match is_interruption(&*self.fault) {
+                true => FaultKind::Interruption,
+                false => self.fault.kind(),
+            },
             message: self.fault.to_string(),
             env: self.fault.env(),
             sent: sent(&*self.fault, send_errors),
@@ -187,6 +204,8 @@ pub enum FaultKind {
     Remake,
     /// Its process has ended.
     Died,
+    /// Nothing: a worker in a process was interrupted, as `WorkerMain::interruptions` tells.
+    Interruption,
 }
 
 impl WorkerFault {

@@ -222,14 +222,14 @@ mod tests {
             Some(format!("{source}!").into_bytes())
         };
         let error = WorkerError::new(4, Some(PLACE), fault);
-        let read = there_and_back(&there_and_back(&error.to_send(send)));
+        let read = there_and_back(&there_and_back(&error.to_send(send, |_| false)));
         assert_eq!(read.to_string(), error.to_string());
         let sent = read.fault().source().unwrap();
         let sent = sent.downcast_ref::<SentError>().unwrap();
         assert_eq!(sent.bytes(), b"no such layer!");
         assert_eq!(sent.to_string(), "policy: no such layer");
         assert!(
-            there_and_back(&error.to_send(|_| None))
+            there_and_back(&error.to_send(|_| None, |_| false))
                 .fault()
                 .source()
                 .is_none()

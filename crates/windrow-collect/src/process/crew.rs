@@ -5,18 +5,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use windrow_policy::PolicySpec;
-use windrow_process::{ControlBlock, Frame, Lane, ProcessError, Supervisor};
-use windrow_slab::{LeafSpec, Part, Pump};
+use windrow_process::{ControlBlock, Death, Frame, Lane, ProcessError, Supervisor};
+use windrow_slab::{LeafSpec, Pump};
 
 use super::agreement::Agreement;
+use super::frozen::{Frozen, Thread};
 use super::live::LastSeen;
-use super::messages::{Answer, Command, Fill, Specified, frame};
-use super::watchdog::{self, Leash, Pulse, is_traced};
+use super::messages::{Command, Specified, frame};
+use super::seat::{Seat, Stage};
+use super::watchdog::{self, Answers, Leash, Pulse};
 use crate::error::{CollectError, WorkerError, WorkerFault};
 use crate::probe::Due;
 use crate::shared::Shared;
-use crate::shared::desk::{Progress, Verdict};
-use crate::shared::orders::Resume;
+use crate::shared::desk::Verdict;
 use crate::sync::mpsc::Sender;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock};
 
@@ -37,12 +38,22 @@ pub(crate) struct Crew {
     /// Where workers report while the collector is being built.
     reports: Mutex<Sender<(usize, Report)>>,
     /// Processes that run, by worker, and a bell for those who wait for their end.
-    running: Mutex<BTreeMap<usize, u32>>,
+    running: Mutex<BTreeMap<usize, Runner>>,
     ended: Condvar,
     duty: OnceLock<Duty>,
     /// Whether workers get parts.
     begun: AtomicBool,
     leash: Mutex<Option<Leash>>,
+}
+
+/// A process that runs.
+#[derive(Debug, Clone, Copy)]
+struct Runner {
+    pid: u32,
+    /// The thread of its worker; that of `main` before it has said more.
+    thread: u32,
+    /// Whether it answers SIGUSR2 with its stack.
+    shows_stack: bool,
 }
 
 /// What the crew has from the moment the collector is built.
@@ -54,34 +65,8 @@ pub(super) struct Duty {
     action: Vec<LeafSpec>,
     /// Not to be held while a function of the ring is called, except to claim, commit and drop parts: the ring has a pump run.
     seats: Mutex<Vec<Seat>>,
-}
-
-/// One worker, as its collector sees it.
-struct Seat {
-    lane: Lane,
-    /// The part that the worker fills.
-    part: Option<Part>,
-    stage: Stage,
-    /// How far it had come with its last part.
-    progress: Progress,
-    /// From where a process in the place of one that died goes on.
-    resume: Option<Resume>,
-    /// How often environments and policy were made anew.
-    restarts: usize,
-    /// For how long it had not moved when it was killed for it.
-    frozen: Option<Duration>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Its process makes environments and policy.
-    Starting,
-    /// It fills parts.
-    Working,
-    /// It has reported that a part is lost, and waits to hear how to go on.
-    Waiting,
-    /// It gets no more parts.
-    Ending,
+    /// Whether processes are being killed that have not ended in time.
+    kills: AtomicBool,
 }
 
 impl Crew {
@@ -114,26 +99,18 @@ impl Crew {
         control: ControlBlock,
         lanes: Vec<Lane>,
     ) {
-        let seat = |lane| Seat {
-            lane,
-            part: None,
-            stage: Stage::Working,
-            progress: Progress::default(),
-            resume: None,
-            restarts: 0,
-            frozen: None,
-        };
         let duty = Duty {
             shared,
             action: agreement.spec.action_leaves(),
             agreement,
             control,
-            seats: Mutex::new(lanes.into_iter().map(seat).collect()),
+            seats: Mutex::new(lanes.into_iter().map(Seat::new).collect()),
+            kills: AtomicBool::new(false),
         };
         // Held until the duty is there: a process that ends meanwhile is not left in the reports.
         let running = lock(&self.running);
-        for (&worker, &pid) in running.iter() {
-            duty.shared.reports.runs_in(worker, Some(pid));
+        for (&worker, runner) in running.iter() {
+            duty.shared.reports.runs_in(worker, Some(runner.pid));
         }
         // Set once, by the build.
         let _ = self.duty.set(duty);
@@ -156,9 +133,22 @@ impl Crew {
     /// Process `pid` of worker `worker` has started.
     pub(super) fn count_in(&self, worker: usize, pid: u32) {
         let mut running = lock(&self.running);
-        running.insert(worker, pid);
+        let runner = Runner {
+            pid,
+            thread: pid,
+            shows_stack: false,
+        };
+        running.insert(worker, runner);
         if let Some(duty) = self.duty() {
             duty.shared.reports.runs_in(worker, Some(pid));
+        }
+    }
+
+    /// The process of worker `worker` has said what it is.
+    pub(super) fn introduce(&self, worker: usize, made: &Specified) {
+        if let Some(runner) = lock(&self.running).get_mut(&worker) {
+            runner.thread = made.thread.unwrap_or(runner.pid);
+            runner.shows_stack = made.shows_stack;
         }
     }
 
@@ -188,6 +178,9 @@ impl Crew {
 
     /// Kills workers that still run; how many do not even end then.
     pub(crate) fn kill(&self) -> usize {
+        if let Some(duty) = self.duty() {
+            duty.kills.store(true, Ordering::Release);
+        }
         match self
             .supervisor
             .get()
@@ -222,24 +215,51 @@ impl Crew {
         seats.iter().enumerate().map(pulse).collect()
     }
 
-    /// Whether a debugger holds worker `worker`.
-    pub(super) fn is_debugged(&self, worker: usize) -> bool {
-        let pid = lock(&self.running).get(&worker).copied();
-        pid.is_some_and(is_traced)
+    fn runner(&self, worker: usize) -> Option<Runner> {
+        lock(&self.running).get(&worker).copied()
     }
 
-    /// Kills worker `worker`, which has not moved for `patience`.
-    pub(super) fn kill_frozen(&self, worker: usize, patience: Duration) {
-        let Some(duty) = self.duty() else { return };
-        duty.seats()[worker].frozen = Some(patience);
+    /// Whether a debugger holds worker `worker`.
+    pub(super) fn is_debugged(&self, worker: usize) -> bool {
+        let runner = self.runner(worker);
+        runner.is_some_and(|Runner { pid, .. }| Thread::look(pid, pid).is_traced())
+    }
+
+    /// Worker `worker` has not moved for `patience`: notes what it does, and asks for its stack where it shows one.
+    pub(super) fn frozen(&self, worker: usize, patience: Duration) -> Answers {
+        let (Some(duty), Some(runner)) = (self.duty(), self.runner(worker)) else {
+            return Answers::Nothing;
+        };
+        let thread = Thread::look(runner.pid, runner.thread);
+        duty.seats()[worker].frozen = Some(Frozen {
+            patience,
+            seen: thread.describe(),
+        });
+        let asks = runner.shows_stack && !thread.is_stopped();
+        match asks
+            .then(|| self.supervisor()?.ask_for_stack(worker))
+            .transpose()
+        {
+            Ok(Some(())) => Answers::Stack,
+            Ok(None) | Err(_) => Answers::Nothing,
+        }
+    }
+
+    /// Worker `worker` moves again.
+    pub(super) fn thawed(&self, worker: usize) {
+        self.take_frozen(worker);
+    }
+
+    /// Kills worker `worker`, which has not moved.
+    pub(super) fn kill_frozen(&self, worker: usize) {
         // Nothing is left to be killed after a shutdown.
         let _ = self
             .supervisor()
             .and_then(|supervisor| supervisor.kill(worker));
     }
 
-    /// For how long worker `worker` had not moved when it was killed for it.
-    pub(super) fn take_frozen(&self, worker: usize) -> Option<Duration> {
+    /// What is known of worker `worker`, if it is killed for not having moved.
+    pub(super) fn take_frozen(&self, worker: usize) -> Option<Frozen> {
         self.duty()?.seats()[worker].frozen.take()
     }
 }
@@ -310,7 +330,9 @@ impl Duty {
     /// Gives no more parts.
     fn close(&self) {
         for (worker, seat) in self.seats().iter_mut().enumerate() {
-            seat.stage = Stage::Ending;
+            if seat.stage != Stage::Lost {
+                seat.stage = Stage::Ending;
+            }
             self.shared.calls.end(worker);
         }
         self.control.close();
@@ -344,7 +366,10 @@ impl Duty {
             seat.restarts = restarts;
             match replaced && seat.stage == Stage::Waiting {
                 true => seat.stage = seat.send(Command::Replace, Stage::Working),
-                false => self.end(worker, seat),
+                false => {
+                    seat.end();
+                    self.shared.calls.end(worker);
+                }
             }
         }
         self.shared.ring.pump();
@@ -352,20 +377,21 @@ impl Duty {
 
     /// Worker `worker` ends with `error`, and with it the collector.
     pub(super) fn last_fault(&self, worker: usize, error: WorkerError) {
-        self.end(worker, &mut self.seats()[worker]);
+        self.seats()[worker].end();
+        self.shared.calls.end(worker);
         self.shared.fail(error);
     }
 
-    /// Process `pid` of worker `worker` has ended: whether another one is to take its place. `fault` is told what it was doing.
+    /// The process of worker `worker` has ended: whether another one is to take its place. `fault` is told what it was doing.
     pub(super) fn died(
         &self,
         worker: usize,
-        pid: u32,
+        death: &Death,
         fault: impl FnOnce(&LastSeen) -> WorkerFault,
     ) -> bool {
         // Before anybody hears of the loss.
         self.shared.reports.runs_in(worker, None);
-        self.shared.profile.bury(worker, pid);
+        self.shared.profile.bury(worker, death.pid);
         let (mut restarts, seen) = {
             let seat = &mut self.seats()[worker];
             // Its last answer may not have been heard yet.
@@ -377,10 +403,13 @@ impl Duty {
             });
             seat.lane.reset();
             self.shared.calls.lose(worker);
-            if seat.stage == Stage::Ending {
-                return false;
+            match seat.stage {
+                Stage::Lost => return false,
+                Stage::Ending if self.is_expected(death) => return false,
+                // Told as any other loss: that of a worker in a thread would be.
+                Stage::Ending => {}
+                Stage::Starting | Stage::Working | Stage::Waiting => seat.stage = Stage::Starting,
             }
-            seat.stage = Stage::Starting;
             (seat.restarts, seen.unwrap_or_default())
         };
         // The exchange has all workers of the collector.
@@ -396,7 +425,10 @@ impl Duty {
                     let seed = self.shared.seed();
                     seat.resume = Some(seat.resumption(seed, self.total_envs()));
                 }
-                false => self.end(worker, seat),
+                false => {
+                    seat.end();
+                    self.shared.calls.end(worker);
+                }
             }
             again
         };
@@ -409,11 +441,11 @@ impl Duty {
         self.agreement.ready(bound, &self.control, &self.shared)
     }
 
-    /// Lets worker `worker` end.
-    fn end(&self, worker: usize, seat: &mut Seat) {
-        seat.stage = Stage::Ending;
-        seat.lane.close();
-        self.shared.calls.end(worker);
+    /// Whether a process of a collector that ends has ended as it should: by itself, or since the collector has lost patience.
+    fn is_expected(&self, death: &Death) -> bool {
+        // Where the system tells no status, none can be found wrong.
+        let exit = death.exit;
+        exit.0.is_none() || exit.is_success() || self.kills.load(Ordering::Acquire)
     }
 
     fn total_envs(&self) -> u64 {
@@ -430,99 +462,6 @@ impl Duty {
                 self.shared.fail(error);
                 false
             }
-        }
-    }
-}
-
-impl Seat {
-    /// Takes the worker's answer, if there is one.
-    fn hear(&mut self, worker: usize, shared: &Shared) {
-        let Some(message) = self.lane.try_receive() else {
-            return;
-        };
-        match Answer::from_message(&message) {
-            Some(Answer::Filled {
-                steps,
-                progress,
-                waited_ns,
-            }) => {
-                self.progress = progress;
-                shared
-                    .reports
-                    .waited(worker, Duration::from_nanos(waited_ns));
-                if let Some(mut part) = self.part.take() {
-                    part.shorten(steps);
-                    shared.deliver(worker, part, progress);
-                }
-            }
-            Some(Answer::Lost { progress }) => {
-                self.progress = progress;
-                shared.reports.advance(progress);
-                self.part = None;
-                if self.stage == Stage::Working {
-                    self.stage = Stage::Waiting;
-                }
-            }
-            Some(Answer::Heard) | None => {}
-        }
-    }
-
-    /// Whether it works and has nothing to do.
-    fn is_free(&self) -> bool {
-        self.stage == Stage::Working && self.part.is_none() && self.lane.is_free()
-    }
-
-    /// Gives the worker, which has none, a part, if there is one.
-    fn employ(&mut self, worker: usize, shared: &Arc<Shared>) {
-        // Where batches that are alive hold all memory, the consumer is told when it asks for a batch.
-        let Ok(Some(part)) = shared.ring.try_claim(worker) else {
-            return;
-        };
-        let mut job = shared.job(worker, part);
-        if let Some(resume) = self.resume.take()
-            && job.orders.resume.is_none()
-        {
-            job.orders.resume = Some(resume);
-        }
-        if let Some(saved) = job.orders.resume {
-            self.progress.next_frame = saved.frame;
-            self.progress.next_traj_id = saved.traj_id;
-        }
-        let fill = Fill {
-            slot: job.part.slot(),
-            part: job.part.index(),
-            seq: job.part.seq(),
-            share: job.share,
-            orders: job.orders,
-        };
-        self.stage = self.send(Command::Fill(fill), Stage::Working);
-        self.part = Some(job.part);
-    }
-
-    /// Sends `command`; the stage that follows.
-    fn send(&mut self, command: Command, then: Stage) -> Stage {
-        match self.lane.send(command.to_message()) {
-            Ok(()) => then,
-            // It has an answer to give yet, which this side did not expect: it is asked for nothing more.
-            Err(_) => Stage::Ending,
-        }
-    }
-
-    /// Frames and ids that a part of `steps` steps may have used are not used again.
-    fn skip(&mut self, steps: usize, total_envs: u64) {
-        let lost = steps as u64 + 1;
-        self.progress.next_frame += lost;
-        self.progress.next_traj_id += (lost * total_envs).cast_signed();
-    }
-
-    /// Where a process in this worker's place goes on.
-    fn resumption(&self, seed: u64, total_envs: u64) -> Resume {
-        let id = self.progress.next_traj_id.cast_unsigned();
-        Resume {
-            frame: self.progress.next_frame,
-            // Ids tell environments apart: the first one is a multiple of their number.
-            traj_id: id.next_multiple_of(total_envs).cast_signed(),
-            seed,
         }
     }
 }

@@ -7,9 +7,9 @@ use windrow_policy::PolicySpec;
 use windrow_process::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgram};
 
 use super::agreement::Agreement;
-use super::child::is_prepared;
 use super::crew::{Crew, Report};
 use super::employer::Employer;
+use super::entry::is_prepared;
 use super::messages::{Hello, Ready, Specified, frame};
 use super::watch::Watch;
 use super::weights::WeightSender;

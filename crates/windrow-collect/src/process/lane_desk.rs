@@ -9,7 +9,7 @@ use windrow_policy::Published;
 use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
 use windrow_slab::{Part, RemoteRing};
 
-use super::child::WorkerEntry;
+use super::entry::WorkerMain;
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, frame};
 use super::weights::WeightReceiver;
@@ -35,7 +35,7 @@ struct Link {
     lane: WorkerLane,
     weights: WeightReceiver,
     end: Arc<ChildEnd>,
-    entry: WorkerEntry,
+    entry: WorkerMain,
     /// How long the worker has waited since its last part.
     waited: Duration,
     /// Where the worker's time is recorded, if it is.
@@ -51,7 +51,7 @@ impl LaneDesk {
         live: LiveProbe,
         lane: WorkerLane,
         weights: WeightReceiver,
-        (end, entry): (Arc<ChildEnd>, WorkerEntry),
+        (end, entry): (Arc<ChildEnd>, WorkerMain),
     ) -> Self {
         Self {
             worker,
@@ -123,6 +123,11 @@ impl Link {
         self.over |= self.lane.send(answer.to_message()).is_err();
     }
 
+    /// `error`, as the collector is told of it.
+    fn told(&self, error: &WorkerError) -> WorkerError {
+        error.to_send(self.entry.send_errors, self.entry.is_interruption)
+    }
+
     fn report(&mut self, kind: u8, content: &impl Serialize) {
         let sent =
             Frame::json(kind, content).and_then(|frame| send(self.end.socket().as_fd(), &frame));
@@ -175,7 +180,7 @@ impl Link {
     }
 
     fn end_with(&mut self, error: &WorkerError) {
-        self.report(frame::LAST_FAULT, &error.to_send(self.entry.send_errors));
+        self.report(frame::LAST_FAULT, &self.told(error));
         self.over = true;
     }
 }
@@ -259,7 +264,7 @@ impl Desk for LaneDesk {
 
     fn lose(&mut self, error: WorkerError) -> Verdict {
         let mut link = self.link();
-        let error = error.to_send(link.entry.send_errors);
+        let error = link.told(&error);
         link.report(frame::FAULT, &error);
         match link.receive() {
             Some(Command::Replace) => {

@@ -58,6 +58,10 @@ pub(super) struct Hello {
 pub(super) struct Specified {
     pub(super) spec: EnvSpec,
     pub(super) num_envs: usize,
+    /// The thread in which it calls them, where the system tells.
+    pub(super) thread: Option<u32>,
+    /// Whether the process answers SIGUSR2 with a stack on its standard error.
+    pub(super) shows_stack: bool,
 }
 
 /// What all workers have agreed on, beside the files of slabs, lanes and weights.
@@ -78,6 +82,8 @@ pub(super) struct Refusal {
     pub(super) kind: ErrorKind,
     pub(super) message: String,
     pub(super) sent: Option<SentError>,
+    /// It is no error, but an interruption.
+    pub(super) interrupted: bool,
 }
 
 /// From the collector to a worker, by its lane.

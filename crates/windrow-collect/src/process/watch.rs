@@ -1,12 +1,12 @@
 //! What happens to worker processes: starts, frames, deaths.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use windrow_policy::PolicySpec;
 use windrow_process::{Death, Events, Frame, MAX_BODY, ProcessError};
 
 use super::crew::{Crew, Duty, Report};
+use super::frozen::Frozen;
 use super::live::LastSeen;
 use super::messages::{Hello, Refusal, Specified, frame};
 use crate::error::{CollectError, FaultKind, WorkerError, WorkerFault};
@@ -45,20 +45,28 @@ impl Watch {
     }
 
     /// A frame while the collector is being built.
-    fn report(&self, worker: usize, frame: &Frame) -> Result<Report, ProcessError> {
+    fn report(&self, crew: &Crew, worker: usize, frame: &Frame) -> Result<Report, ProcessError> {
         Ok(match frame.kind {
-            frame::SPECIFIED => Report::Specified(Box::new(frame.parse()?)),
+            frame::SPECIFIED => {
+                let made = frame.parse()?;
+                crew.introduce(worker, &made);
+                Report::Specified(Box::new(made))
+            }
             frame::BOUND => Report::Bound(frame.parse()?),
             frame::REFUSAL => {
                 let Refusal {
                     kind,
                     message,
+                    interrupted,
                     sent,
                 } = frame.parse()?;
-                Report::Failed(CollectError::Remote {
-                    kind,
-                    message,
-                    sent,
+                Report::Failed(match interrupted {
+                    true => WorkerError::interruption(worker, message, sent).into(),
+                    false => CollectError::Remote {
+                        kind,
+                        message,
+                        sent,
+                    },
                 })
             }
             _ => Report::Failed(CollectError::Worker(unexpected(worker, frame.kind))),
@@ -77,17 +85,30 @@ impl Watch {
             frame::FAULT => duty.fault(worker, frame.parse()?),
             frame::LAST_FAULT => duty.last_fault(worker, frame.parse()?),
             frame::REFUSAL => {
-                let Refusal { message, sent, .. } = frame.parse()?;
-                let fault = WorkerFault::Remote {
-                    kind: FaultKind::Remake,
-                    message: format!("failed to start over: {message}"),
-                    env: None,
+                let Refusal {
+                    message,
+                    interrupted,
                     sent,
+                    ..
+                } = frame.parse()?;
+                let error = match interrupted {
+                    true => WorkerError::interruption(worker, message, sent),
+                    false => {
+                        let fault = WorkerFault::Remote {
+                            kind: FaultKind::Remake,
+                            message: format!("failed to start over: {message}"),
+                            env: None,
+                            sent,
+                        };
+                        WorkerError::new(worker, None, fault)
+                    }
                 };
-                duty.last_fault(worker, WorkerError::new(worker, None, fault));
+                duty.last_fault(worker, error);
             }
             frame::SPECIFIED => {
-                let bind = duty.agreement.bind(worker, &frame.parse::<Specified>()?)?;
+                let made = frame.parse::<Specified>()?;
+                crew.introduce(worker, &made);
+                let bind = duty.agreement.bind(worker, &made)?;
                 crew.supervisor()?.send(worker, bind)?;
             }
             frame::BOUND => {
@@ -125,7 +146,7 @@ impl Events for Watch {
         };
         match crew.duty() {
             None => {
-                let report = self.report(worker, &frame);
+                let report = self.report(&crew, worker, &frame);
                 crew.report(
                     worker,
                     report.unwrap_or_else(|error| Report::Failed(error.into())),
@@ -151,9 +172,8 @@ impl Events for Watch {
         // The collector may have been built meanwhile, and have looked for failures before this one was reported.
         let duty = crew.duty();
         let frozen = crew.take_frozen(worker);
-        let again = duty.is_some_and(|duty| {
-            duty.died(worker, death.pid, |seen| last_words(&death, frozen, seen))
-        });
+        let again = duty
+            .is_some_and(|duty| duty.died(worker, &death, |seen| last_words(&death, frozen, seen)));
         if again
             && let Err(error) = crew
                 .supervisor()
@@ -167,13 +187,10 @@ impl Events for Watch {
 }
 
 /// What is known of a process that has ended.
-fn last_words(death: &Death, frozen: Option<Duration>, seen: &LastSeen) -> WorkerFault {
+fn last_words(death: &Death, frozen: Option<Frozen>, seen: &LastSeen) -> WorkerFault {
     let status = match frozen {
         None => format!("ended with {}", death.exit),
-        Some(patience) => format!(
-            "was killed: no call of its environment or policy returned for step_timeout={} s",
-            patience.as_secs_f64()
-        ),
+        Some(frozen) => frozen.end(death.exit),
     };
     WorkerFault::Died {
         status,

@@ -1,6 +1,5 @@
 //! Finds workers that are frozen: alive, but in a call that does not return.
 
-use std::fs::read_to_string;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,14 @@ pub(super) struct Pulse {
     pub(super) seq: u64,
     /// Grows with each phase of each step.
     pub(super) beat: u32,
+}
+
+/// What a worker that does not move can still be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// It was asked for its stack, and will write it to its standard error.
+    Stack,
+    Nothing,
 }
 
 /// Ends the watchdog's thread when it is dropped.
@@ -35,31 +42,57 @@ pub(super) fn start(crew: &Arc<Crew>, patience: Duration) -> Result<Leash, Colle
     Ok(leash)
 }
 
-fn watch(crew: &Weak<Crew>, patience: Duration, ended: &Receiver<()>) {
-    let mut seen: Vec<(Option<Pulse>, Instant)> = Vec::new();
-    // A worker is noticed at most a quarter late.
-    let pause = (patience / 4).clamp(Duration::from_millis(1), Duration::from_secs(1));
-    while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-        let Some(crew) = crew.upgrade() else { return };
-        let now = Instant::now();
-        let pulses = crew.pulses();
-        seen.resize(pulses.len(), (None, now));
-        for (worker, (pulse, last)) in pulses.into_iter().zip(&mut seen).enumerate() {
-            if pulse.is_none() || pulse != last.0 || crew.is_debugged(worker) {
-                *last = (pulse, now);
-            } else if now - last.1 >= patience {
-                crew.kill_frozen(worker, patience);
-                *last = (None, now);
-            }
+/// How long a worker that shows its stack has time to do so.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What was seen of a worker.
+struct Look {
+    pulse: Option<Pulse>,
+    /// Since when.
+    since: Instant,
+    /// When it was asked for its stack.
+    asked: Option<Instant>,
+}
+
+impl Look {
+    fn new(pulse: Option<Pulse>, since: Instant) -> Self {
+        Self {
+            pulse,
+            since,
+            asked: None,
         }
     }
 }
 
-/// Whether process `pid` is traced, as by a debugger.
-pub(super) fn is_traced(pid: u32) -> bool {
-    let status = read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let tracer = status
-        .lines()
-        .find_map(|line| line.strip_prefix("TracerPid:"));
-    tracer.is_some_and(|tracer| tracer.trim() != "0")
+fn watch(crew: &Weak<Crew>, patience: Duration, ended: &Receiver<()>) {
+    let mut looks: Vec<Look> = Vec::new();
+    // A worker is noticed at most a quarter late.
+    let pause = (patience / 4).clamp(Duration::from_millis(1), GRACE);
+    while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        let Some(crew) = crew.upgrade() else { return };
+        let now = Instant::now();
+        let pulses = crew.pulses();
+        looks.resize_with(pulses.len(), || Look::new(None, now));
+        for (worker, (pulse, look)) in pulses.into_iter().zip(&mut looks).enumerate() {
+            if pulse.is_none() || pulse != look.pulse || crew.is_debugged(worker) {
+                if look.asked.is_some() {
+                    crew.thawed(worker);
+                }
+                *look = Look::new(pulse, now);
+            } else if let Some(asked) = look.asked {
+                if now - asked >= GRACE {
+                    crew.kill_frozen(worker);
+                    *look = Look::new(None, now);
+                }
+            } else if now - look.since >= patience {
+                match crew.frozen(worker, patience) {
+                    Answers::Stack => look.asked = Some(now),
+                    Answers::Nothing => {
+                        crew.kill_frozen(worker);
+                        *look = Look::new(None, now);
+                    }
+                }
+            }
+        }
+    }
 }

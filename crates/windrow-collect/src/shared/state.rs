@@ -12,7 +12,7 @@ use super::reentrancy::CollectorId;
 use super::reports::{LossRule, Reports};
 use super::schedule::Schedule;
 use crate::config::plan::OnLoss;
-use crate::error::WorkerError;
+use crate::error::{FaultKind, WorkerError};
 use crate::probe::Profile;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 
@@ -120,7 +120,9 @@ impl Shared {
 
     /// Counts the loss of worker `worker`, which has started over `restarts` times, and decides how it goes on.
     pub(crate) fn lose(&self, worker: usize, restarts: &mut usize, error: WorkerError) -> Verdict {
-        if (self.loss_rule.is_interruption)(error.fault()) {
+        let fault = error.fault();
+        // A worker in another process has asked before: what comes from there is text.
+        if fault.kind() == FaultKind::Interruption || (self.loss_rule.is_interruption)(fault) {
             return Verdict::Interrupted(error);
         }
         match self.loss_rule.on_loss {

@@ -75,6 +75,8 @@ pub(crate) enum At {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum How {
     Error,
+    /// An error with this message.
+    Says(String),
     Panic,
     /// Nothing, but the call does not return before the gate is open.
     Wait(Gate),
@@ -125,6 +127,7 @@ impl Fault {
         self.struck.add(format_args!("{now:?}"));
         match &self.how {
             How::Error => Err(format!("made to fail in {now:?}")),
+            How::Says(message) => Err(message.clone()),
             How::Panic => panic!("made to panic in {now:?}"),
             How::Wait(gate) => {
                 gate.pass();
@@ -203,6 +206,8 @@ pub(crate) struct Makes {
     pub(crate) dropped: Option<Notes>,
     /// Panics as it is dropped.
     pub(crate) bursts: bool,
+    /// What goes wrong as it is dropped.
+    pub(crate) ends: Option<How>,
 }
 
 impl Makes {
@@ -212,6 +217,7 @@ impl Makes {
             _ if made < self.spared => {}
             None => {}
             Some(How::Error) => return Err(EnvError::failed("no such world")),
+            Some(How::Says(message)) => return Err(EnvError::failed(message.clone())),
             Some(How::Exit(status)) => {
                 eprintln!("the world ended");
                 std::process::exit(*status)
@@ -266,6 +272,10 @@ impl Drop for Faulty {
             dropped.add(std::process::id());
         }
         assert!(!self.makes.bursts, "made to panic in drop");
+        if let Some(how) = self.makes.ends.take() {
+            let end = Fault::new(At::Reset(0), how, 1);
+            end.strike(At::Reset(0)).unwrap();
+        }
     }
 }
 

@@ -69,6 +69,9 @@ impl WeightUpdater for Keeps {
 #[allow(unused_imports, reason = "each test target uses some of it")]
 pub(crate) use processes::program;
 
+/// What an error says that is an interruption where workers are processes.
+pub(crate) const INTERRUPTION: &str = "told to end";
+
 /// Under which a worker process finds its environments and its policy.
 const NAME: &str = "world";
 
@@ -76,7 +79,7 @@ const NAME: &str = "world";
 mod processes {
     use std::sync::LazyLock;
 
-    use windrow_collect::{WorkerProgram, worker_main};
+    use windrow_collect::{WorkerMain, WorkerProgram};
 
     use super::{NAME, World};
 
@@ -100,15 +103,22 @@ mod processes {
             |_| World::default(),
             |world| serde_json::from_str(&world).unwrap(),
         );
-        worker_main(|registry| {
-            for (worker, makes) in world.envs.into_iter().enumerate() {
-                registry.env(format!("{NAME}-{worker}"), move || makes.make())?;
-            }
-            registry.policy(NAME, move |worker| world.policy.make(worker))?;
-            Ok(())
-        })
-        .unwrap();
+        WorkerMain::new()
+            .interruptions(told_to_end)
+            .run(|registry| {
+                for (worker, makes) in world.envs.into_iter().enumerate() {
+                    registry.env(format!("{NAME}-{worker}"), move || makes.make())?;
+                }
+                registry.policy(NAME, move |worker| world.policy.make(worker))?;
+                Ok(())
+            })
+            .unwrap();
     });
+
+    /// What is no fault in these tests.
+    fn told_to_end(error: &(dyn std::error::Error + 'static)) -> bool {
+        error.to_string().contains(super::INTERRUPTION)
+    }
 
     /// Not a test: what the worker processes of the others run.
     #[test]

@@ -4,12 +4,29 @@ use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use rustix::process::Signal;
+
 /// How a process ended, in words: `exit status 3`, `signal 9 (SIGKILL)`, `signal 6 (SIGABRT), core dumped`.
 ///
 /// `None` where the system does not tell: another part of this program waits for children that are not its own, or has it ignore
 /// their ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit(pub Option<ExitStatus>);
+
+impl Exit {
+    /// Whether SIGKILL has ended it.
+    #[must_use]
+    pub fn is_kill(self) -> bool {
+        let status = self.0;
+        status.is_some_and(|status| status.signal() == Some(Signal::KILL.as_raw()))
+    }
+
+    /// Whether it ended by itself, with status 0.
+    #[must_use]
+    pub fn is_success(self) -> bool {
+        self.0.is_some_and(|status| status.success())
+    }
+}
 
 /// Signals that end a process, as Linux counts them.
 const SIGNALS: [(i32, &str); 18] = [
@@ -65,9 +82,11 @@ mod tests {
             (6 | 0x80, "signal 6 (SIGABRT), core dumped"),
             (34, "signal 34"),
         ] {
-            let status = ExitStatus::from_raw(raw);
-            assert_eq!(Exit(Some(status)).to_string(), words);
+            let exit = Exit(Some(ExitStatus::from_raw(raw)));
+            assert_eq!(exit.to_string(), words);
+            assert_eq!((exit.is_kill(), exit.is_success()), (raw == 9, raw == 0));
         }
         assert_eq!(Exit(None).to_string(), "unknown exit status");
+        assert!(!Exit(None).is_kill() && !Exit(None).is_success());
     }
 }

@@ -78,6 +78,11 @@ impl Crew {
                 Request::Kill(worker) => {
                     self.seat(worker).iter().for_each(|seat| seat.kill());
                 }
+                Request::AskForStack(worker) => {
+                    self.seat(worker)
+                        .iter()
+                        .for_each(|seat| seat.ask_for_stack());
+                }
                 Request::Send(worker, frame) => {
                     if let Some(seat) = self.seat(worker) {
                         seat.push(frame);

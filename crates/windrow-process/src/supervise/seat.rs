@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::event::PollFlags;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::stderr::Stderr;
 use super::{Death, Events};
@@ -133,6 +133,13 @@ impl Seat {
         // Until the worker was waited for, its number is no other's.
         if self.ended.is_none() {
             let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
+        }
+    }
+
+    /// Asks the worker, and nothing that it started, for its stack.
+    pub(super) fn ask_for_stack(&self) {
+        if self.ended.is_none() {
+            let _ = kill_process(Pid::from_child(&self.process), Signal::USR2);
         }
     }
 

@@ -169,6 +169,15 @@ fn a_stopped_worker_is_killed_and_a_successor_is_started() {
 }
 
 #[test]
+fn who_is_asked_for_its_stack_and_does_not_answer_ends_with_the_signal() {
+    let team = Team::new("silent", 1);
+    team.started();
+    team.supervisor.ask_for_stack(0).unwrap();
+    let (_, death) = team.until_death();
+    assert_eq!(death.exit.to_string(), "signal 12 (SIGUSR2)");
+}
+
+#[test]
 fn frames_and_their_answers_cross_and_workers_end_when_they_are_told_to() {
     let team = Team::new("echo", 20);
     let mut pids = HashSet::new();

@@ -23,7 +23,8 @@ impl<S: LastStage> Collector<S> {
     /// # Errors
     /// [`CollectError::Stuck`] when some threads did not return from their environment, policy or hook in time. Errors of the
     /// background or of workers that no call has delivered: [`CollectError::Worker`] for one,
-    /// [`CollectError::SeveralWorkers`] for several.
+    /// [`CollectError::SeveralWorkers`] for several. The death of a process that was about to end is one of them, unless
+    /// [`on_loss`](crate::CollectorBuilder::on_loss) makes it a loss; what is killed since it has not ended in time is none.
     pub fn shutdown(&mut self) -> Result<(), CollectError> {
         self.shutdown_unless(Self::PATIENCE, || false)
     }

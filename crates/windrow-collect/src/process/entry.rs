@@ -1,0 +1,180 @@
+//! Where a program becomes a worker: the beginning of `main`.
+
+use std::error::Error;
+use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use windrow_policy::Registry;
+use windrow_process::{ChildEnd, adopt};
+
+use super::child::Child;
+use crate::config::builder::IsInterruption;
+use crate::error::{CollectError, ErrorKind, SendErrors};
+
+/// Whether the program has said what it does as a worker.
+static PREPARED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this program can be run again as a worker.
+pub(super) fn is_prepared() -> bool {
+    PREPARED.load(Ordering::Acquire)
+}
+
+/// Lets this program's collectors run workers in processes: call it first in `main`.
+///
+/// A collector with [`Placement::Processes`](crate::Placement::Processes) runs the program again for each worker. In such a
+/// process, this function runs the worker and never returns. Otherwise it [installs](Registry::install) the registry that
+/// `register` fills, and returns.
+///
+/// Code cannot be sent to a process, but a name can: a collector whose workers are processes takes environments and policies of
+/// the program's own by the names that `register` gives them. What comes with windrow needs no name of its own.
+///
+/// ```no_run
+/// use windrow_collect::{MultiSyncCollector, Placement, worker_main};
+/// use windrow_env::{MountainCar, TimeLimit};
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     worker_main(|registry| {
+///         registry.env("LongMountainCar-v0", || TimeLimit::new(MountainCar::new(), 10_000))?;
+///         Ok(())
+///     })?;
+///     let mut collector = MultiSyncCollector::builder("LongMountainCar-v0")
+///         .placement(Placement::Processes)
+///         .num_workers(4)
+///         .frames_per_batch(4000)
+///         .build()?;
+///     let batch = collector.next();
+///     Ok(())
+/// }
+/// ```
+///
+/// # Errors
+/// [`CollectError::Register`] with the error of `register`, or when a registry was installed before; [`CollectError::Process`]
+/// in a worker whose collector is of another build.
+pub fn worker_main(
+    register: impl FnOnce(&mut Registry) -> Result<(), Box<dyn Error + Send + Sync>>,
+) -> Result<(), CollectError> {
+    WorkerMain::new().run(register)
+}
+
+/// As [`worker_main`], for a program that can say more of itself.
+///
+/// ```no_run
+/// use windrow_collect::WorkerMain;
+///
+/// fn main() -> Result<(), windrow_collect::CollectError> {
+///     WorkerMain::new()
+///         .interruptions(|error| error.to_string().contains("asked to end"))
+///         .run(|_registry| Ok(()))
+/// }
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerMain {
+    pub(super) is_interruption: IsInterruption,
+    pub(super) shows_stack: bool,
+    pub(super) send_errors: SendErrors,
+    pub(super) answer_calls: AnswerCalls,
+}
+
+/// Turns a call into an answer.
+type AnswerCalls = fn(&[u8]) -> Vec<u8>;
+
+/// The result of registering names.
+type Registered = Result<(), Box<dyn Error + Send + Sync>>;
+
+impl Default for WorkerMain {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl WorkerMain {
+    /// What [`worker_main`] does.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            is_interruption: |_| false,
+            shows_stack: false,
+            send_errors: |_| None,
+            answer_calls: |_| Vec::new(),
+        }
+    }
+
+    /// Which errors of environments and policies are no faults but
+    /// [interruptions](crate::CollectorBuilder::interruptions); none by default. A worker in a process asks this one: errors cross
+    /// to the collector as text.
+    #[must_use]
+    pub fn interruptions(mut self, is_one: IsInterruption) -> Self {
+        self.is_interruption = is_one;
+        self
+    }
+
+    /// The program answers SIGUSR2 with its stack on the standard error, and goes on. A worker that is frozen for
+    /// [`step_timeout`](crate::CollectorBuilder::step_timeout) is then asked for it before it is killed; the error has what it wrote.
+    #[must_use]
+    pub fn shows_stack(mut self) -> Self {
+        self.shows_stack = true;
+        self
+    }
+
+    /// Sends of each error of an environment or a policy what `send` makes of it, beside its message: the collector has it as a
+    /// [`SentError`](crate::SentError) among the sources of its error.
+    #[must_use]
+    pub fn send_errors(mut self, send: fn(&(dyn Error + 'static)) -> Option<Vec<u8>>) -> Self {
+        self.send_errors = send;
+        self
+    }
+
+    /// Answers calls of [`Handle::call_worker`](crate::Handle::call_worker) by `answer`, in the worker's thread, between two parts;
+    /// otherwise the answer to each is empty. An answer is shorter than 64 MiB.
+    #[must_use]
+    pub fn answer_calls(mut self, answer: fn(&[u8]) -> Vec<u8>) -> Self {
+        self.answer_calls = answer;
+        self
+    }
+
+    /// As [`worker_main`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run(
+        self,
+        register: impl FnOnce(&mut Registry) -> Registered,
+    ) -> Result<(), CollectError> {
+        let end = adopt()?;
+        let installed = installed(register);
+        PREPARED.store(true, Ordering::Release);
+        match end {
+            None => installed.map_err(CollectError::Register),
+            Some(end) => exit(self.serve_at(end, installed)),
+        }
+    }
+
+    /// As [`run`](Self::run), for a program that does something else than being a worker, such as an interpreter: where the process was
+    /// started as a worker, returns its exit status once it has worked, and otherwise `None`.
+    ///
+    /// # Errors
+    /// [`CollectError::Process`] when the collector is of another build.
+    pub fn serve(
+        self,
+        register: impl FnOnce(&mut Registry) -> Registered,
+    ) -> Result<Option<i32>, CollectError> {
+        let end = adopt()?;
+        Ok(end.map(|end| self.serve_at(end, installed(register))))
+    }
+
+    fn serve_at(self, end: ChildEnd, installed: Registered) -> i32 {
+        let mut child = Child::new(end, self);
+        let served = match installed {
+            Ok(()) => child.serve(),
+            Err(error) => child.refuse(ErrorKind::Argument, &*error, false),
+        };
+        // The collector is gone: there is nobody to be told, and nothing to be done.
+        i32::from(served.is_err())
+    }
+}
+
+fn installed(register: impl FnOnce(&mut Registry) -> Registered) -> Registered {
+    let mut registry = Registry::builtin();
+    register(&mut registry)?;
+    Ok(registry.install()?)
+}
