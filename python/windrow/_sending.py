@@ -206,7 +206,8 @@ def _short(value: Any) -> str:
 
 def sent(error: BaseException) -> bytes:
     """An exception of a worker process, as bytes."""
-    lines = traceback.format_exception(error)
+    # What no encoding knows, such as the name of a file, is written as an escape.
+    lines = "".join(traceback.format_exception(error)).encode(errors="backslashreplace").decode()
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     message = traceback.format_exception_only(error)[-1].strip()
     try:
@@ -216,7 +217,7 @@ def sent(error: BaseException) -> bytes:
         pickled = pickled if len(pickled) <= _LONG else b""
     except Exception:
         pickled = b""
-    return pickle.dumps((pickled, name, message, "".join(lines), isinstance(error, Exception)))
+    return pickle.dumps((pickled, name, message, lines, isinstance(error, Exception)))
 
 
 def received(sent: bytes) -> BaseException:
@@ -261,15 +262,15 @@ def _answered(verb: str, *arguments: Any) -> Any:
     if verb == "load_states":
         return _env_states.load([_asked.environment], *arguments)
     found = _environment()
-    path, *arguments = arguments
+    path, given = arguments[0], arguments[1:]
     for kind, name in path:
         found = getattr(found, name) if kind == "attribute" else found[name]
     if verb == "repr":
         return repr(found)
     if verb == "set":
-        return setattr(found, *arguments)
+        return setattr(found, *given)
     if verb == "call":
-        args, kwargs = arguments
+        args, kwargs = given
         return found(*args, **kwargs)
     if _is_value(found):
         return "value", found

@@ -12,7 +12,7 @@ use windrow_slab::{SinkError, SlabError, either};
 
 pub use kind::ErrorKind;
 pub use worker::{FaultKind, SentError, WorkerError, WorkerFault};
-pub(crate) use worker::{Place, said};
+pub(crate) use worker::{IsInterruption, Place, said};
 #[cfg(target_os = "linux")]
 pub(crate) use worker::{SendErrors, sent};
 

@@ -15,6 +15,7 @@ pub(crate) mod hiring;
 mod lane_desk;
 mod live;
 pub(crate) mod messages;
+mod program;
 mod seat;
 mod watch;
 mod watchdog;

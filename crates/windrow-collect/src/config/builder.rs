@@ -12,6 +12,7 @@ use windrow_slab::Sink;
 
 use crate::config::hooks::Hooks;
 use crate::config::options::CollectorConfig;
+use crate::error::IsInterruption;
 
 /// Options of a [`Collector`](crate::Collector); [`build`](Self::build) checks them all.
 pub struct CollectorBuilder {
@@ -34,9 +35,6 @@ pub struct CollectorBuilder {
 
 /// Makes the environments of a worker.
 pub(crate) type EnvMaker = Arc<dyn EnvFactory + Send + Sync>;
-
-/// Tells an interruption from a fault.
-pub(crate) type IsInterruption = fn(&(dyn Error + 'static)) -> bool;
 
 /// Gives new weights.
 pub(crate) type WeightSource = Box<dyn FnMut() -> Weights + Send>;

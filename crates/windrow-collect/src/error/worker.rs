@@ -8,8 +8,6 @@ use windrow_policy::PolicyError;
 use windrow_slab::SlabError;
 
 use crate::CollectError;
-#[cfg(target_os = "linux")]
-use crate::config::builder::IsInterruption;
 
 /// A worker failed: which one, where it stood, and why.
 ///
@@ -172,6 +170,9 @@ impl SentError {
         &self.bytes
     }
 }
+
+/// Tells an interruption from a fault.
+pub(crate) type IsInterruption = fn(&(dyn Error + 'static)) -> bool;
 
 /// Turns an error into what is sent of it beside its message; `None` for nothing.
 #[cfg(target_os = "linux")]

@@ -12,10 +12,10 @@ use windrow_process::{
 };
 use windrow_slab::{Layout, RemoteRing};
 
-use super::entry::WorkerMain;
 use super::lane_desk::LaneDesk;
 use super::live::LiveProbe;
 use super::messages::{Hello, Ready, Refusal, Specified, frame};
+use super::program::Program;
 use super::weights::WeightReceiver;
 use crate::error::{CollectError, ErrorKind, sent};
 use crate::worker::Worker;
@@ -26,7 +26,7 @@ pub(super) struct Child {
     end: Arc<ChildEnd>,
     reader: FrameReader,
     /// What the program adds to being a worker.
-    entry: WorkerMain,
+    program: Program,
 }
 
 /// Why a worker ends before it has filled a part.
@@ -41,11 +41,11 @@ pub(super) enum ServeError {
 }
 
 impl Child {
-    pub(super) fn new(end: ChildEnd, entry: WorkerMain) -> Self {
+    pub(super) fn new(end: ChildEnd, program: Program) -> Self {
         Self {
             end: Arc::new(end),
             reader: FrameReader::default(),
-            entry,
+            program,
         }
     }
 
@@ -75,7 +75,7 @@ impl Child {
             config: Arc::new(hello.config),
             env: Arc::new(hello.env),
             policy,
-            is_interruption: self.entry.is_interruption,
+            is_interruption: self.program.is_interruption,
         };
         let mut env = match maker.guarded_envs() {
             Ok(env) => env,
@@ -85,7 +85,7 @@ impl Child {
             spec: env.spec().clone(),
             num_envs: env.num_envs(),
             thread: own_thread(),
-            shows_stack: self.entry.shows_stack,
+            shows_stack: self.program.shows_stack,
         };
         self.send(&Frame::json(frame::SPECIFIED, &specified)?)?;
         let (spec, _) = self.expect::<EnvSpec>(frame::BIND)?;
@@ -147,7 +147,7 @@ impl Child {
                 live,
                 lane,
                 weights,
-                (Arc::clone(&self.end), self.entry),
+                (Arc::clone(&self.end), self.program),
             ),
             env,
             actor,
@@ -190,7 +190,7 @@ impl Child {
     }
 
     fn refuse_with(&mut self, error: &CollectError) -> Result<(), ServeError> {
-        self.refuse(error.kind(), error, (self.entry.is_interruption)(error))
+        self.refuse(error.kind(), error, (self.program.is_interruption)(error))
     }
 
     pub(super) fn refuse(
@@ -203,7 +203,7 @@ impl Child {
             kind,
             message: error.to_string(),
             interrupted,
-            sent: sent(error, self.entry.send_errors),
+            sent: sent(error, self.program.send_errors),
         };
         Ok(self.send(&Frame::json(frame::REFUSAL, &refusal)?)?)
     }

@@ -8,8 +8,8 @@ use windrow_policy::Registry;
 use windrow_process::{ChildEnd, adopt};
 
 use super::child::Child;
-use crate::config::builder::IsInterruption;
-use crate::error::{CollectError, ErrorKind, SendErrors};
+use super::program::Program;
+use crate::error::{CollectError, ErrorKind, IsInterruption};
 
 /// Whether the program has said what it does as a worker.
 static PREPARED: AtomicBool = AtomicBool::new(false);
@@ -67,36 +67,19 @@ pub fn worker_main(
 ///         .run(|_registry| Ok(()))
 /// }
 /// ```
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct WorkerMain {
-    pub(super) is_interruption: IsInterruption,
-    pub(super) shows_stack: bool,
-    pub(super) send_errors: SendErrors,
-    pub(super) answer_calls: AnswerCalls,
+    program: Program,
 }
-
-/// Turns a call into an answer.
-type AnswerCalls = fn(&[u8]) -> Vec<u8>;
 
 /// The result of registering names.
 type Registered = Result<(), Box<dyn Error + Send + Sync>>;
-
-impl Default for WorkerMain {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 impl WorkerMain {
     /// What [`worker_main`] does.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            is_interruption: |_| false,
-            shows_stack: false,
-            send_errors: |_| None,
-            answer_calls: |_| Vec::new(),
-        }
+        Self::default()
     }
 
     /// Which errors of environments and policies are no faults but
@@ -104,7 +87,7 @@ impl WorkerMain {
     /// to the collector as text.
     #[must_use]
     pub fn interruptions(mut self, is_one: IsInterruption) -> Self {
-        self.is_interruption = is_one;
+        self.program.is_interruption = is_one;
         self
     }
 
@@ -112,7 +95,7 @@ impl WorkerMain {
     /// [`step_timeout`](crate::CollectorBuilder::step_timeout) is then asked for it before it is killed; the error has what it wrote.
     #[must_use]
     pub fn shows_stack(mut self) -> Self {
-        self.shows_stack = true;
+        self.program.shows_stack = true;
         self
     }
 
@@ -120,7 +103,7 @@ impl WorkerMain {
     /// [`SentError`](crate::SentError) among the sources of its error.
     #[must_use]
     pub fn send_errors(mut self, send: fn(&(dyn Error + 'static)) -> Option<Vec<u8>>) -> Self {
-        self.send_errors = send;
+        self.program.send_errors = send;
         self
     }
 
@@ -128,7 +111,7 @@ impl WorkerMain {
     /// otherwise the answer to each is empty. An answer is shorter than 64 MiB.
     #[must_use]
     pub fn answer_calls(mut self, answer: fn(&[u8]) -> Vec<u8>) -> Self {
-        self.answer_calls = answer;
+        self.program.answer_calls = answer;
         self
     }
 
@@ -163,7 +146,7 @@ impl WorkerMain {
     }
 
     fn serve_at(self, end: ChildEnd, installed: Registered) -> i32 {
-        let mut child = Child::new(end, self);
+        let mut child = Child::new(end, self.program);
         let served = match installed {
             Ok(()) => child.serve(),
             Err(error) => child.refuse(ErrorKind::Argument, &*error, false),

@@ -9,9 +9,9 @@ use windrow_policy::Published;
 use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
 use windrow_slab::{Part, RemoteRing};
 
-use super::entry::WorkerMain;
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, frame};
+use super::program::Program;
 use super::weights::WeightReceiver;
 use crate::error::{FaultKind, WorkerError, WorkerFault};
 use crate::probe::{Order, Recorded, Recorder};
@@ -35,7 +35,7 @@ struct Link {
     lane: WorkerLane,
     weights: WeightReceiver,
     end: Arc<ChildEnd>,
-    entry: WorkerMain,
+    program: Program,
     /// How long the worker has waited since its last part.
     waited: Duration,
     /// Where the worker's time is recorded, if it is.
@@ -51,7 +51,7 @@ impl LaneDesk {
         live: LiveProbe,
         lane: WorkerLane,
         weights: WeightReceiver,
-        (end, entry): (Arc<ChildEnd>, WorkerMain),
+        (end, program): (Arc<ChildEnd>, Program),
     ) -> Self {
         Self {
             worker,
@@ -62,7 +62,7 @@ impl LaneDesk {
                 lane,
                 weights,
                 end,
-                entry,
+                program,
                 waited: Duration::ZERO,
                 recorder: None,
                 over: false,
@@ -125,7 +125,7 @@ impl Link {
 
     /// `error`, as the collector is told of it.
     fn told(&self, error: &WorkerError) -> WorkerError {
-        error.to_send(self.entry.send_errors, self.entry.is_interruption)
+        error.to_send(self.program.send_errors, self.program.is_interruption)
     }
 
     fn report(&mut self, kind: u8, content: &impl Serialize) {
@@ -146,7 +146,7 @@ impl Link {
         let answered = self.frame(frame::CALL).and_then(|call| {
             let returned = Frame {
                 kind: frame::RETURNED,
-                body: (self.entry.answer_calls)(&call.body),
+                body: (self.program.answer_calls)(&call.body),
                 fds: Vec::new(),
             };
             send(self.end.socket().as_fd(), &returned)

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::desk::Progress;
 use super::orders::Resume;
 use super::stats::WorkerStats;
-use crate::config::builder::IsInterruption;
 use crate::config::plan::OnLoss;
+use crate::error::IsInterruption;
 use crate::error::WorkerError;
 use crate::sync::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 

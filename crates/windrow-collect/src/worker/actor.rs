@@ -6,7 +6,7 @@ use windrow_policy::{
 };
 use windrow_slab::{Key, LeafSpec, RowBlock, Step};
 
-use crate::config::builder::IsInterruption;
+use crate::error::IsInterruption;
 use crate::error::{CollectError, WorkerError, WorkerFault};
 
 /// A policy with its random warm-up and the version of its weights.

@@ -9,9 +9,10 @@ use windrow_slab::RowBlock;
 
 use super::actor::{Actor, PolicySeat};
 use crate::CollectError;
-use crate::config::builder::{EnvMaker, IsInterruption};
+use crate::config::builder::EnvMaker;
 use crate::config::options::CollectorConfig;
 use crate::config::plan::Placement;
+use crate::error::IsInterruption;
 use crate::error::{WorkerError, WorkerFault};
 
 /// Makes the environments and the policy of one worker.
