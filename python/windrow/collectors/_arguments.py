@@ -196,7 +196,9 @@ class CollectorArguments(Arguments):
         "call :meth:`~BaseCollector.update_policy_weights_` before each batch", default=False
     )
     init_fn: Callable[[], object] | None = argument(
-        "called without arguments while the collector is built, before policies are made", default=None
+        "called without arguments while the collector is built, before policies are made; where workers are processes, in each of "
+        "them, before its environments are made",
+        default=None,
     )
     auto_register_policy_transforms: bool | None = argument(
         "let environments observe ``is_init`` if the policy reads it, and begin a recurrent policy's state as its modules' "
