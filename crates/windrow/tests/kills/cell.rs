@@ -76,8 +76,9 @@ pub(crate) const FRAMES_PER_DEATH: usize = 50 * FRAMES_PER_BATCH;
 /// Workers of the classes that have several, and most environments of each.
 const WORKERS: usize = 3;
 const MOST_ENVS: usize = 2;
-/// More frames than all workers fill before they die by themselves.
-const MORE_THAN_A_LIFE: usize = 2 * LIFE as usize * WORKERS * MOST_ENVS + FRAMES_PER_DEATH;
+/// More frames than all workers fill before they die by themselves, and than they fill while those who kill them have to wait for
+/// a processor.
+const MORE_THAN_A_LIFE: usize = 16 * LIFE as usize * WORKERS * MOST_ENVS;
 
 impl Cell {
     /// Every class, every use, every death, every rule; in an order of its own each time. `deaths`: in the life of a collector

@@ -55,7 +55,11 @@ pub(crate) fn life(cell: Cell) -> Life {
         }
     };
     if cell.has_to_fail() && !failed {
-        ledger.accuse("I4: the loss of a worker did not end the collector".to_owned());
+        let told = &harvest.told;
+        ledger.accuse(format!(
+            "I4: the loss of a worker did not end the collector; told were those of {told:?}, {}",
+            harvest.last_kill(),
+        ));
     }
     shut_down(cell, &mut collector, &mut harvest);
     let total = (!failed).then(|| cell.total_frames() as u64);

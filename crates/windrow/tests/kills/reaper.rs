@@ -66,6 +66,17 @@ impl Harvest {
         }
     }
 
+    /// Whether somebody was killed whose loss nobody has told.
+    pub(crate) fn last_kill(&self) -> String {
+        match &self.victim {
+            None => "and nobody else was killed".to_owned(),
+            Some(Victim { worker, at }) => {
+                let ms = (now() - at) / 1_000_000;
+                format!("worker {worker} was killed {ms} ms ago")
+            }
+        }
+    }
+
     pub(crate) fn accuse(&mut self, violation: String) {
         self.violations.push(violation);
     }

@@ -13,7 +13,7 @@ pub(crate) struct Room {
     pub(crate) processes: usize,
     pub(crate) threads: usize,
     pub(crate) descriptors: usize,
-    /// Mapped files of shared memory, and files in /dev/shm.
+    /// Mapped files of shared memory, and files in /dev/shm that were left there.
     pub(crate) segments: usize,
 }
 
@@ -42,9 +42,21 @@ impl Room {
     }
 }
 
-/// Files of shared memory that have a name.
+/// Files of shared memory that have a name, and that nobody has mapped: those of other programs are theirs.
 pub(crate) fn segments() -> usize {
-    entries("/dev/shm")
+    let files = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let mut names: Vec<_> = files
+        .map(|file| file.path().display().to_string())
+        .collect();
+    if !names.is_empty() {
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        for process in processes {
+            let maps = fs::read(process.path().join("maps")).unwrap_or_default();
+            let maps = String::from_utf8_lossy(&maps);
+            names.retain(|name| !maps.contains(name));
+        }
+    }
+    names.len()
 }
 
 fn entries(directory: &str) -> usize {

@@ -71,7 +71,6 @@ pub(crate) fn report(kills: u64) -> bool {
 /// them is met.
 fn run(kills: u64) -> Sum {
     let mut sum = Sum::default();
-    let room = Room::now();
     let cells = Cell::all(1).len() as u64;
     let each = (kills / cells).clamp(1, DEATHS) as usize;
     while sum.deaths < kills {
@@ -80,7 +79,7 @@ fn run(kills: u64) -> Sum {
             if sum.deaths >= kills && (met_all || kills < cells) {
                 break;
             }
-            sum.add(cell, room);
+            sum.add(cell);
         }
     }
     sum.noticed.sort_unstable();
@@ -88,7 +87,8 @@ fn run(kills: u64) -> Sum {
 }
 
 impl Sum {
-    fn add(&mut self, cell: Cell, room: Room) {
+    fn add(&mut self, cell: Cell) {
+        let room = Room::now();
         let life = life(cell);
         self.collectors += 1;
         self.met.insert(cell.name());
