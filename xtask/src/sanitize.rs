@@ -23,6 +23,10 @@ const PACKAGES: [&str; 4] = [
     "windrow-store",
 ];
 
+/// Where collectors are, and those of their tests whose workers run in processes, and die.
+const COLLECTORS: &str = "windrow-collect";
+const IN_PROCESSES: [&str; 4] = ["--test", "processes", "--test", "deaths"];
+
 /// The crate of processes and sockets, of which miri has neither.
 const PROCESSES: &str = "windrow-process";
 
@@ -107,8 +111,28 @@ impl Sanitizer {
     }
 }
 
-/// The target is named although it is the host's: only then are build scripts and macros built without the sanitizer.
+/// The unsafe crates, then what makes most of windrow-process.
 fn asan(workspace: &Workspace) -> Result<Verdict> {
+    workspace.package(COLLECTORS)?;
+    let collectors = [&["--package", COLLECTORS], &IN_PROCESSES[..]].concat();
+    let collectors = collectors.into_iter().map(str::to_owned).collect();
+    let (mut counts, mut failures) = (Counts::default(), Vec::new());
+    for arguments in [targets(workspace, &PACKAGES)?, collectors] {
+        let finished = process::run(&mut with_asan(workspace, &arguments)?, Show::All)?;
+        counts = counts + Counts::read(&finished.lines).unwrap_or_default();
+        if !finished.success {
+            failures.push(finished.status);
+        }
+    }
+    Ok(Verdict::of_tests(
+        failures.is_empty(),
+        Some(counts),
+        &failures.join("; "),
+    ))
+}
+
+/// The target is named although it is the host's: only then are build scripts and macros built without the sanitizer.
+fn with_asan(workspace: &Workspace, arguments: &[String]) -> Result<Command> {
     let mut command = cargo::of_toolchain(&workspace.root, "nightly");
     command.args([
         "test",
@@ -118,7 +142,7 @@ fn asan(workspace: &Workspace) -> Result<Verdict> {
         "--target",
         &host(workspace)?,
     ]);
-    command.args(targets(workspace, &PACKAGES)?);
+    command.args(arguments);
     command.args(["--", "--quiet", "--skip", COMPILER]);
     command.env(
         "RUSTFLAGS",
@@ -130,7 +154,7 @@ fn asan(workspace: &Workspace) -> Result<Verdict> {
         "detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1",
     );
     command.env(CASES.0, CASES.1).env_remove("RUSTDOCFLAGS");
-    finish(&mut command)
+    Ok(command)
 }
 
 fn miri(workspace: &Workspace) -> Result<Verdict> {
