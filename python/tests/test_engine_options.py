@@ -16,6 +16,8 @@ OBJECTS = {
     "replay_buffer": None,
     "takes_writes": False,
     "device": None,
+    "init_fn": None,
+    "worker_threads": 1,
 }
 
 

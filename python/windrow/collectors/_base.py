@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 from windrow import _needs, _policy
-from windrow._arguments import outside, takes
+from windrow._arguments import outside, takes, warn_ignored
 from windrow._weights import WeightSource
 from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
@@ -60,8 +60,10 @@ class BaseCollector(TorchRLMethods):
         self._workers = Workers(name, arguments, single=self._single)
         self._devices = Devices(arguments, self._workers.count)
         self._exploration = _policy.exploration_name(arguments.exploration_type, arguments.exploration_mode)
-        if arguments.init_fn is not None and self._placement != "processes":
-            arguments.init_fn()
+        if self._placement != "processes":
+            warn_ignored("num_sub_threads", arguments.num_sub_threads, 1, "workers are threads of one process")
+            if arguments.init_fn is not None:
+                arguments.init_fn()
         self.policy = arguments.policy
         self.pre_collect_hook = arguments.pre_collect_hook
         self.post_collect_hook = arguments.post_collect_hook
