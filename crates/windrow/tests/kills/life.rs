@@ -55,12 +55,12 @@ pub(crate) fn life(cell: Cell) -> Life {
         }
     };
     if cell.has_to_fail() && !failed {
-        let told = &harvest.told;
+        let (told, last) = (&harvest.told, harvest.waits_for());
         ledger.accuse(format!(
-            "I4: the loss of a worker did not end the collector; told were those of {told:?}, {}",
-            harvest.last_kill(),
+            "I4: the loss of a worker did not end the collector; told were those of {told:?}, not of {last:?}"
         ));
     }
+    await_last_kill(&collector, &mut harvest);
     shut_down(cell, &mut collector, &mut harvest);
     let total = (!failed).then(|| cell.total_frames() as u64);
     count(&mut ledger, delivered, collector.stats(), total);
@@ -157,6 +157,24 @@ fn after(cell: Cell, collector: &Collector, ledger: &mut Ledger) {
     ledger.violations.append(&mut next_ledger.violations);
 }
 
+/// Of one who was killed beside the last frames, nobody may have heard yet.
+fn await_last_kill(collector: &Collector, harvest: &mut Harvest) {
+    let begun = Instant::now();
+    loop {
+        for loss in collector.take_losses() {
+            harvest.hear(&loss, now());
+        }
+        let Some(worker) = harvest.waits_for() else {
+            return;
+        };
+        if begun.elapsed() > PATIENCE {
+            harvest.accuse(format!("I4: nobody tells that worker {worker} was killed"));
+            return;
+        }
+        thread::sleep(GLANCE);
+    }
+}
+
 /// Ends the collector, which may tell of losses that no call has told yet.
 fn shut_down(cell: Cell, collector: &mut Collector, harvest: &mut Harvest) {
     let late = match collector.shutdown() {
@@ -190,10 +208,6 @@ fn count(ledger: &mut Ledger, delivered: u64, stats: Stats, total: Option<u64>) 
 /// Every loss is known, once.
 fn settle(cell: Cell, ledger: &mut Ledger, collector: &Collector, harvest: &mut Harvest) {
     let stats = collector.stats();
-    // Of one who was killed beside the last frames, nobody has heard yet.
-    for loss in collector.take_losses() {
-        harvest.hear(&loss, now());
-    }
     let told = harvest.told.len();
     let restarts = match cell.rule {
         Rule::Restart => told,

@@ -66,15 +66,9 @@ impl Harvest {
         }
     }
 
-    /// Whether somebody was killed whose loss nobody has told.
-    pub(crate) fn last_kill(&self) -> String {
-        match &self.victim {
-            None => "and nobody else was killed".to_owned(),
-            Some(Victim { worker, at }) => {
-                let ms = (now() - at) / 1_000_000;
-                format!("worker {worker} was killed {ms} ms ago")
-            }
-        }
+    /// The worker that was killed and whose loss nobody has told.
+    pub(crate) fn waits_for(&self) -> Option<usize> {
+        self.victim.as_ref().map(|victim| victim.worker)
     }
 
     pub(crate) fn accuse(&mut self, violation: String) {
