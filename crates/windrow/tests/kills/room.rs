@@ -42,21 +42,15 @@ impl Room {
     }
 }
 
-/// Files of shared memory that have a name, and that nobody has mapped: those of other programs are theirs.
+/// Files of shared memory that have a name, but for those of Python and PyTorch, which this program has not: others that run beside
+/// it come and go.
 pub(crate) fn segments() -> usize {
+    const OTHERS: [&str; 3] = ["sem.mp-", "psm_", "torch_"];
     let files = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    let mut names: Vec<_> = files
-        .map(|file| file.path().display().to_string())
-        .collect();
-    if !names.is_empty() {
-        let processes = fs::read_dir("/proc").unwrap().flatten();
-        for process in processes {
-            let maps = fs::read(process.path().join("maps")).unwrap_or_default();
-            let maps = String::from_utf8_lossy(&maps);
-            names.retain(|name| !maps.contains(name));
-        }
-    }
-    names.len()
+    let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    names
+        .filter(|name| !OTHERS.iter().any(|other| name.starts_with(other)))
+        .count()
 }
 
 fn entries(directory: &str) -> usize {
