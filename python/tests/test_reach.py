@@ -18,7 +18,7 @@ from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, M
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import ParallelEnv
 
-FIGURES = {"frames", "parts", "restarts", "alive", "waited", "policy_version", "policy_lag"}
+FIGURES = {"frames", "parts", "restarts", "alive", "pid", "waited", "policy_version", "policy_lag"}
 
 
 def versions(collector: Any) -> list[int]:

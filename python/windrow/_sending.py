@@ -122,12 +122,20 @@ def _registered() -> list[Any]:
         if isinstance(entry, str) and entry.startswith("gymnasium.envs."):
             continue
         try:
-            dumps(spec)
+            specs.append(replace(spec, entry_point=_elsewhere(entry)))
         except Exception:
             # Its own environments may not be wanted.
             continue
-        specs.append(spec)
     return specs
+
+
+def _elsewhere(entry: Any) -> Any:
+    """The entry point of an id, which imports what it needs when it is called first."""
+    return partial(_enter, dumps(entry)) if callable(entry) else entry
+
+
+def _enter(pickled: bytes, **arguments: Any) -> Any:
+    return pickle.loads(pickled)(**arguments)
 
 
 def _pickled(value: Any, arguments: dict[str, Any]) -> bytes:
