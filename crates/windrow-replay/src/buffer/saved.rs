@@ -118,12 +118,15 @@ impl ReplayBuffer {
         let apart = saved.apart();
         let restored = self.shared.lock().restored(saved)?;
         prepare(&*self.shared.storage)?;
-        self.shared.lock().clear();
+        // Held to the end: nobody finds the buffer empty meanwhile.
+        let mut state = self.shared.lock();
+        state.clear();
         self.shared.storage.clear();
         let written = write(&*self.shared.storage, &apart);
         if written.is_ok() {
-            self.shared.lock().apply(restored);
+            state.apply(restored);
         }
+        drop(state);
         drop(turn);
         self.shared.readable.notify_all();
         self.shared.writable.notify_all();
