@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use tensordict::{DType, Tensor, TensorDict, TensorError};
-use windrow_collect::{Collector, CollectorBuilder, TrajFormat, TrajectoryBatcher};
-use windrow_env::testing::LedgerEnv;
+use windrow_collect::{CollectError, Collector, CollectorBuilder, TrajFormat, TrajectoryBatcher};
+use windrow_env::testing::{CountingEnv, LedgerEnv};
 
 /// Environments whose episodes last as long as was said, round and round.
 struct Source {
@@ -413,4 +413,18 @@ fn what_is_missing_or_other_is_named_and_changes_nothing() {
     assert_eq!(batcher.pending_frames(), before);
     batcher.push(&source.batch(&[2], 3)).unwrap();
     assert_eq!(batcher.queued(), 2);
+}
+
+#[test]
+fn a_trajectory_that_never_ends_can_be_given_up() {
+    let builder = Collector::builder(|| CountingEnv::new(i32::MAX, 0));
+    let builder = builder.frames_per_batch(8).trajs_per_batch(1);
+    let mut collector = builder.build().unwrap();
+    let mut asked = 0;
+    let batch = collector.next_unless(|| {
+        asked += 1;
+        asked == 10
+    });
+    assert!(matches!(batch, Some(Err(CollectError::BatchGivenUp))));
+    assert_eq!(collector.stats().frames, 80);
 }

@@ -174,6 +174,8 @@ impl<S: LastStage> Driver<S> {
                 }
                 return Ok(true);
             }
+            // A trajectory may go on for ever, and each wait for a slab be a short one.
+            ask(given_up)?;
         }
     }
 
@@ -276,7 +278,12 @@ impl<S: LastStage> Driver<S> {
     fn gather_all(&mut self, given_up: &mut GivenUp<'_>) -> Result<(), CollectError> {
         let slabs = self.core.plan.slabs_per_batch();
         while self.gathered.len() < slabs && self.core.frames_left() > 0 {
+            let gathered = self.gathered.len();
             self.gather(given_up)?;
+            if self.gathered.len() == gathered {
+                // It has no frames, and neither may those that follow.
+                ask(given_up)?;
+            }
         }
         if self.gathered.len() < slabs {
             self.gathered.extend(self.last.take());
@@ -335,6 +342,14 @@ impl<S: LastStage> Driver<S> {
         let steps = shares.map(|share| share.steps).max().unwrap_or(0);
         drop(schedule);
         Ok(Filled { lease, steps })
+    }
+}
+
+/// Ends the call where its caller gives it up.
+fn ask(given_up: &mut GivenUp<'_>) -> Result<(), CollectError> {
+    match given_up.as_mut().is_some_and(|given_up| given_up()) {
+        true => Err(CollectError::BatchGivenUp),
+        false => Ok(()),
     }
 }
 
