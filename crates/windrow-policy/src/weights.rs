@@ -63,6 +63,38 @@ pub enum Misfit {
     },
 }
 
+impl Misfit {
+    /// The tensor that there is for parameter `name`, of element type `dtype` and of `shape`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check<'a>(
+        name: impl FnOnce() -> String,
+        dtype: DType,
+        shape: &[usize],
+        tensor: Option<&'a Tensor>,
+    ) -> Result<&'a Tensor, Self> {
+        let expected = || Shape::from_slice(shape);
+        match tensor {
+            None => Err(Self::Missing {
+                name: name(),
+                expected: expected(),
+            }),
+            Some(tensor) if tensor.dtype() != dtype => Err(Self::DType {
+                name: name(),
+                expected: dtype,
+                got: tensor.dtype(),
+            }),
+            Some(tensor) if *tensor.shape() != *shape => Err(Self::Shape {
+                name: name(),
+                expected: expected(),
+                got: Shape::from_slice(tensor.shape()),
+            }),
+            Some(tensor) => Ok(tensor),
+        }
+    }
+}
+
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -159,27 +191,14 @@ impl<'a> Reader<'a> {
     /// The elements of parameter `name`, row-major; empty, and the misfit noted, when it does not fit.
     pub(crate) fn take(&mut self, name: &str, shape: &[usize]) -> Vec<f32> {
         let name = format!("{}{name}", self.prefix);
-        let expected = Shape::from_slice(shape);
-        let Some(tensor) = self.left.remove(&name) else {
-            self.misfits.push(Misfit::Missing { name, expected });
-            return Vec::new();
+        let found = self.left.remove(&name);
+        let tensor = match Misfit::check(|| name.clone(), DType::F32, shape, found) {
+            Ok(tensor) => tensor,
+            Err(misfit) => {
+                self.misfits.push(misfit);
+                return Vec::new();
+            }
         };
-        if tensor.dtype() != DType::F32 {
-            self.misfits.push(Misfit::DType {
-                name,
-                expected: DType::F32,
-                got: tensor.dtype(),
-            });
-            return Vec::new();
-        }
-        if tensor.shape() != shape {
-            self.misfits.push(Misfit::Shape {
-                name,
-                expected,
-                got: Shape::from_slice(tensor.shape()),
-            });
-            return Vec::new();
-        }
         if self.checks_only {
             return Vec::new();
         }

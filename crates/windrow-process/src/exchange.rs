@@ -110,14 +110,11 @@ impl Exchange {
         let pinned: Vec<_> = seats
             .map(|seat| seat.pinned.load(Ordering::Acquire))
             .collect();
-        let mut free = 0;
-        while {
-            let buffer = free as u32 + 1;
-            newest.contains(&buffer) || pinned.contains(&buffer) || buffers.is_held(free)
-        } {
-            free += 1;
-        }
-        free
+        let taken = |&index: &usize| {
+            let buffer = index as u32 + 1;
+            newest.contains(&buffer) || pinned.contains(&buffer) || buffers.is_held(index)
+        };
+        (0..).take_while(taken).count()
     }
 
     /// Gives back the buffer that a worker was reading when it died; only for one that is known to have ended.

@@ -53,6 +53,31 @@ impl Frame {
         Ok(Self { kind, body, fds })
     }
 
+    /// Frames with `content`, however long it is, of which the last one is empty.
+    pub fn pieces(kind: u8, content: &[u8]) -> impl Iterator<Item = Self> {
+        let pieces = content.chunks(MAX_BODY).chain([&[][..]]);
+        pieces.map(move |piece| Self {
+            kind,
+            body: piece.to_vec(),
+            fds: Vec::new(),
+        })
+    }
+
+    /// The content of [`pieces`](Self::pieces), of which `next` takes one after the other.
+    ///
+    /// # Errors
+    /// That of `next`.
+    pub fn gathered<E>(mut next: impl FnMut() -> Result<Self, E>) -> Result<Vec<u8>, E> {
+        let mut content = Vec::new();
+        loop {
+            let piece = next()?.body;
+            if piece.is_empty() {
+                return Ok(content);
+            }
+            content.extend(piece);
+        }
+    }
+
     /// The value that was written with [`json`](Self::json).
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::{CollectError, Placement};
 const CALL_SLICE: Duration = Duration::from_millis(5);
 
 impl Handle {
-    /// Has worker `worker`, a process whose program [answers calls](crate::WorkerEntry::answer_calls), answer `request` between two
+    /// Has worker `worker`, a process whose program [answers calls](crate::WorkerMain::answer_calls), answer `request` between two
     /// parts, and waits for the answer. From time to time it calls `given_up`.
     ///
     /// # Errors

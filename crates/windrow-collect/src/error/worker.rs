@@ -155,7 +155,7 @@ pub enum WorkerFault {
 }
 
 /// An error that another process has sent in a form of the program's own, such as an exception of an interpreter: see
-/// `WorkerEntry::send_errors`.
+/// `WorkerMain::send_errors`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct SentError {

@@ -65,8 +65,13 @@ impl Child {
 
     /// Makes what the collector asks for, up to the point where memory is needed.
     fn make(&mut self) -> Result<Result<Made, CollectError>, ServeError> {
-        let (hello, _) = self.expect::<Hello>(frame::HELLO)?;
-        let policy = match PolicyRecipe::from_bytes(&self.policy()?) {
+        let hello = Frame {
+            kind: frame::HELLO,
+            body: self.gathered(frame::HELLO)?,
+            fds: Vec::new(),
+        };
+        let hello: Hello = hello.parse()?;
+        let policy = match PolicyRecipe::from_bytes(&self.gathered(frame::POLICY)?) {
             Ok(policy) => policy,
             Err(error) => return Ok(Err(error.into())),
         };
@@ -156,16 +161,9 @@ impl Child {
         })
     }
 
-    /// The bytes of the policy's recipe.
-    fn policy(&mut self) -> Result<Vec<u8>, ServeError> {
-        let mut bytes = Vec::new();
-        loop {
-            let piece = self.receive(frame::POLICY)?.body;
-            if piece.is_empty() {
-                return Ok(bytes);
-            }
-            bytes.extend(piece);
-        }
+    /// What comes in pieces of `kind`.
+    fn gathered(&mut self, kind: u8) -> Result<Vec<u8>, ServeError> {
+        Frame::gathered(|| self.receive(kind))
     }
 
     fn expect<T: DeserializeOwned>(&mut self, kind: u8) -> Result<(T, Vec<OwnedFd>), ServeError> {

@@ -267,36 +267,33 @@ impl Crew {
 /// For calls and profiles.
 impl Crew {
     /// Has worker `worker`, which has nothing to do, answer a call.
-    fn call(&self, worker: usize, seat: &mut Seat, request: Vec<u8>) {
-        let frame = Frame {
-            kind: frame::CALL,
-            body: request,
-            fds: Vec::new(),
-        };
-        // There is no way to any worker after a shutdown.
-        let sent = self
-            .supervisor()
-            .and_then(|supervisor| supervisor.send(worker, frame));
-        if sent.is_ok() {
-            seat.stage = seat.send(Command::Call, Stage::Working);
-        }
+    fn call(&self, worker: usize, seat: &mut Seat, request: &[u8]) -> Result<(), ProcessError> {
+        self.send(worker, Frame::pieces(frame::CALL, request))?;
+        seat.stage = seat.send(Command::Call, Stage::Working);
+        Ok(())
     }
 
     /// Has worker `worker`, which has nothing to do, begin or end a recording.
-    fn instruct(&self, worker: usize, seat: &mut Seat, due: Due) {
+    fn instruct(&self, worker: usize, seat: &mut Seat, due: Due) -> Result<(), ProcessError> {
         let command = match due {
             Due::End => Command::EndRecording,
             Due::Begin(order) => {
-                let sent = Frame::json(frame::RECORD, &order)
-                    .and_then(|frame| self.supervisor()?.send(worker, frame));
-                // There is no way to any worker after a shutdown.
-                if sent.is_err() {
-                    return;
-                }
+                self.send(worker, [Frame::json(frame::RECORD, &order)?])?;
                 Command::Record
             }
         };
         seat.stage = seat.send(command, Stage::Working);
+        Ok(())
+    }
+
+    fn send(
+        &self,
+        worker: usize,
+        frames: impl IntoIterator<Item = Frame>,
+    ) -> Result<(), ProcessError> {
+        let supervisor = self.supervisor()?;
+        let mut frames = frames.into_iter();
+        frames.try_for_each(|frame| supervisor.send(worker, frame))
     }
 }
 
@@ -312,9 +309,12 @@ impl Pump for Crew {
                 continue;
             }
             if let Some(due) = duty.shared.profile.due(worker) {
-                self.instruct(worker, seat, due);
+                // There is no way to any worker after a shutdown.
+                let _ = self.instruct(worker, seat, due);
             } else if let Some(request) = duty.shared.calls.next(worker) {
-                self.call(worker, seat, request);
+                if self.call(worker, seat, &request).is_err() {
+                    duty.shared.calls.lose(worker);
+                }
             } else if self.begun.load(Ordering::Acquire) {
                 seat.employ(worker, &duty.shared);
             }

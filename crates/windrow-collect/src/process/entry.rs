@@ -108,7 +108,7 @@ impl WorkerMain {
     }
 
     /// Answers calls of [`Handle::call_worker`](crate::Handle::call_worker) by `answer`, in the worker's thread, between two parts;
-    /// otherwise the answer to each is empty. An answer is shorter than 64 MiB.
+    /// otherwise the answer to each is empty.
     #[must_use]
     pub fn answer_calls(mut self, answer: fn(&[u8]) -> Vec<u8>) -> Self {
         self.program.answer_calls = answer;

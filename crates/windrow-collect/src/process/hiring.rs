@@ -155,8 +155,8 @@ impl Hiring {
     }
 }
 
-/// What the worker of `maker` is told to make.
-fn hello(maker: &Maker) -> Result<Hello, CollectError> {
+/// What the worker of `maker` is told to make, as JSON.
+fn hello(maker: &Maker) -> Result<Vec<u8>, CollectError> {
     let worker = maker.worker;
     let unwritable = EnvError::Unwritable {
         factory: "a function or closure",
@@ -164,9 +164,10 @@ fn hello(maker: &Maker) -> Result<Hello, CollectError> {
     let env = maker.env.recipe().ok_or(unwritable);
     // Found here and not when it is sent: a recipe of a factory names the factory.
     let env = env.and_then(|env| env.to_json().map(|_| env));
-    Ok(Hello {
+    let hello = Hello {
         worker,
         config: (*maker.config).clone(),
         env: env.map_err(|source| CollectError::Env { worker, source })?,
-    })
+    };
+    Ok(Frame::json(frame::HELLO, &hello)?.body)
 }

@@ -143,13 +143,10 @@ impl Link {
     }
 
     fn answer_call(&mut self) {
-        let answered = self.frame(frame::CALL).and_then(|call| {
-            let returned = Frame {
-                kind: frame::RETURNED,
-                body: (self.program.answer_calls)(&call.body),
-                fds: Vec::new(),
-            };
-            send(self.end.socket().as_fd(), &returned)
+        let answered = Frame::gathered(|| self.frame(frame::CALL)).and_then(|call| {
+            let answer = (self.program.answer_calls)(&call);
+            let mut pieces = Frame::pieces(frame::RETURNED, &answer);
+            pieces.try_for_each(|piece| send(self.end.socket().as_fd(), &piece))
         });
         self.over |= answered.is_err();
         self.answer(Answer::Heard);

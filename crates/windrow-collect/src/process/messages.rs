@@ -17,9 +17,9 @@ use crate::worker::cursor::Beginning;
 
 /// Kinds of frames, by what their body holds.
 pub(super) mod frame {
-    /// To the worker: [`Hello`](super::Hello). The recipe of its policy follows.
+    /// To the worker, in pieces: [`Hello`](super::Hello). The recipe of its policy follows.
     pub(crate) const HELLO: u8 = 1;
-    /// To the worker: bytes of the recipe of its policy; an empty frame is the last one.
+    /// To the worker, in pieces: bytes of the recipe of its policy.
     pub(crate) const POLICY: u8 = 9;
     /// From the worker: [`Specified`](super::Specified).
     pub(crate) const SPECIFIED: u8 = 2;
@@ -39,9 +39,9 @@ pub(super) mod frame {
     pub(crate) const RECORD: u8 = 10;
     /// From the worker: what it has [recorded](crate::probe::Recorded) so far.
     pub(crate) const RECORDED: u8 = 11;
-    /// To the worker: a call, in the program's own form, which comes with the command to answer it.
+    /// To the worker, in pieces: a call, in the program's own form, which comes with the command to answer it.
     pub(crate) const CALL: u8 = 12;
-    /// From the worker: the answer to a call.
+    /// From the worker, in pieces: the answer to a call.
     pub(crate) const RETURNED: u8 = 13;
 }
 
@@ -97,7 +97,7 @@ pub(super) enum Command {
     Record,
     /// End the recording.
     EndRecording,
-    /// Answer a call, which comes in a frame.
+    /// Answer a call, which comes in frames.
     Call,
 }
 

@@ -3,25 +3,25 @@
 use std::sync::{Arc, Weak};
 
 use windrow_policy::PolicySpec;
-use windrow_process::{Death, Events, Frame, MAX_BODY, ProcessError};
+use windrow_process::{Death, Events, Frame, ProcessError};
 
 use super::crew::{Crew, Duty, Report};
 use super::frozen::Frozen;
 use super::live::LastSeen;
-use super::messages::{Hello, Refusal, Specified, frame};
+use super::messages::{Refusal, Specified, frame};
 use crate::error::{CollectError, FaultKind, WorkerError, WorkerFault};
 
 /// Hears of all that happens to a crew's processes, in the supervisor's thread.
 pub(super) struct Watch {
     crew: Weak<Crew>,
-    /// What each worker makes.
-    hellos: Vec<Hello>,
+    /// What each worker makes, as JSON.
+    hellos: Vec<Vec<u8>>,
     /// The recipe of their policies.
     policy: Vec<u8>,
 }
 
 impl Watch {
-    pub(super) fn new(crew: &Arc<Crew>, hellos: Vec<Hello>, policy: Vec<u8>) -> Self {
+    pub(super) fn new(crew: &Arc<Crew>, hellos: Vec<Vec<u8>>, policy: Vec<u8>) -> Self {
         Self {
             crew: Arc::downgrade(crew),
             hellos,
@@ -31,17 +31,11 @@ impl Watch {
 
     fn greet(&self, crew: &Crew, worker: usize) -> Result<(), ProcessError> {
         let supervisor = crew.supervisor()?;
-        supervisor.send(worker, Frame::json(frame::HELLO, &self.hellos[worker])?)?;
-        let pieces = self.policy.chunks(MAX_BODY).chain([&[][..]]);
-        for piece in pieces {
-            let policy = Frame {
-                kind: frame::POLICY,
-                body: piece.to_vec(),
-                fds: Vec::new(),
-            };
-            supervisor.send(worker, policy)?;
-        }
-        Ok(())
+        let hello = Frame::pieces(frame::HELLO, &self.hellos[worker]);
+        let policy = Frame::pieces(frame::POLICY, &self.policy);
+        hello
+            .chain(policy)
+            .try_for_each(|frame| supervisor.send(worker, frame))
     }
 
     /// A frame while the collector is being built.
@@ -79,7 +73,7 @@ impl Watch {
         crew: &Crew,
         duty: &Duty,
         worker: usize,
-        frame: Frame,
+        frame: &Frame,
     ) -> Result<(), CollectError> {
         match frame.kind {
             frame::FAULT => duty.fault(worker, frame.parse()?),
@@ -116,7 +110,7 @@ impl Watch {
                 crew.supervisor()?.send(worker, ready)?;
                 duty.seated(worker);
             }
-            frame::RETURNED => duty.shared.calls.answer(worker, frame.body),
+            frame::RETURNED => duty.shared.calls.answer(worker, &frame.body),
             frame::RECORDED => duty.shared.profile.hear(worker, frame.parse()?),
             other => duty.last_fault(worker, unexpected(worker, other)),
         }
@@ -153,7 +147,7 @@ impl Events for Watch {
                 );
             }
             Some(duty) => {
-                if let Err(error) = self.answer(&crew, duty, worker, frame) {
+                if let Err(error) = self.answer(&crew, duty, worker, &frame) {
                     duty.last_fault(worker, remade(worker, error));
                 }
             }

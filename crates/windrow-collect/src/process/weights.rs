@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tensordict::{HeapBuffer, LeafSpec, Shape, Tensor, TensorDict, TensorError};
+use tensordict::{HeapBuffer, LeafSpec, Tensor, TensorDict, TensorError};
 use windrow_policy::{Misfit, PolicyError, Published, WeightRelay, Weights, WeightsError};
 use windrow_process::{Exchange, ExchangeReader, ProcessError, Target};
 
@@ -49,17 +49,14 @@ impl WeightSender {
     /// may bring something else.
     fn tensors(&self, weights: &Weights) -> Result<Vec<Tensor>, WeightsError> {
         let mut misfits = Vec::new();
-        let tensors = self.leaves.iter().filter_map(|leaf| {
-            let tensor = weights.get(&leaf.key).ok();
-            match misfit(leaf, tensor) {
-                None => tensor.map(Tensor::contiguous),
-                Some(misfit) => {
-                    misfits.push(misfit);
-                    None
-                }
+        let mut tensors = Vec::with_capacity(self.leaves.len());
+        for LeafSpec { key, dtype, shape } in &self.leaves {
+            let name = || key.components().join(".");
+            match Misfit::check(name, *dtype, shape, weights.get(key).ok()) {
+                Ok(tensor) => tensors.push(tensor.contiguous()),
+                Err(misfit) => misfits.push(misfit),
             }
-        });
-        let tensors = tensors.collect();
+        }
         match misfits.is_empty() {
             true => Ok(tensors),
             false => Err(WeightsError::Misfits {
@@ -67,29 +64,6 @@ impl WeightSender {
                 misfits,
             }),
         }
-    }
-}
-
-/// Why `tensor` is not `leaf`, if it is not.
-fn misfit(leaf: &LeafSpec, tensor: Option<&Tensor>) -> Option<Misfit> {
-    let name = || leaf.key.components().join(".");
-    let expected = || Shape::from_slice(&leaf.shape);
-    match tensor {
-        None => Some(Misfit::Missing {
-            name: name(),
-            expected: expected(),
-        }),
-        Some(tensor) if tensor.dtype() != leaf.dtype => Some(Misfit::DType {
-            name: name(),
-            expected: leaf.dtype,
-            got: tensor.dtype(),
-        }),
-        Some(tensor) if *tensor.shape() != *leaf.shape => Some(Misfit::Shape {
-            name: name(),
-            expected: expected(),
-            got: Shape::from_slice(tensor.shape()),
-        }),
-        Some(_) => None,
     }
 }
 

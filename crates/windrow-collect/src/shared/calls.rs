@@ -14,6 +14,8 @@ struct Queue {
     waiting: VecDeque<Call>,
     /// Who gets the answer to the call that the worker has.
     caller: Option<Sender<Vec<u8>>>,
+    /// What has come of it.
+    answer: Vec<u8>,
     /// The worker answers no more calls.
     over: bool,
 }
@@ -54,17 +56,24 @@ impl Calls {
         Some(request)
     }
 
-    /// Worker `worker` has answered.
-    pub(crate) fn answer(&self, worker: usize, answer: Vec<u8>) {
-        if let Some(caller) = self.queue(worker).caller.take() {
-            // A caller that was interrupted waits no more.
-            let _ = caller.send(answer);
+    /// Worker `worker` has sent a piece of its answer; an empty one is the last.
+    pub(crate) fn answer(&self, worker: usize, piece: &[u8]) {
+        let mut queue = self.queue(worker);
+        queue.answer.extend_from_slice(piece);
+        if piece.is_empty() {
+            let answer = std::mem::take(&mut queue.answer);
+            if let Some(caller) = queue.caller.take() {
+                // A caller that was interrupted waits no more.
+                let _ = caller.send(answer);
+            }
         }
     }
 
-    /// The process of worker `worker` has ended: another one may take the calls that wait, not the one that it had.
+    /// Worker `worker` does not answer the call that it had, since its process has ended. Another one may take the calls that wait.
     pub(crate) fn lose(&self, worker: usize) {
-        self.queue(worker).caller = None;
+        let mut queue = self.queue(worker);
+        queue.caller = None;
+        queue.answer.clear();
     }
 
     /// Worker `worker` answers no more calls.
@@ -88,14 +97,17 @@ mod tests {
         assert_eq!(calls.next(0), None);
         assert_eq!(calls.next(1), Some(vec![1]));
         assert_eq!(calls.next(1), None, "the worker has one already");
-        calls.answer(1, vec![10]);
+        calls.answer(1, &[1]);
+        calls.answer(1, &[0]);
+        assert_eq!(first.try_recv(), Err(TryRecvError::Empty));
+        calls.answer(1, &[]);
         assert_eq!(calls.next(1), Some(vec![2]));
-        calls.answer(1, vec![20]);
+        calls.answer(1, &[]);
         assert_eq!(
             (first.try_recv(), second.try_recv()),
-            (Ok(vec![10]), Ok(vec![20]))
+            (Ok(vec![1, 0]), Ok(vec![]))
         );
-        calls.answer(1, vec![30]);
+        calls.answer(1, &[30]);
         assert_eq!(calls.next(1), None);
     }
 
@@ -108,12 +120,16 @@ mod tests {
             calls.ask(0, vec![3]),
         );
         calls.next(0);
+        calls.answer(0, &[10]);
         calls.lose(0);
         assert_eq!(first.try_recv(), Err(TryRecvError::Disconnected));
         assert_eq!(second.try_recv(), Err(TryRecvError::Empty));
         assert_eq!(calls.next(0), Some(vec![2]));
+        calls.answer(0, &[20]);
+        calls.answer(0, &[]);
+        assert_eq!(second.try_recv(), Ok(vec![20]));
         calls.end(0);
-        for answer in [second, third, calls.ask(0, vec![4])] {
+        for answer in [third, calls.ask(0, vec![4])] {
             assert_eq!(answer.try_recv(), Err(TryRecvError::Disconnected));
         }
         assert_eq!(calls.next(0), None);
