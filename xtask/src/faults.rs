@@ -1,13 +1,15 @@
 //! Faults at random moments, more of them than the ordinary tests have time for.
 
-use std::path::Path;
+use std::{path::Path, process::Command};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::{
     cargo,
+    package::{self, Profile},
     process::{self, Show},
+    python,
     report::{Report, Verdict},
 };
 
@@ -20,8 +22,13 @@ pub(crate) enum Fault {
     Workers,
 }
 
-/// How many workers die in a complete run of the tests.
+/// How many workers die in a complete run of the tests, and how many of the Python package's.
 const WORKERS: u32 = 200;
+const PYTHON_WORKERS: u32 = 50;
+
+/// The program in which those of the Python package die, and where it is.
+const PYTHON_PROGRAM: &str = "kills";
+const PYTHON_FOLDER: &str = "python/tests";
 
 /// The test in which they die.
 const WORKERS_TEST: &str = "kills";
@@ -52,6 +59,40 @@ pub(crate) fn add_to(report: &mut Report, root: &Path) {
             false => Verdict::Failed(None, "a death of a worker did harm".to_owned()),
         })
     });
+}
+
+/// Has worker processes of the Python package die, which is installed beside the interpreter `python`.
+///
+/// # Errors
+/// When the interpreter cannot be started.
+pub(crate) fn of_python(root: &Path, python: &Path) -> Result<Verdict> {
+    Ok(match kill(root, python, PYTHON_WORKERS)? {
+        true => Verdict::Passed,
+        false => Verdict::Failed(None, "a death of a worker did harm".to_owned()),
+    })
+}
+
+/// Builds the Python package, and runs what [`run`] does with its collectors.
+///
+/// # Errors
+/// When the package cannot be built, or `fault` does not concern it.
+pub(crate) fn run_python(root: &Path, fault: Fault, times: u32) -> Result<bool> {
+    if fault != Fault::Workers {
+        bail!(
+            "--python: expected the fault `workers`, got `replay`, whose files are written by Rust alone"
+        );
+    }
+    let python = python::environment(root)?;
+    package::build(root, &python, Profile::Dev)?;
+    kill(root, &python, times)
+}
+
+fn kill(root: &Path, python: &Path, times: u32) -> Result<bool> {
+    let mut command = Command::new(python);
+    command.current_dir(root.join(PYTHON_FOLDER));
+    command.args(["-m", PYTHON_PROGRAM, "--kills", &times.to_string()]);
+    let finished = process::run(&mut command, Show::Only(tells))?;
+    Ok(finished.success && finished.lines.iter().any(|line| counts(line)))
 }
 
 /// Runs the test of one fault and shows the line in which it counts; `true` when it passed.

@@ -53,7 +53,7 @@ enum Task {
         #[arg(long)]
         examples: bool,
     },
-    /// Runs a benchmark of `crates/windrow/benches`, or `python`, that of the Python package
+    /// Runs a benchmark of `crates/windrow/benches`, or `python` or `processes-python`, those of the Python package
     Bench {
         /// Which one; without a name, the known ones are listed
         name: Option<String>,
@@ -82,6 +82,9 @@ enum Task {
         /// How many times
         #[arg(long, visible_alias = "kills", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
         times: u32,
+        /// Below the collectors of the Python package, with environments in Python
+        #[arg(long)]
+        python: bool,
     },
     /// Explores the interleavings of the ring, of stores and buffers and of the weight store with loom, and those of collectors with shuttle
     ///
@@ -138,7 +141,12 @@ fn perform(task: Task) -> Result<bool> {
             },
         ),
         Task::Demo { arguments } => cargo::demo(&root, &arguments),
-        Task::Faults { fault, times } => faults::run(&root, fault, times),
+        Task::Faults {
+            fault,
+            times,
+            python: true,
+        } => faults::run_python(&root, fault, times),
+        Task::Faults { fault, times, .. } => faults::run(&root, fault, times),
         Task::Models => models::run(&Workspace::load(&root)?),
         Task::Sanitize { tool } => sanitize::run(&Workspace::load(&root)?, tool),
         Task::Tidy => tidy::run(&Workspace::load(&root)?),

@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     counts::Counts,
+    faults,
     process::{self, Show},
     report::{Report, Verdict},
 };
@@ -30,6 +31,9 @@ pub(crate) fn steps(report: &mut Report, root: &Path, python: Option<&PathBuf>) 
     });
     report.step("Python tests", || {
         with(python, |python| tests(root, python))
+    });
+    report.step("deaths of Python's worker processes", || {
+        with(python, |python| faults::of_python(root, python))
     });
 }
 
