@@ -31,7 +31,7 @@ pub use error::{CollectError, ErrorKind, FaultKind, SentError, WorkerError, Work
 pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
 pub use probe::{Phase, PhaseProfile, ProfileConfig, ProfileSummary, WorkerProfile};
 #[cfg(target_os = "linux")]
-pub use process::{WorkerMain, worker_main};
+pub use process::{MemberError, Parallel, ParallelEnvs, ParallelHandle, WorkerMain, worker_main};
 pub use shared::stats::{PolicyLag, Stats, WorkerStats};
 pub use trajectories::{TrajFormat, TrajectoryBatcher};
 #[cfg(target_os = "linux")]

@@ -15,6 +15,7 @@ pub(crate) mod hiring;
 mod lane_desk;
 mod live;
 pub(crate) mod messages;
+mod parallel;
 mod program;
 mod seat;
 mod watch;
@@ -22,3 +23,4 @@ mod watchdog;
 pub(crate) mod weights;
 
 pub use entry::{WorkerMain, worker_main};
+pub use parallel::{MemberError, Parallel, ParallelEnvs, ParallelHandle};

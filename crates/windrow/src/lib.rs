@@ -43,7 +43,9 @@ pub use windrow_collect::{
     WorkerFault, WorkerProfile, WorkerStats,
 };
 #[cfg(target_os = "linux")]
-pub use windrow_collect::{WorkerMain, WorkerProgram, worker_main};
+pub use windrow_collect::{
+    MemberError, Parallel, ParallelEnvs, ParallelHandle, WorkerMain, WorkerProgram, worker_main,
+};
 pub use windrow_env::{self as env, CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
 pub use windrow_policy::{
     self as policy, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyRecipe,

@@ -5,8 +5,11 @@ use crate::scan::rust as code;
 
 const FOLDER: &str = "crates/windrow-collect/src/";
 
-/// The only file that steps environments.
+/// The only file that steps environments in a loop.
 const LOOP: &str = "worker/rollout.rs";
+
+/// The process of one environment, which takes a step when it is told to.
+const MEMBER: &str = "process/parallel/member.rs";
 
 /// Files that serve every strategy and therefore name none.
 const PLAIN: [&str; 3] = ["worker.rs", LOOP, "worker/cursor.rs"];
@@ -33,10 +36,14 @@ pub(super) fn check(sources: &[Source], findings: &mut Findings) {
         .iter()
         .map(|(path, line)| format!("{path}:{line}"))
         .collect();
-    match steps.as_slice() {
-        [(path, _)] if path.strip_prefix(FOLDER) == Some(LOOP) => {}
+    let files: Vec<_> = steps
+        .iter()
+        .filter_map(|(path, _)| path.strip_prefix(FOLDER))
+        .collect();
+    match files.as_slice() {
+        [LOOP] | [MEMBER, LOOP] => {}
         _ => findings.problem(format!(
-            "expected one call of an environment's `step` in {FOLDER}, in {LOOP}; got {}",
+            "expected one call of an environment's `step` in {FOLDER}, in {LOOP}, and at most one in {MEMBER}; got {}",
             if places.is_empty() {
                 "none".to_owned()
             } else {
@@ -109,6 +116,20 @@ mod tests {
             found[0]
         );
         assert_eq!(problems(&GOOD[1..]).len(), 2, "no call, and no file");
+    }
+
+    #[test]
+    fn the_process_of_an_environment_takes_one_step() {
+        let member = |text| {
+            [
+                ("process/parallel/member.rs", text),
+                GOOD[0],
+                GOOD[1],
+                GOOD[2],
+            ]
+        };
+        assert!(problems(&member("env.step(a)")).is_empty());
+        assert_eq!(problems(&member("env.step(a); env.step(b)")).len(), 1);
     }
 
     #[test]

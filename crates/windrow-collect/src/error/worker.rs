@@ -246,7 +246,7 @@ impl WorkerFault {
 }
 
 /// What is known of a process that has ended, beside how it ended.
-fn last_words(doing: &str, action: Option<&str>, stderr: &str) -> String {
+pub(crate) fn last_words(doing: &str, action: Option<&str>, stderr: &str) -> String {
     let doing = match doing {
         "" => String::new(),
         doing => format!("; it was {doing}"),

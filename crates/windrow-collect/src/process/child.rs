@@ -26,7 +26,7 @@ pub(super) struct Child {
     end: Arc<ChildEnd>,
     reader: FrameReader,
     /// What the program adds to being a worker.
-    program: Program,
+    pub(super) program: Program,
 }
 
 /// Why a worker ends before it has filled a part.
@@ -49,8 +49,20 @@ impl Child {
         }
     }
 
-    pub(super) fn serve(&mut self) -> Result<(), ServeError> {
-        let made = match self.make()? {
+    pub(super) fn end(&self) -> &ChildEnd {
+        &self.end
+    }
+
+    /// Serves a collector, whose first frame this is.
+    pub(super) fn serve(&mut self, first: &Frame) -> Result<(), ServeError> {
+        let hello = match first.kind {
+            frame::HELLO => first.parse()?,
+            got => {
+                let expected = frame::HELLO;
+                return Err(ServeError::Order { expected, got });
+            }
+        };
+        let made = match self.make(hello)? {
             Ok(made) => made,
             Err(error) => return self.refuse_with(&error),
         };
@@ -64,13 +76,7 @@ impl Child {
     }
 
     /// Makes what the collector asks for, up to the point where memory is needed.
-    fn make(&mut self) -> Result<Result<Made, CollectError>, ServeError> {
-        let hello = Frame {
-            kind: frame::HELLO,
-            body: self.gathered(frame::HELLO)?,
-            fds: Vec::new(),
-        };
-        let hello: Hello = hello.parse()?;
+    fn make(&mut self, hello: Hello) -> Result<Result<Made, CollectError>, ServeError> {
         let policy = match PolicyRecipe::from_bytes(&self.gathered(frame::POLICY)?) {
             Ok(policy) => policy,
             Err(error) => return Ok(Err(error.into())),
@@ -86,13 +92,7 @@ impl Child {
             Ok(env) => env,
             Err(error) => return Ok(Err(error)),
         };
-        let specified = Specified {
-            spec: env.spec().clone(),
-            num_envs: env.num_envs(),
-            thread: own_thread(),
-            shows_stack: self.program.shows_stack,
-        };
-        self.send(&Frame::json(frame::SPECIFIED, &specified)?)?;
+        self.specify(env.as_ref())?;
         let (spec, _) = self.expect::<EnvSpec>(frame::BIND)?;
         let bound = match maker.guarded(|| maker.actor(env.as_mut(), &spec)) {
             Ok(bound) => bound,
@@ -162,18 +162,46 @@ impl Child {
     }
 
     /// What comes in pieces of `kind`.
-    fn gathered(&mut self, kind: u8) -> Result<Vec<u8>, ServeError> {
+    pub(super) fn gathered(&mut self, kind: u8) -> Result<Vec<u8>, ServeError> {
         Frame::gathered(|| self.receive(kind))
     }
 
-    fn expect<T: DeserializeOwned>(&mut self, kind: u8) -> Result<(T, Vec<OwnedFd>), ServeError> {
+    /// Says what environments it has made.
+    pub(super) fn specify(&self, env: &dyn VecEnv) -> Result<(), ProcessError> {
+        let specified = Specified {
+            spec: env.spec().clone(),
+            num_envs: env.num_envs(),
+            thread: own_thread(),
+            shows_stack: self.program.shows_stack,
+        };
+        self.send(&Frame::json(frame::SPECIFIED, &specified)?)
+    }
+
+    pub(super) fn expect<T: DeserializeOwned>(
+        &mut self,
+        kind: u8,
+    ) -> Result<(T, Vec<OwnedFd>), ServeError> {
         let frame = self.receive(kind)?;
         Ok((frame.parse()?, frame.fds))
     }
 
-    fn receive(&mut self, kind: u8) -> Result<Frame, ServeError> {
+    /// What comes first, of whatever kind, with all its pieces.
+    pub(super) fn first(&mut self) -> Result<Frame, ServeError> {
+        let first = self.next()?;
+        let kind = first.kind;
+        let mut first = Some(first);
+        let body = Frame::gathered(|| first.take().map_or_else(|| self.receive(kind), Ok))?;
+        let fds = Vec::new();
+        Ok(Frame { kind, body, fds })
+    }
+
+    fn next(&mut self) -> Result<Frame, ServeError> {
         let frame = self.reader.read(self.end.socket().as_fd())?;
-        let frame = frame.ok_or(ServeError::Ended)?;
+        frame.ok_or(ServeError::Ended)
+    }
+
+    pub(super) fn receive(&mut self, kind: u8) -> Result<Frame, ServeError> {
+        let frame = self.next()?;
         match frame.kind == kind {
             true => Ok(frame),
             false => Err(ServeError::Order {
@@ -183,7 +211,7 @@ impl Child {
         }
     }
 
-    fn send(&self, frame: &Frame) -> Result<(), ProcessError> {
+    pub(super) fn send(&self, frame: &Frame) -> Result<(), ProcessError> {
         send(self.end.socket().as_fd(), frame)
     }
 

@@ -2,22 +2,15 @@
 
 use std::error::Error;
 use std::process::exit;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use windrow_policy::Registry;
 use windrow_process::{ChildEnd, adopt};
 
-use super::child::Child;
-use super::program::Program;
+use super::child::{Child, ServeError};
+use super::parallel::messages::frame::MEMBER;
+use super::parallel::{Parallel, member};
+use super::program::{self, Program};
 use crate::error::{CollectError, ErrorKind, IsInterruption};
-
-/// Whether the program has said what it does as a worker.
-static PREPARED: AtomicBool = AtomicBool::new(false);
-
-/// Whether this program can be run again as a worker.
-pub(super) fn is_prepared() -> bool {
-    PREPARED.load(Ordering::Acquire)
-}
 
 /// Lets this program's collectors run workers in processes: call it first in `main`.
 ///
@@ -125,7 +118,7 @@ impl WorkerMain {
     ) -> Result<(), CollectError> {
         let end = adopt()?;
         let installed = installed(register);
-        PREPARED.store(true, Ordering::Release);
+        program::prepared();
         match end {
             None => installed.map_err(CollectError::Register),
             Some(end) => exit(self.serve_at(end, installed)),
@@ -148,7 +141,7 @@ impl WorkerMain {
     fn serve_at(self, end: ChildEnd, installed: Registered) -> i32 {
         let mut child = Child::new(end, self.program);
         let served = match installed {
-            Ok(()) => child.serve(),
+            Ok(()) => serve(&mut child),
             Err(error) => child.refuse(ErrorKind::Argument, &*error, false),
         };
         // The collector is gone: there is nobody to be told, and nothing to be done.
@@ -156,8 +149,18 @@ impl WorkerMain {
     }
 }
 
+/// Serves whoever has started this process: its first frame says what it is.
+fn serve(child: &mut Child) -> Result<(), ServeError> {
+    let first = child.first()?;
+    match first.kind {
+        MEMBER => member::serve(child, &first.parse()?),
+        _ => child.serve(&first),
+    }
+}
+
 fn installed(register: impl FnOnce(&mut Registry) -> Registered) -> Registered {
     let mut registry = Registry::builtin();
+    Parallel::register(&mut registry.envs)?;
     register(&mut registry)?;
     Ok(registry.install()?)
 }

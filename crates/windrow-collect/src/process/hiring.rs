@@ -9,8 +9,8 @@ use windrow_process::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgra
 use super::agreement::Agreement;
 use super::crew::{Crew, Report};
 use super::employer::Employer;
-use super::entry::is_prepared;
 use super::messages::{Hello, Ready, Specified, frame};
+use super::program::is_prepared;
 use super::watch::Watch;
 use super::weights::WeightSender;
 use crate::CollectError;

@@ -1,6 +1,21 @@
 //! What a worker's program adds to being a worker.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::error::{IsInterruption, SendErrors};
+
+/// Whether the program has said what it does as a worker.
+static PREPARED: AtomicBool = AtomicBool::new(false);
+
+/// This program has said so.
+pub(super) fn prepared() {
+    PREPARED.store(true, Ordering::Release);
+}
+
+/// Whether this program can be run again as a worker.
+pub(super) fn is_prepared() -> bool {
+    PREPARED.load(Ordering::Acquire)
+}
 
 /// Turns a call into an answer.
 pub(super) type AnswerCalls = fn(&[u8]) -> Vec<u8>;

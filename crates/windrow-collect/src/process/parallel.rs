@@ -1,0 +1,316 @@
+//! Environments that step side by side, each in a process of its own.
+//!
+//! [`Parallel`] says what to start, [`ParallelEnvs`] are the environments, as one vector. [`Members`](members::Members) is this process's
+//! side of them: it sends commands to some, and hears who has answered. [`member`] is the side of their processes.
+
+mod error;
+pub(super) mod member;
+mod members;
+pub(super) mod messages;
+mod staff;
+mod watch;
+
+use std::sync::{Arc, Weak};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tensordict::LeafSpec;
+use windrow_env::{
+    EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError,
+};
+use windrow_process::WorkerProgram;
+use windrow_slab::{Rows, RowsMut};
+
+pub use error::MemberError;
+use members::Members;
+use staff::Terms;
+
+use crate::sync::{Mutex, SLICE, lock};
+
+/// Under which a worker process makes environments of this kind.
+const NAME: &str = "windrow.parallel";
+
+/// Environments that step side by side, each in a process of its own: how many, which ones, and how they end.
+///
+/// Collectors take it as they take every factory. Each of its members is one environment by an id, or what else a [recipe](EnvRecipe)
+/// can say; a member that is a vector counts as so many environments. All members observe and accept the same.
+///
+/// They run this program again, so `main` begins with [`worker_main`](crate::worker_main):
+///
+/// ```no_run
+/// use windrow_collect::{MultiSyncCollector, Parallel, worker_main};
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     worker_main(|_registry| Ok(()))?;
+///     let mut collector = MultiSyncCollector::builder(Parallel::new(4, "CartPole-v1")?)
+///         .num_workers(1)
+///         .frames_per_batch(400)
+///         .build()?;
+///     // [environments, time]
+///     assert_eq!(collector.next().ok_or("a batch")??.batch_size(), &[4, 100]);
+///     Ok(())
+/// }
+/// ```
+///
+/// A step costs some tens of microseconds more than the slowest member takes, so this is for environments that take longer than that.
+/// [`Serial`](windrow_env::Serial) steps quick ones.
+#[derive(Debug, Clone)]
+pub struct Parallel {
+    terms: Terms,
+}
+
+/// [`Parallel`] as it is written down.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    members: Vec<EnvRecipe>,
+    patience: Duration,
+}
+
+impl Parallel {
+    /// `num_workers` members, each an environment that `env` describes.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn new(num_workers: usize, env: impl EnvFactory) -> Result<Self, EnvError> {
+        let recipe = recipe_of(&env)?;
+        drop(env);
+        Self::of(std::iter::repeat_n(recipe, num_workers))
+    }
+
+    /// A member for each of `envs`.
+    ///
+    /// # Errors
+    /// [`EnvError::Unwritable`] for code, which cannot be sent to a process; [`EnvError::Empty`] without members.
+    pub fn of<F: EnvFactory>(envs: impl IntoIterator<Item = F>) -> Result<Self, EnvError> {
+        let members: Vec<_> = envs
+            .into_iter()
+            .map(|env| recipe_of(&env))
+            .collect::<Result<_, _>>()?;
+        if members.is_empty() {
+            return Err(EnvError::Empty);
+        }
+        Ok(Self {
+            terms: Terms {
+                members,
+                program: None,
+                patience: Duration::from_secs(10),
+                interrupted: || Ok(()),
+            },
+        })
+    }
+
+    /// The program that runs as a member; by default this one, whose `main` begins with [`worker_main`](crate::worker_main).
+    #[must_use]
+    pub fn worker_program(mut self, program: WorkerProgram) -> Self {
+        self.terms.program = Some(program);
+        self
+    }
+
+    /// How long members may take to end by themselves in [`ParallelHandle::close`]; 10 seconds by default. Then they are killed. When the
+    /// environments are dropped, they have half a second at most.
+    #[must_use]
+    pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
+        self.terms.patience = timeout;
+        self
+    }
+
+    /// Asks `interrupted` ten times a second while a call waits for members; its error ends the call. What the members were told to do is
+    /// done all the same, and the next call waits for its end.
+    #[must_use]
+    pub fn interruptions(mut self, interrupted: fn() -> Result<(), EnvError>) -> Self {
+        self.terms.interrupted = interrupted;
+        self
+    }
+
+    /// Starts the processes, and waits until each has made its environment.
+    ///
+    /// # Errors
+    /// The error of the first member that could not be made, or that observes or accepts something else than the first, with its number.
+    pub fn start(&self) -> Result<ParallelEnvs, EnvError> {
+        let members = Members::start(&self.terms)?;
+        Ok(ParallelEnvs {
+            spec: members.spec().clone(),
+            num_envs: members.num_envs(),
+            interrupted: self.terms.interrupted,
+            members: Arc::new(Mutex::new(members)),
+        })
+    }
+
+    /// Has `registry` make what [`recipe`](EnvFactory::recipe) describes.
+    pub(super) fn register(registry: &mut EnvRegistry) -> Result<(), EnvError> {
+        registry.register_vec_with(NAME, |written: Written, num_envs| {
+            Self::of(written.members)?
+                .shutdown_timeout(written.patience)
+                .build(num_envs)
+        })
+    }
+}
+
+fn recipe_of(env: &impl EnvFactory) -> Result<EnvRecipe, EnvError> {
+    let unwritable = EnvError::Unwritable {
+        factory: "a function or closure",
+    };
+    let recipe = env.recipe().ok_or(unwritable)?;
+    // Found here and not when it is sent: a recipe of a factory names the factory.
+    recipe.to_json().map(|_| recipe)
+}
+
+impl EnvFactory for Parallel {
+    fn build(&self, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+        match num_envs {
+            0 => Err(EnvError::Empty),
+            1 => Ok(Box::new(self.start()?)),
+            asked => Err(EnvError::AlreadyVector {
+                envs: self.terms.members.len(),
+                asked,
+            }),
+        }
+    }
+
+    /// `None` with a [program](Self::worker_program) of its own.
+    fn recipe(&self) -> Option<EnvRecipe> {
+        let written = Written {
+            members: self.terms.members.clone(),
+            patience: self.terms.patience,
+        };
+        let recipe = EnvRecipe::of(NAME).with_arguments(&written).ok()?;
+        self.terms.program.is_none().then_some(recipe)
+    }
+}
+
+/// Environments in processes, as one vector. Made by [`Parallel::start`]. Their processes end when this is dropped.
+#[derive(Debug)]
+pub struct ParallelEnvs {
+    spec: EnvSpec,
+    num_envs: usize,
+    interrupted: fn() -> Result<(), EnvError>,
+    members: Arc<Mutex<Members>>,
+}
+
+impl ParallelEnvs {
+    /// Reaches the processes beside the one who steps them.
+    #[must_use]
+    pub fn handle(&self) -> ParallelHandle {
+        ParallelHandle {
+            members: Arc::downgrade(&self.members),
+            interrupted: self.interrupted,
+        }
+    }
+
+    /// Whether there is a row for each environment.
+    fn check(&self, rows: &[usize]) -> Result<(), VecEnvError> {
+        let envs = self.num_envs;
+        match rows.iter().find(|&&rows| rows != envs) {
+            None => Ok(()),
+            Some(&rows) => {
+                let env = envs.min(rows);
+                Err(EnvError::OutOfRange { env, envs, rows }.of(env))
+            }
+        }
+    }
+}
+
+impl VecEnv for ParallelEnvs {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
+        lock(&self.members).bind(columns)
+    }
+
+    fn reset(&mut self, resets: &[Reset], obs: RowsMut<'_>) -> Result<(), VecEnvError> {
+        self.check(&[obs.envs()])?;
+        lock(&self.members).reset(resets, obs)
+    }
+
+    fn step(
+        &mut self,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        mut outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        self.check(&[
+            actions.envs(),
+            obs.envs(),
+            outcomes.reward.len(),
+            outcomes.terminated.len(),
+            outcomes.truncated.len(),
+        ])?;
+        lock(&self.members).step(actions, obs, &mut outcomes)
+    }
+}
+
+/// A way to the processes of [`ParallelEnvs`] for others than the one who steps them. It does not keep them alive.
+#[derive(Debug, Clone)]
+pub struct ParallelHandle {
+    members: Weak<Mutex<Members>>,
+    interrupted: fn() -> Result<(), EnvError>,
+}
+
+impl ParallelHandle {
+    /// Whether there are processes to be reached.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.members.strong_count() > 0
+    }
+
+    /// Has member `member` answer `request`, between two steps, by what
+    /// [`answer_calls`](crate::WorkerMain::answer_calls) was given.
+    ///
+    /// # Errors
+    /// [`MemberError::Closed`], [`MemberError::Died`], and the error of an [interruption](Parallel::interruptions).
+    pub fn call(&self, member: usize, request: &[u8]) -> Result<Vec<u8>, EnvError> {
+        self.with(|members| {
+            let answer = members.call(member, request);
+            answer.map_err(|fault| EnvError::Member(Box::new(fault)))
+        })
+    }
+
+    /// The processes, in the order of the members; `None` for one that has ended.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn pids(&self) -> Result<Vec<Option<u32>>, EnvError> {
+        self.with(|members| Ok(members.pids()))
+    }
+
+    /// Ends the processes: each closes its environment, and is killed when it has not ended within
+    /// [`shutdown_timeout`](Parallel::shutdown_timeout). Waits until none is left. Every later call is [`MemberError::Closed`].
+    ///
+    /// # Errors
+    /// The error of an [interruption](Parallel::interruptions) while another thread steps them.
+    pub fn close(&self) -> Result<(), EnvError> {
+        match self.is_open() {
+            true => self.with(|members| {
+                members.end(true);
+                Ok(())
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Calls `f` once nobody steps the members.
+    fn with<R>(&self, f: impl FnOnce(&mut Members) -> Result<R, EnvError>) -> Result<R, EnvError> {
+        let members = self.members.upgrade().ok_or(MemberError::Closed)?;
+        let mut asked = Instant::now();
+        loop {
+            match members.try_lock() {
+                Ok(mut members) => return f(&mut members),
+                Err(std::sync::TryLockError::Poisoned(members)) => {
+                    return f(&mut members.into_inner());
+                }
+                Err(std::sync::TryLockError::WouldBlock) => sleep(Duration::from_micros(200)),
+            }
+            if asked.elapsed() > SLICE {
+                (self.interrupted)()?;
+                asked = Instant::now();
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The process of a member: one environment, which does what it is told.
+
+use std::error::Error;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use windrow_env::{EnvError, EnvFactory, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow_process::{ControlBlock, Frame, MESSAGE_WORDS, Message, ProcessError, WorkerLane};
+use windrow_slab::{Part, RemoteRing, Step};
+
+use super::messages::{
+    CALL, DONE, FAILED, Fault, Introduction, MOVE, RESET, SEEDED, STEP, Seat, frame,
+};
+use crate::CollectError;
+use crate::error::{ErrorKind, said, sent};
+use crate::process::child::{Child, ServeError};
+use crate::process::messages::frame as common;
+
+/// Serves the one who has introduced itself, until it wants no more.
+pub(in crate::process) fn serve(
+    child: &mut Child,
+    introduction: &Introduction,
+) -> Result<(), ServeError> {
+    let mut env = match guarded(|| introduction.env.build(1)) {
+        Ok(env) => env,
+        Err(error) => return child.refuse(ErrorKind::Argument, &error, false),
+    };
+    child.specify(env.as_ref())?;
+    loop {
+        // Who wants no more closes the socket, or the lane of a member that has a seat.
+        let (seat, files) = match child.expect::<Seat>(frame::SEAT) {
+            Err(ServeError::Ended) => return Ok(()),
+            seat => seat?,
+        };
+        let mut place = match guarded(|| Place::take(child, env.as_mut(), seat, files)) {
+            Ok(place) => place,
+            Err(error) => return child.refuse(ErrorKind::Argument, &error, false),
+        };
+        let seated = Frame {
+            kind: frame::SEATED,
+            ..Frame::default()
+        };
+        child.send(&seated)?;
+        match place.serve(child, env.as_mut())? {
+            Leaves::ToMove => {}
+            Leaves::ForGood => return Ok(()),
+        }
+    }
+}
+
+/// How a member leaves its place.
+enum Leaves {
+    ToMove,
+    ForGood,
+}
+
+/// Where a member sits: its rows and its lane.
+struct Place {
+    seat: Seat,
+    part: Part,
+    lane: WorkerLane,
+    /// Those that are being reset.
+    resets: Vec<Reset>,
+}
+
+impl Place {
+    fn take(
+        child: &Child,
+        env: &mut dyn VecEnv,
+        seat: Seat,
+        files: Vec<OwnedFd>,
+    ) -> Result<Self, EnvError> {
+        let Ok([rows, control]) = <[OwnedFd; 2]>::try_from(files) else {
+            let missing = "a member needs the files of rows and lanes".to_owned();
+            return Err(EnvError::failed(CollectError::State(missing)));
+        };
+        let layout = seat.layout()?;
+        let fingerprint = layout.fingerprint();
+        let rows = child.end().shared_file(rows).map_err(EnvError::failed)?;
+        let ring = RemoteRing::open(layout, rows)?;
+        let part = ring.part(0, seat.worker, 0)?;
+        let lane = ControlBlock::open(control, fingerprint)
+            .and_then(|control| control.worker_lane(seat.worker, move || ring.ring_bell()));
+        if seat.bind {
+            env.bind(&seat.columns)?;
+        }
+        Ok(Self {
+            resets: Vec::with_capacity(seat.envs),
+            seat,
+            part,
+            lane: lane.map_err(EnvError::failed)?,
+        })
+    }
+
+    /// Does what it is told, until it is told to leave.
+    fn serve(&mut self, child: &mut Child, env: &mut dyn VecEnv) -> Result<Leaves, ServeError> {
+        while let Some(message) = self.lane.receive() {
+            let mut panicked = false;
+            let done = match message.kind {
+                CALL => self.answer(child)?,
+                MOVE => true,
+                command => {
+                    let did = catch_unwind(AssertUnwindSafe(|| self.obey(command, env)));
+                    panicked = did.is_err();
+                    let did = did.unwrap_or_else(|panic| {
+                        let at = env.panicked_at().unwrap_or(0);
+                        Err(panic_error(&*panic).of(at))
+                    });
+                    did.map_err(|fault| tell(child, &fault)).is_ok()
+                }
+            };
+            let kind = if done { DONE } else { FAILED };
+            let words = [0; MESSAGE_WORDS];
+            self.lane.send(Message { kind, words })?;
+            match message.kind {
+                MOVE => return Ok(Leaves::ToMove),
+                // Nothing is known of an environment that has panicked.
+                _ if panicked => return Err(ServeError::Ended),
+                _ => {}
+            }
+        }
+        Ok(Leaves::ForGood)
+    }
+
+    fn obey(&mut self, command: u32, env: &mut dyn VecEnv) -> Result<(), VecEnvError> {
+        let mut rows = self.part.rows();
+        let Some(step) = rows.next_step() else {
+            return Ok(());
+        };
+        match command {
+            RESET => {
+                marked(&self.seat, &step, &mut self.resets).map_err(|error| error.of(0))?;
+                env.reset(&self.resets, step.next_obs)
+            }
+            _ => {
+                debug_assert_eq!(command, STEP);
+                let outcomes = Outcomes {
+                    reward: step.reward,
+                    terminated: step.terminated,
+                    truncated: step.truncated,
+                };
+                env.step(step.policy.as_rows(), step.next_obs, outcomes)
+            }
+        }
+    }
+
+    fn answer(&mut self, child: &mut Child) -> Result<bool, ServeError> {
+        let call = child.gathered(common::CALL)?;
+        let answer = (child.program.answer_calls)(&call);
+        Frame::pieces(common::RETURNED, &answer).try_for_each(|piece| child.send(&piece))?;
+        Ok(true)
+    }
+}
+
+/// Reads which environments are to be reset, and their seeds.
+fn marked(seat: &Seat, step: &Step<'_>, resets: &mut Vec<Reset>) -> Result<(), EnvError> {
+    let (mark, seed) = seat.reset();
+    let rows = step.policy.as_rows();
+    let marks = rows.get(mark)?.iter().zip(rows.get(seed)?);
+    resets.clear();
+    resets.extend(marks.enumerate().filter(|(_, (mark, _))| **mark != 0).map(
+        |(env, (mark, seed))| Reset {
+            env,
+            seed: (*mark == SEEDED).then(|| seed.cast_unsigned()),
+        },
+    ));
+    Ok(())
+}
+
+/// Tells of a fault, before it is answered that there is one.
+fn tell(child: &Child, fault: &VecEnvError) {
+    let source: &(dyn Error + 'static) = &fault.source;
+    let told = Fault {
+        env: fault.env,
+        message: source.to_string(),
+        sent: sent(source, child.program.send_errors),
+    };
+    // The owner is gone where it cannot be told.
+    let _: Result<(), ProcessError> =
+        Frame::json(frame::FAULT, &told).and_then(|frame| child.send(&frame));
+}
+
+fn guarded<R>(f: impl FnOnce() -> Result<R, EnvError>) -> Result<R, EnvError> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(panic_error(&*panic)))
+}
+
+fn panic_error(payload: &(dyn std::any::Any + Send)) -> EnvError {
+    EnvError::failed(format!("panicked: {}", said(payload)))
+}
