@@ -88,11 +88,11 @@ def test_a_warning_points_to_the_line_of_the_call(kind, given) -> None:
     assert [warning.filename for warning in told] == [__file__]
 
 
-@pytest.mark.parametrize("kind", [SerialEnv, ParallelEnv])
-def test_environments_in_lockstep_warn_of_what_is_for_processes(kind) -> None:
+@pytest.mark.parametrize(("kind", "why"), [(SerialEnv, "in this process"), (ParallelEnv, "process")])
+def test_environments_in_lockstep_warn_of_what_has_no_effect(kind, why) -> None:
     quiet(lambda: kind(2, cartpole, shared_memory=True, num_threads=None, daemon=False))
     for name, value in {"mp_start_method": "spawn", "shared_memory": False, "num_threads": 2}.items():
-        with pytest.warns(UserWarning, match=f"{name} has no effect: .* in this process"):
+        with pytest.warns(UserWarning, match=f"{name} has no effect: .*{why}"):
             kind(2, cartpole, **{name: value})
     with pytest.raises(TypeError, match=f"{kind.__name__} has no argument colour"):
         kind(2, cartpole, colour=1)

@@ -67,6 +67,22 @@ def environments(env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], 
     return _pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
 
 
+def member(env: Any, kwargs: dict[str, Any] | None = None) -> bytes:
+    """How to make the environments ``env``, a member of a ``ParallelEnv``, in another process.
+
+    Raises:
+        TypeError: as :func:`environments`.
+    """
+    from windrow.collectors._workers import Factory, is_function
+
+    try:
+        return environments(Factory(env) if is_function(env) else env, kwargs, None)
+    except TypeError as error:
+        # Said of collectors elsewhere.
+        told = str(error).replace('placement="processes" sends', "ParallelEnv sends").replace('choose placement="threads"', "take SerialEnv")
+        raise TypeError(told) from error.__cause__
+
+
 def policy(core: Any) -> bytes:
     """The policy ``core``, in the form that the engine takes, for another process.
 

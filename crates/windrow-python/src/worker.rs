@@ -116,6 +116,19 @@ pub(crate) fn env_recipe(
     recipe.map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
+/// The recipe by which a process makes the member of a `ParallelEnv` that `windrow._sending` has pickled.
+///
+/// # Errors
+/// `ValueError` for more than can be sent.
+pub(crate) fn member_recipe(pickled: Vec<u8>) -> PyResult<EnvRecipe> {
+    let pickled = Pickled(pickled);
+    let recipe = EnvRecipe::of(NAME).with_arguments(&EnvArguments {
+        pickled,
+        init: false,
+    });
+    recipe.map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
 /// The recipe by which worker processes make the policy `chosen`, see [`PolicyRecipe::new`].
 ///
 /// # Errors

@@ -138,17 +138,6 @@ def test_unlike_environments_are_refused() -> None:
         ParallelEnv(2, make, nonsense=1, mp_start_method="fork")
 
 
-def test_python_environments_take_turns_and_say_so_once() -> None:
-    windrow.envs._batched.warn_of_turns.cache_clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ParallelEnv(2, make).reset()
-    with pytest.warns(UserWarning, match="take turns") as caught:
-        for _ in range(2):
-            ParallelEnv(2, make, create_env_kwargs={"backend": "gymnasium"}).reset()
-    assert len(caught) == 1
-
-
 def test_creators_keep_their_arguments() -> None:
     creator = EnvCreator(make, {"backend": "gymnasium"}, frame_skip=2)
     assert creator(backend="native").backend == "gymnasium"

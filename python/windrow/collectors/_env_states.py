@@ -38,7 +38,7 @@ def load(envs: list[Any], states: Mapping[str, Any]) -> None:
             continue
         if not hasattr(env, "load_state_dict"):
             raise ValueError(f"env_state_dict of other environments: {env!r} has no state, got {sorted(state)}")
-        if not isinstance(env, EnvBase):
+        if getattr(env, "_takes_states", True):
             # Transforms keep the tensors that they are given.
             env.load_state_dict(copy.deepcopy(dict(state)))
         elif not _alike(env.state_dict(), state):

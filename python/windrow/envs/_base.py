@@ -29,6 +29,8 @@ class EnvBase(Described):
         device: where tensors are put; None leaves them on the CPU without saying so.
     """
 
+    #: Whether states can be loaded while a collector steps it.
+    _takes_states = False
     _inplace_update = _supports_set_state = _has_dynamic_specs = AskedByTorchRL()
 
     def __init__(self, device: Any = None) -> None:

@@ -6,14 +6,18 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from windrow import _windrow
 from windrow._arguments import Arguments, argument, ignored, outside, takes
 from windrow._lazy import torch
-from windrow._windrow import EnvHandle
+from windrow._numbers import at_least
 from windrow.envs._base import EnvBase
-from windrow.envs._recipe import Many, of
+from windrow.envs._recipe import Many, Parallel, of
 from windrow.envs._torchrl_compat import is_of_torchrl
 
 _NO_PROCESSES = "environments are stepped in this process"
+_SHARED = "processes share memory in any case"
+#: Where there are no worker processes, environments take turns.
+_PROCESSES = hasattr(_windrow, "ParallelMembers")
 
 
 class BatchedArguments(Arguments):
@@ -53,6 +57,9 @@ class SerialEnv(EnvBase):
 
     @takes(BatchedArguments)
     def __init__(self, arguments: BatchedArguments) -> None:
+        self._set(arguments)
+
+    def _set(self, arguments: BatchedArguments) -> None:
         super().__init__(arguments.device)
         number = self.num_workers = arguments.num_workers
         self._makers = _for_each("create_env_fn", arguments.create_env_fn, number)
@@ -66,18 +73,94 @@ class SerialEnv(EnvBase):
         return f"{type(self).__name__}({self.num_workers}, {self._makers[0]!r})"
 
 
+class ParallelArguments(BatchedArguments):
+    """The arguments of environments that step side by side."""
+
+    num_sub_threads: int = argument("threads that libraries use in each process", default=1, check=at_least(1))
+    serial_for_single: bool = argument("step a single environment in this process", default=False)
+    shutdown_timeout: float = argument("seconds that processes have to end in `close`, before they are killed", default=10.0)
+    daemon: bool = ignored("the processes end with this one in any case", default=False)
+    mp_start_method: str | None = ignored("each process is a new interpreter", default=None)
+    share_individual_td: bool | None = ignored(_SHARED, default=None)
+    shared_memory: bool = ignored(_SHARED, default=True)
+    memmap: bool = ignored(_SHARED, default=False)
+
+
 class ParallelEnv(SerialEnv):
-    """As :class:`SerialEnv`. Native environments are so fast that they step one after the other. Those of Python do too, since they
-    share the interpreter's lock; a warning says so once.
+    """As :class:`SerialEnv`, but the environments step side by side: functions and environments of Python run in a process each, which
+    starts when it is first needed. Environments known to be native are so fast that they step one after the other in this process.
+
+    What this class does not have is asked of the environments: ``env.spec`` is a list with the attribute of each, ``env.render()`` one
+    with what the method of each returns. What an environment raises is raised here, with a note that says which one it was.
+
+    Raises:
+        TypeError: an unknown argument; when processes start, something that cannot be pickled, which the error names.
+        RuntimeError: when it is stepped, a process has ended; the error says how, and which one.
     """
+
+    _takes_states = True
+
+    @takes(ParallelArguments)
+    def __init__(self, arguments: ParallelArguments) -> None:
+        self._set(arguments)
+        self._is_single = self.num_workers == 1 and arguments.serial_for_single
+        self._threads, self._timeout = arguments.num_sub_threads, arguments.shutdown_timeout
+        self._members = _windrow.ParallelMembers() if _PROCESSES else None
 
     def _new_recipe(self) -> Many:
         recipe = super()._new_recipe()
-        first = recipe.members[0]
-        # What a function makes is known once it was called.
-        if EnvHandle(first).is_python if first.is_native is None else not first.is_native:
+        if recipe.is_native or self._is_single:
+            return recipe
+        if self._members is None:
             warn_of_turns()
-        return recipe
+            return recipe
+        from windrow import _sending
+
+        # One that makes several is pickled once.
+        sent: dict[tuple[int, int], bytes] = {}
+        given = list(zip(self._makers, self._kwargs, strict=True))
+        for make, kwargs in given:
+            if (id(make), id(kwargs)) not in sent:
+                sent[id(make), id(kwargs)] = _sending.member(make, kwargs or None)
+        pickled = tuple(sent[id(make), id(kwargs)] for make, kwargs in given)
+        return Parallel(recipe.members, threads=self._threads, timeout=self._timeout, sent=pickled, live=self._members)
+
+    def _remote(self) -> list[Any]:
+        """The environments, where they are. Processes start, if there are none."""
+        from windrow.collectors._remote import Remote
+
+        members = vars(self).get("_members")
+        if members is not None and not members.is_open():
+            self._made()
+        return [Remote(members, member) for member in range(self.num_workers)] if members is not None and members.is_open() else []
+
+    def __getattr__(self, name: str) -> Any:
+        # Names with an underscore are asked for by the interpreter, by pickle and by windrow itself.
+        found = [] if name.startswith("_") else [getattr(remote, name) for remote in self._remote()]
+        if not found:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if callable(found[0]):
+            return lambda *args, **kwargs: [method(*args, **kwargs) for method in found]
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the environments, under ``"worker<i>"``; nothing where none has any."""
+        states = {f"worker{member}": remote._ask("states") for member, remote in enumerate(self._remote())}
+        return states if any(states.values()) else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Takes what :meth:`state_dict` gave."""
+        if not state_dict or not (remotes := self._remote()):
+            return super().load_state_dict(state_dict, strict)
+        for member, remote in enumerate(remotes):
+            remote._ask("load_states", dict(state_dict[f"worker{member}"]))
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Ends the processes, which close their environments; those that take longer than ``shutdown_timeout`` are killed."""
+        members = vars(self).get("_members")
+        if self._handle is not None and members is not None:
+            members.close()
+        super().close(raise_if_closed=raise_if_closed)
 
 
 def _for_each(name: str, given: Any, number: int) -> list[Any]:

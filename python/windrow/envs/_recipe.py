@@ -27,6 +27,9 @@ Described = tuple[str, dict[str, Any]]
 
 _KINDS: dict[str, type[Recipe]] = {}
 
+#: Of a field that :meth:`Recipe.write` leaves out.
+_UNWRITTEN = {"unwritten": True}
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -126,6 +129,25 @@ class Many(Recipe, kind="many"):
         return False if False in known else None if None in known else True
 
 
+@dataclass(frozen=True)
+class Parallel(Many, kind="parallel"):
+    """Several environments that step side by side, each in a process of its own, whose libraries use so many ``threads``."""
+
+    is_native = True
+    threads: int = 1
+    #: Seconds that the processes have to end.
+    timeout: float = 10.0
+    #: The members as they are sent, where they are not recipes alone; and where those who step them are found.
+    sent: tuple[bytes, ...] | None = field(default=None, compare=False, metadata=_UNWRITTEN)
+    live: Any = field(default=None, compare=False, metadata=_UNWRITTEN)
+
+    def pickled(self) -> list[bytes]:
+        """The members as they are sent."""
+        from windrow import _sending
+
+        return list(self.sent or map(_sending.member, self.members))
+
+
 def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Recipe:
     """The recipe of anything that is an environment: one of windrow, Gymnasium or TorchRL, an id, or a function that returns any
     of these.
@@ -183,7 +205,8 @@ def _write(value: Any, place: str) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Recipe):
-        written = {entry.name: _write(getattr(value, entry.name), f"{place}.{entry.name}") for entry in fields(value)}
+        entries = [entry for entry in fields(value) if not entry.metadata.get("unwritten")]
+        written = {entry.name: _write(getattr(value, entry.name), f"{place}.{entry.name}") for entry in entries}
         return {"kind": value.kind, **written}
     if isinstance(value, (list, tuple)):
         items = [_write(one, f"{place}[{index}]") for index, one in enumerate(value)]

@@ -20,6 +20,7 @@ use super::recipe::{self, Made, Recipe};
 use super::rows::{Origin, Target};
 use super::write::Writer;
 use crate::error::raised_in;
+use crate::factory_lock;
 use crate::gc::GcRoots;
 
 /// Environments with rows of their own, to be reset and stepped by hand. Arrays go in and out, one for each leaf, with a
@@ -30,9 +31,8 @@ pub(crate) struct EnvHandle {
     num_envs: usize,
     /// Whether batches have a dimension for the environments.
     is_batched: bool,
-    /// Whether Python steps any of them.
-    #[pyo3(get)]
-    is_python: bool,
+    /// Whether a step waits for other processes, without the interpreter's lock.
+    waits: bool,
     /// Used by one thread at a time.
     inner: Mutex<Inner>,
     /// The Python objects that the environments hold, for the garbage collector.
@@ -72,14 +72,15 @@ impl EnvHandle {
             let Made {
                 envs,
                 is_batched,
-                is_python,
+                waits,
+                ..
             } = recipe::prepare(&recipe, &roots)?;
             let (spec, num_envs) = (envs.spec().clone(), envs.num_envs());
             let (observation, action) = (spec.observation_leaves(), spec.action_leaves());
             Ok(Self {
                 num_envs,
                 is_batched,
-                is_python,
+                waits,
                 inner: Mutex::new(Inner {
                     observed: write_leaves(&observation),
                     acted: read_leaves(&action, "action", &spec.id),
@@ -123,7 +124,8 @@ impl EnvHandle {
             .collect();
         let mut inner = self.lock()?;
         let Inner { envs, obs, .. } = &mut *inner;
-        envs.reset(&resets, obs.rows_mut())
+        let obs = obs.rows_mut();
+        self.call(py, || envs.reset(&resets, obs))
             .map_err(|error| vec_to_py(py, &error))?;
         inner.seen(py)
     }
@@ -149,7 +151,8 @@ impl EnvHandle {
             truncated,
         };
         // Ended episodes are not reset here: the user sees how they ended and says which to reset.
-        envs.step(rows.rows(), obs.rows_mut(), outcomes)
+        let (actions, obs) = (rows.rows(), obs.rows_mut());
+        self.call(py, || envs.step(actions, obs, outcomes))
             .map_err(|error| vec_to_py(py, &error))?;
         let seen = inner.seen(py)?;
         Ok((
@@ -166,6 +169,14 @@ impl EnvHandle {
 }
 
 impl EnvHandle {
+    /// Calls the environments, without the interpreter's lock where that may take long.
+    fn call<R: Send>(&self, py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
+        match self.waits {
+            true => py.detach(|| factory_lock::lending(f)),
+            false => f(),
+        }
+    }
+
     /// The environments, unless another thread steps them: waiting for it with the interpreter's lock, which it may need to go on,
     /// could last for ever.
     ///
@@ -197,10 +208,18 @@ impl Inner {
 
 /// The exception that an environment raised, or one with the message of `error`.
 pub(super) fn to_py(py: Python<'_>, error: &EnvError) -> PyErr {
-    raised_in(py, error).unwrap_or_else(|| PyValueError::new_err(error.to_string()))
+    match error {
+        EnvError::Member(fault) => vec_to_py(py, fault),
+        _ => raised_in(py, error).unwrap_or_else(|| PyValueError::new_err(error.to_string())),
+    }
 }
 
 /// As [`to_py`], for the error of one environment of several.
 fn vec_to_py(py: Python<'_>, error: &VecEnvError) -> PyErr {
-    raised_in(py, error).unwrap_or_else(|| PyValueError::new_err(error.to_string()))
+    let raised = raised_in(py, error);
+    #[cfg(target_os = "linux")]
+    if let Some(told) = super::parallel::of_member(py, error, raised.as_ref()) {
+        return told;
+    }
+    raised.unwrap_or_else(|| PyValueError::new_err(error.to_string()))
 }

@@ -20,6 +20,8 @@ mod gym;
 mod handle;
 mod info;
 mod loan;
+#[cfg(target_os = "linux")]
+mod parallel;
 mod read;
 mod recipe;
 mod rows;
@@ -36,6 +38,8 @@ use recipe::Recipe;
 /// Adds the class and the function for environments.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<handle::EnvHandle>()?;
+    #[cfg(target_os = "linux")]
+    module.add_class::<parallel::ParallelMembers>()?;
     module.add_function(wrap_pyfunction!(native_ids, module)?)
 }
 

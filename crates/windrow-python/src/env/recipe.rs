@@ -16,6 +16,8 @@ use windrow::env::{AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHot
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;
 use super::info::Entry;
+#[cfg(target_os = "linux")]
+use super::parallel::Processes;
 use super::source::{Lender, call};
 use super::vector::VectorEnvs;
 use crate::gc::{GcRef, GcRoots};
@@ -53,6 +55,9 @@ enum Source {
     },
     /// Several in lockstep.
     Many(Vec<Arc<Recipe>>),
+    /// Several side by side, in processes.
+    #[cfg(target_os = "linux")]
+    Parallel(Processes),
 }
 
 /// An environment that comes with windrow. Equal ones can be stored side by side.
@@ -112,6 +117,8 @@ impl Recipe {
                     kwargs: (!kwargs.is_none()).then(|| roots.hold(&kwargs)),
                 }
             }
+            #[cfg(target_os = "linux")]
+            "parallel" => Source::Parallel(Processes::read(recipe, roots)?),
             "many" => {
                 let members = get("members")?;
                 let members = members.try_iter()?.map(|one| Self::read(&one?, roots));
@@ -179,6 +186,8 @@ pub(super) struct Made {
     pub(super) is_batched: bool,
     /// Whether any of them is stepped by Python.
     pub(super) is_python: bool,
+    /// Whether a step waits for other processes.
+    pub(super) waits: bool,
 }
 
 impl Made {
@@ -187,6 +196,7 @@ impl Made {
             envs,
             is_batched,
             is_python: false,
+            waits: false,
         }
     }
 
@@ -195,6 +205,7 @@ impl Made {
             envs: Box::new(envs),
             is_batched,
             is_python: true,
+            waits: false,
         }
     }
 }
@@ -223,6 +234,11 @@ pub(super) fn prepare(recipe: &Recipe, roots: &GcRoots) -> Result<Made, EnvError
             Ok::<_, EnvError>(Made::python(envs, is_batched))
         })?,
         Source::Many(members) => several(members, roots)?,
+        #[cfg(target_os = "linux")]
+        Source::Parallel(processes) => Made {
+            waits: true,
+            ..Made::native(processes.start()?, true)
+        },
         Source::Call { function, kwargs } => {
             prepare(&*called(function, kwargs.as_ref(), roots)?, roots)?
         }
@@ -283,15 +299,17 @@ fn several(members: &[Arc<Recipe>], roots: &GcRoots) -> Result<Made, EnvError> {
     {
         return Ok(Made::python(gym(&gyms, roots)?, true));
     }
-    let mut is_python = false;
+    let (mut is_python, mut waits) = (false, false);
     let mut vectors = Vec::with_capacity(members.len());
     for member in &members {
         let made = prepare(member, roots)?;
         is_python |= made.is_python;
+        waits |= made.waits;
         vectors.push(made.envs);
     }
     Ok(Made {
         is_python,
+        waits,
         ..Made::native(Box::new(Joined::new(vectors)?), true)
     })
 }

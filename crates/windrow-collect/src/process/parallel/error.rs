@@ -18,7 +18,7 @@ pub enum MemberError {
         sent: Option<SentError>,
     },
     /// Its process has ended. The others can be closed, and do no more.
-    #[error("its process ended with {status}{words}; close these environments and make others")]
+    #[error("its process ended with {status}; close these environments and make others{words}")]
     Died {
         /// How it ended: `signal 9 (SIGKILL)`, `exit status 3`.
         status: String,

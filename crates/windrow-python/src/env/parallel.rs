@@ -1,0 +1,176 @@
+//! Environments of Python that step side by side, each in a process of its own.
+
+use std::error::Error;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyType};
+use windrow::env::{EnvError, VecEnv, VecEnvError};
+use windrow::{MemberError, Parallel, ParallelHandle};
+
+use super::handle::to_py;
+use crate::factory_lock;
+use crate::gc::{GcRef, GcRoots};
+use crate::gil::{self, attach};
+use crate::worker;
+
+/// A recipe of processes, and the [`ParallelMembers`] by which Python reaches them.
+#[derive(Debug)]
+pub(super) struct Processes {
+    parallel: Parallel,
+    live: Option<GcRef>,
+}
+
+impl Processes {
+    /// Reads a recipe of Python's.
+    ///
+    /// # Errors
+    /// `TypeError` naming what cannot be pickled.
+    pub(super) fn read(recipe: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Self> {
+        let py = recipe.py();
+        let members: Vec<Vec<u8>> = recipe.call_method0(intern!(py, "pickled"))?.extract()?;
+        let members = members.into_iter().map(worker::member_recipe);
+        let parallel = Parallel::of(members.collect::<PyResult<Vec<_>>>()?);
+        let parallel = parallel.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let timeout: f64 = recipe.getattr(intern!(py, "timeout"))?.extract()?;
+        let timeout = Duration::try_from_secs_f64(timeout).map_err(|error| {
+            PyValueError::new_err(format!("shutdown_timeout={timeout}: {error}"))
+        })?;
+        let program = worker::program(py, recipe.getattr(intern!(py, "threads"))?.extract()?)?;
+        let live = recipe.getattr(intern!(py, "live"))?;
+        Ok(Self {
+            parallel: parallel
+                .worker_program(program)
+                .shutdown_timeout(timeout)
+                .interruptions(interrupted),
+            live: (!live.is_none()).then(|| roots.hold(&live)),
+        })
+    }
+
+    /// Starts the processes.
+    ///
+    /// # Errors
+    /// That of the first member that could not be made.
+    pub(super) fn start(&self) -> Result<Box<dyn VecEnv>, EnvError> {
+        attach(|py| {
+            // It waits for the processes. Their owner may be asked for anything meanwhile.
+            let envs = py.detach(|| factory_lock::lending(|| self.parallel.start()))?;
+            if let Some(live) = &self.live {
+                let live = live.bind(py).cast::<ParallelMembers>();
+                *live
+                    .map_err(|error| EnvError::failed(error.to_string()))?
+                    .get()
+                    .lock() = Some(envs.handle());
+            }
+            Ok(Box::new(envs) as Box<dyn VecEnv>)
+        })
+    }
+}
+
+/// The exception of a signal handler; in the main thread only, as for all handlers of Python's.
+fn interrupted() -> Result<(), EnvError> {
+    // Without an interpreter, nobody sees signals any more.
+    let checked = Python::try_attach(|py| py.check_signals());
+    checked.unwrap_or(Ok(())).map_err(EnvError::failed)
+}
+
+/// `error` as an exception: the one that a member has raised, or one that tells of its end. `None` for errors of other kinds.
+pub(super) fn of_member(
+    py: Python<'_>,
+    error: &VecEnvError,
+    raised: Option<&PyErr>,
+) -> Option<PyErr> {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    let fault = loop {
+        let error = next?;
+        match error.downcast_ref::<MemberError>() {
+            Some(fault) => break fault,
+            None => next = error.source(),
+        }
+    };
+    match (raised, fault) {
+        (Some(raised), _) => {
+            let env = error.env;
+            let note = format!("It was raised by environment {env}, in a process of its own.");
+            // An exception without notes is as good.
+            let _ = raised
+                .value(py)
+                .call_method1(intern!(py, "add_note"), (note,));
+            Some(raised.clone_ref(py))
+        }
+        (None, MemberError::Failed { .. }) => None,
+        (None, _) => Some(PyRuntimeError::new_err(error.to_string())),
+    }
+}
+
+/// Where the processes are found of a `ParallelEnv` that somebody steps: whoever started them last.
+#[pyclass(frozen, module = "windrow._windrow")]
+#[derive(Debug, Default)]
+pub(crate) struct ParallelMembers {
+    handle: Mutex<Option<ParallelHandle>>,
+}
+
+#[pymethods]
+impl ParallelMembers {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether there are processes.
+    fn is_open(&self) -> bool {
+        self.lock().as_ref().is_some_and(ParallelHandle::is_open)
+    }
+
+    /// The numbers of the processes; None for one that has ended.
+    fn pids(&self, py: Python<'_>) -> PyResult<Vec<Option<u32>>> {
+        self.with(py, |handle| handle.pids())
+    }
+
+    /// What member `worker` answers to `request`.
+    fn call_worker<'py>(
+        &self,
+        py: Python<'py>,
+        worker: usize,
+        request: Vec<u8>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let answer = self.with(py, |handle| handle.call(worker, &request))?;
+        Ok(PyBytes::new(py, &answer))
+    }
+
+    /// Ends the processes, and waits for that.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(handle) = self.lock().take() else {
+            return Ok(());
+        };
+        let closed = gil::wait_for_thread(py, "windrow-close", move || handle.close())?;
+        closed.map_err(|error| to_py(py, &error))
+    }
+
+    /// A copy in another process reaches no processes of this one.
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> (Bound<'py, PyType>, ()) {
+        (slf.get_type(), ())
+    }
+}
+
+impl ParallelMembers {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<ParallelHandle>> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(ParallelHandle) -> Result<R, EnvError> + Send,
+    ) -> PyResult<R> {
+        let handle = self.lock().clone();
+        let done = py.detach(|| match handle {
+            Some(handle) => f(handle),
+            None => Err(MemberError::Closed.into()),
+        });
+        done.map_err(|error| to_py(py, &error))
+    }
+}
