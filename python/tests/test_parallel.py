@@ -295,13 +295,14 @@ SCRIPT = textwrap.dedent("""
 
     env = ParallelEnv(3, lambda: Env(gymnasium.make("CartPole-v1")))
     env.rollout(10, break_when_any_done=False)
-    print(os.getpid(), *env._members.pids(), flush=True)
 """)
+
+TELL = "print(os.getpid(), *env._members.pids(), flush=True)\n"
 
 
 def test_a_script_leaves_nothing_behind(tmp_path) -> None:
     for code, status in [("", 0), ("os.kill(os.getpid(), signal.SIGKILL)\n", -signal.SIGKILL), ("raise SystemExit(4)\n", 4)]:
-        done = run(SCRIPT + code, tmp_path)
+        done = run(SCRIPT + TELL + code, tmp_path)
         assert done.returncode == status, done.stderr
         assert not done.stderr, done.stderr
         processes = done.stdout.split()
@@ -325,12 +326,17 @@ def test_a_fork_of_the_program_leaves_them_alone(tmp_path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("by", ["hand", "inline", "threads"])
 @pytest.mark.parametrize("stuck", [False, True])
-def test_ctrl_c_ends_a_step_with_one_traceback(tmp_path, stuck) -> None:
+def test_ctrl_c_ends_a_step_with_one_traceback(tmp_path, stuck, by) -> None:
     script = tmp_path / "script.py"
-    begin = "import threading\ndef tell():\n    while not os.path.exists(STUCK + 'ed'): time.sleep(0.01)\n    print(flush=True)\n"
+    begin = TELL + "import threading\ndef tell():\n    while not os.path.exists(STUCK + 'ed'): time.sleep(0.01)\n    print(flush=True)\n"
     begin += "open(STUCK, 'w').close()\nthreading.Thread(target=tell, daemon=True).start()\n" if stuck else "print(flush=True)\n"
-    script.write_text(SCRIPT + begin + "while True: env.rollout(1000, break_when_any_done=False)\n")
+    loop = "while True: env.rollout(1000, break_when_any_done=False)\n"
+    if by != "hand":
+        collector = f"from windrow.collectors import Collector\nbatches = Collector(env, frames_per_batch=30, placement={by!r})\n"
+        begin, loop = f"{collector}next(batches)\n{begin}", "for _ in batches: pass\n"
+    script.write_text(SCRIPT + begin + loop)
     primary, secondary = os.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", TERMINAL, str(script)],
