@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,14 @@ class Counting(gym.Env):
         return self.pace
 
 
+class Locked(Counting):
+    """Has what cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
 class Odd(Exception):
     """Its constructor does not take what it keeps."""
 
@@ -66,6 +75,10 @@ def raises_lock() -> None:
     error = LookupError("held")
     error.lock = threading.Lock()  # type: ignore[attr-defined]
     raise error
+
+
+def sleeps_long() -> None:
+    time.sleep(1000)
 
 
 def check_no_torch() -> None:

@@ -47,11 +47,11 @@ def policy(td: Any) -> Any:
 FAILING = {
     "inline": (lambda buffer: Collector(cartpole, Fails(), frames_per_batch=20, replay_buffer=buffer), WorkerError),
     "sync": (
-        lambda buffer: MultiSyncCollector([cartpole] * 2, Fails(), frames_per_batch=20, replay_buffer=buffer),
+        lambda buffer: MultiSyncCollector([cartpole] * 2, Fails(), placement="threads", frames_per_batch=20, replay_buffer=buffer),
         WorkerError,
     ),
     "async": (
-        lambda buffer: MultiAsyncCollector([cartpole] * 2, Fails(), frames_per_batch=20, replay_buffer=buffer),
+        lambda buffer: MultiAsyncCollector([cartpole] * 2, Fails(), placement="threads", frames_per_batch=20, replay_buffer=buffer),
         WorkerError,
     ),
     "postproc": (
@@ -321,7 +321,11 @@ def test_a_worker_that_looks_at_the_buffer_does_not_hear_of_its_own_collector() 
         return policy(td)
 
     collector = MultiAsyncCollector(
-        [cartpole] * 2, policy_factory=[lambda: looks, lambda: fails], frames_per_batch=20, replay_buffer=buffer
+        [cartpole] * 2,
+        policy_factory=[lambda: looks, lambda: fails],
+        placement="threads",
+        frames_per_batch=20,
+        replay_buffer=buffer,
     )
     started.set()
     collector.start()

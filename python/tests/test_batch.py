@@ -108,7 +108,7 @@ def test_batches_go_through_tensordicts_operations() -> None:
 
 def test_shapes_of_several_workers() -> None:
     def shape(**arguments: object) -> list[int]:
-        with MultiSyncCollector(cartpole, num_workers=3, frames_per_batch=60, seed=0, **arguments) as source:
+        with MultiSyncCollector(cartpole, num_workers=3, placement="threads", frames_per_batch=60, seed=0, **arguments) as source:
             return list(next(source).batch_size)
 
     assert shape() == [60]
@@ -116,7 +116,7 @@ def test_shapes_of_several_workers() -> None:
     assert shape(num_envs=2) == [6, 10]
     assert shape(num_envs=2, cat_results=-1) == [2, 30]
     assert shape(num_envs=2, cat_results="stack") == [3, 2, 10]
-    with MultiAsyncCollector(cartpole, num_workers=3, frames_per_batch=60) as source:
+    with MultiAsyncCollector(cartpole, num_workers=3, placement="threads", frames_per_batch=60) as source:
         assert list(next(source).batch_size) == [60]
 
 
@@ -153,7 +153,7 @@ def test_pieces_of_trajectories_are_rows() -> None:
 
 @pytest.mark.parametrize("kind", [Collector, MultiAsyncCollector])
 def test_batches_are_kept_in_any_number_with_a_warning(kind) -> None:
-    workers = {} if kind is Collector else {"num_workers": 2}
+    workers = {} if kind is Collector else {"num_workers": 2, "placement": "threads"}
     with kind(cartpole, frames_per_batch=10, total_frames=2000, **workers) as collector:
         with pytest.warns(UserWarning, match=r"\d+ batches of \d+ bytes each are kept alive") as warned:
             kept = [(batch["observation"], batch["observation"].clone()) for batch in collector]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from environments import cartpole
+from environments import cartpole, in_threads
 from windrow import collectors
 from windrow.collectors import (
     AsyncCollector,
@@ -28,9 +28,9 @@ from windrow.envs import ParallelEnv
 
 ALL = [
     pytest.param(lambda **arguments: Collector(cartpole, **arguments), id="Collector"),
-    pytest.param(lambda **arguments: AsyncCollector(cartpole, **arguments), id="AsyncCollector"),
-    pytest.param(lambda **arguments: MultiSyncCollector([cartpole] * 2, **arguments), id="MultiSyncCollector"),
-    pytest.param(lambda **arguments: MultiAsyncCollector([cartpole] * 2, **arguments), id="MultiAsyncCollector"),
+    pytest.param(lambda **arguments: AsyncCollector(cartpole, placement="threads", **arguments), id="AsyncCollector"),
+    pytest.param(lambda **arguments: MultiSyncCollector([cartpole] * 2, placement="threads", **arguments), id="MultiSyncCollector"),
+    pytest.param(lambda **arguments: MultiAsyncCollector([cartpole] * 2, placement="threads", **arguments), id="MultiAsyncCollector"),
 ]
 
 
@@ -92,11 +92,11 @@ def test_legacy_names_are_the_same_classes() -> None:
 
 def test_multi_collector_chooses_by_sync() -> None:
     for sync, kind in ((True, MultiSyncCollector), (False, MultiAsyncCollector)):
-        with MultiCollector([cartpole] * 2, frames_per_batch=20, total_frames=40, sync=sync) as collector:
+        with MultiCollector([cartpole] * 2, placement="threads", frames_per_batch=20, total_frames=40, sync=sync) as collector:
             assert type(collector) is kind
             assert sum(batch.numel() for batch in collector) == 40
     with pytest.raises(TypeError, match="sync=True or sync=False"):
-        MultiCollector([cartpole], frames_per_batch=20)
+        MultiCollector([cartpole], placement="threads", frames_per_batch=20)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_wrong_arguments_are_explained(arguments, error, message) -> None:
 
 def test_wrong_numbers_of_workers_are_explained() -> None:
     with pytest.raises(ValueError, match="num_workers=3, but create_env_fn is a list of 2"):
-        MultiSyncCollector([cartpole] * 2, num_workers=3, frames_per_batch=20)
+        MultiSyncCollector([cartpole] * 2, num_workers=3, placement="threads", frames_per_batch=20)
     with pytest.raises(TypeError, match="or num_workers"):
-        MultiSyncCollector(cartpole, frames_per_batch=20)
+        MultiSyncCollector(cartpole, placement="threads", frames_per_batch=20)
     with pytest.raises(ValueError, match="cat_results"):
-        MultiAsyncCollector([cartpole] * 2, frames_per_batch=20, cat_results=0)
+        MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=20, cat_results=0)
     with pytest.raises(ValueError, match="preemptive_threshold"):
-        MultiSyncCollector([cartpole] * 2, frames_per_batch=20, preemptive_threshold=2.0)
+        MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=20, preemptive_threshold=2.0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -142,12 +142,12 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
 def test_the_last_batch_may_be_short_and_shares_uneven() -> None:
     collector = Collector(cartpole, frames_per_batch=30, total_frames=70, allow_partial_batch=True)
     assert [batch.numel() for batch in collector] == [30, 30, 10]
-    with MultiSyncCollector([cartpole] * 2, frames_per_batch=[30, 10], total_frames=40) as collector:
+    with MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=[30, 10], total_frames=40) as collector:
         assert [batch.numel() for batch in collector] == [40]
 
 
 def test_seeds_repeat_a_run_and_count_environments() -> None:
-    with MultiSyncCollector([cartpole] * 3, frames_per_batch=60, num_envs=2) as collector:
+    with MultiSyncCollector([cartpole] * 3, placement="threads", frames_per_batch=60, num_envs=2) as collector:
         assert collector.set_seed(1) == 6
         first = next(collector)["observation"].clone()
         assert collector.set_seed(1, static_seed=True) == 1
@@ -155,13 +155,13 @@ def test_seeds_repeat_a_run_and_count_environments() -> None:
         assert torch.equal(same[0, 0], same[1, 0])
         collector.set_seed(1)
         assert torch.equal(next(collector)["observation"][:, 0], first[:, 0])
-    with MultiSyncCollector([cartpole] * 3, frames_per_batch=60, num_envs=2, seed=1) as collector:
+    with MultiSyncCollector([cartpole] * 3, placement="threads", frames_per_batch=60, num_envs=2, seed=1) as collector:
         assert torch.equal(next(collector)["observation"], first)
 
 
 def test_workers_do_not_change_the_data() -> None:
     def frames(workers: int) -> torch.Tensor:
-        with MultiSyncCollector([cartpole] * workers, num_envs=4 // workers, frames_per_batch=80, seed=5) as collector:
+        with MultiSyncCollector([cartpole] * workers, num_envs=4 // workers, placement="threads", frames_per_batch=80, seed=5) as collector:
             return next(collector)["observation"]
 
     assert torch.equal(frames(1), frames(2)) and torch.equal(frames(2), frames(4).reshape(4, 20, 4))
@@ -294,7 +294,7 @@ def test_an_error_in_the_background_surfaces_once() -> None:
 
 
 def test_a_paused_collector_starts_nothing() -> None:
-    with MultiAsyncCollector([cartpole] * 2, frames_per_batch=20) as collector:
+    with MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=20) as collector:
         next(collector)
         with collector.pause():
             frames = collector.stats()["frames"]
@@ -328,7 +328,7 @@ def test_a_pause_holds_the_background_and_no_more(make, through_python: bool) ->
 
 def test_profiles_are_written(tmp_path: Path) -> None:
     path = tmp_path / "worker_{worker_idx}.json"
-    with MultiSyncCollector([cartpole] * 2, frames_per_batch=20, total_frames=100) as collector:
+    with MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=20, total_frames=100) as collector:
         collector.enable_profile(workers=[0, 1], num_rollouts=3, warmup_rollouts=1, save_path=path)
         assert collector.profile_config.should_profile_worker(1)
         for _ in collector:
@@ -374,7 +374,7 @@ def test_a_learner_publishes_while_the_background_looks_for_new_weights() -> Non
 @pytest.mark.parametrize("kind", [Collector, AsyncCollector, collectors.SyncDataCollector])
 def test_what_has_no_effect_is_told_at_the_line_that_says_it(kind) -> None:
     with pytest.warns(UserWarning, match="use_buffers has no effect: batches are always written in place") as told:
-        kind(cartpole, frames_per_batch=20, use_buffers=False).shutdown()
+        kind(cartpole, frames_per_batch=20, use_buffers=False, **in_threads(kind)).shutdown()
     assert told[0].filename == __file__
     with pytest.raises(TypeError, match=f"{kind.__name__} has no argument frames_per_batches"):
         kind(cartpole, frames_per_batch=20, frames_per_batches=20)

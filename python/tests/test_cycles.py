@@ -88,9 +88,9 @@ class Trainer:
 
 KINDS = [
     lambda policy, env=cartpole: Collector(env, policy, frames_per_batch=10),
-    lambda policy, env=cartpole: AsyncCollector(env, policy, frames_per_batch=10),
-    lambda policy, env=cartpole: MultiSyncCollector([env] * 2, policy, frames_per_batch=10),
-    lambda policy, env=cartpole: MultiAsyncCollector([env] * 2, policy, frames_per_batch=10),
+    lambda policy, env=cartpole: AsyncCollector(env, policy, placement="threads", frames_per_batch=10),
+    lambda policy, env=cartpole: MultiSyncCollector([env] * 2, policy, placement="threads", frames_per_batch=10),
+    lambda policy, env=cartpole: MultiAsyncCollector([env] * 2, policy, placement="threads", frames_per_batch=10),
 ]
 NAMES = ["Collector", "AsyncCollector", "MultiSyncCollector", "MultiAsyncCollector"]
 
@@ -229,7 +229,7 @@ def test_a_collector_whose_workers_have_failed(collected, fails: str, on_loss: A
                 fail()
             return td.set("action", torch.zeros(*td.batch_size, 2))
 
-        owner.other = MultiSyncCollector([lambda: Breaks(owner)] * 2, policy, frames_per_batch=10, on_loss=on_loss)
+        owner.other = MultiSyncCollector([lambda: Breaks(owner)] * 2, policy, placement="threads", frames_per_batch=10, on_loss=on_loss)
         with pytest.raises(RuntimeError, match="it broke"):
             for _ in owner.other:
                 pass
@@ -292,7 +292,7 @@ def test_a_collector_that_is_dropped_by_its_own_worker() -> None:
             dropped.set()
         return td.set("action", torch.zeros(*td.batch_size, 2))
 
-    owner.other = AsyncCollector(cartpole, policy, frames_per_batch=10)
+    owner.other = AsyncCollector(cartpole, policy, placement="threads", frames_per_batch=10)
     assert next(owner.other).numel() == 10
     gone = weakref.ref(owner.other)
     assert waits.wait(10)
@@ -394,7 +394,7 @@ def test_what_is_still_in_use_is_not_freed() -> None:
 
     collectors = [
         Collector(env, Trainer(lambda policy: None).policy, frames_per_batch=10),
-        MultiAsyncCollector([env] * 2, Trainer(lambda policy: None).policy, frames_per_batch=10),
+        MultiAsyncCollector([env] * 2, Trainer(lambda policy: None).policy, placement="threads", frames_per_batch=10),
     ]
     wrapped = GymWrapper(Owned(closed=[]))
     for _ in range(5):

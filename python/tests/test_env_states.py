@@ -13,7 +13,7 @@ from torchrl.envs import StepCounter as TheirStepCounter
 from torchrl.envs import TransformedEnv as TheirTransformedEnv
 from torchrl.envs import VecNormV2
 
-from environments import cartpole
+from environments import cartpole, in_threads
 from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import EnvCreator, GymEnv, ObservationNorm, TransformedEnv
 
@@ -31,7 +31,7 @@ def count(env: Any) -> int:
 @pytest.mark.parametrize("kind", [Collector, AsyncCollector])
 def test_statistics_of_torchrls_environments_are_saved_with_a_collector(kind) -> None:
     env = normed()
-    collector = kind(env, None, frames_per_batch=50)
+    collector = kind(env, None, frames_per_batch=50, **in_threads(kind))
     next(collector)
     state = collector.state_dict()
     saved = dict(state["env_state_dict"])
@@ -39,7 +39,7 @@ def test_statistics_of_torchrls_environments_are_saved_with_a_collector(kind) ->
     next(collector)
     collector.shutdown()
     other = normed()
-    fresh = kind(other, None, frames_per_batch=50)
+    fresh = kind(other, None, frames_per_batch=50, **in_threads(kind))
     begun = count(other)
     fresh.load_state_dict(state)
     assert count(other) > begun + 40
@@ -49,17 +49,17 @@ def test_statistics_of_torchrls_environments_are_saved_with_a_collector(kind) ->
 
 @pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
 def test_each_worker_has_the_statistics_of_its_environment(kind) -> None:
-    with kind([normed] * 2, None, frames_per_batch=50) as collector:
+    with kind([normed] * 2, None, frames_per_batch=50, placement="threads") as collector:
         for _ in range(4):
             next(collector)
         state = collector.state_dict()
         assert state["env_state_dict"].keys() == {"worker0", "worker1"}
-        with kind([normed] * 2, None, frames_per_batch=50) as fresh:
+        with kind([normed] * 2, None, frames_per_batch=50, placement="threads") as fresh:
             before = [count(env) for env in fresh.get_distant_attr("env")]
             fresh.load_state_dict(state)
             after = [count(env) for env in fresh.get_distant_attr("env")]
             assert all(new > old + 20 for new, old in zip(after, before, strict=True))
-        with kind([normed] * 3, None, frames_per_batch=50) as fresh, pytest.raises(ValueError, match="of other environments"):
+        with kind([normed] * 3, None, frames_per_batch=50, placement="threads") as fresh, pytest.raises(ValueError, match="of other environments"):
             fresh.load_state_dict(state)
 
 
@@ -120,9 +120,9 @@ def test_statistics_stay_when_a_state_cannot_be_loaded() -> None:
 @pytest.mark.parametrize("share_memory", [True, False])
 def test_environments_of_one_creator_share_what_they_gather(share_memory) -> None:
     creator = EnvCreator(normed, share_memory=share_memory)
-    with MultiSyncCollector([creator] * 2, None, frames_per_batch=100) as collector:
+    with MultiSyncCollector([creator] * 2, None, placement="threads", frames_per_batch=100) as collector:
         next(collector)
         first, second = (count(env) for env in collector.get_distant_attr("env"))
         assert (first == second and first > 100) if share_memory else max(first, second) < 100
-    with MultiSyncCollector([EnvCreator(cartpole)] * 2, None, frames_per_batch=100) as collector:
+    with MultiSyncCollector([EnvCreator(cartpole)] * 2, None, placement="threads", frames_per_batch=100) as collector:
         assert next(collector).numel() == 100

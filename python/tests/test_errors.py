@@ -39,9 +39,9 @@ class Breaks:
     "make",
     [
         lambda policy: Collector(cartpole, policy, frames_per_batch=10),
-        lambda policy: AsyncCollector(cartpole, policy, frames_per_batch=10),
-        lambda policy: MultiSyncCollector([cartpole] * 2, policy, frames_per_batch=10),
-        lambda policy: MultiAsyncCollector([cartpole] * 2, policy, frames_per_batch=10),
+        lambda policy: AsyncCollector(cartpole, policy, placement="threads", frames_per_batch=10),
+        lambda policy: MultiSyncCollector([cartpole] * 2, policy, placement="threads", frames_per_batch=10),
+        lambda policy: MultiAsyncCollector([cartpole] * 2, policy, placement="threads", frames_per_batch=10),
     ],
     ids=["Collector", "AsyncCollector", "MultiSyncCollector", "MultiAsyncCollector"],
 )
@@ -170,7 +170,7 @@ def test_a_batch_that_ctrl_c_kept_from_arriving_comes_later() -> None:
 
     probed: list[bool] = []
     first = threading.Lock()
-    collector = MultiSyncCollector([cartpole] * 2, waits, frames_per_batch=20, total_frames=40)
+    collector = MultiSyncCollector([cartpole] * 2, waits, placement="threads", frames_per_batch=20, total_frames=40)
     probed.append(True)
     handler = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -258,7 +258,7 @@ def test_what_ends_a_call_is_no_loss_and_inline_the_next_call_goes_on(error, on_
 @pytest.mark.parametrize("on_loss", ["raise", "continue", 5])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_in_a_thread_it_ends_the_collector(error, on_loss) -> None:
-    collector = MultiSyncCollector([lambda: Raises(error)] * 2, None, frames_per_batch=20, on_loss=on_loss)
+    collector = MultiSyncCollector([lambda: Raises(error)] * 2, None, placement="threads", frames_per_batch=20, on_loss=on_loss)
     with pytest.raises(error):
         for _ in collector:
             pass

@@ -32,12 +32,12 @@ def policy(td):
 #: Programs, and how they end.
 PROGRAMS = {
     "inline": ("next(c := Collector(env, policy, frames_per_batch=10))", 0),
-    "in threads": ("next(c := MultiSyncCollector([env] * 2, policy, frames_per_batch=10))", 0),
-    "in threads that run ahead": ("next(c := MultiAsyncCollector([env] * 2, policy, frames_per_batch=10))", 0),
-    "before the first batch": ("c = MultiAsyncCollector([env] * 2, policy, frames_per_batch=10)", 0),
+    "in threads": ("next(c := MultiSyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))", 0),
+    "in threads that run ahead": ("next(c := MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))", 0),
+    "before the first batch": ("c = MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10)", 0),
     "in the background": (
         "r = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=10)\n"
-        "c = MultiAsyncCollector([env] * 2, policy, frames_per_batch=10, replay_buffer=r)\n"
+        "c = MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10, replay_buffer=r)\n"
         "c.start()\n"
         "r.sample()",
         0,
@@ -55,25 +55,25 @@ PROGRAMS = {
         "e = Evaluator(env, policy, num_trajectories=100_000)\ne.trigger_eval()",
         0,
     ),
-    "a pause": ("next(c := MultiAsyncCollector([env] * 2, policy, frames_per_batch=10))\nc.pause().__enter__()", 0),
+    "a pause": ("next(c := MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))\nc.pause().__enter__()", 0),
     "a cycle": (
         "class Trainer:\n"
         "    def __init__(self):\n"
-        "        self.collector = MultiAsyncCollector([env] * 2, self.policy, frames_per_batch=10)\n"
+        "        self.collector = MultiAsyncCollector([env] * 2, self.policy, placement='threads', frames_per_batch=10)\n"
         "    def policy(self, td):\n"
         "        return policy(td)\n"
         "next((trainer := Trainer()).collector)",
         0,
     ),
     "batches that outlive their collector": (
-        "c = MultiAsyncCollector([env] * 2, policy, frames_per_batch=10)\n"
+        "c = MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10)\n"
         "sys.kept = [next(c) for _ in range(5)]\n"
         "del c",
         0,
     ),
-    "sys.exit": ("next(c := MultiAsyncCollector([env] * 2, policy, frames_per_batch=10))\nsys.exit(3)", 3),
+    "sys.exit": ("next(c := MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))\nsys.exit(3)", 3),
     "sys.exit in a thread": (
-        "c = MultiAsyncCollector([env] * 2, policy, frames_per_batch=10)\n"
+        "c = MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10)\n"
         "def end():\n"
         "    next(c)\n"
         "    sys.exit(3)\n"
@@ -84,14 +84,14 @@ PROGRAMS = {
     ),
     "an exception": (
         "sys.excepthook = lambda *raised: None\n"
-        "with MultiAsyncCollector([env] * 2, policy, frames_per_batch=10) as c:\n"
+        "with MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10) as c:\n"
         "    next(c)\n"
         "    raise ValueError",
         1,
     ),
     "one that could not be built": (
         "try:\n"
-        "    MultiSyncCollector([env] * 2, policy, frames_per_batch=10, total_frames=15)\n"
+        "    MultiSyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10, total_frames=15)\n"
         "except ValueError:\n"
         "    pass",
         0,
@@ -113,7 +113,7 @@ def test_a_program_just_ends(end: str) -> None:
     "make",
     [
         lambda: Collector(cartpole, frames_per_batch=10),
-        lambda: MultiSyncCollector([cartpole] * 2, frames_per_batch=10),
+        lambda: MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=10),
         lambda: Evaluator(cartpole, nn.Linear(4, 2), num_trajectories=1),
     ],
     ids=["Collector", "MultiSyncCollector", "Evaluator"],

@@ -76,9 +76,9 @@ def policy(td):
 
 KINDS = [
     lambda **more: Collector(cartpole, policy, frames_per_batch=20, **more),
-    lambda **more: AsyncCollector(cartpole, policy, frames_per_batch=20, **more),
-    lambda **more: MultiSyncCollector([cartpole] * 2, policy, frames_per_batch=20, **more),
-    lambda **more: MultiAsyncCollector([cartpole] * 2, nn.Linear(4, 2), frames_per_batch=20, **more),
+    lambda **more: AsyncCollector(cartpole, policy, placement="threads", frames_per_batch=20, **more),
+    lambda **more: MultiSyncCollector([cartpole] * 2, policy, placement="threads", frames_per_batch=20, **more),
+    lambda **more: MultiAsyncCollector([cartpole] * 2, nn.Linear(4, 2), placement="threads", frames_per_batch=20, **more),
 ]
 NAMES = ["Collector", "AsyncCollector", "MultiSyncCollector", "MultiAsyncCollector"]
 
@@ -131,7 +131,7 @@ def test_a_collector_is_of_no_use_and_its_batches_can_be_read(make) -> None:
 @pytest.mark.parametrize("drop", [False, True])
 def test_a_collector_that_is_started_and_its_buffer(drop: bool) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=10)
-    collector = MultiAsyncCollector([cartpole] * 2, frames_per_batch=10, replay_buffer=buffer)
+    collector = MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=10, replay_buffer=buffer)
     collector.start()
     while len(buffer) < 100:
         time.sleep(0.01)
@@ -265,7 +265,7 @@ class Frames(Dataset):
 @pytest.mark.parametrize("running", [False, True])
 def test_a_data_loader_with_workers(of: str, running: bool) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=10)
-    collector = MultiSyncCollector([cartpole] * 2, frames_per_batch=100)
+    collector = MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=100)
     batch = next(collector)
     buffer.extend(batch)
     if not running:
@@ -290,7 +290,7 @@ def test_a_data_loader_with_workers(of: str, running: bool) -> None:
 def test_multiprocessing_ends() -> None:
     import multiprocessing
 
-    collector = MultiAsyncCollector([cartpole] * 2, frames_per_batch=20)
+    collector = MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=20)
     batch = next(collector)
     context = multiprocessing.get_context("fork")
     with warnings.catch_warnings():

@@ -92,7 +92,7 @@ def says_that_it_was_left(error: BaseException, name: str) -> bool:
 
 def build(kind: Any, stuck: Stuck, **arguments: Any) -> Any:
     env = stuck.env if kind in (Collector, AsyncCollector) else [stuck.env] * 2
-    return kind(env, frames_per_batch=20, **arguments)
+    return kind(env, frames_per_batch=20, **{"placement": "threads", **arguments})
 
 
 def until_it_ends(collector: Any) -> None:
@@ -222,7 +222,7 @@ class SlowToGo:
         sleep(3)
 
 is_stuck = threading.Event()
-collector = MultiAsyncCollector([Env] * 2, None, frames_per_batch=10)
+collector = MultiAsyncCollector([Env] * 2, None, placement="threads", frames_per_batch=10)
 threading.Thread(target=next, args=[collector], daemon=True).start()
 is_stuck.wait()
 sys.kept = SlowToGo()

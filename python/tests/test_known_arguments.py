@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from environments import cartpole
+from environments import cartpole, in_threads
 from windrow import WorkerError
 from windrow.collectors import (
     AsyncCollector,
@@ -32,7 +32,7 @@ CLASSES = [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector]
 
 def build(kind: Any, env: Any = cartpole, policy: Any = None, **arguments: Any) -> Any:
     env = [env] if kind in (MultiSyncCollector, MultiAsyncCollector) else env
-    return kind(env, policy, **{"frames_per_batch": 20, **arguments})
+    return kind(env, policy, **{"frames_per_batch": 20, **in_threads(kind), **arguments})
 
 
 def quiet(make: Callable[[], Any]) -> None:
@@ -205,7 +205,7 @@ def test_hooks_of_weight_updaters_are_called() -> None:
             super()._sync_weights_with_worker(worker_id=worker_id, server_weights=server_weights)
 
     policy = nn.Linear(4, 2)
-    with MultiSyncCollector([cartpole] * 2, policy, frames_per_batch=20, weight_updater=lambda: Halved()) as collector:
+    with MultiSyncCollector([cartpole] * 2, policy, placement="threads", frames_per_batch=20, weight_updater=lambda: Halved()) as collector:
         collector.update_policy_weights_()
         assert told == [0]
         assert isinstance(collector.weight_updater, Halved)
@@ -282,7 +282,7 @@ def test_nothing_is_seeded_reset_or_started_after_the_end(kind) -> None:
 )
 def test_numbers_that_make_no_sense_are_named(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
-        MultiSyncCollector([cartpole] * 2, None, **{"frames_per_batch": 20, **arguments})
+        MultiSyncCollector([cartpole] * 2, None, **{"frames_per_batch": 20, "placement": "threads", **arguments})
 
 
 def test_environments_stay_on_the_cpu() -> None:

@@ -27,10 +27,10 @@ pytestmark = [
 MAKING = {
     "one worker": "Collector(slow, frames_per_batch=10)",
     "one worker with several environments": "Collector(slow, frames_per_batch=10, num_envs=3)",
-    "one worker, in a thread": "AsyncCollector(slow, frames_per_batch=10)",
-    "several workers": "MultiSyncCollector([slow] * 3, frames_per_batch=30)",
+    "one worker, in a thread": "AsyncCollector(slow, placement='threads', frames_per_batch=10)",
+    "several workers": "MultiSyncCollector([slow] * 3, placement='threads', frames_per_batch=30)",
     "several workers, inline": "MultiSyncCollector([slow] * 3, frames_per_batch=30, placement='inline')",
-    "several workers that run ahead": "MultiAsyncCollector([slow] * 3, frames_per_batch=10)",
+    "several workers that run ahead": "MultiAsyncCollector([slow] * 3, placement='threads', frames_per_batch=10)",
     "an evaluator": "Evaluator(slow, lambda observation: None)",
 }
 
@@ -92,8 +92,8 @@ class Closing(gymnasium.Wrapper):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda env: MultiSyncCollector([env] * 3, frames_per_batch=30, num_envs=2),
-        lambda env: MultiAsyncCollector([env] * 3, frames_per_batch=30, num_envs=2),
+        lambda env: MultiSyncCollector([env] * 3, placement="threads", frames_per_batch=30, num_envs=2),
+        lambda env: MultiAsyncCollector([env] * 3, placement="threads", frames_per_batch=30, num_envs=2),
         lambda env: Evaluator(env, lambda observation: None),
     ],
     ids=["MultiSyncCollector", "MultiAsyncCollector", "Evaluator"],
@@ -162,7 +162,7 @@ def test_environments_are_made_one_after_the_other(num_envs: int | None) -> None
     alone = Alone()
 
     def collect() -> None:
-        with MultiSyncCollector([alone] * 3, frames_per_batch=30, num_envs=num_envs) as collector:
+        with MultiSyncCollector([alone] * 3, placement="threads", frames_per_batch=30, num_envs=num_envs) as collector:
             next(collector)
 
     others = [threading.Thread(target=collect) for _ in range(2)]
@@ -176,7 +176,7 @@ def test_environments_are_made_one_after_the_other(num_envs: int | None) -> None
 
 def test_environments_of_lost_workers_are_made_one_after_the_other() -> None:
     alone = Alone()
-    with MultiSyncCollector([lambda: alone(fails=True)] * 3, frames_per_batch=30, total_frames=90, on_loss=20) as collector:
+    with MultiSyncCollector([lambda: alone(fails=True)] * 3, placement="threads", frames_per_batch=30, total_frames=90, on_loss=20) as collector:
         assert sum(batch.numel() for batch in collector) == 90
     assert alone.most == 1 and alone.made > 3
 
@@ -185,8 +185,8 @@ def test_environments_of_lost_workers_are_made_one_after_the_other() -> None:
     "use",
     [
         lambda inner: next(Collector(inner, frames_per_batch=4)),
-        lambda inner: next(MultiSyncCollector([inner] * 2, frames_per_batch=4)),
-        lambda inner: next(MultiAsyncCollector([inner] * 2, frames_per_batch=4)),
+        lambda inner: next(MultiSyncCollector([inner] * 2, placement="threads", frames_per_batch=4)),
+        lambda inner: next(MultiAsyncCollector([inner] * 2, placement="threads", frames_per_batch=4)),
         lambda inner: Evaluator(inner, lambda observation: torch.zeros(observation.shape[:-1], dtype=torch.int64)).shutdown(),
         lambda inner: windrow.envs.SerialEnv(2, inner).reset(),
     ],
@@ -197,7 +197,7 @@ def test_a_function_that_makes_an_environment_may_use_others(use) -> None:
         use(lambda: cartpole())
         return cartpole()
 
-    with MultiSyncCollector([env] * 2, frames_per_batch=20) as collector:
+    with MultiSyncCollector([env] * 2, placement="threads", frames_per_batch=20) as collector:
         assert next(collector).numel() == 20
 
 
@@ -209,5 +209,5 @@ def test_environments_that_are_made_in_time_are_all_there() -> None:
         return cartpole()
 
     threading.Timer(0.3, go_on.set).start()
-    with MultiSyncCollector([env] * 3, frames_per_batch=30) as collector:
+    with MultiSyncCollector([env] * 3, placement="threads", frames_per_batch=30) as collector:
         assert next(collector).numel() == 30

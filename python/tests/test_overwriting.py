@@ -80,7 +80,7 @@ def test_random_steps_keep_the_observation(env: str) -> None:
 
 
 def test_rows_of_several_environments() -> None:
-    collector = MultiSyncCollector([GymEnv("Pendulum-v1")] * 2, normalising(), num_envs=3, frames_per_batch=60)
+    collector = MultiSyncCollector([GymEnv("Pendulum-v1")] * 2, normalising(), num_envs=3, placement="threads", frames_per_batch=60)
     for batch in (next(collector), next(collector)):
         assert batch.batch_size == (6, 10)
         torch.testing.assert_close(batch["observation"][:, 1:], batch["next", "observation"][:, :-1] * 10)

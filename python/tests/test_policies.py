@@ -25,7 +25,7 @@ from torch import nn
 from torch.distributions import Categorical
 from torchrl.modules import MLP
 
-from environments import cartpole
+from environments import cartpole, in_threads
 from windrow.collectors import (
     AsyncCollector,
     Collector,
@@ -163,7 +163,7 @@ def test_probing_leaves_the_generator_alone(network) -> None:
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_the_best_guess_is_that_of_torch(network, kind, backend) -> None:
     policy = categorical(network, return_log_prob=True)
-    with kind(cartpole, policy, frames_per_batch=60, seed=0, exploration_type="MODE", policy_backend=backend) as source:
+    with kind(cartpole, policy, frames_per_batch=60, seed=0, exploration_type="MODE", policy_backend=backend, **in_threads(kind)) as source:
         assert source.policy_backend == backend
         batch = next(source)
     with torch.no_grad():
@@ -343,7 +343,7 @@ class Exploring(nn.Module):
 
 @pytest.mark.parametrize("kind", [Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector])
 def test_the_type_of_exploration_of_the_learner_is_not_that_of_workers(kind) -> None:
-    workers = {"num_workers": 2} if "Multi" in kind.__name__ else {}
+    workers = in_threads(kind) | ({"num_workers": 2} if "Multi" in kind.__name__ else {})
     with kind(cartpole, Exploring(), frames_per_batch=20, total_frames=200, **workers) as collector:
         with set_interaction_type(InteractionType.DETERMINISTIC):
             for batch in collector:
@@ -364,7 +364,7 @@ class Moded(nn.Module):
 
 @pytest.mark.parametrize("kind", [AsyncCollector, MultiSyncCollector, MultiAsyncCollector])
 def test_what_losses_set_for_themselves_is_not_seen_by_workers_nor_the_other_way_round(kind) -> None:
-    workers = {"num_workers": 2} if "Multi" in kind.__name__ else {}
+    workers = in_threads(kind) | ({"num_workers": 2} if "Multi" in kind.__name__ else {})
     with kind(cartpole, Moded(), frames_per_batch=20, total_frames=200, **workers) as collector:
         with set_composite_lp_aggregate(True), set_skip_existing(True):
             for batch in collector:
@@ -375,7 +375,7 @@ def test_what_losses_set_for_themselves_is_not_seen_by_workers_nor_the_other_way
 
 def test_workers_aggregate_as_it_was_when_the_collector_was_built() -> None:
     with set_composite_lp_aggregate(True):
-        collector = AsyncCollector(cartpole, Moded(), frames_per_batch=20, total_frames=60)
+        collector = AsyncCollector(cartpole, Moded(), placement="threads", frames_per_batch=20, total_frames=60)
     with collector:
         assert all(bool(batch["action"].all()) for batch in collector)
 
@@ -396,7 +396,7 @@ def test_an_evaluator_and_a_collector_act_as_each_was_told() -> None:
 def test_compiled_policies_act_and_take_weights_up(network, kind, options) -> None:
     policy = TensorDictModule(network, in_keys=["observation"], out_keys=["action"])
     options = {"backend": "eager"} if options is True else options
-    workers = {} if kind is Collector else {"num_workers": 2}
+    workers = {} if kind is Collector else {"num_workers": 2, "placement": "threads"}
     with kind(cartpole, policy, compile_policy=options, frames_per_batch=20, seed=0, **workers) as collector:
         assert collector.policy_backend == "torch"
         other = copy.deepcopy(policy)

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from environments import cartpole
+from environments import cartpole, in_threads
 from ledger import Ledger
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
@@ -30,7 +30,7 @@ def versions(collector: Any) -> list[int]:
 
 @pytest.mark.parametrize("kind", [Collector, AsyncCollector])
 def test_the_only_worker_is_the_first(kind: Any) -> None:
-    with kind(cartpole, frames_per_batch=20, total_frames=60) as collector:
+    with kind(cartpole, frames_per_batch=20, total_frames=60, **in_threads(kind)) as collector:
         list(collector)
         figures = collector.stats(workers="per_worker")
         assert set(figures) == {f"worker_0/{name}" for name in FIGURES}
@@ -39,7 +39,7 @@ def test_the_only_worker_is_the_first(kind: Any) -> None:
 
 
 def test_figures_of_workers_add_up() -> None:
-    with MultiSyncCollector([cartpole] * 3, frames_per_batch=[30, 20, 10], total_frames=120) as collector:
+    with MultiSyncCollector([cartpole] * 3, placement="threads", frames_per_batch=[30, 20, 10], total_frames=120) as collector:
         list(collector)
         total, each, both = (collector.stats(workers) for workers in ("aggregate", "per_worker", "both"))
         assert [each[f"worker_{worker}/frames"] for worker in range(3)] == [60, 40, 20]
@@ -59,7 +59,7 @@ def test_a_lost_worker_is_told_apart() -> None:
     def faulty() -> Any:
         return Faulty(Ledger())
 
-    collector = MultiSyncCollector([Ledger, faulty], frames_per_batch=20, total_frames=60, on_loss="continue")
+    collector = MultiSyncCollector([Ledger, faulty], placement="threads", frames_per_batch=20, total_frames=60, on_loss="continue")
     with collector:
         list(collector)
         figures = collector.stats("both")
@@ -68,7 +68,7 @@ def test_a_lost_worker_is_told_apart() -> None:
 
 
 def test_workers_tell_whose_weights_act(network: nn.Module) -> None:
-    with MultiSyncCollector([cartpole] * 2, network, frames_per_batch=20) as collector:
+    with MultiSyncCollector([cartpole] * 2, network, placement="threads", frames_per_batch=20) as collector:
         next(collector)
         collector.update_policy_weights_()
         figures = collector.stats("per_worker")
@@ -97,9 +97,9 @@ def doubled(batch: Any) -> Any:
         lambda: Collector(cartpole, frames_per_batch=20, compact_obs=True, track_policy_version=True),
         lambda: Collector(cartpole, frames_per_batch=20, postproc=doubled, track_traj_ids=False),
         lambda: AsyncCollector("Pendulum-v1", frames_per_batch=20, set_truncated=True),
-        lambda: MultiSyncCollector([cartpole] * 2, frames_per_batch=40, num_envs=2, cat_results="stack"),
-        lambda: MultiSyncCollector([cartpole] * 2, frames_per_batch=40, num_envs=2, cat_results=-1),
-        lambda: MultiAsyncCollector([cartpole] * 2, frames_per_batch=40),
+        lambda: MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=40, num_envs=2, cat_results="stack"),
+        lambda: MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=40, num_envs=2, cat_results=-1),
+        lambda: MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=40),
     ],
 )
 def test_a_fake_batch_is_shaped_as_a_real_one(make: Any) -> None:
@@ -181,7 +181,7 @@ def test_each_worker_has_what_was_made_for_it() -> None:
         return Policy(next(names))
 
     with MultiSyncCollector(
-        Ledger, num_workers=2, num_envs=3, policy_factory=policy, frames_per_batch=24, cat_results="stack"
+        Ledger, num_workers=2, num_envs=3, policy_factory=policy, placement="threads", frames_per_batch=24, cat_results="stack"
     ) as collector:
         batch = next(collector)
         numbers = batch["observation"][..., 0, 0].int().tolist()
@@ -229,7 +229,7 @@ def test_paths_of_a_direct_collector_begin_at_itself() -> None:
 
 def test_methods_are_called_once_for_each_worker() -> None:
     policy = Policy()
-    with MultiSyncCollector([Ledger] * 2, policy, frames_per_batch=20) as collector:
+    with MultiSyncCollector([Ledger] * 2, policy, placement="threads", frames_per_batch=20) as collector:
         next(collector)
         weights = [TensorDict.from_module(Policy()).data for _ in range(2)]
         collector.map_fn("update_policy_weights_", [(weights[0],), (weights[1],)])
@@ -247,7 +247,7 @@ def test_methods_are_called_once_for_each_worker() -> None:
 
 def test_paths_that_lead_nowhere() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
-    with MultiSyncCollector([Ledger] * 2, frames_per_batch=20, replay_buffer=buffer) as collector:
+    with MultiSyncCollector([Ledger] * 2, placement="threads", frames_per_batch=20, replay_buffer=buffer) as collector:
         next(collector)
         assert collector.cascade_execute("replay_buffer.stats")["frames"] == 20
         assert collector.cascade_execute("replay_buffer.write_count") == 20
@@ -276,7 +276,7 @@ def test_an_updater_can_be_changed(network: nn.Module) -> None:
 @pytest.mark.parametrize("kind", [Collector, MultiAsyncCollector])
 def test_a_paused_collector_can_be_looked_at(kind) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000))
-    with kind([cartpole], frames_per_batch=10, replay_buffer=buffer) as collector:
+    with kind([cartpole], frames_per_batch=10, replay_buffer=buffer, **in_threads(kind)) as collector:
         collector.start()
         until(lambda: buffer.write_count)
         with collector.pause():

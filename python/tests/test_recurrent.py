@@ -49,7 +49,7 @@ def single(env, policy, **arguments):
 
 
 def in_thread(env, policy, **arguments):
-    return AsyncCollector(env, policy, frames_per_batch=60, seed=0, **arguments)
+    return AsyncCollector(env, policy, placement="threads", frames_per_batch=60, seed=0, **arguments)
 
 
 def together(env, policy, **arguments):
@@ -57,7 +57,7 @@ def together(env, policy, **arguments):
 
 
 def sync(env, policy, **arguments):
-    return MultiSyncCollector([env] * 2, policy, frames_per_batch=120, num_envs=2, seed=0, **arguments)
+    return MultiSyncCollector([env] * 2, policy, placement="threads", frames_per_batch=120, num_envs=2, seed=0, **arguments)
 
 
 def sync_inline(env, policy, **arguments):
@@ -65,7 +65,7 @@ def sync_inline(env, policy, **arguments):
 
 
 def first_come(env, policy, **arguments):
-    return MultiAsyncCollector([env] * 2, policy, frames_per_batch=60, num_envs=2, seed=0, **arguments)
+    return MultiAsyncCollector([env] * 2, policy, placement="threads", frames_per_batch=60, num_envs=2, seed=0, **arguments)
 
 
 KINDS = [single, in_thread, together, sync, sync_inline, first_come]
@@ -92,7 +92,7 @@ def test_each_worker_of_a_factory_has_its_own_state() -> None:
         made.append(lstm())
         return made[-1]
 
-    with MultiSyncCollector([cartpole] * 2, policy_factory=factory, frames_per_batch=80, total_frames=240, seed=0) as collector:
+    with MultiSyncCollector([cartpole] * 2, policy_factory=factory, placement="threads", frames_per_batch=80, total_frames=240, seed=0) as collector:
         check([batch.clone() for batch in collector], lstm(), LSTM_STATE)
     assert len(made) == 2
 
@@ -447,7 +447,7 @@ def test_random_frames_leave_no_trace() -> None:
 
 def test_weights_change_and_the_state_goes_on() -> None:
     policy = cell()
-    with MultiSyncCollector([cartpole], policy, frames_per_batch=5, seed=0) as collector:
+    with MultiSyncCollector([cartpole], policy, placement="threads", frames_per_batch=5, seed=0) as collector:
         before = next(collector).clone()
         with torch.no_grad():
             policy[0].module.cell.weight_ih.zero_()
@@ -462,7 +462,7 @@ def test_weights_change_and_the_state_goes_on() -> None:
 
 
 def test_cut_and_whole_trajectories_keep_their_states() -> None:
-    with MultiSyncCollector([cartpole] * 3, cell(), frames_per_batch=60, preemptive_threshold=0.5, seed=0) as collector:
+    with MultiSyncCollector([cartpole] * 3, cell(), placement="threads", frames_per_batch=60, preemptive_threshold=0.5, seed=0) as collector:
         batches = [next(collector).clone() for _ in range(4)]
     whole = [batch[batch["collector", "mask"]] if ("collector", "mask") in batch.keys(True) else batch for batch in batches]
     check(whole, cell(), ("hidden",))

@@ -63,7 +63,8 @@ def test_an_error_of_a_worker_that_nobody_asked_for_is_shown(kind: Any, monkeypa
 
         steps = 0
 
-    collector = kind([lambda: GymWrapper(Breaks(gymnasium.make("CartPole-v1")))], frames_per_batch=10)
+    env = [lambda: GymWrapper(Breaks(gymnasium.make("CartPole-v1")))]
+    collector = kind(env, frames_per_batch=10, placement="threads")
     next(collector)
     delivered.set()
     assert broke.wait(60)

@@ -205,7 +205,7 @@ def test_what_equals_a_boolean_ends_an_episode(flag: Any) -> None:
 )
 def test_arguments_that_make_no_sense_are_named(arguments: dict[str, Any], kind: type[Exception], expected: str) -> None:
     with pytest.raises(kind, match=expected):
-        MultiSyncCollector(World, **{"num_workers": 1, "frames_per_batch": 4, **arguments})
+        MultiSyncCollector(World, **{"num_workers": 1, "frames_per_batch": 4, "placement": "threads", **arguments})
 
 
 @pytest.mark.parametrize("whole", [np.int64, torch.tensor], ids=["numpy", "torch"])

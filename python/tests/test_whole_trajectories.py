@@ -15,9 +15,9 @@ from windrow.data import LazyTensorStorage, ReplayBuffer
 COLLECTORS = [
     pytest.param(lambda **arguments: Collector(Ledger, **arguments), id="Collector"),
     pytest.param(lambda **arguments: Collector(Ledger, num_envs=3, **arguments), id="three in lockstep"),
-    pytest.param(lambda **arguments: AsyncCollector(Ledger, **arguments), id="AsyncCollector"),
-    pytest.param(lambda **arguments: MultiSyncCollector([Ledger] * 2, **arguments), id="MultiSyncCollector"),
-    pytest.param(lambda **arguments: MultiAsyncCollector([Ledger] * 2, **arguments), id="MultiAsyncCollector"),
+    pytest.param(lambda **arguments: AsyncCollector(Ledger, placement="threads", **arguments), id="AsyncCollector"),
+    pytest.param(lambda **arguments: MultiSyncCollector([Ledger] * 2, placement="threads", **arguments), id="MultiSyncCollector"),
+    pytest.param(lambda **arguments: MultiAsyncCollector([Ledger] * 2, placement="threads", **arguments), id="MultiAsyncCollector"),
 ]
 
 
@@ -84,6 +84,7 @@ def test_the_engine_and_python_write_the_same() -> None:
         buffer = ReplayBuffer(storage=LazyTensorStorage(2000))
         collector = MultiSyncCollector(
             [cartpole] * 2,
+            placement="threads",
             frames_per_batch=50,
             total_frames=1000,
             seed=3,

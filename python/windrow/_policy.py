@@ -162,6 +162,8 @@ def compiled(policy: Any, compile_policy: Any, cudagraph_policy: Any, device: An
         # How often TorchRL calls a policy before it relies on the compiled one.
         options.pop("warmup", None)
         policy = torch.compile(policy, **options)
+        # A worker process compiles it anew. A compiled module would pass an attribute on to the module in it.
+        vars(policy)["_windrow_compiled"] = options
     return policy
 
 

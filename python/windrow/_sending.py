@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 import pickle
 import subprocess
@@ -11,7 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from windrow._windrow import tensors_to_bytes
@@ -21,6 +23,16 @@ from windrow.envs import _recipe
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 #: Exceptions that take more bytes than this are sent as text.
 _LONG = 1 << 20
+#: Most bytes of pickled environments: a frame of the engine's holds them as text.
+_MOST = 40 << 20
+
+
+class NoProcesses(RuntimeError):
+    """Workers cannot be processes; in threads the same collector would do."""
+
+
+class Unsendable(NoProcesses, TypeError):
+    """Something that a worker process needs cannot be pickled."""
 
 
 class RemoteTraceback(Exception):
@@ -39,10 +51,12 @@ def program(threads: int) -> tuple[str, list[str], dict[str, str]]:
     so many ``threads``, unless the user has set their variables.
 
     Raises:
-        RuntimeError: nobody knows where the interpreter is, as in a program that embeds it.
+        NoProcesses: nobody knows where the interpreter is, as in a program that embeds it.
     """
     if not sys.executable:
-        raise RuntimeError('placement="processes" needs the path of the interpreter: sys.executable is empty')
+        raise NoProcesses(
+            'placement="processes" needs the path of the interpreter, but sys.executable is empty: choose placement="threads"'
+        )
     # Those by which this interpreter was started, such as -O and -W.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     variables = {name: str(threads) for name in _THREADS if name not in os.environ}
@@ -57,14 +71,20 @@ def environments(env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], 
     """How to make the environments ``env`` in another process, after a call of ``init_fn``.
 
     Raises:
-        TypeError: something that they are made of cannot be sent; the error names it.
+        NoProcesses: something that they are made of cannot be sent; the error names it.
     """
     recipe = _recipe.of(env, kwargs)
     if getattr(recipe, "own", False):
         # The worker has a copy, which nobody but the worker can close.
         recipe = replace(recipe, env=_recipe._Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
-    sent = (_registered(), recipe, env, init_fn)
-    return _pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
+    sent = (_registered(), _number_type(), recipe, env, init_fn)
+    pickled = _pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
+    if len(pickled) > _MOST:
+        raise Unsendable(
+            f'placement="processes" sends create_env_fn to each worker, but it takes {len(pickled) >> 20} MiB with all that it uses, '
+            f'expected at most {_MOST >> 20}: load large data within the function, or choose placement="threads"'
+        )
+    return pickled
 
 
 def member(env: Any, kwargs: dict[str, Any] | None = None) -> bytes:
@@ -89,7 +109,7 @@ def policy(core: Any) -> bytes:
     A network's parameters are sent as bytes, so that the process can use it without torch.
 
     Raises:
-        TypeError: something that it is made of cannot be sent; the error names it.
+        NoProcesses: something that it is made of cannot be sent; the error names it.
     """
     if isinstance(core, dict):
         weights = tensors_to_bytes(core["weights"])
@@ -101,7 +121,8 @@ def policy(core: Any) -> bytes:
 
 def read_environments(sent: bytes) -> Any:
     """The recipe of the environments that :func:`environments` has sent."""
-    specs, recipe, given, init_fn = pickle.loads(sent)
+    specs, number_type, recipe, given, init_fn = pickle.loads(sent)
+    _take_number_type(number_type)
     if specs:
         import gymnasium
 
@@ -118,12 +139,61 @@ def read_policy(sent: bytes) -> Any:
     return pickle.loads(sent)
 
 
+def seed_torch(seed: int) -> bool:
+    """Seeds torch, which begins every process with the same numbers, if this one has imported it; whether it has."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(seed)
+    return torch is not None
+
+
+def held_weights(policy: Any) -> str | None:
+    """Where ``policy`` has weights that no copy of it follows: in a function, as in ``" uses net"``, not in a module of its own. None if
+    it has none."""
+    import torch
+
+    is_module = isinstance(policy, torch.nn.Module)
+    seen = set(map(id, (*policy.modules(), *policy.parameters()))) if is_module else set()
+
+    def found(value: Any, path: str, depth: int = 6) -> str | None:
+        # Large data are not looked through to the end.
+        if not depth or id(value) in seen or len(seen) > 10_000 or isinstance(value, (type, str, bytes)):
+            return None
+        seen.add(id(value))
+        if isinstance(value, torch.nn.Module):
+            return path if next(value.parameters(), None) is not None else None
+        if isinstance(value, torch.Tensor):
+            return path if value.requires_grad else None
+        return next(filter(None, (found(part, path + name, depth - 1) for name, part in _parts(value))), None)
+
+    if not is_module:
+        return found(policy, "")
+    entries = [entry for module in policy.modules() for entry in vars(module).items()]
+    functions = [(name, value) for name, value in entries if isinstance(value, (FunctionType, partial))]
+    return next(filter(None, (found(value, f".{name}") for name, value in functions)), None)
+
+
+def _number_type() -> str | None:
+    """Torch's default type of real numbers, where it is another than in a process that has just begun."""
+    torch = sys.modules.get("torch")
+    name = "float32" if torch is None else str(torch.get_default_dtype()).removeprefix("torch.")
+    return None if name == "float32" else name
+
+
+def _take_number_type(name: str | None) -> None:
+    if name is not None:
+        import torch
+
+        torch.set_default_dtype(getattr(torch, name))
+
+
 def _makers(makers: list[Callable[[], Any]]) -> list[Callable[[], Any]]:
     """Functions that do what ``makers`` do, which are read when they are called first."""
-    return [partial(_make, _pickled(maker, {"policy": maker})) for maker in makers]
+    return [partial(_make, _number_type(), _pickled(maker, {"policy": maker})) for maker in makers]
 
 
-def _make(pickled: bytes) -> Any:
+def _make(number_type: str | None, pickled: bytes) -> Any:
+    _take_number_type(number_type)
     return pickle.loads(pickled)()
 
 
@@ -158,14 +228,16 @@ def _pickled(value: Any, arguments: dict[str, Any]) -> bytes:
     """``value``, made of these ``arguments`` of the user's, as bytes.
 
     Raises:
-        TypeError: a part of one cannot be pickled; the error names it.
+        NoProcesses: a part of one cannot be pickled; the error names it.
     """
     try:
         return dumps(value)
+    except NoProcesses:
+        raise
     except Exception as error:
         for name, given in arguments.items():
             for path, culprit in _culprits(given, name):
-                raise TypeError(
+                raise Unsendable(
                     f'placement="processes" sends {name} to each worker, but {path}, {_short(culprit)}, cannot be pickled: {error}. '
                     'Make it within the function, or choose placement="threads"'
                 ) from error
@@ -173,14 +245,56 @@ def _pickled(value: Any, arguments: dict[str, Any]) -> bytes:
 
 
 def dumps(value: Any) -> bytes:
-    """``value`` as bytes, functions and classes of a script or a notebook included."""
+    """``value`` as bytes, functions and classes of a script or a notebook included.
+
+    Raises:
+        NoProcesses: cloudpickle is not installed.
+        Exception: what pickle raises for a value that it cannot write.
+    """
+    with io.BytesIO() as file:
+        _pickler()(file).dump(value)
+        return file.getvalue()
+
+
+@functools.cache
+def _pickler() -> type[pickle.Pickler]:
+    """Cloudpickle's, which also takes what ``torch.compile`` has compiled."""
     try:
         import cloudpickle
     except ModuleNotFoundError as error:
-        raise ImportError(
-            'placement="processes" needs cloudpickle, which is not installed: pip install cloudpickle', name="cloudpickle"
+        raise NoProcesses(
+            'placement="processes" needs cloudpickle: pip install cloudpickle, or choose placement="threads"'
         ) from error
-    return cloudpickle.dumps(value)
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            plain = _uncompiled(value)
+            return super().reducer_override(value) if plain is None else (_compiled, plain)
+
+    return Pickler
+
+
+def _uncompiled(value: Any) -> tuple[Any, dict[str, Any]] | None:
+    """The module or function that torch has compiled to ``value``, and the arguments known; None for anything else."""
+    known: dict[str, Any] = {}
+    if type(value).__name__ == "OptimizedModule":
+        plain, backend = value._orig_mod, value.dynamo_ctx.callback
+        while hasattr(backend, "_torchdynamo_orig_backend"):
+            backend = backend._torchdynamo_orig_backend
+        if isinstance(backend, FunctionType):
+            known = {"backend": backend}
+    elif isinstance(value, FunctionType) and "_torchdynamo_disable" not in vars(value):
+        plain = vars(value).get("_torchdynamo_orig_callable")
+    else:
+        return None
+    return None if plain is None else (plain, vars(value).get("_windrow_compiled", known))
+
+
+def _compiled(plain: Any, arguments: dict[str, Any]) -> Any:
+    """``plain``, compiled when it is called first: code of another process is of no use here."""
+    import torch
+
+    return torch.compile(plain, **arguments)
 
 
 def _culprits(value: Any, path: str, depth: int = 6) -> Iterator[tuple[str, Any]]:
@@ -207,17 +321,25 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         return [(f"[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, partial):
         return [(".func", value.func), (".args", value.args), (".keywords", value.keywords)]
+    if isinstance(value, MethodType):
+        return [(".__self__", value.__self__)]
     if isinstance(value, FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or ())
         # A cell is empty where its variable was deleted.
         free = [(name, cell.cell_contents) for name, cell in cells if cell != type(cell)()]
-        known = [(name, value.__globals__[name]) for name in value.__code__.co_names if name in value.__globals__]
+        known = [(name, value.__globals__[name]) for name in _names(value.__code__) if name in value.__globals__]
         named = [(f" uses {name}", part) for name, part in (*free, *known)]
         return [(name, part) for name, part in named if not isinstance(part, (ModuleType, BuiltinFunctionType))]
     from windrow.collectors._workers import Factory
 
     # The user gave the function, and no factory.
     return [("" if isinstance(value, Factory) else f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
+
+
+def _names(code: CodeType) -> list[str]:
+    """Names that ``code`` and the functions in it use."""
+    inner = [name for part in code.co_consts if isinstance(part, CodeType) for name in _names(part)]
+    return [*code.co_names, *inner]
 
 
 def _short(value: Any) -> str:

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::ffi::OsString;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -75,6 +76,8 @@ struct EnvArguments {
     pickled: Pickled,
     /// Whether the policy reads `is_init`.
     init: bool,
+    /// Seed of torch's generator, if it is used.
+    seed: u64,
 }
 
 /// Arguments of a policy.
@@ -101,7 +104,8 @@ pub(crate) fn program(py: Python<'_>, threads: usize) -> PyResult<WorkerProgram>
     })
 }
 
-/// The recipe by which worker processes make the environments `env`, after a call of `init_fn`; they observe `is_init` where `init`.
+/// The recipe by which worker processes make the environments `env`, after a call of `init_fn`; they observe `is_init` where `init`. Torch
+/// begins with `seed`, where the environments use it.
 ///
 /// # Errors
 /// `TypeError` naming what cannot be pickled.
@@ -110,9 +114,15 @@ pub(crate) fn env_recipe(
     kwargs: Option<&Bound<'_, PyDict>>,
     init_fn: Option<&Bound<'_, PyAny>>,
     init: bool,
+    seed: u64,
 ) -> PyResult<EnvRecipe> {
     let pickled = Pickled::new(env.py(), "environments", (env, kwargs, init_fn))?;
-    let recipe = EnvRecipe::of(NAME).with_arguments(&EnvArguments { pickled, init });
+    let arguments = EnvArguments {
+        pickled,
+        init,
+        seed,
+    };
+    let recipe = EnvRecipe::of(NAME).with_arguments(&arguments);
     recipe.map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
@@ -160,9 +170,26 @@ fn tensors_to_bytes<'py>(tensors: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyB
     Ok(PyBytes::new(tensors.py(), &bytes))
 }
 
+/// Whether this process serves as a worker.
+static IS_ONE: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is a worker of a collector in another one.
+pub(crate) fn is_one() -> bool {
+    IS_ONE.load(Ordering::Relaxed)
+}
+
+/// Seeds torch's generator, if this process has imported torch; whether it has.
+///
+/// # Errors
+/// What torch raises.
+pub(crate) fn seed_torch(py: Python<'_>, seed: u64) -> PyResult<bool> {
+    sending(py)?.call_method1(intern!(py, "seed_torch"), (seed,))?.extract()
+}
+
 /// Runs this process as a worker, and returns its exit status; None if it was not started as one.
 #[pyfunction]
 fn run_worker(py: Python<'_>) -> PyResult<Option<i32>> {
+    IS_ONE.store(true, Ordering::Relaxed);
     let entry = WorkerMain::new()
         .send_errors(send)
         .answer_calls(answer)
@@ -201,14 +228,28 @@ fn answer(call: &[u8]) -> Vec<u8> {
 }
 
 fn environments(arguments: EnvArguments, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-    let EnvArguments { pickled, init } = arguments;
+    let EnvArguments {
+        pickled,
+        init,
+        seed,
+    } = arguments;
     let roots = GcRoots::default();
+    let failed = |py: Python<'_>, raised| EnvError::failed(roots.raised(py, raised));
     let envs = attach(|py| {
-        let read =
-            || PolicyEnvs::that_were_sent(&pickled.read(py, "read_environments")?, init, &roots);
-        read().map_err(|raised| EnvError::failed(roots.raised(py, raised)))
+        let read = || {
+            let seeded = seed_torch(py, seed)?;
+            let sent = pickled.read(py, "read_environments")?;
+            Ok((PolicyEnvs::that_were_sent(&sent, init, &roots)?, seeded))
+        };
+        read().map_err(|raised| failed(py, raised))
     });
-    envs?.build(num_envs)
+    let (envs, seeded) = envs?;
+    let made = envs.build(num_envs)?;
+    // They may have imported it.
+    if !seeded {
+        attach(|py| seed_torch(py, seed).map_err(|raised| failed(py, raised)))?;
+    }
+    Ok(made)
 }
 
 fn policy(arguments: &PolicyArguments, worker: usize) -> Result<Box<dyn Policy>, PolicyError> {

@@ -218,10 +218,10 @@ def test_collectors_fill_buffers(by_way_of_python: bool) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=16)
     postproc = (lambda batch: batch) if by_way_of_python else None
     collector = MultiSyncCollector(
-        [cartpole] * 2, frames_per_batch=100, total_frames=300, seed=3, replay_buffer=buffer, postproc=postproc
+        [cartpole] * 2, placement="threads", frames_per_batch=100, total_frames=300, seed=3, replay_buffer=buffer, postproc=postproc
     )
     assert list(collector) == [None, None, None]
-    batches = list(MultiSyncCollector([cartpole] * 2, frames_per_batch=100, total_frames=300, seed=3))
+    batches = list(MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=100, total_frames=300, seed=3))
     assert torch.equal(buffer[:]["observation"], torch.cat([batch["observation"] for batch in batches]))
     assert buffer.sample()["next", "reward"].shape == (16, 1)
 
@@ -246,7 +246,7 @@ def test_whole_trajectories_fill_buffers() -> None:
 
 def test_samples_wait_for_a_collector_that_was_started() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=300)
-    collector = MultiAsyncCollector([cartpole] * 2, frames_per_batch=50, total_frames=500, replay_buffer=buffer)
+    collector = MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=50, total_frames=500, replay_buffer=buffer)
     collector.start()
     assert buffer.sample().shape == (300,)
     collector.async_shutdown()

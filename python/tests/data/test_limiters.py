@@ -37,7 +37,7 @@ def even(error_buffer: float = 20.0) -> RateLimiter:
 WAYS = [
     pytest.param(lambda buffer: Collector(cartpole, frames_per_batch=10, replay_buffer=buffer), id="inline"),
     pytest.param(
-        lambda buffer: MultiSyncCollector([cartpole] * 2, frames_per_batch=10, replay_buffer=buffer), id="threads"
+        lambda buffer: MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=10, replay_buffer=buffer), id="threads"
     ),
     pytest.param(
         lambda buffer: Collector(cartpole, frames_per_batch=10, replay_buffer=buffer, postproc=lambda batch: batch),
@@ -45,7 +45,7 @@ WAYS = [
     ),
     pytest.param(
         lambda buffer: MultiAsyncCollector(
-            [cartpole] * 2, frames_per_batch=10, replay_buffer=buffer, postproc=lambda batch: batch
+            [cartpole] * 2, placement="threads", frames_per_batch=10, replay_buffer=buffer, postproc=lambda batch: batch
         ),
         id="threads and postproc",
     ),
@@ -122,7 +122,7 @@ def test_a_collector_that_waits_for_samples_can_be_asked_and_ended(make: Any) ->
 def test_weights_reach_a_collector_that_waits_for_samples(backend: str, network: torch.nn.Module) -> None:
     buffer = buffer_of(even())
     collector = MultiSyncCollector(
-        [cartpole] * 2, network, policy_backend=backend, frames_per_batch=10, replay_buffer=buffer
+        [cartpole] * 2, network, policy_backend=backend, placement="threads", frames_per_batch=10, replay_buffer=buffer
     )
     with collector:
         collector.start()

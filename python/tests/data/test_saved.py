@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from environments import cartpole
+from environments import cartpole, in_threads
 from tensordict import TensorDict
 
 from windrow.collectors import AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
@@ -130,7 +130,7 @@ def test_a_state_that_lacks_frames_is_refused() -> None:
 def test_a_collector(kind: Any, backend: str, network: torch.nn.Module, tmp_path: Path) -> None:
     def make() -> Any:
         envs = [cartpole] * 2 if kind in (MultiSyncCollector, MultiAsyncCollector) else cartpole
-        return kind(envs, network, policy_backend=backend, frames_per_batch=20, total_frames=60)
+        return kind(envs, network, policy_backend=backend, frames_per_batch=20, total_frames=60, **in_threads(kind))
 
     with make() as collector, make() as other:
         next(collector)

@@ -149,12 +149,12 @@ def test_threads_share_environments_of_python() -> None:
     from windrow.collectors import MultiAsyncCollector, MultiSyncCollector
 
     theirs = [lambda: make(backend="gymnasium")] * 3
-    with MultiSyncCollector(theirs, None, frames_per_batch=90, total_frames=900, seed=2) as collector:
+    with MultiSyncCollector(theirs, None, placement="threads", frames_per_batch=90, total_frames=900, seed=2) as collector:
         got = torch.cat([batch["observation"] for batch in collector])
-    with MultiSyncCollector([make] * 3, None, frames_per_batch=90, total_frames=900, seed=2) as collector:
+    with MultiSyncCollector([make] * 3, None, placement="threads", frames_per_batch=90, total_frames=900, seed=2) as collector:
         expected = torch.cat([batch["observation"] for batch in collector])
     assert torch.equal(got, expected)
-    with MultiAsyncCollector(theirs, None, frames_per_batch=50, total_frames=1000) as collector:
+    with MultiAsyncCollector(theirs, None, placement="threads", frames_per_batch=50, total_frames=1000) as collector:
         assert sum(batch.numel() for batch in collector) == 1000
 
 
@@ -206,10 +206,10 @@ def test_collectors_in_threads_say_that_python_takes_turns() -> None:
     windrow.envs._batched.warn_of_turns.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        AsyncCollector(make, None, frames_per_batch=4).shutdown()
+        AsyncCollector(make, None, placement="threads", frames_per_batch=4).shutdown()
         Collector(lambda: make(backend="gymnasium"), None, frames_per_batch=4).shutdown()
     with pytest.warns(UserWarning, match="take turns"):
-        AsyncCollector(lambda: make(backend="gymnasium"), None, frames_per_batch=4).shutdown()
+        AsyncCollector(lambda: make(backend="gymnasium"), None, placement="threads", frames_per_batch=4).shutdown()
 
 
 def limited(steps: int) -> gymnasium.Env[Any, Any]:
@@ -228,7 +228,7 @@ def test_time_limits_and_libraries_may_differ(envs: list[Any]) -> None:
     pair = SerialEnv(2, envs)
     assert pair.max_episode_steps is None
     batch = next(Collector(pair, None, frames_per_batch=200))
-    with MultiSyncCollector(envs, None, frames_per_batch=200, cat_results="stack") as collector:
+    with MultiSyncCollector(envs, None, placement="threads", frames_per_batch=200, cat_results="stack") as collector:
         workers = next(collector)
     for rows in (batch, workers):
         ids = rows["collector", "traj_ids"]
@@ -239,6 +239,6 @@ def test_time_limits_and_libraries_may_differ(envs: list[Any]) -> None:
 @pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
 def test_workers_observe_and_accept_the_same(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"worker 1: .*expected the observation .*\[4\].* of CartPole-v1, got .*Pendulum-v1"):
-        kind([make, lambda: GymEnv("Pendulum-v1")], None, frames_per_batch=20)
+        kind([make, lambda: GymEnv("Pendulum-v1")], None, placement="threads", frames_per_batch=20)
     with pytest.raises(ValueError, match="worker 0 has 1, worker 1 has 2"):
-        kind([make, SerialEnv(2, make)], None, frames_per_batch=20)
+        kind([make, SerialEnv(2, make)], None, placement="threads", frames_per_batch=20)

@@ -55,7 +55,7 @@ def test_groups_have_the_sizes_that_torchrl_gives_them(batch: tuple[int, ...]) -
     ids=lambda arguments: " ".join(arguments),
 )
 def test_groups_of_batches_of_each_form(arguments: dict[str, Any]) -> None:
-    batch = next(MultiSyncCollector([Agents] * 2, None, frames_per_batch=12, **arguments))
+    batch = next(MultiSyncCollector([Agents] * 2, None, placement="threads", frames_per_batch=12, **arguments))
     assert groups(batch) == [(*batch.batch_size, 2)] * 2
 
 
@@ -150,7 +150,7 @@ class Ending(Agents):
     "make",
     [
         lambda: next(Collector(Ending(), None, frames_per_batch=7, set_truncated=True)),
-        lambda: next(MultiSyncCollector([Ending] * 2, None, frames_per_batch=14, set_truncated=True, cat_results="stack"))[1],
+        lambda: next(MultiSyncCollector([Ending] * 2, None, placement="threads", frames_per_batch=14, set_truncated=True, cat_results="stack"))[1],
         lambda: next(Collector(ours.TransformedEnv(Ending(), ours.StepCounter()), None, frames_per_batch=7, set_truncated=True)),
         lambda: ours.TransformedEnv(Ending(), ours.StepCounter()).rollout(7, break_when_any_done=False, set_truncated=True),
     ],

@@ -55,8 +55,8 @@ AROUND = {
 
 #: Where one object would be stepped by two.
 WHERE = {
-    "two workers": lambda make: MultiSyncCollector([make(), make()], None, frames_per_batch=20),
-    "two workers that run ahead": lambda make: MultiAsyncCollector([make(), make()], None, frames_per_batch=20),
+    "two workers": lambda make: MultiSyncCollector([make(), make()], None, placement="threads", frames_per_batch=20),
+    "two workers that run ahead": lambda make: MultiAsyncCollector([make(), make()], None, placement="threads", frames_per_batch=20),
     "two environments in lockstep": lambda make: Collector(ours.SerialEnv(2, [make(), make()]), None, frames_per_batch=20),
     "a collector and an evaluator": lambda make: (
         Collector(make(), None, frames_per_batch=20),
@@ -72,7 +72,7 @@ REFUSED = "is one object and already in use.*give each a function that makes an 
 def test_two_workers_do_not_share_what_is_around_one_environment(around: str) -> None:
     env = Count()
     with pytest.raises(ValueError, match=REFUSED):
-        MultiSyncCollector([AROUND[around](env), AROUND["nothing"](env)], None, frames_per_batch=20)
+        MultiSyncCollector([AROUND[around](env), AROUND["nothing"](env)], None, placement="threads", frames_per_batch=20)
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -89,7 +89,7 @@ def test_a_function_that_returns_one_object_again_and_again_is_told(around: str)
     again = "a function returned .* already in use.*must make a new environment at each call"
     for make in (lambda: env, ours.EnvCreator(lambda: env)):
         with pytest.raises(ValueError, match=again):
-            MultiSyncCollector([make] * 2, None, frames_per_batch=20)
+            MultiSyncCollector([make] * 2, None, placement="threads", frames_per_batch=20)
         with pytest.raises(ValueError, match=again):
             Collector(make, None, frames_per_batch=20, num_envs=2)
 

@@ -51,7 +51,7 @@ def test_rewards_have_the_type_of_their_spec(batch: tuple[int, ...], dtype: torc
 
 def test_nothing_of_a_reward_is_lost_on_the_way() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=8)
-    for _ in MultiSyncCollector([Paying] * 2, None, frames_per_batch=20, total_frames=40, replay_buffer=buffer):
+    for _ in MultiSyncCollector([Paying] * 2, None, placement="threads", frames_per_batch=20, total_frames=40, replay_buffer=buffer):
         pass
     sample = buffer.sample()
     assert torch.equal(sample["next", "reward"], exact(sample["next", "data", "count"]))

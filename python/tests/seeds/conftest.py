@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from tensordict.nn import NormalParamExtractor, TensorDictModule
 from torch import nn
 from torchrl.modules import ProbabilisticActor, TanhNormal, ValueOperator
 
-from windrow.collectors import BaseCollector, Evaluator
+from windrow.collectors import AsyncCollector, BaseCollector, Evaluator, MultiCollector
 from windrow.envs import GymEnv
 
 Run = Callable[..., dict[str, Any]]
@@ -18,12 +19,18 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Runs a snippet in an empty folder: ``run(name, names, changes)``. What it leaves running is ended."""
+    """Runs a snippet in an empty folder: ``run(name, names, changes)``. What it leaves running is ended.
+
+    All snippets of several workers, or of one in the background, give functions: these workers must be in processes.
+    """
     monkeypatch.chdir(tmp_path)
     scopes: list[dict[str, Any]] = []
 
     def run(name: str, names: dict[str, Any] | None = None, changes: dict[str, str] | None = None) -> dict[str, Any]:
         scopes.append(snippet.run(name, names or {}, changes or {}))
+        for left in scopes[-1].values():
+            if isinstance(left, (AsyncCollector, MultiCollector)):
+                assert "in processes" in repr(left) or sys.platform != "linux"
         return scopes[-1]
 
     yield run

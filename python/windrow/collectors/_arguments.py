@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from windrow._arguments import Arguments, Check, argument, ignored, instance_of
-from windrow._numbers import at_least
+from windrow._numbers import at_least, real
 from windrow.collectors._interruptor import Interruptor
 
 if TYPE_CHECKING:
@@ -206,8 +206,14 @@ class CollectorArguments(Arguments):
         "step to step all the same",
         default=True,
     )
-    pre_collect_hook: Callable[[], object] | None = argument("called before each batch is collected", default=None)
-    post_collect_hook: Callable[[Any], object] | None = argument("called with each batch as it is delivered", default=None)
+    pre_collect_hook: Callable[[], object] | None = argument(
+        "called before each batch is collected, in this process and the thread that asks for the batch, wherever workers run; "
+        ":meth:`~BaseCollector.map_fn` reaches environments in workers",
+        default=None,
+    )
+    post_collect_hook: Callable[[Any], object] | None = argument(
+        "called with each batch as it is delivered, where ``pre_collect_hook`` is called", default=None
+    )
     compact_obs: bool = argument('leave out all entries under ``"next"`` but rewards and flags', default=False)
     worker_idx: int | None = argument("a number of your own for this collector", default=None)
     on_loss: Literal["raise", "continue"] | int = argument(
@@ -216,9 +222,21 @@ class CollectorArguments(Arguments):
         engine=True,
     )
     placement: Literal["inline", "threads", "processes"] | None = argument(
-        'where workers run, in place of what the class says: ``"inline"`` in the thread that asks for batches, in ``"threads"`` of '
-        'their own, or in ``"processes"``, where environments in Python run side by side and a crash ends one worker alone',
+        'where workers run: ``"inline"`` in the thread that asks for batches, in ``"threads"`` of their own, or in ``"processes"`` '
+        "(Linux), where environments in Python run side by side and a crash ends one worker alone. By default, the worker of a "
+        "``Collector`` runs inline; several workers, or one in the background, are threads where all environments are known to be "
+        "native, otherwise processes. What a worker process needs is pickled by cloudpickle, so environment objects, functions and "
+        "what these refer to are copies there: give what changes as ``policy``. Where the default meets something that cannot be pickled, "
+        "or a ``policy`` that is a function around a module, workers are threads, and a warning says why",
         default=None,
+    )
+    step_timeout: float | None = argument(
+        "seconds after which a worker process is taken for frozen and killed, if neither its environment nor its policy has "
+        "returned meanwhile: a loss as any other (``on_loss``), whose error shows the Python stack of the worker. Only with "
+        'workers in processes, see ``placement``; ``"threads"`` cannot be killed',
+        default=None,
+        check=real,
+        engine=True,
     )
 
     use_buffers: bool | None = ignored("batches are always written in place", default=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
-from windrow import _needs, _policy
+from windrow import _needs, _policy, _sending
 from windrow._arguments import outside, takes, warn_ignored
 from windrow._weights import WeightSource
 from windrow._windrow import CollectorCore, ReplayBufferCore
@@ -56,24 +57,24 @@ class BaseCollector(TorchRLMethods):
         name = type(self).__name__
         _needs.torch(name)
         self._arguments = arguments
-        self._placement = arguments.placement or ("threads" if self._threads else "inline")
         self._workers = Workers(name, arguments, single=self._single)
+        self._placement = arguments.placement or self._default_placement()
         self._devices = Devices(arguments, self._workers.count)
         self._exploration = _policy.exploration_name(arguments.exploration_type, arguments.exploration_mode)
-        if self._placement != "processes":
-            warn_ignored("num_sub_threads", arguments.num_sub_threads, 1, "workers are threads of one process")
-            if arguments.init_fn is not None:
-                arguments.init_fn()
         self.policy = arguments.policy
         self.pre_collect_hook = arguments.pre_collect_hook
         self.post_collect_hook = arguments.post_collect_hook
-        choice = self._chosen_policy(arguments)
         move = getattr(arguments.postproc, "to", None)
         if self._devices.storing is not None and move is not None:
             move(self._devices.storing)
-        self._core = CollectorCore(self._options(arguments, choice))
-        if self._placement == "processes":
-            self._workers.move(self._core)
+        try:
+            choice = self._make_core(arguments)
+        except _sending.NoProcesses as reason:
+            # What can be killed is a process.
+            if arguments.placement is not None or arguments.step_timeout is not None:
+                raise
+            self._fall_back(str(reason))
+            choice = self._make_core(arguments)
         self._warn_of_rounding(arguments.frames_per_batch)
         self._source = WeightSource(self._core, choice.source, is_actor=choice.shared)
         if arguments.interruptor is not None:
@@ -81,6 +82,38 @@ class BaseCollector(TorchRLMethods):
         self.weight_updater = arguments.weight_updater
         self._core.serve(self)
         ALIVE.add(self)
+
+    def _default_placement(self) -> str:
+        """Where workers run if nobody says where."""
+        if not self._threads:
+            return "inline"
+        return "threads" if sys.platform != "linux" or self._workers.are_native else "processes"
+
+    def _fall_back(self, reason: str) -> None:
+        """Lets workers run in threads, for a ``reason`` why they cannot be processes."""
+        self._placement = "threads"
+        warnings.warn(f"workers run in threads, where Python code takes turns: {reason}", stacklevel=outside())
+
+    def _make_core(self, arguments: CollectorArguments) -> _policy.Choice:
+        """Makes the engine's collector; returns its policy."""
+        choice = self._chosen_policy(arguments)
+        if self._placement == "processes" and arguments.placement is None and self._workers.factories is None:
+            held = _sending.held_weights(arguments.policy) if isinstance(choice.core, list) else None
+            if held is not None:
+                self._fall_back(
+                    f"policy{held}, whose new weights no copy of policy in a worker process would get. Give the module itself as "
+                    'policy, or choose placement="processes" for copies of what it is now, or placement="threads"'
+                )
+        if self._placement == "processes":
+            self._workers.check_distinct()
+        else:
+            warn_ignored("num_sub_threads", arguments.num_sub_threads, 1, "workers are threads of one process")
+            if arguments.init_fn is not None:
+                arguments.init_fn()
+        self._core = CollectorCore(self._options(arguments, choice))
+        if self._placement == "processes":
+            self._workers.move(self._core)
+        return choice
 
     def _chosen_policy(self, arguments: CollectorArguments) -> _policy.Choice:
         """The policy in the form that the engine takes."""
@@ -108,8 +141,9 @@ class BaseCollector(TorchRLMethods):
         fills_buffer = plain and bool(getattr(buffer, "_takes_frames_as_they_are", False))
         random_frames = max(0, int(arguments.init_random_frames or 0) - getattr(buffer, "write_count", 0))
         seed = self._workers.own_seed() if arguments.seed is None else arguments.seed
-        # Where torch alone acts, its generator is left as it is: what modules draw follows it.
-        draws = not isinstance(choice.core, list) or bool(arguments.init_random_frames)
+        # Where torch alone acts, its generator is left as it is: what modules draw follows it, unless they do so in processes.
+        is_torch = isinstance(choice.core, list) and self._placement != "processes"
+        draws = not is_torch or bool(arguments.init_random_frames)
         config = {
             **arguments.for_engine(),
             "num_workers": self._workers.repeated,
@@ -250,7 +284,8 @@ class BaseCollector(TorchRLMethods):
         total = "endless" if stats["total_frames"] is None else f"of {stats['total_frames']}"
         return (
             f"{type(self).__name__}({stats['frames']} frames {total}, {stats['requested_frames_per_batch']} a batch, "
-            f"{stats['workers']} workers {self._placement}, {stats['num_envs']} environments, "
+            f"{stats['workers']} workers {'inline' if self._placement == 'inline' else 'in ' + self._placement}, "
+            f"{stats['num_envs']} environments, "
             f"policy={self.policy_backend})"
         )
 
@@ -279,7 +314,8 @@ class Collector(BaseCollector):
 
 
 class AsyncCollector(BaseCollector):
-    """One worker in the background, which collects the next batch while the present one is being used.
+    """One worker in the background, which collects the next batch while the present one is being used: a thread where the environment
+    is native, a process where it is written in Python, see ``placement``.
 
     It acts with the weights that :meth:`update_policy_weights_` gave it.
     """
@@ -292,7 +328,8 @@ class MultiCollector(BaseCollector):
     """Several workers: a :class:`MultiSyncCollector` or a :class:`MultiAsyncCollector`, as ``sync`` says.
 
     ``create_env_fn`` is a list with an environment for each worker, an id or a function that makes one; or one of these, with
-    ``num_workers``. Workers act with the weights that :meth:`update_policy_weights_` gave them.
+    ``num_workers``. Workers are threads where all environments are native, otherwise processes, see ``placement``. They act with the
+    weights that :meth:`update_policy_weights_` gave them.
 
     Raises:
         TypeError: ``sync`` is missing, or the number of workers.

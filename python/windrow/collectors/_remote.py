@@ -44,9 +44,16 @@ class Remote:
         return (RemoteMethod if what == "callable" else Remote)(self._core, self._worker, path)
 
     def _ask(self, *request: Any) -> Any:
+        return self._read(self._answer(*request))
+
+    def _answer(self, *request: Any) -> bytes:
         from windrow import _sending
 
-        answer = self._core.call_worker(self._worker, _sending.dumps(request))
+        return self._core.call_worker(self._worker, _sending.dumps(request))
+
+    def _read(self, answer: bytes) -> Any:
+        from windrow import _sending
+
         is_raised, value = pickle.loads(answer)
         if is_raised:
             raise _sending.received(value)
@@ -64,9 +71,13 @@ class RemoteEnv(Remote):
     """The environment of a worker process."""
 
     def states(self) -> dict[str, Any]:
-        """The states of the worker's environments; none of a worker that was lost."""
-        is_alive = self._core.worker_stats()[self._worker]["alive"]
-        return self._ask("states") if is_alive else {}
+        """The states of the worker's environments; of a worker that has ended, those that were known last."""
+        try:
+            answer = self._answer("states")
+        except RuntimeError:
+            return vars(self).get("_known", {})
+        vars(self)["_known"] = self._read(answer)
+        return vars(self)["_known"]
 
     def load_states(self, states: Mapping[str, Any]) -> None:
         """Gives them states that :meth:`states` returned."""

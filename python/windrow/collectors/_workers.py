@@ -9,6 +9,8 @@ from windrow._arguments import warn_ignored
 from windrow._windrow import CollectorCore
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._remote import RemoteEnv
+from windrow.envs import _recipe
+from windrow.envs._innermost import innermost
 
 
 class Factory:
@@ -68,6 +70,24 @@ class Workers:
         # The engine makes one policy more, to learn names and shapes of its weights.
         self.factories = None if policies is None else [Factory(policy, first=True) for policy in policies]
 
+    @property
+    def are_native(self) -> bool:
+        """Whether the engine steps all environments, as far as that is known before a function is called."""
+        return not any(is_function(env) or _is_python(env) for env in self.given)
+
+    def check_distinct(self) -> None:
+        """Raises ValueError where one environment object is given to several workers. Its copies in processes would draw the same
+        random numbers."""
+        seen: set[int] = set()
+        for env in self.given * (self.repeated or 1):
+            for inner in () if is_function(env) else _owned(_recipe.of(env)):
+                if id(inner) in seen:
+                    raise ValueError(
+                        f"{inner!r} is one object and already in use, by another worker: give each a function that makes an "
+                        "environment of its own"
+                    )
+                seen.add(id(inner))
+
     def move(self, core: CollectorCore) -> None:
         """Notes that the workers of ``core`` are in processes of their own."""
         self._remote = [RemoteEnv(core, worker) for worker in range(self.count)]
@@ -118,6 +138,21 @@ class Devices:
 def is_function(env: Any) -> bool:
     """Whether ``env`` makes an environment, and is not one itself."""
     return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
+
+
+def _is_python(env: Any) -> bool:
+    try:
+        return not _recipe.of(env).is_native
+    except Exception:
+        # Said where it is made.
+        return False
+
+
+def _owned(recipe: Any) -> list[Any]:
+    """The user's own objects that are stepped in environments of ``recipe``."""
+    if getattr(recipe, "own", False):
+        return innermost(recipe.env)
+    return [inner for member in getattr(recipe, "members", ()) for inner in _owned(member)]
 
 
 def env_of(given: Any) -> Any:

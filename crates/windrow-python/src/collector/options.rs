@@ -6,11 +6,11 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-#[cfg(target_os = "linux")]
-use windrow::Placement;
 use windrow::{
     Collector, CollectorBuilder, CollectorConfig, ExplorationType, PolicyRecipe as Recipe,
 };
+#[cfg(target_os = "linux")]
+use windrow::{Placement, policy::Noise};
 
 use super::stage::Target;
 use crate::gc::GcRoots;
@@ -98,7 +98,7 @@ impl<'py> Options<'py> {
         #[cfg(target_os = "linux")]
         let program = match config.placement {
             Placement::Processes => {
-                envs = self.written(envs)?;
+                envs = self.written(envs, config.seed.or(config.noise_seed))?;
                 recipe = recipe.written_as(worker::policy_recipe(&self.policy)?);
                 Some(worker::program(self.policy.py(), self.worker_threads)?)
             }
@@ -124,16 +124,18 @@ impl<'py> Options<'py> {
         Ok((builder, envs))
     }
 
-    /// `envs`, which worker processes can make, too.
+    /// `envs`, which worker processes can make, too. What they draw from torch follows from `seed`, where there is one.
     ///
     /// # Errors
     /// `TypeError` naming what cannot be sent to them.
     #[cfg(target_os = "linux")]
-    fn written(&self, envs: Vec<PolicyEnvs>) -> PyResult<Vec<PolicyEnvs>> {
+    fn written(&self, envs: Vec<PolicyEnvs>, seed: Option<u64>) -> PyResult<Vec<PolicyEnvs>> {
         let given = self.envs.iter().zip(self.env_kwargs.iter().cycle());
-        let written = envs.into_iter().zip(given).map(|(envs, (env, kwargs))| {
+        let seeds = (0..).map(|env| Noise::new(seed.unwrap_or_default(), env, 0).bits());
+        let written = envs.into_iter().zip(given).zip(seeds);
+        let written = written.map(|((envs, (env, kwargs)), seed)| {
             let init_fn = self.init_fn.as_ref();
-            envs.written_as(|init| worker::env_recipe(env, kwargs.as_ref(), init_fn, init))
+            envs.written_as(|init| worker::env_recipe(env, kwargs.as_ref(), init_fn, init, seed))
         });
         written.collect()
     }

@@ -20,9 +20,9 @@ use windrow::tensordict::NestedKey;
 
 use super::Makers;
 use super::columns::Column;
-use crate::batch;
 use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
+use crate::{batch, worker};
 
 /// Calls an object of `windrow._policy.TorchPolicy`'s protocol.
 pub(super) struct TorchPolicy {
@@ -50,6 +50,8 @@ struct Known {
     wants_first: bool,
     /// For each row, the frame that its state was computed for; empty before the first step.
     next_frames: Vec<u64>,
+    /// In a worker process, the frame up to which the present seed of torch's generator holds.
+    seeded_to: Option<u64>,
 }
 
 impl TorchPolicy {
@@ -125,6 +127,7 @@ impl TorchPolicy {
             columns,
             wants_first,
             next_frames: Vec::new(),
+            seeded_to: worker::is_one().then_some(u64::MAX),
         })
     }
 }
@@ -185,6 +188,8 @@ impl Known {
         input: &PolicyIn<'_>,
         mut out: RowsMut<'_>,
     ) -> Result<(), PolicyError> {
+        let seeded = self.seed(py, input.envs);
+        seeded.map_err(|raised| PolicyError::failed(self.roots.raised(py, raised)))?;
         let mut arguments = Vec::with_capacity(self.leaves.len() + 1);
         for (index, leaf) in &self.leaves {
             let rows = observations(input.obs, *index, leaf, &self.batch)?;
@@ -209,6 +214,20 @@ impl Known {
             column.write(&value, &self.batch, index, &mut out)?;
         }
         Ok(())
+    }
+
+    /// Seeds torch's generator in a worker process, where frames do not go on from those before: at the start, after a seed, and
+    /// where the worker has taken the place of a lost one. Each worker gets a seed of its own.
+    fn seed(&mut self, py: Python<'_>, envs: &EnvRows) -> PyResult<()> {
+        let (Some(seeded_to), Some(&frame)) = (&mut self.seeded_to, envs.frames().first()) else {
+            return Ok(());
+        };
+        let goes_on = *seeded_to == frame;
+        *seeded_to = frame + 1;
+        match goes_on {
+            true => Ok(()),
+            false => worker::seed_torch(py, envs.noise(0).bits()).map(drop),
+        }
     }
 
     /// The rows without a state: they begin an episode, or went on by random steps, which the object has not seen.

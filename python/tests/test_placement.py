@@ -1,0 +1,291 @@
+"""Where workers run if nobody says where, and what does not change with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+from counting import Counting, Locked, sleeps_long
+from tensordict.nn import TensorDictModule
+from test_processes import SCRIPT, ends, processes, run
+from windrow import WorkerError, _sending
+from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
+from windrow.envs import GymEnv, SerialEnv
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
+
+SEVERAL = [MultiSyncCollector, MultiAsyncCollector]
+
+
+@pytest.fixture
+def build() -> Iterator[Callable[..., Any]]:
+    """Builds a collector, and ends it after the test."""
+    built: list[Any] = []
+
+    def make(kind: Any, env: Any, policy: Any = None, **options: Any) -> Any:
+        built.append(kind(env, policy, **{"frames_per_batch": 40, "total_frames": -1, **options}))
+        return built[-1]
+
+    yield make
+    for collector in built:
+        collector.shutdown(raise_on_error=False)
+
+
+def place(collector: Any) -> str:
+    """Where the workers are, by what the collector says and by their processes."""
+    said = repr(collector).partition(" workers ")[2].partition(",")[0].removeprefix("in ")
+    assert (said == "processes") == all(pid is not None for pid in processes(collector))
+    return said
+
+
+@pytest.mark.parametrize(
+    ("kind", "env", "expected"),
+    [
+        (Collector, Counting, "inline"),
+        (Collector, Counting(), "inline"),
+        (AsyncCollector, "CartPole-v1", "threads"),
+        (AsyncCollector, GymEnv("CartPole-v1"), "threads"),
+        (AsyncCollector, Counting, "processes"),
+        (AsyncCollector, Counting(), "processes"),
+        (MultiSyncCollector, ["CartPole-v1"] * 2, "threads"),
+        (MultiAsyncCollector, [SerialEnv(2, GymEnv("CartPole-v1"))] * 2, "threads"),
+        (MultiSyncCollector, [lambda: GymEnv("CartPole-v1")] * 2, "processes"),
+        (MultiSyncCollector, [Counting(), Counting()], "processes"),
+        (MultiAsyncCollector, [Counting, lambda: Counting()], "processes"),
+    ],
+)
+def test_environments_known_to_be_native_run_in_threads_and_others_in_processes(build, kind, env, expected) -> None:
+    collector = build(kind, env)
+    assert place(collector) == expected
+    assert next(collector).numel() == 40
+
+
+def test_no_function_is_called_in_this_process(build) -> None:
+    here = os.getpid()
+
+    def elsewhere() -> gym.Env:
+        assert os.getpid() != here
+        return Counting()
+
+    for kind in SEVERAL:
+        assert next(build(kind, [elsewhere] * 2)).numel() == 40
+    assert next(build(AsyncCollector, elsewhere)).numel() == 40
+
+
+def guarded() -> Callable[[], gym.Env]:
+    lock = threading.Lock()
+
+    def env() -> gym.Env:
+        with lock:
+            return Counting()
+
+    return env
+
+
+def observing(lock: Any) -> Callable[[Any], Any]:
+    def policy(observation: torch.Tensor) -> torch.Tensor:
+        with lock:
+            return torch.zeros(2)
+
+    return policy
+
+
+@pytest.mark.filterwarnings("ignore:environments written in Python share")
+@pytest.mark.parametrize(
+    ("kind", "env", "policy", "named"),
+    [
+        (MultiSyncCollector, [guarded()] * 2, None, "create_env_fn uses lock, <unlocked _thread.lock"),
+        (AsyncCollector, Locked(), None, r"create_env_fn.lock, <unlocked _thread.lock"),
+        (MultiSyncCollector, [Counting] * 2, observing(threading.Lock()), "policy.* uses lock, <unlocked _thread.lock"),
+    ],
+)
+def test_what_cannot_be_pickled_runs_in_threads_with_a_warning(build, kind, env, policy, named) -> None:
+    with pytest.warns(UserWarning, match=f"workers run in threads, where Python code takes turns: .*{named}.*cannot be pickled") as told:
+        collector = build(kind, env, policy)
+    assert [warning.filename for warning in told if "cannot be pickled" in str(warning.message)] == [__file__]
+    assert place(collector) == "threads"
+    assert next(collector).numel() == 40
+    for asked in ({"placement": "processes"}, {"step_timeout": 5.0}):
+        with pytest.raises(TypeError, match=f"{named}.*cannot be pickled.*choose placement=\"threads\""):
+            build(kind, env, policy, **asked)
+
+
+@pytest.mark.filterwarnings("ignore:environments written in Python share")
+@pytest.mark.parametrize("lacks", ["cloudpickle", "executable", "room"])
+def test_where_processes_cannot_be_had_threads_do(build, monkeypatch, lacks) -> None:
+    if lacks == "cloudpickle":
+        monkeypatch.setitem(sys.modules, "cloudpickle", None)
+        _sending._pickler.cache_clear()
+    elif lacks == "executable":
+        monkeypatch.setattr(sys, "executable", "")
+    else:
+        monkeypatch.setattr(_sending, "_MOST", 10)
+    told = {"cloudpickle": "pip install cloudpickle", "executable": "sys.executable is empty", "room": "it takes 0 MiB"}[lacks]
+    try:
+        with pytest.warns(UserWarning, match=f"{told}.* choose placement=\"threads\""):
+            collector = build(MultiSyncCollector, [Counting] * 2)
+        assert place(collector) == "threads"
+        with pytest.raises(RuntimeError, match=told):
+            build(MultiSyncCollector, [Counting] * 2, placement="processes")
+    finally:
+        _sending._pickler.cache_clear()
+
+
+def test_a_function_around_a_module_acts_with_the_modules_own_weights(build) -> None:
+    net = torch.nn.Linear(2, 2)
+
+    def policy(observation: torch.Tensor) -> torch.Tensor:
+        return torch.stack([net(row) for row in observation[None]])[0]
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "environments written in Python share")
+        with pytest.warns(UserWarning, match="policy uses net, whose new weights no copy of policy in a worker process would get"):
+            collector = build(MultiSyncCollector, [Counting] * 2, policy)
+    assert place(collector) == "threads"
+    for scale in (1.0, -1.0):
+        with torch.no_grad():
+            net.weight.copy_(torch.tensor([[scale, scale], [-scale, -scale]]))
+        # Choices are one-hot.
+        assert next(collector)["action"].argmax(-1).tolist() == [int(scale < 0)] * 40
+    with pytest.warns(UserWarning, match=r"policy\.module uses net, whose"):
+        assert place(build(AsyncCollector, Counting, TensorDictModule(lambda seen: net(seen), ["observation"], ["action"]))) == "threads"
+    assert place(build(MultiSyncCollector, [Counting] * 2, policy, placement="processes")) == "processes"
+    # These get weights as they are published.
+    made = build(MultiSyncCollector, [Counting] * 2, policy_factory=lambda: TensorDictModule(net, ["observation"], ["action"]))
+    assert place(made) == "processes"
+
+
+def test_one_object_is_no_environment_for_two_workers(build) -> None:
+    env = Counting()
+    for envs in ([env, gym.wrappers.TimeLimit(env, 5)], [SerialEnv(1, env), env]):
+        for placement in (None, "processes"):
+            with pytest.raises(ValueError, match="is one object and already in use, by another worker: give each a function"):
+                build(MultiSyncCollector, envs, placement=placement)
+
+
+@pytest.mark.parametrize("how", ["argument", "module", "function"])
+def test_a_compiled_policy_is_compiled_where_it_acts(build, how) -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    if how == "argument":
+        options: dict[str, Any] = {"policy": network, "compile_policy": {"backend": "eager"}}
+    elif how == "module":
+        options = {"policy": torch.compile(network, backend="eager")}
+    else:
+        options = {"policy_factory": lambda: torch.compile(network, backend="eager")}
+    collector = build(MultiSyncCollector, [Counting] * 2, **options)
+    assert place(collector) == "processes" and collector.policy_backend == "torch"
+    for _ in range(2):
+        frames = next(collector)
+        assert torch.equal(frames["action"].argmax(-1), network(frames["observation"]).argmax(-1))
+        with torch.no_grad():
+            network[2].weight.mul_(-1.0)
+            network[2].bias.mul_(-1.0)
+        collector.update_policy_weights_(network)
+
+
+class Dice(torch.nn.Module):
+    """Draws from torch's generator, and writes what it has drawn."""
+
+    def forward(self, observation: torch.Tensor) -> Any:
+        drawn = torch.rand(1)
+        return torch.cat([drawn, 1 - drawn]), drawn
+
+
+class Drawing(Counting):
+    """Observes what torch draws."""
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        return torch.rand(2).numpy(), {}
+
+
+def test_what_torch_draws_in_workers_differs_and_follows_the_seed(build) -> None:
+    def collector(**options: Any) -> Any:
+        torch.manual_seed(3)
+        policy = TensorDictModule(Dice(), ["observation"], ["action", "drawn"])
+        return build(MultiSyncCollector, [Drawing] * 2, policy, **options)
+
+    def drawn(collector: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        frames = next(collector)
+        return frames["observation"][::10].clone(), frames["drawn"].clone()
+
+    first, again = drawn(collector()), drawn(collector())
+    for ours, theirs in zip(first, again, strict=True):
+        half = len(ours) // 2
+        assert not torch.equal(ours[:half], ours[half:]), "each worker draws its own"
+        assert torch.equal(ours, theirs)
+    seeded = collector(seed=1)
+    runs = [drawn(seeded)[1] for seed in (1, 2, 1) if seeded.set_seed(seed)]
+    assert not torch.equal(runs[0], runs[1]) and torch.equal(runs[0], runs[2])
+
+
+def test_torchs_type_of_real_numbers_holds_in_workers(build) -> None:
+    def policy(observation: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(2), torch.zeros(1)  # type: ignore[return-value]
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert next(build(MultiSyncCollector, [Counting] * 2, policy))["output1"].dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_hooks_are_called_here(build) -> None:
+    called: list[Any] = []
+    hooks = {"pre_collect_hook": lambda: called.append(os.getpid()), "post_collect_hook": called.append}
+    collector = build(MultiSyncCollector, [Counting] * 2, **hooks)
+    batch = next(collector)
+    assert called[0] == os.getpid() and called[1] is batch
+    collector.set_post_collect_hook(None)
+    next(collector)
+    assert len(called) == 3
+
+
+def test_a_frozen_worker_is_killed_and_its_stack_is_shown(build) -> None:
+    env = [lambda: Counting(sleeps_long), Counting]
+    with pytest.raises(WorkerError, match="step_timeout=0.5 s") as caught:
+        next(build(MultiSyncCollector, env, step_timeout=0.5))
+    assert "in sleeps_long" in str(caught.value) and caught.value.step == 6
+    collector = build(MultiSyncCollector, env, step_timeout=0.5, on_loss="continue")
+    batches = [next(collector) for _ in range(3)]
+    assert collector.stats()["workers_alive"] == 1 and batches[-1].numel() > 0
+    for placement in ("threads", "inline"):
+        with pytest.raises(ValueError, match="step_timeout needs workers that can be killed"):
+            build(MultiSyncCollector, env, step_timeout=0.5, placement=placement)
+    with pytest.raises(ValueError, match="step_timeout"):
+        build(MultiSyncCollector, env, step_timeout=-1)
+    with pytest.raises(TypeError, match="step_timeout must be a number"):
+        build(MultiSyncCollector, env, step_timeout="x")
+
+
+@pytest.mark.parametrize("on_loss", ["raise", 3])
+def test_a_worker_is_killed_from_outside(build, on_loss) -> None:
+    collector = build(MultiSyncCollector, [Counting] * 4, on_loss=on_loss)
+    next(collector)
+    killed = processes(collector)[2]
+    os.kill(killed, signal.SIGKILL)
+    assert ends(killed)
+    if on_loss == "raise":
+        with pytest.raises(WorkerError, match=r"worker 2.*signal 9 \(SIGKILL\)"):
+            for _ in range(20):
+                next(collector)
+        return
+    assert all(next(collector).numel() == 40 for _ in range(20))
+    assert collector.stats()["restarts"] == 1
+    assert killed not in processes(collector)
+
+
+def test_a_script_with_lambdas_needs_no_guard(tmp_path) -> None:
+    done = run(SCRIPT.replace(', placement="processes"', ""), tmp_path)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    shape, *pids = done.stdout.rsplit(maxsplit=4)
+    assert shape == "torch.Size([400])" and len({*pids, str(os.getpid())}) == 5
+    assert all(ends(int(process)) for process in pids)
