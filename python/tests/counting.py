@@ -52,6 +52,16 @@ class Locked(Counting):
         self.lock = threading.Lock()
 
 
+class Stateful(Counting):
+    """Has a state: how often it was begun."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"resets": np.array(self.resets)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.resets = int(state["resets"])
+
+
 class Odd(Exception):
     """Its constructor does not take what it keeps."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
-from counting import Counting, Locked, sleeps_long
+from counting import Counting, Locked, Stateful, sleeps_long
 from tensordict.nn import TensorDictModule
 from test_processes import SCRIPT, ends, processes, run
 from windrow import WorkerError, _sending
@@ -236,6 +236,27 @@ def test_torchs_type_of_real_numbers_holds_in_workers(build) -> None:
         assert next(build(MultiSyncCollector, [Counting] * 2, policy))["output1"].dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("end", ["shutdown", "last batch", "death"])
+def test_the_state_of_a_collector_whose_workers_have_ended_is_what_was_known(build, end) -> None:
+    collector = build(MultiSyncCollector, [Stateful] * 2, total_frames=200)
+    next(collector)
+    state = collector.state_dict()
+    if end == "death":
+        os.kill(processes(collector)[1], signal.SIGKILL)
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            list(collector)
+        assert collector.state_dict()["env_state_dict"] == state["env_state_dict"]
+        return
+    list(collector)
+    resets = collector.get_distant_attr("env.resets")
+    assert resets[0] > state["env_state_dict"]["worker0"]["resets"]
+    if end == "shutdown":
+        collector.shutdown()
+    state = collector.state_dict()
+    assert state["frames"] == 200
+    assert [state["env_state_dict"][f"worker{worker}"]["resets"] for worker in range(2)] == resets
 
 
 def test_hooks_are_called_here(build) -> None:

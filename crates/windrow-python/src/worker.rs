@@ -183,7 +183,9 @@ pub(crate) fn is_one() -> bool {
 /// # Errors
 /// What torch raises.
 pub(crate) fn seed_torch(py: Python<'_>, seed: u64) -> PyResult<bool> {
-    sending(py)?.call_method1(intern!(py, "seed_torch"), (seed,))?.extract()
+    sending(py)?
+        .call_method1(intern!(py, "seed_torch"), (seed,))?
+        .extract()
 }
 
 /// Runs this process as a worker, and returns its exit status; None if it was not started as one.

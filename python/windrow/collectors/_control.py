@@ -19,6 +19,7 @@ from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._ending import Ending
 from windrow.collectors._interruptor import Interruptor
 from windrow.collectors._profile import ProfileConfig
+from windrow.collectors._remote import remember
 from windrow.collectors._updaters import WeightUpdaterBase
 from windrow.collectors._workers import Workers
 
@@ -93,6 +94,8 @@ class Control(Ending, Iterator[Any]):
             return
         try:
             self._core.check_outside()
+            if not self._ended:
+                remember(self._workers.stateful)
             self._ended = True
             self._core.shutdown(timeout)
             if raise_on_error:
@@ -227,7 +230,10 @@ class Control(Ending, Iterator[Any]):
     def state_dict(self) -> dict[str, Any]:
         """What a later run needs to go on: ``frames``, ``iter``, ``seed``, ``policy_version``, ``traj_pool``,
         ``policy_state_dict`` and ``env_state_dict``. The last holds what transforms of environments have gathered, under
-        ``"worker<i>"`` where there are several workers. Simulators are not saved. A batch that waits for a limiter counts."""
+        ``"worker<i>"`` where there are several workers. Simulators are not saved. A batch that waits for a limiter counts.
+
+        After a worker process has ended, its environments' states are those at the shutdown, if it answered then; otherwise those that
+        were asked for last."""
         state = self._asked.state_dict().to_dict()
         state["env_state_dict"] = _env_states.states_of(self._workers.stateful)
         self._source.add_to(state)

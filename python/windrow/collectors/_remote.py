@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from windrow._windrow import CollectorCore
+
+#: Seconds that the end of a collector waits for states of environments.
+_PATIENCE = 0.2
 
 Path = tuple[tuple[str, Any], ...]
 """Names of attributes, and keys in brackets, from a worker's environment on."""
@@ -83,3 +89,21 @@ class RemoteEnv(Remote):
         """Gives them states that :meth:`states` returned."""
         if states:
             self._ask("load_states", dict(states))
+
+
+def remember(envs: list[Any]) -> None:
+    """Asks for the states of all ``envs`` that are in processes, which are about to end: later calls of their ``states`` return them.
+    Does not wait for a worker whose step or part takes long."""
+
+    def ask(env: RemoteEnv) -> None:
+        with contextlib.suppress(Exception):
+            env.states()
+
+    until = time.monotonic() + _PATIENCE
+    asking = [threading.Thread(target=ask, args=(env,), daemon=True) for env in envs if isinstance(env, RemoteEnv)]
+    # No thread can be started at the end of the interpreter.
+    with contextlib.suppress(RuntimeError):
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join(max(0.0, until - time.monotonic()))
