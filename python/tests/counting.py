@@ -62,6 +62,13 @@ class Stateful(Counting):
         self.resets = int(state["resets"])
 
 
+class Telling(Counting):
+    """Tells in ``info`` what nobody observes."""
+
+    def step(self, action: Any) -> Any:
+        return (*super().step(action)[:4], {"speed": 1.0})
+
+
 class Odd(Exception):
     """Its constructor does not take what it keeps."""
 

@@ -13,11 +13,11 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
-from counting import Counting, Locked, Stateful, sleeps_long
+from counting import Counting, Locked, Stateful, Telling, sleeps_long
 from tensordict.nn import TensorDictModule
-from test_processes import SCRIPT, ends, processes, run
+from test_processes import ends, processes
 from windrow import WorkerError, _sending
-from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import AsyncCollector, Collector, Interruptor, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import GymEnv, SerialEnv
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
@@ -157,9 +157,8 @@ def test_a_function_around_a_module_acts_with_the_modules_own_weights(build) -> 
         assert next(collector)["action"].argmax(-1).tolist() == [int(scale < 0)] * 40
     with pytest.warns(UserWarning, match=r"policy\.module uses net, whose"):
         assert place(build(AsyncCollector, Counting, TensorDictModule(lambda seen: net(seen), ["observation"], ["action"]))) == "threads"
-    assert place(build(MultiSyncCollector, [Counting] * 2, policy, placement="processes")) == "processes"
-    # These get weights as they are published.
-    made = build(MultiSyncCollector, [Counting] * 2, policy_factory=lambda: TensorDictModule(net, ["observation"], ["action"]))
+    # What a factory makes gets weights as they are published.
+    made = build(AsyncCollector, Counting, policy_factory=lambda: TensorDictModule(net, ["observation"], ["action"]))
     assert place(made) == "processes"
 
 
@@ -180,7 +179,7 @@ def test_a_compiled_policy_is_compiled_where_it_acts(build, how) -> None:
         options = {"policy": torch.compile(network, backend="eager")}
     else:
         options = {"policy_factory": lambda: torch.compile(network, backend="eager")}
-    collector = build(MultiSyncCollector, [Counting] * 2, **options)
+    collector = build(MultiSyncCollector, [Counting], **options)
     assert place(collector) == "processes" and collector.policy_backend == "torch"
     for _ in range(2):
         frames = next(collector)
@@ -233,7 +232,7 @@ def test_torchs_type_of_real_numbers_holds_in_workers(build) -> None:
 
     torch.set_default_dtype(torch.float64)
     try:
-        assert next(build(MultiSyncCollector, [Counting] * 2, policy))["output1"].dtype is torch.float64
+        assert next(build(AsyncCollector, Counting, policy))["output1"].dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -257,6 +256,22 @@ def test_the_state_of_a_collector_whose_workers_have_ended_is_what_was_known(bui
     state = collector.state_dict()
     assert state["frames"] == 200
     assert [state["env_state_dict"][f"worker{worker}"]["resets"] for worker in range(2)] == resets
+
+
+def test_what_windrow_warns_of_in_all_workers_is_told_once(build, capfd) -> None:
+    collector = build(MultiSyncCollector, [Telling] * 3)
+    next(collector)
+    collector.shutdown()
+    assert capfd.readouterr().err.count("returns what batches leave out") == 1
+
+
+def test_an_interruptor_cuts_the_shares_of_processes_short(build) -> None:
+    interruptor = Interruptor()
+    collector = build(MultiSyncCollector, [Counting] * 2, interruptor=interruptor)
+    interruptor.stop_collection()
+    assert int((next(collector)["collector", "traj_ids"] >= 0).sum()) == 2, "one step of each"
+    interruptor.start_collection()
+    assert int((next(collector)["collector", "traj_ids"] >= 0).sum()) == 40
 
 
 def test_hooks_are_called_here(build) -> None:
@@ -302,11 +317,3 @@ def test_a_worker_is_killed_from_outside(build, on_loss) -> None:
     assert all(next(collector).numel() == 40 for _ in range(20))
     assert collector.stats()["restarts"] == 1
     assert killed not in processes(collector)
-
-
-def test_a_script_with_lambdas_needs_no_guard(tmp_path) -> None:
-    done = run(SCRIPT.replace(', placement="processes"', ""), tmp_path)
-    assert done.returncode == 0 and not done.stderr, done.stderr
-    shape, *pids = done.stdout.rsplit(maxsplit=4)
-    assert shape == "torch.Size([400])" and len({*pids, str(os.getpid())}) == 5
-    assert all(ends(int(process)) for process in pids)

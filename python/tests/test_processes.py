@@ -17,6 +17,8 @@ import gymnasium as gym
 import pytest
 import torch
 from counting import Counting, raises_lock, raises_odd, raises_surrogates, raises_value_error, without_torch
+from environments import cartpole
+from recurrent import lstm
 from tensordict.nn import TensorDictModule
 from windrow import WorkerError
 from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
@@ -95,7 +97,7 @@ class Greedy(torch.nn.Module):
         return torch.nn.functional.one_hot(self.net(observation).argmax(-1), 2)
 
 
-@pytest.mark.parametrize("module", ["random", "lowered", "torch", "factory"])
+@pytest.mark.parametrize("module", ["random", "lowered", "torch", "factory", "recurrent"])
 def test_batches_are_those_of_threads(module) -> None:
     def collected(placement: str) -> list[Any]:
         options: dict[str, Any] = {}
@@ -107,6 +109,10 @@ def test_batches_are_those_of_threads(module) -> None:
         if module == "factory":
             options["policy_factory"] = lambda: TensorDictModule(Greedy(), ["observation"], ["action"])
         env = [lambda: gym.make("CartPole-v1")] * 2
+        if module == "recurrent":
+            # The best guess is what both agree on.
+            options.update(policy=lstm(), exploration_type="DETERMINISTIC")
+            env = [cartpole] * 2
         collector = MultiSyncCollector(
             env, frames_per_batch=60, total_frames=180, seed=5, placement=placement, track_traj_ids=True, **options
         )
@@ -360,7 +366,7 @@ class Mine(gym.Env):
     def step(self, action):
         return self.observation_space.sample(), 1.0, False, False, {}
 
-collector = MultiSyncCollector([lambda: Mine()] * 4, frames_per_batch=400, total_frames=-1, placement="processes")
+collector = MultiSyncCollector([lambda: Mine()] * 4, frames_per_batch=400, total_frames=-1)
 print(next(collector).shape, *(collector.stats("per_worker")[f"worker_{worker}/pid"] for worker in range(4)), flush=True)
 """
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import traceback
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -77,7 +78,8 @@ def environments(env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], 
     if getattr(recipe, "own", False):
         # The worker has a copy, which nobody but the worker can close.
         recipe = replace(recipe, env=_recipe._Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
-    sent = (_registered(), _number_type(), recipe, env, init_fn)
+    # Warnings that windrow gives once come from the first worker.
+    sent = (_registered(), _number_type(), getattr(env, "number", 0) > 0, recipe, env, init_fn)
     pickled = _pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
     if len(pickled) > _MOST:
         raise Unsendable(
@@ -121,8 +123,10 @@ def policy(core: Any) -> bytes:
 
 def read_environments(sent: bytes) -> Any:
     """The recipe of the environments that :func:`environments` has sent."""
-    specs, number_type, recipe, given, init_fn = pickle.loads(sent)
+    specs, number_type, is_quiet, recipe, given, init_fn = pickle.loads(sent)
     _take_number_type(number_type)
+    if is_quiet:
+        warnings.filterwarnings("ignore", module=r"windrow\b")
     if specs:
         import gymnasium
 

@@ -37,4 +37,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # Under its own name, by which warnings are filtered.
+    from windrow import _worker
+
+    _worker.main()

@@ -15,10 +15,11 @@ from windrow.envs._innermost import innermost
 
 class Factory:
     """Calls ``function`` to make environments or a policy for one worker, and keeps the last ``together`` of them, which step
-    together; with ``first``, only the first that it ever made, not its replacements.
+    together; with ``first``, only the first that it ever made, not its replacements. ``number`` is the worker's.
     """
 
-    def __init__(self, function: Callable[..., Any], *, together: int = 1, first: bool = False) -> None:
+    def __init__(self, function: Callable[..., Any], *, number: int = 0, together: int = 1, first: bool = False) -> None:
+        self.number = number
         self.made_together: list[Any] = []
         self._function = function
         self._together = together
@@ -63,7 +64,8 @@ class Workers:
         self.count = repeated or len(self.given)
         together, makes = arguments.num_envs or 1, is_function(self.given[0])
         envs = self.given * repeated if repeated is not None and makes else self.given
-        self.envs = [Factory(env, together=together) if is_function(env) else env for env in envs]
+        numbered = enumerate(envs)
+        self.envs = [Factory(env, number=number, together=together) if is_function(env) else env for number, env in numbered]
         self.repeated = None if makes else repeated
         self.env_kwargs = _environment_arguments(arguments.create_env_kwargs, self.count, self.envs)
         policies = policy_factories(arguments.policy_factory, self.count)
