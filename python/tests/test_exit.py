@@ -33,6 +33,8 @@ def policy(td):
 PROGRAMS = {
     "inline": ("next(c := Collector(env, policy, frames_per_batch=10))", 0),
     "in threads": ("next(c := MultiSyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))", 0),
+    "in processes": ("next(c := MultiSyncCollector([env] * 2, None, frames_per_batch=10))", 0),
+    "in processes that run ahead": ("next(c := MultiAsyncCollector([env] * 2, None, frames_per_batch=10))\nsys.exit(3)", 3),
     "in threads that run ahead": ("next(c := MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))", 0),
     "before the first batch": ("c = MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10)", 0),
     "in the background": (

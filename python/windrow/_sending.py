@@ -270,7 +270,7 @@ def _pickler() -> type[pickle.Pickler]:
             'placement="processes" needs cloudpickle: pip install cloudpickle, or choose placement="threads"'
         ) from error
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    class Pickler(cloudpickle.Pickler):
         def reducer_override(self, value: Any) -> Any:
             plain = _uncompiled(value)
             return super().reducer_override(value) if plain is None else (_compiled, plain)
