@@ -119,16 +119,14 @@ def test_what_cannot_be_pickled_runs_in_threads_with_a_warning(build, kind, env,
 
 
 @pytest.mark.filterwarnings("ignore:environments written in Python share")
-@pytest.mark.parametrize("lacks", ["cloudpickle", "executable", "room"])
+@pytest.mark.parametrize("lacks", ["cloudpickle", "executable"])
 def test_where_processes_cannot_be_had_threads_do(build, monkeypatch, lacks) -> None:
     if lacks == "cloudpickle":
         monkeypatch.setitem(sys.modules, "cloudpickle", None)
         _sending._pickler.cache_clear()
-    elif lacks == "executable":
-        monkeypatch.setattr(sys, "executable", "")
     else:
-        monkeypatch.setattr(_sending, "_MOST", 10)
-    told = {"cloudpickle": "pip install cloudpickle", "executable": "sys.executable is empty", "room": "it takes 0 MiB"}[lacks]
+        monkeypatch.setattr(sys, "executable", "")
+    told = {"cloudpickle": "pip install cloudpickle", "executable": "sys.executable is empty"}[lacks]
     try:
         with pytest.warns(UserWarning, match=f"{told}.* choose placement=\"threads\""):
             collector = build(MultiSyncCollector, [Counting] * 2)

@@ -24,8 +24,6 @@ from windrow.envs import _recipe
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 #: Exceptions that take more bytes than this are sent as text.
 _LONG = 1 << 20
-#: Most bytes of pickled environments: a frame of the engine's holds them as text.
-_MOST = 40 << 20
 
 
 class NoProcesses(RuntimeError):
@@ -80,13 +78,7 @@ def environments(env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], 
         recipe = replace(recipe, env=_recipe._Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
     # Warnings that windrow gives once come from the first worker.
     sent = (_registered(), _number_type(), getattr(env, "number", 0) > 0, recipe, env, init_fn)
-    pickled = _pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
-    if len(pickled) > _MOST:
-        raise Unsendable(
-            f'placement="processes" sends create_env_fn to each worker, but it takes {len(pickled) >> 20} MiB with all that it uses, '
-            f'expected at most {_MOST >> 20}: load large data within the function, or choose placement="threads"'
-        )
-    return pickled
+    return _pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
 
 
 def member(env: Any, kwargs: dict[str, Any] | None = None) -> bytes:
