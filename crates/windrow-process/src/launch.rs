@@ -2,6 +2,8 @@
 
 mod adopt;
 mod exit;
+mod nursery;
+mod process;
 
 use std::ffi::OsString;
 use std::io::PipeReader;
@@ -10,24 +12,29 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+use rustix::process::getpid;
 
 use crate::ProcessError;
 use crate::refused::{no_descriptors, refused};
 
 pub use adopt::{ChildEnd, adopt};
 pub use exit::Exit;
+pub(crate) use nursery::{Expected, Look};
+pub use nursery::{Nursery, kind};
+pub use process::Process;
 
-/// The variable by which a program sees that it was started as a worker: the version of the protocol, a colon, and the parent's process.
+/// The variable by which a program sees that it was started as a worker: the version of the protocol, a colon, and the parent's process;
+/// then another colon and the nursery's process where one has forked it.
 const VARIABLE: &str = "WINDROW_WORKER";
 
 /// Version of all that parent and worker say to each other.
 const PROTOCOL: &str = "1";
 
 /// The program that runs as a worker.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct WorkerProgram {
     /// Path of the program, or its name where it is found by `PATH`.
     pub program: PathBuf,
@@ -35,6 +42,16 @@ pub struct WorkerProgram {
     pub args: Vec<OsString>,
     /// Variables that it gets beside those of this process.
     pub vars: Vec<(OsString, OsString)>,
+    /// The nursery that forks the program's workers, and what each of them is told. A worker that it does not fork is started as
+    /// without it.
+    pub forked: Option<(Arc<Nursery>, Arc<[u8]>)>,
+}
+
+/// A worker that was asked for.
+#[derive(Debug)]
+pub(crate) enum Start {
+    Running(Child),
+    Expected(Expected),
 }
 
 impl WorkerProgram {
@@ -46,6 +63,16 @@ impl WorkerProgram {
             program: "/proc/self/exe".into(),
             args: Vec::new(),
             vars: Vec::new(),
+            forked: None,
+        }
+    }
+
+    /// Asks the nursery for a worker, if there is one that takes the request; otherwise [spawns](Self::spawn) it.
+    pub(crate) fn start(&self) -> Result<Start, ProcessError> {
+        let forked = self.forked.as_ref();
+        match forked.and_then(|(nursery, request)| nursery.ask(request)) {
+            Some(expected) => Ok(Start::Expected(expected)),
+            None => self.spawn().map(Start::Running),
         }
     }
 
@@ -55,42 +82,69 @@ impl WorkerProgram {
     /// # Errors
     /// [`ProcessError::Spawn`] when it cannot be started, [`ProcessError::Descriptors`] when there is no room for its descriptors.
     pub fn spawn(&self) -> Result<Child, ProcessError> {
-        let (socket, theirs) = UnixStream::pair().map_err(refused("make a control socket"))?;
-        let (stderr, their_stderr) = std::io::pipe().map_err(refused("make a pipe"))?;
-        // Waits nowhere: the supervisor reads what is there. The worker's end is another one, and waits as usual.
-        rustix::io::ioctl_fionbio(&stderr, true).map_err(refused("prepare a pipe"))?;
+        let Ends {
+            socket,
+            stderr,
+            theirs,
+        } = Ends::new()?;
         let parent = getpid().as_raw_nonzero();
+        let [stdin, their_stderr] = theirs;
+        let mut command = self.command();
+        command
+            .env(VARIABLE, format!("{PROTOCOL}:{parent}"))
+            .stdin(Stdio::from(stdin))
+            .stderr(Stdio::from(their_stderr));
+        let process = self.run(&mut command)?;
+        Ok(Child {
+            process: Process::spawned(process)?,
+            socket,
+            stderr,
+        })
+    }
+
+    /// The program in a process group of its own.
+    fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command
             .args(&self.args)
             .envs(self.vars.iter().map(|(name, value)| (name, value)))
-            .env(VARIABLE, format!("{PROTOCOL}:{parent}"))
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stderr(Stdio::from(their_stderr))
             .process_group(0);
-        let mut process = command.spawn().map_err(|source| {
-            match Errno::from_io_error(&source) == Some(Errno::MFILE) {
-                true => no_descriptors("start a worker"),
-                false => ProcessError::Spawn {
+        command
+    }
+
+    fn run(&self, command: &mut Command) -> Result<std::process::Child, ProcessError> {
+        command
+            .spawn()
+            .map_err(|source| match Errno::from_io_error(&source) {
+                Some(Errno::MFILE) => no_descriptors("start a worker"),
+                _ => ProcessError::Spawn {
                     program: self.program.clone(),
                     source,
                 },
-            }
-        })?;
-        match pidfd_open(Pid::from_child(&process), PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Child {
-                process,
-                pidfd,
-                socket,
-                stderr,
-            }),
-            Err(error) => {
-                // It has done nothing yet. Neither call fails for a child that was not waited for.
-                let _ = process.kill();
-                let _ = process.wait();
-                Err(refused("watch a worker")(error))
-            }
-        }
+            })
+    }
+}
+
+/// What parent and worker hold of control socket and standard error.
+struct Ends {
+    socket: UnixStream,
+    stderr: PipeReader,
+    /// The worker's socket and standard error.
+    theirs: [OwnedFd; 2],
+}
+
+impl Ends {
+    fn new() -> Result<Self, ProcessError> {
+        let (socket, their_socket) =
+            UnixStream::pair().map_err(refused("make a control socket"))?;
+        let (stderr, their_stderr) = std::io::pipe().map_err(refused("make a pipe"))?;
+        // Waits nowhere: the supervisor reads what is there. The worker's end is another one, and waits as usual.
+        rustix::io::ioctl_fionbio(&stderr, true).map_err(refused("prepare a pipe"))?;
+        Ok(Self {
+            socket,
+            stderr,
+            theirs: [their_socket.into(), their_stderr.into()],
+        })
     }
 }
 
@@ -98,9 +152,7 @@ impl WorkerProgram {
 #[derive(Debug)]
 pub struct Child {
     /// Its process; to be waited for, or it stays as a zombie.
-    pub process: std::process::Child,
-    /// Readable when it has ended.
-    pub pidfd: OwnedFd,
+    pub process: Process,
     /// This side of the control socket.
     pub socket: UnixStream,
     /// What it writes to its standard error; reading does not wait.

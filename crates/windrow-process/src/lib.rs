@@ -33,7 +33,9 @@ pub use error::ProcessError;
 #[cfg(target_os = "linux")]
 pub use exchange::{Exchange, ExchangeReader, Pinned, Snapshot, Target};
 #[cfg(target_os = "linux")]
-pub use launch::{Child, ChildEnd, Exit, WorkerProgram, adopt};
+pub use launch::{
+    Child, ChildEnd, Exit, Nursery, Process, WorkerProgram, adopt, kind as nursery_frame,
+};
 #[cfg(target_os = "linux")]
 pub use supervise::{Death, Events, Supervisor};
 #[cfg(target_os = "linux")]

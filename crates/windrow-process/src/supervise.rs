@@ -19,7 +19,8 @@ use crew::Crew;
 /// Whom a [`Supervisor`] tells what happens. It calls these in its own thread, and does nothing else meanwhile: an event must not wait
 /// for workers, nor for a thread that waits for the shutdown.
 pub trait Events: Send {
-    /// A worker that was asked for runs, as this process, or could not be started.
+    /// A worker that was asked for runs, as this process, or could not be started. Nothing is said of one that a nursery is about to fork
+    /// when the supervisor is shut down: it never begins.
     fn started(&mut self, worker: usize, pid: Result<u32, ProcessError>);
 
     /// A worker sent a frame.

@@ -138,6 +138,16 @@ pub fn send(socket: BorrowedFd<'_>, frame: &Frame) -> Result<(), ProcessError> {
     Ok(())
 }
 
+/// Sends a frame without a body, if the socket takes it now; whether it does.
+pub(crate) fn send_now(socket: BorrowedFd<'_>, frame: &Frame) -> Result<bool, ProcessError> {
+    // So few bytes are never taken in part.
+    match transmit(socket, &frame.head()?, frame, 0, SendFlags::DONTWAIT) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(error) => Err(refused("send a frame")(error)),
+    }
+}
+
 /// Sends what follows the first `sent` bytes, or some of it; the number of bytes that the socket took.
 fn transmit(
     socket: BorrowedFd<'_>,

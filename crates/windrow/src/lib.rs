@@ -44,7 +44,8 @@ pub use windrow_collect::{
 };
 #[cfg(target_os = "linux")]
 pub use windrow_collect::{
-    MemberError, Parallel, ParallelEnvs, ParallelHandle, WorkerMain, WorkerProgram, worker_main,
+    MemberError, Nursery, Parallel, ParallelEnvs, ParallelHandle, WorkerMain, WorkerProgram,
+    worker_main,
 };
 pub use windrow_env::{self as env, CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
 pub use windrow_policy::{

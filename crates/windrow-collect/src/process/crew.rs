@@ -445,7 +445,7 @@ impl Duty {
     fn is_expected(&self, death: &Death) -> bool {
         // Where the system tells no status, none can be found wrong.
         let exit = death.exit;
-        exit.0.is_none() || exit.is_success() || self.kills.load(Ordering::Acquire)
+        exit.status().is_none() || exit.is_success() || self.kills.load(Ordering::Acquire)
     }
 
     fn total_envs(&self) -> u64 {

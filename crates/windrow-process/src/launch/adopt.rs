@@ -60,8 +60,12 @@ pub fn adopt() -> Result<Option<ChildEnd>, ProcessError> {
         return Ok(None);
     };
     let variable = variable.to_string_lossy();
-    let (protocol, parent) = variable.split_once(':').unwrap_or((&variable, ""));
-    let parent = parent.parse().ok().and_then(Pid::from_raw);
+    let mut parts = variable.split(':');
+    let protocol = parts.next().unwrap_or_default();
+    let mut process = || parts.next()?.parse().ok().and_then(Pid::from_raw);
+    let parent = process();
+    // A nursery ends with the parent, and the worker with the nursery.
+    let forker = process().or(parent);
     // The socket says who made it. A program that merely inherits the variable has another standard input.
     if parent.is_none() || socket_peercred(stdin()).ok().map(|peer| peer.pid) != parent {
         return Ok(None);
@@ -78,7 +82,7 @@ pub fn adopt() -> Result<Option<ChildEnd>, ProcessError> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(refused("ask for an end with the parent"))?;
     let watched = pidfd_open(getppid().unwrap_or(Pid::INIT), PidfdFlags::empty());
-    if getppid() != parent {
+    if getppid() != forker {
         end_at_once();
     }
     let watched = watched.map_err(refused("watch the parent"))?;

@@ -7,24 +7,37 @@ use std::process::ExitStatus;
 use rustix::process::Signal;
 
 /// How a process ended, in words: `exit status 3`, `signal 9 (SIGKILL)`, `signal 6 (SIGABRT), core dumped`.
-///
-/// `None` where the system does not tell: another part of this program waits for children that are not its own, or has it ignore
-/// their ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exit(pub Option<ExitStatus>);
+pub enum Exit {
+    /// By itself or by a signal.
+    Status(ExitStatus),
+    /// The system does not tell: another part of this program waits for children that are not its own, or has it ignore their ends.
+    Untold,
+    /// The process that had forked it has ended as well, or does not answer.
+    Orphaned,
+}
 
 impl Exit {
+    /// Its status, where that is known.
+    #[must_use]
+    pub fn status(self) -> Option<ExitStatus> {
+        match self {
+            Self::Status(status) => Some(status),
+            Self::Untold | Self::Orphaned => None,
+        }
+    }
+
     /// Whether SIGKILL has ended it.
     #[must_use]
     pub fn is_kill(self) -> bool {
-        let status = self.0;
+        let status = self.status();
         status.is_some_and(|status| status.signal() == Some(Signal::KILL.as_raw()))
     }
 
     /// Whether it ended by itself, with status 0.
     #[must_use]
     pub fn is_success(self) -> bool {
-        self.0.is_some_and(|status| status.success())
+        self.status().is_some_and(|status| status.success())
     }
 }
 
@@ -52,8 +65,14 @@ const SIGNALS: [(i32, &str); 18] = [
 
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(status) = self.0 else {
-            return f.write_str("unknown exit status");
+        let status = match self {
+            Self::Status(status) => status,
+            Self::Untold => return f.write_str("unknown exit status"),
+            Self::Orphaned => {
+                return f.write_str(
+                    "unknown exit status, since the process that forks workers was killed or stopped",
+                );
+            }
         };
         let Some(signal) = status.signal() else {
             return write!(f, "exit status {}", status.code().unwrap_or_default());
@@ -82,11 +101,13 @@ mod tests {
             (6 | 0x80, "signal 6 (SIGABRT), core dumped"),
             (34, "signal 34"),
         ] {
-            let exit = Exit(Some(ExitStatus::from_raw(raw)));
+            let exit = Exit::Status(ExitStatus::from_raw(raw));
             assert_eq!(exit.to_string(), words);
             assert_eq!((exit.is_kill(), exit.is_success()), (raw == 9, raw == 0));
         }
-        assert_eq!(Exit(None).to_string(), "unknown exit status");
-        assert!(!Exit(None).is_kill() && !Exit(None).is_success());
+        for exit in [Exit::Untold, Exit::Orphaned] {
+            assert!(exit.to_string().starts_with("unknown exit status"));
+            assert!(!exit.is_kill() && !exit.is_success());
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The supervisor's thread.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use rustix::io::Errno;
 
 use super::seat::{Seat, Source};
 use super::{Events, Inbox, Request};
+use crate::launch::{Child, Expected, Look, Start};
 use crate::refused::refused;
 use crate::{ProcessError, WorkerProgram};
 
@@ -19,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Crew {
     program: WorkerProgram,
     seats: Vec<Option<Seat>>,
+    /// Workers that a nursery was asked for, by their numbers. They have no seat yet.
+    expected: BTreeMap<usize, Expected>,
     inbox: Arc<Inbox>,
     events: Box<dyn Events>,
     /// When workers are killed, in a shutdown.
@@ -37,6 +41,7 @@ impl Crew {
         Self {
             program,
             seats: (0..workers).map(|_| None).collect(),
+            expected: BTreeMap::new(),
             inbox,
             events,
             deadline: None,
@@ -49,6 +54,10 @@ impl Crew {
         loop {
             self.take_requests();
             let closing = self.deadline.is_some();
+            if closing {
+                // They have nothing to bring to an end, and nobody knows of them yet.
+                self.expected.clear();
+            }
             for seat in self.seats.iter_mut().flatten() {
                 seat.write(closing);
             }
@@ -97,16 +106,47 @@ impl Crew {
     }
 
     fn spawn(&mut self, worker: usize) {
-        let Some(seat @ None) = self.seats.get_mut(worker) else {
+        let is_free = matches!(self.seats.get(worker), Some(None));
+        if !is_free || self.expected.contains_key(&worker) {
             return;
-        };
-        let pid = match self.deadline {
+        }
+        let start = match self.deadline {
             Some(_) => Err(ProcessError::ShutDown),
-            None => self.program.spawn().map(|child| {
-                let new = seat.insert(Seat::new(worker, child));
-                new.pid()
-            }),
+            None => self.program.start(),
         };
+        let child = match start {
+            Ok(Start::Expected(expected)) => {
+                self.expected.insert(worker, expected);
+                return;
+            }
+            Ok(Start::Running(child)) => Ok(child),
+            Err(error) => Err(error),
+        };
+        self.started(worker, child);
+    }
+
+    /// A nursery has told something of a worker.
+    fn look_at(&mut self, worker: usize) {
+        match self.expected.remove(&worker).map(Expected::look) {
+            Some(Look::Expected(expected)) => _ = self.expected.insert(worker, expected),
+            Some(Look::Born(child)) => self.started(worker, Ok(child)),
+            Some(Look::Refused) => {
+                let child = self.program.spawn();
+                self.started(worker, child);
+            }
+            None => {}
+        }
+    }
+
+    fn started(&mut self, worker: usize, child: Result<Child, ProcessError>) {
+        let pid = child.map(|child| {
+            let seat = Seat::new(worker, child);
+            let pid = seat.pid();
+            if let Some(place) = self.seats.get_mut(worker) {
+                *place = Some(seat);
+            }
+            pid
+        });
         self.events.started(worker, pid);
     }
 
@@ -133,6 +173,10 @@ impl Crew {
         let mut names = Vec::new();
         let wake = self.inbox.wake.as_fd();
         let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
+        for (worker, expected) in &self.expected {
+            names.push((*worker, Source::Nursery));
+            fds.push(PollFd::from_borrowed_fd(expected.birth(), PollFlags::IN));
+        }
         for seat in self.seats.iter().flatten() {
             for (source, fd, flags) in seat.sources() {
                 names.push((seat.worker(), source));
@@ -154,6 +198,9 @@ impl Crew {
     }
 
     fn attend(&mut self, worker: usize, source: Source) {
+        if source == Source::Nursery {
+            return self.look_at(worker);
+        }
         let Some(place) = self.seats.get_mut(worker) else {
             return;
         };
@@ -166,7 +213,7 @@ impl Crew {
             }
             (Source::Socket, Some(seat)) => _ = seat.read_frames(&mut *self.events),
             (Source::Stderr, Some(seat)) => seat.read_stderr(),
-            (_, None) => {}
+            (Source::Nursery, _) | (_, None) => {}
         }
     }
 

@@ -5,20 +5,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::event::PollFlags;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::Signal;
 
 use super::stderr::Stderr;
 use super::{Death, Events};
 use crate::ProcessError;
-use crate::launch::{Child, Exit};
+use crate::launch::{Child, Exit, Process};
 use crate::wire::{Frame, FrameReader, FrameWriter, Stream};
 
 /// A worker that has a process.
 #[derive(Debug)]
 pub(super) struct Seat {
     worker: usize,
-    process: std::process::Child,
-    pidfd: std::os::fd::OwnedFd,
+    process: Process,
     socket: UnixStream,
     /// Whether frames may still come.
     stream: Stream,
@@ -38,6 +37,8 @@ pub(super) enum Source {
     Process,
     Socket,
     Stderr,
+    /// Of a worker without a seat yet.
+    Nursery,
 }
 
 impl Seat {
@@ -45,7 +46,6 @@ impl Seat {
         Self {
             worker,
             process: child.process,
-            pidfd: child.pidfd,
             socket: child.socket,
             stream: Stream::Open,
             reader: FrameReader::default(),
@@ -74,7 +74,7 @@ impl Seat {
         let stderr = self.stderr.pipe();
         let stderr = stderr.map(|pipe| (Source::Stderr, pipe, PollFlags::IN));
         [
-            Some((Source::Process, self.pidfd.as_fd(), PollFlags::IN)),
+            Some((Source::Process, self.process.as_fd(), PollFlags::IN)),
             socket,
             stderr,
         ]
@@ -130,17 +130,12 @@ impl Seat {
 
     /// Kills the worker and what it started, as long as they are in its group.
     pub(super) fn kill(&self) {
-        // Until the worker was waited for, its number is no other's.
-        if self.ended.is_none() {
-            let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
-        }
+        self.process.kill();
     }
 
     /// Asks the worker, and nothing that it started, for its stack.
     pub(super) fn ask_for_stack(&self) {
-        if self.ended.is_none() {
-            let _ = kill_process(Pid::from_child(&self.process), Signal::USR2);
-        }
+        self.process.signal(Signal::USR2);
     }
 
     /// Kills the worker, or what is left of its group, and waits until it has ended.
@@ -148,7 +143,7 @@ impl Seat {
         self.kill();
         match self.ended {
             Some(exit) => exit,
-            None => *self.ended.insert(Exit(self.process.wait().ok())),
+            None => *self.ended.insert(self.process.wait()),
         }
     }
 

@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 mod memory;
+mod nursery;
 mod roles;
 
 use std::collections::HashSet;
@@ -15,7 +16,9 @@ use std::time::Duration;
 use roles::{READY, command, program};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use windrow_process::{Child, Death, Events, Exit, Frame, FrameReader, ProcessError, Supervisor};
+use windrow_process::{
+    Child, Death, Events, Frame, FrameReader, ProcessError, Supervisor, WorkerProgram,
+};
 
 /// What a supervisor said.
 #[derive(Debug)]
@@ -48,10 +51,15 @@ pub(crate) struct Team {
 }
 
 impl Team {
-    /// Asks for all workers.
+    /// Asks for all workers; a nursery, where the role is a forked one.
     pub(crate) fn new(role: &str, workers: usize) -> Self {
+        let forked = role.strip_prefix("forked ").map(nursery::forked);
+        Self::of(forked.unwrap_or_else(|| program(role)), workers)
+    }
+
+    pub(crate) fn of(program: WorkerProgram, workers: usize) -> Self {
         let (sender, events) = mpsc::channel();
-        let supervisor = Supervisor::start(program(role), workers, Record(sender)).unwrap();
+        let supervisor = Supervisor::start(program, workers, Record(sender)).unwrap();
         for worker in 0..workers {
             supervisor.spawn(worker).unwrap();
         }
@@ -78,6 +86,17 @@ impl Team {
         }
     }
 
+    /// The process of the next worker that has adopted its role.
+    pub(crate) fn ready(&self) -> u32 {
+        loop {
+            match self.next() {
+                Event::Started(_, pid) => drop(pid.unwrap()),
+                Event::Frame(_, frame) => return frame.parse().unwrap(),
+                Event::Died(_, death) => panic!("{death:?}"),
+            }
+        }
+    }
+
     pub(crate) fn frame(&self) -> Frame {
         match self.next() {
             Event::Frame(_, frame) => frame,
@@ -93,7 +112,7 @@ impl Team {
     }
 
     /// What comes until a death, and the death.
-    fn until_death(&self) -> (Vec<Frame>, Death) {
+    pub(crate) fn until_death(&self) -> (Vec<Frame>, Death) {
         let mut frames = Vec::new();
         loop {
             match self.next() {
@@ -113,8 +132,13 @@ fn silent() -> Child {
     child
 }
 
+/// A role of a worker that is spawned, and of one that a nursery starts.
+pub(crate) fn both(role: &str) -> [String; 2] {
+    [role.to_owned(), format!("forked {role}")]
+}
+
 /// Waits until a process, not necessarily a child, has ended.
-fn wait_for_end(pid: u32) {
+pub(crate) fn wait_for_end(pid: u32) {
     let Ok(pidfd) = pidfd_open(Pid::from_raw(pid as i32).unwrap(), PidfdFlags::empty()) else {
         return;
     };
@@ -130,12 +154,16 @@ fn child_entry() {
 
 #[test]
 fn a_death_is_told_with_its_status_and_the_last_words() {
-    for (role, words) in [
+    let ends = [
         ("exit", "exit status 3"),
         ("abort", "signal 6 (SIGABRT)"),
         ("kill", "signal 9 (SIGKILL)"),
-    ] {
-        let team = Team::new(role, 1);
+    ];
+    for (role, words) in ends
+        .iter()
+        .flat_map(|(role, words)| both(role).map(|role| (role, *words)))
+    {
+        let team = Team::new(&role, 1);
         let pid = team.started();
         let (frames, death) = team.until_death();
         let exit = death.exit.to_string();
@@ -156,134 +184,148 @@ fn a_death_is_told_with_its_status_and_the_last_words() {
 
 #[test]
 fn a_stopped_worker_is_killed_and_a_successor_is_started() {
-    let team = Team::new("stop", 1);
-    let pid = team.started();
-    let stat = format!("/proc/{pid}/stat");
-    while !fs::read_to_string(&stat).unwrap().contains(") T ") {
-        thread::yield_now();
+    for role in both("stop") {
+        let team = Team::new(&role, 1);
+        let pid = team.started();
+        let stat = format!("/proc/{pid}/stat");
+        while !fs::read_to_string(&stat).unwrap().contains(") T ") {
+            thread::yield_now();
+        }
+        team.supervisor.kill(0).unwrap();
+        assert_eq!(team.death().exit.to_string(), "signal 9 (SIGKILL)");
+        team.supervisor.spawn(0).unwrap();
+        assert_ne!(team.started(), pid);
     }
-    team.supervisor.kill(0).unwrap();
-    assert_eq!(team.death().exit.to_string(), "signal 9 (SIGKILL)");
-    team.supervisor.spawn(0).unwrap();
-    assert_ne!(team.started(), pid);
 }
 
 #[test]
 fn who_is_asked_for_its_stack_and_does_not_answer_ends_with_the_signal() {
-    let team = Team::new("silent", 1);
-    team.started();
-    team.supervisor.ask_for_stack(0).unwrap();
-    let (_, death) = team.until_death();
-    assert_eq!(death.exit.to_string(), "signal 12 (SIGUSR2)");
+    for role in both("silent") {
+        let team = Team::new(&role, 1);
+        team.started();
+        team.supervisor.ask_for_stack(0).unwrap();
+        let (_, death) = team.until_death();
+        assert_eq!(death.exit.to_string(), "signal 12 (SIGUSR2)");
+    }
 }
 
 #[test]
 fn frames_and_their_answers_cross_and_workers_end_when_they_are_told_to() {
-    let team = Team::new("echo", 20);
-    let mut pids = HashSet::new();
-    let mut greeted = HashSet::new();
-    while greeted.len() < 20 {
-        match team.next() {
-            Event::Started(_, pid) => assert!(pids.insert(pid.unwrap())),
-            Event::Frame(worker, frame) => {
-                assert!(frame.kind == READY && greeted.insert(worker));
+    for role in both("echo") {
+        let team = Team::new(&role, 20);
+        let mut pids = HashSet::new();
+        let mut greeted = HashSet::new();
+        while greeted.len() < 20 {
+            match team.next() {
+                Event::Started(_, pid) => assert!(pids.insert(pid.unwrap())),
+                Event::Frame(worker, frame) => {
+                    assert!(frame.kind == READY && greeted.insert(worker));
+                }
+                Event::Died(worker, death) => panic!("{worker}: {death:?}"),
             }
-            Event::Died(worker, death) => panic!("{worker}: {death:?}"),
         }
-    }
-    assert_eq!(pids.len(), 20);
-    let long = vec![7; 3 << 20];
-    for worker in 0..20 {
-        for body in [&long[..], b"short"] {
-            let (body, fds) = (body.to_vec(), Vec::new());
-            let kind = worker as u8;
-            team.supervisor
-                .send(worker, Frame { kind, body, fds })
-                .unwrap();
-        }
-    }
-    // Nothing waits for the answers: what was sent is read before the end of the socket is.
-    team.supervisor.shutdown(Duration::from_secs(60)).unwrap();
-    let (mut bytes, mut deaths) = ([0; 20], 0);
-    for event in team.events.try_iter() {
-        match event {
-            Event::Frame(worker, frame) => {
-                assert_eq!(usize::from(frame.kind), worker);
-                bytes[worker] += frame.body.len();
+        assert_eq!(pids.len(), 20);
+        let long = vec![7; 3 << 20];
+        for worker in 0..20 {
+            for body in [&long[..], b"short"] {
+                let (body, fds) = (body.to_vec(), Vec::new());
+                let kind = worker as u8;
+                team.supervisor
+                    .send(worker, Frame { kind, body, fds })
+                    .unwrap();
             }
-            Event::Died(_, death) => {
-                assert_eq!(death.exit.to_string(), "exit status 0");
-                deaths += 1;
-            }
-            Event::Started(..) => panic!("all were started before"),
         }
+        // Nothing waits for the answers: what was sent is read before the end of the socket is.
+        team.supervisor.shutdown(Duration::from_secs(60)).unwrap();
+        let (mut bytes, mut deaths) = ([0; 20], 0);
+        for event in team.events.try_iter() {
+            match event {
+                Event::Frame(worker, frame) => {
+                    assert_eq!(usize::from(frame.kind), worker);
+                    bytes[worker] += frame.body.len();
+                }
+                Event::Died(_, death) => {
+                    assert_eq!(death.exit.to_string(), "exit status 0");
+                    deaths += 1;
+                }
+                Event::Started(..) => panic!("all were started before"),
+            }
+        }
+        assert_eq!((bytes, deaths), ([long.len() + 5; 20], 20));
     }
-    assert_eq!((bytes, deaths), ([long.len() + 5; 20], 20));
 }
 
 #[test]
 fn a_worker_that_does_not_end_is_killed_with_all_that_it_started() {
-    let team = Team::new("deaf", 2);
-    let mut helpers = Vec::new();
-    while helpers.len() < 2 {
-        if let Event::Frame(_, frame) = team.next() {
-            helpers.push(frame.parse::<u32>().unwrap());
+    for role in both("deaf") {
+        let team = Team::new(&role, 2);
+        let mut helpers = Vec::new();
+        while helpers.len() < 2 {
+            if let Event::Frame(_, frame) = team.next() {
+                helpers.push(frame.parse::<u32>().unwrap());
+            }
         }
+        thread::scope(|scope| {
+            // From any thread, as often as one likes.
+            scope.spawn(|| team.supervisor.shutdown(Duration::ZERO).unwrap());
+            scope.spawn(|| team.supervisor.shutdown(Duration::from_secs(600)).unwrap());
+        });
+        for _ in 0..2 {
+            assert_eq!(team.death().exit.to_string(), "signal 9 (SIGKILL)");
+        }
+        helpers.into_iter().for_each(wait_for_end);
+        assert!(matches!(
+            team.supervisor.spawn(0),
+            Err(ProcessError::ShutDown)
+        ));
+        team.supervisor.shutdown(Duration::ZERO).unwrap();
     }
-    thread::scope(|scope| {
-        // From any thread, as often as one likes.
-        scope.spawn(|| team.supervisor.shutdown(Duration::ZERO).unwrap());
-        scope.spawn(|| team.supervisor.shutdown(Duration::from_secs(600)).unwrap());
-    });
-    for _ in 0..2 {
-        assert_eq!(team.death().exit.to_string(), "signal 9 (SIGKILL)");
-    }
-    helpers.into_iter().for_each(wait_for_end);
-    assert!(matches!(
-        team.supervisor.spawn(0),
-        Err(ProcessError::ShutDown)
-    ));
-    team.supervisor.shutdown(Duration::ZERO).unwrap();
 }
 
 #[test]
 fn what_a_worker_started_dies_with_it() {
-    let team = Team::new("leave", 1);
-    team.started();
-    let helper: u32 = team.frame().parse().unwrap();
-    // The helper holds the pipe and is not waited for.
-    assert_eq!(team.death().exit.to_string(), "exit status 0");
-    wait_for_end(helper);
+    for role in both("leave") {
+        let team = Team::new(&role, 1);
+        team.started();
+        let helper: u32 = team.frame().parse().unwrap();
+        // The helper holds the pipe and is not waited for.
+        assert_eq!(team.death().exit.to_string(), "exit status 0");
+        wait_for_end(helper);
+    }
 }
 
 #[test]
 fn a_worker_that_sends_something_else_than_frames_is_killed() {
-    let team = Team::new("garbage", 1);
-    team.started();
-    let death = team.death();
-    assert_eq!(death.exit.to_string(), "signal 9 (SIGKILL)");
-    assert!(
-        matches!(death.fault, Some(ProcessError::TooLong { .. })),
-        "{death:?}"
-    );
+    for role in both("garbage") {
+        let team = Team::new(&role, 1);
+        team.started();
+        let death = team.death();
+        assert_eq!(death.exit.to_string(), "signal 9 (SIGKILL)");
+        assert!(
+            matches!(death.fault, Some(ProcessError::TooLong { .. })),
+            "{death:?}"
+        );
+    }
 }
 
 #[test]
 fn half_a_frame_before_a_death_is_told() {
-    let team = Team::new("half", 1);
-    team.started();
-    let death = team.death();
-    assert_eq!(death.exit.to_string(), "exit status 5");
-    assert!(
-        matches!(
-            death.fault,
-            Some(ProcessError::CutShort {
-                expected: 106,
-                got: 16
-            })
-        ),
-        "{death:?}"
-    );
+    for role in both("half") {
+        let team = Team::new(&role, 1);
+        team.started();
+        let death = team.death();
+        assert_eq!(death.exit.to_string(), "exit status 5");
+        assert!(
+            matches!(
+                death.fault,
+                Some(ProcessError::CutShort {
+                    expected: 106,
+                    got: 16
+                })
+            ),
+            "{death:?}"
+        );
+    }
 }
 
 #[test]
@@ -337,7 +379,11 @@ fn an_event_that_panics_leaves_no_worker() {
 
 #[test]
 fn workers_end_with_their_parent_even_if_they_are_stopped() {
-    for role in ["parent of silent", "parent of stop"] {
+    for role in [
+        "parent of silent",
+        "parent of stop",
+        "parent of forked silent",
+    ] {
         let (mut parent, pids) = roles::announced(role, 4);
         let pidfds: Vec<_> = pids
             .iter()
@@ -356,7 +402,7 @@ fn workers_end_with_their_parent_even_if_they_are_stopped() {
 fn a_parent_that_drops_its_side_ends_its_worker() {
     let mut child = silent();
     drop(child.socket);
-    let exit = Exit(child.process.wait().ok());
+    let exit = child.process.wait();
     assert_eq!(exit.to_string(), "signal 9 (SIGKILL)");
 }
 
@@ -364,7 +410,7 @@ fn a_parent_that_drops_its_side_ends_its_worker() {
 fn a_worker_ends_with_the_thread_that_started_it() {
     // The socket stays open, so nothing but the system's signal tells the worker.
     let mut child = thread::spawn(silent).join().unwrap();
-    let exit = Exit(child.process.wait().ok());
+    let exit = child.process.wait();
     assert_eq!(exit.to_string(), "signal 9 (SIGKILL)");
 }
 
@@ -381,7 +427,11 @@ fn lines_of_workers_reach_the_parents_standard_error_whole() {
 #[test]
 fn no_descriptor_stays_after_a_shutdown_and_a_shortage_is_an_error_with_its_cause() {
     // In processes of their own: other tests of this one open and close descriptors, too.
-    for role in ["count descriptors", "few descriptors"] {
+    for role in [
+        "count descriptors",
+        "count descriptors of forked",
+        "few descriptors",
+    ] {
         let output = command(role).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{role}: {text}");

@@ -10,16 +10,16 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerProgram, adopt, send};
 
-use crate::{Event, Team, memory};
+use crate::{Event, Team, memory, nursery};
 
 /// The variable that names a role.
-const ROLE: &str = "WINDROW_TEST_ROLE";
+pub(crate) const ROLE: &str = "WINDROW_TEST_ROLE";
 
 /// A worker's first frame.
 pub(crate) const READY: u8 = 1;
 
 /// The arguments with which the harness runs `child_entry` alone.
-const ARGUMENTS: [&str; 3] = ["--exact", "child_entry", "--nocapture"];
+pub(crate) const ARGUMENTS: [&str; 3] = ["--exact", "child_entry", "--nocapture"];
 
 /// This binary, as a worker in this role.
 pub(crate) fn program(role: &str) -> WorkerProgram {
@@ -119,6 +119,11 @@ fn worker(role: &str, end: &ChildEnd) {
             rustix::io::write(end.socket(), &[0xff; 64]).unwrap();
             park();
         }
+        "folder" => {
+            let folder = env::current_dir().unwrap();
+            let (body, fds) = (folder.as_os_str().as_encoded_bytes().to_vec(), Vec::new());
+            say(end, &Frame { kind: 2, body, fds });
+        }
         "half" => {
             rustix::io::write(end.socket(), b"\x64\0\0\0\x01\x000123456789").unwrap();
             process::exit(5);
@@ -146,9 +151,10 @@ fn variable() -> String {
 fn other(role: &str) {
     match role {
         "inherits" => println!("\nnot a worker"),
-        "count descriptors" => {
+        "count descriptors" | "count descriptors of forked" => {
             let before = descriptors();
-            let team = Team::new("exit", 4);
+            let is_forked = role.ends_with("forked");
+            let team = Team::new(if is_forked { "forked exit" } else { "exit" }, 4);
             while !matches!(team.next(), Event::Died(..)) {}
             team.supervisor.shutdown(Duration::ZERO).unwrap();
             assert!(descriptors() > before, "the supervisor is still there");
@@ -160,7 +166,7 @@ fn other(role: &str) {
             let team = Team::new("exit", 1);
             while !matches!(team.next(), Event::Died(..)) {}
         }
-        "parent of silent" | "parent of stop" => {
+        "parent of silent" | "parent of stop" | "parent of forked silent" => {
             let team = Team::new(role.strip_prefix("parent of ").unwrap(), 4);
             let mut out = std::io::stdout();
             let mut left = 4;
@@ -175,16 +181,16 @@ fn other(role: &str) {
                         writeln!(out, "\npid {pid}").unwrap();
                         left -= 1;
                     }
-                    ("parent of silent", Event::Started(_, pid)) => {
+                    (_, Event::Started(_, pid)) => {
                         writeln!(out, "\npid {}", pid.unwrap()).unwrap();
                     }
-                    ("parent of silent", Event::Frame(..)) => left -= 1,
+                    (_, Event::Frame(..)) => left -= 1,
                     (_, event) => panic!("{event:?}"),
                 }
             }
             park();
         }
-        other => panic!("unknown role {other:?}"),
+        other => nursery::play(other),
     }
 }
 
