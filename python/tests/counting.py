@@ -39,6 +39,9 @@ class Counting(gym.Env):
     def _seen(self) -> Any:
         return np.array([self.steps * self.pace, os.getpid()], np.float32)
 
+    def told(self, function: Callable[[], object]) -> object:
+        return function()
+
     def faster(self, by: float) -> float:
         self.pace *= by
         return self.pace

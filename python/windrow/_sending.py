@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow._windrow import tensors_to_bytes
 from windrow.envs import _recipe
+
+if TYPE_CHECKING:
+    from windrow._windrow import Nursery
 
 #: By these, libraries are told how many threads to use. Workers that use several each would take turns.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -45,9 +48,9 @@ class RemoteTraceback(Exception):
         return f"in a worker process:\n{self.lines}"
 
 
-def program(threads: int) -> tuple[str, list[str], dict[str, str]]:
+def program(threads: int, warm: bool) -> tuple[str, list[str], dict[str, str], tuple[Nursery, bytes] | None]:
     """The interpreter as a worker: its path, arguments, and variables that are set beside those of this process. Its libraries use
-    so many ``threads``, unless the user has set their variables.
+    so many ``threads``, unless the user has set their variables. A ``warm`` one is forked: the nursery, and what it is told.
 
     Raises:
         NoProcesses: nobody knows where the interpreter is, as in a program that embeds it.
@@ -56,14 +59,66 @@ def program(threads: int) -> tuple[str, list[str], dict[str, str]]:
         raise NoProcesses(
             'placement="processes" needs the path of the interpreter, but sys.executable is empty: choose placement="threads"'
         )
-    # Those by which this interpreter was started, such as -O and -W.
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    variables = {name: str(threads) for name in _THREADS if name not in os.environ}
-    # Modules are found where they are found here. A worker that runs in another folder's name does not look there first: `-P`.
+    # Those by which this interpreter was started, such as -O and -W. A worker that runs in another folder's name does not look there
+    # first: -P.
+    flags = [*subprocess._args_from_interpreter_flags(), "-P", "-m"]  # type: ignore[attr-defined]
+    limits = {name: str(threads) for name in _THREADS if name not in os.environ}
+    # Modules are found where they are found here.
     path = [os.path.abspath(entry) for entry in sys.path]
-    variables["PYTHONPATH"] = os.pathsep.join(path)
-    variables["WINDROW_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-    return sys.executable, [*flags, "-P", "-m", "windrow._worker"], variables
+    variables = {"PYTHONPATH": os.pathsep.join(path), "WINDROW_PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    forked = None
+    if warm:
+        asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+        request = os.getpid(), path, {**os.environ, **limits}, int(asked) if asked.isdecimal() else threads
+        forked = _nursery(flags, variables), pickle.dumps(request)
+    return sys.executable, [*flags, "windrow._worker"], {**limits, **variables}, forked
+
+
+_warm: tuple[Any, Nursery] | None = None
+"""The nursery of this process, and what it was started with."""
+
+
+def _nursery(flags: list[str], variables: dict[str, str]) -> Nursery:
+    """The process that forks workers. Another one where this interpreter, or what a process reads as it starts, is another now."""
+    global _warm
+    from windrow._windrow import Nursery
+
+    read = {name: value for name, value in os.environ.items() if name.startswith(("PYTHON", "LD_", "MALLOC_"))}
+    extra = ["torchrl.envs"] if "torchrl.envs" in sys.modules else []
+    start = os.getpid(), sys.executable, flags, read, extra
+    if _warm is None or _warm[0] != start:
+        # Threads of libraries would keep it from forking, and so would a look at GPUs that uses them.
+        variables = {**variables, **dict.fromkeys(_THREADS, "1"), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        _warm = start, Nursery(sys.executable, [*flags, "windrow._nursery", *extra], variables)
+    return _warm[1]
+
+
+def uses_torch(core: Any, environments: Any) -> bool:
+    """Whether workers import torch, as far as this process knows: for the policy ``core``, in the form that the engine takes, or as they
+    read ``environments``."""
+    if isinstance(core, list):
+        return True
+    import cloudpickle
+
+    names, modules = set(), set()
+
+    class Watching(cloudpickle.Pickler):
+        def persistent_id(self, part: Any) -> None:
+            if isinstance(part, (str, ModuleType)):
+                # A function imports what is among its names.
+                names.add(part if isinstance(part, str) else part.__name__)
+            elif isinstance(part, (type, FunctionType)) and "<" not in part.__qualname__ and part.__module__ != "__main__":
+                modules.add(part.__module__)
+
+    try:
+        Watching(io.BytesIO()).dump(environments)
+    except Exception:
+        # Whoever sends them says why they cannot be sent.
+        return False
+    for module in modules:
+        parts = vars(sys.modules[module]).values() if module in sys.modules else ()
+        names |= {module, *(part.__name__ for part in parts if isinstance(part, ModuleType))}
+    return any(name.partition(".")[0] in ("torch", "torchrl", "tensordict") for name in names)
 
 
 def environments(env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], object] | None) -> bytes:

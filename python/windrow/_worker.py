@@ -6,16 +6,22 @@ import faulthandler
 import os
 import signal
 import sys
+from typing import NoReturn
 
 
 def main() -> None:
-    """Runs a worker, and ends the process with it."""
+    """Runs a worker that was started, and ends the process with it."""
     # What this process starts finds its modules as if the collector's had started it.
     path = os.environ.pop("WINDROW_PYTHONPATH", "")
     if path:
         os.environ["PYTHONPATH"] = path
     else:
         os.environ.pop("PYTHONPATH", None)
+    serve()
+
+
+def serve() -> NoReturn:
+    """Runs this process as a worker, and ends it."""
     # A crash leaves the stack in the last words of this process.
     faulthandler.enable()
     if hasattr(signal, "SIGUSR2"):

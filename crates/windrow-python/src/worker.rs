@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base64::Engine;
@@ -25,10 +27,12 @@ use crate::error::raised_in;
 use crate::gc::GcRoots;
 use crate::gil::{self, attach};
 use crate::policy::{PolicyEnvs, PolicyRecipe};
+use crate::process::Own;
 use crate::{batch, error};
 
 /// Adds the functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Nursery>()?;
     module.add_function(wrap_pyfunction!(run_worker, module)?)?;
     module.add_function(wrap_pyfunction!(tensors_to_bytes, module)?)
 }
@@ -86,22 +90,59 @@ struct PolicyArguments {
     pickled: Pickled,
 }
 
-/// The interpreter as a worker whose libraries use `threads` threads.
+/// A process of Python's that forks workers.
+#[pyclass(module = "windrow._windrow", frozen)]
+struct Nursery(Own<Arc<windrow::Nursery>>);
+
+#[pymethods]
+impl Nursery {
+    #[new]
+    fn new(program: PathBuf, args: Vec<OsString>, vars: HashMap<OsString, OsString>) -> Self {
+        let nursery = windrow::Nursery::new(program, args, vars.into_iter().collect());
+        Self(Own::new(Arc::new(nursery)))
+    }
+}
+
+/// Path, arguments and variables of the interpreter as a worker; the nursery and what it is told.
+type Program<'py> = (
+    PathBuf,
+    Vec<OsString>,
+    HashMap<OsString, OsString>,
+    Option<(Bound<'py, Nursery>, Vec<u8>)>,
+);
+
+/// The interpreter as a worker whose libraries use `threads` threads. A process that has imported torch forks it if `warm`.
 ///
 /// # Errors
 /// `RuntimeError` where nobody knows its path.
-pub(crate) fn program(py: Python<'_>, threads: usize) -> PyResult<WorkerProgram> {
-    let (program, args, vars): (String, Vec<String>, HashMap<String, String>) = sending(py)?
-        .call_method1("program", (threads,))?
+pub(crate) fn program(py: Python<'_>, threads: usize, warm: bool) -> PyResult<WorkerProgram> {
+    let (program, args, vars, forked): Program<'_> = sending(py)?
+        .call_method1("program", (threads, warm))?
         .extract()?;
+    let forked = forked.map(|(nursery, request)| {
+        let nursery = nursery.get().0.get("nursery")?;
+        Ok::<_, PyErr>((Arc::clone(nursery), request.into()))
+    });
     Ok(WorkerProgram {
-        program: program.into(),
-        args: args.into_iter().map(OsString::from).collect(),
-        vars: vars
-            .into_iter()
-            .map(|(name, value)| (name.into(), value.into()))
-            .collect(),
+        program,
+        args,
+        vars: vars.into_iter().collect(),
+        forked: forked.transpose()?,
     })
+}
+
+/// Whether worker processes import torch for the policy `chosen`, see [`PolicyRecipe::new`], or for what is sent as `environments`.
+///
+/// # Errors
+/// None are expected.
+pub(crate) fn uses_torch<'py>(
+    chosen: &Bound<'py, PyAny>,
+    environments: impl IntoPyObject<'py>,
+) -> PyResult<bool> {
+    let sending = sending(chosen.py())?;
+    sending
+        .call_method1("uses_torch", (chosen, environments))?
+        .extract()
 }
 
 /// The recipe by which worker processes make the environments `env`, after a call of `init_fn`; they observe `is_init` where `init`. Torch

@@ -100,7 +100,10 @@ impl<'py> Options<'py> {
             Placement::Processes => {
                 envs = self.written(envs, config.seed.or(config.noise_seed))?;
                 recipe = recipe.written_as(worker::policy_recipe(&self.policy)?);
-                Some(worker::program(self.policy.py(), self.worker_threads)?)
+                let sent = (&self.envs, &self.env_kwargs, &self.init_fn);
+                let warm = worker::uses_torch(&self.policy, sent)?;
+                let py = self.policy.py();
+                Some(worker::program(py, self.worker_threads, warm)?)
             }
             _ => None,
         };

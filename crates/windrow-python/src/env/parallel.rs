@@ -39,7 +39,9 @@ impl Processes {
         let timeout = Duration::try_from_secs_f64(timeout).map_err(|error| {
             PyValueError::new_err(format!("shutdown_timeout={timeout}: {error}"))
         })?;
-        let program = worker::program(py, recipe.getattr(intern!(py, "threads"))?.extract()?)?;
+        let threads = recipe.getattr(intern!(py, "threads"))?.extract()?;
+        let warm = worker::uses_torch(&py.None().into_bound(py), recipe.getattr("members")?)?;
+        let program = worker::program(py, threads, warm)?;
         let live = recipe.getattr(intern!(py, "live"))?;
         Ok(Self {
             parallel: parallel
