@@ -281,6 +281,14 @@ pub enum CollectError {
         /// The error of the file system.
         source: std::io::Error,
     },
+    /// The [profiler](crate::Profiler) beside windrow's failed.
+    #[error("the profiler of worker {worker} failed: {source}")]
+    Profiler {
+        /// Number of the worker.
+        worker: usize,
+        /// The error of the profiler.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// Some threads were still busy when the time for a shutdown was over. They end when they return from the environment,
     /// policy, hook or sink that they run.
     #[error("{stuck} of {threads} threads were still busy {seconds:.1} s after the shutdown")]

@@ -29,7 +29,9 @@ pub use deliver::sink_writer::SinkWriter;
 pub use deliver::stage::LastStage;
 pub use error::{CollectError, ErrorKind, FaultKind, SentError, WorkerError, WorkerFault};
 pub use evaluator::{BusyPolicy, Evaluation, Evaluator, EvaluatorBuilder};
-pub use probe::{Phase, PhaseProfile, ProfileConfig, ProfileSummary, WorkerProfile};
+pub use probe::{
+    Phase, PhaseProfile, ProfileConfig, ProfileSummary, Profiler, ProfilerRecipe, WorkerProfile,
+};
 #[cfg(target_os = "linux")]
 pub use process::{MemberError, Parallel, ParallelEnvs, ParallelHandle, WorkerMain, worker_main};
 pub use shared::stats::{PolicyLag, Stats, WorkerStats};

@@ -2,6 +2,7 @@
 
 #[cfg(target_os = "linux")]
 mod away;
+mod beside;
 mod config;
 mod profile;
 mod recorder;
@@ -10,11 +11,14 @@ mod trace;
 
 use crate::error::Place;
 
+pub use beside::{Profiler, ProfilerRecipe};
 pub use config::ProfileConfig;
 pub use summary::{PhaseProfile, ProfileSummary, WorkerProfile};
 
 #[cfg(target_os = "linux")]
 pub(crate) use away::{Due, Order, Recorded};
+#[cfg(target_os = "linux")]
+pub(crate) use beside::MakeProfiler;
 pub(crate) use profile::Profile;
 pub(crate) use recorder::{Recorder, Timeline};
 

@@ -1,6 +1,9 @@
 //! What a profile records, and what its traces look like to a viewer.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+#[cfg(not(shuttle))]
+#[path = "profile/beside.rs"]
+mod beside;
 #[path = "profile/end.rs"]
 mod end;
 #[path = "conformance/faulty.rs"]

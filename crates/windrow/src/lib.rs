@@ -39,8 +39,8 @@ pub use windrow_collect::{
     CollectorConfig, Delivery, ErrorKind, Evaluation, Evaluator, EvaluatorBuilder, FaultKind,
     FramesPerBatch, Handle, Hooks, LastStage, MultiAsyncCollector, MultiCollector,
     MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile, Placement, PolicyLag, ProfileConfig,
-    ProfileSummary, SentError, SinkWriter, Stats, TrajFormat, TrajectoryBatcher, WorkerError,
-    WorkerFault, WorkerProfile, WorkerStats,
+    ProfileSummary, Profiler, ProfilerRecipe, SentError, SinkWriter, Stats, TrajFormat,
+    TrajectoryBatcher, WorkerError, WorkerFault, WorkerProfile, WorkerStats,
 };
 #[cfg(target_os = "linux")]
 pub use windrow_collect::{

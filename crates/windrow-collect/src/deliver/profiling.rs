@@ -42,7 +42,8 @@ impl<S: LastStage> Collector<S> {
     /// [`CollectError::ProfileTooLate`] after the first batch was asked for; [`CollectError::ProfileRollouts`] when nothing
     /// would be recorded; [`CollectError::NoSuchWorker`] when there is no such worker; [`CollectError::ProfileWorkers`] when none is named;
     /// [`CollectError::ProfilePath`] when several would write to one file;
-    /// [`CollectError::ProfileMemory`] when so many spans do not fit.
+    /// [`CollectError::ProfileMemory`] when so many spans do not fit; [`CollectError::Needs`] for workers in processes, when its
+    /// [profiler](ProfileConfig::profiler) was not [written](crate::ProfilerRecipe::written_as) for them.
     pub fn enable_profile(&mut self, config: &ProfileConfig) -> Result<(), CollectError> {
         self.check_running()?;
         if self.core.counters().throughput.has_begun() {

@@ -66,6 +66,7 @@ impl CollectError {
             Self::Slab(_)
             | Self::ProfileTooLate
             | Self::ProfileMemory { .. }
+            | Self::Profiler { .. }
             | Self::Stuck { .. }
             | Self::Worker(_)
             | Self::Interrupted(_)

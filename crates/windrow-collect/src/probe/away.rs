@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use windrow_process::shared_clock;
 
+use super::beside::{MakeProfiler, made_of};
 use super::profile::{Place, Profile};
 use super::recorder::Recording;
 use super::summary::Tally;
-use super::{ProfileConfig, Recorder, Timeline, trace};
+use super::{ProfileConfig, ProfilerRecipe, Recorder, Timeline, trace};
 use crate::CollectError;
 
 /// A recording in the process of its worker.
@@ -92,9 +93,12 @@ impl Order {
     ///
     /// # Errors
     /// What is to be reported in place of a recording.
-    pub(crate) fn recorder(self) -> Result<Box<Recorder>, Box<Recorded>> {
+    pub(crate) fn recorder(mut self, make: MakeProfiler) -> Result<Box<Recorder>, Box<Recorded>> {
         let timeline = self.timeline();
-        let recorder = Recorder::new(self.recording, timeline).map(Box::new);
+        let beside = self.recording.profiler.take();
+        let beside = beside.map(|text| made_of(make, text));
+        let recorder = Recorder::new(self.recording, timeline);
+        let recorder = recorder.map(|recorder| Box::new(recorder.beside(beside)));
         recorder.map_err(|error| {
             Box::new(Recorded {
                 tally: Tally::default(),
@@ -119,6 +123,7 @@ pub(crate) struct Recorded {
 enum Failure {
     Memory { spans: usize },
     File { code: Option<i32>, message: String },
+    Profiler { message: String },
 }
 
 impl Failure {
@@ -129,6 +134,9 @@ impl Failure {
                 code: source.raw_os_error(),
                 message: source.to_string(),
             }),
+            CollectError::Profiler { source, .. } => Some(Self::Profiler {
+                message: source.to_string(),
+            }),
             _ => None,
         }
     }
@@ -136,6 +144,10 @@ impl Failure {
     fn into_error(self, worker: usize, path: OsString) -> CollectError {
         match self {
             Self::Memory { spans } => CollectError::ProfileMemory { worker, spans },
+            Self::Profiler { message } => CollectError::Profiler {
+                worker,
+                source: message.into(),
+            },
             Self::File { code, message } => CollectError::ProfileFile {
                 worker,
                 path: path.into(),
@@ -162,7 +174,7 @@ impl Recorder {
     }
 
     /// Writes the trace, if a rollout was recorded; what is to be told.
-    pub(crate) fn finished(&self) -> Recorded {
+    pub(crate) fn finished(&mut self) -> Recorded {
         Recorded {
             tally: self.tally,
             over: true,
@@ -188,6 +200,13 @@ impl Profile {
         config: &ProfileConfig,
         steps: usize,
     ) -> Result<(), CollectError> {
+        let written = |recipe: &ProfilerRecipe| recipe.written().is_some();
+        if !config.profiler.as_ref().is_none_or(written) {
+            return Err(CollectError::Needs {
+                name: "a profiler of workers in processes",
+                needs: "to be written down for them",
+            });
+        }
         // What cannot be recorded is refused here, as everywhere. The recorders themselves are made where they record.
         let recorders = self.recorders(config, steps)?;
         self.place(recorders.into_iter().map(|recorder| {

@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use super::ProfilerRecipe;
 use crate::CollectError;
 
 /// The placeholder for the worker's number in a path.
@@ -30,6 +31,8 @@ pub struct ProfileConfig {
     /// Where the trace of each worker goes, with `{worker_idx}` in place of its number;
     /// `./collector_profile_{worker_idx}.json` by default.
     pub save_path: PathBuf,
+    /// What else records the workers that are profiled; nothing by default.
+    pub profiler: Option<ProfilerRecipe>,
 }
 
 impl Default for ProfileConfig {
@@ -39,6 +42,7 @@ impl Default for ProfileConfig {
             num_rollouts: 3,
             warmup_rollouts: 1,
             save_path: PathBuf::from("./collector_profile_{worker_idx}.json"),
+            profiler: None,
         }
     }
 }
@@ -75,6 +79,13 @@ impl ProfileConfig {
     #[must_use]
     pub fn save_path(mut self, path: impl Into<PathBuf>) -> Self {
         self.save_path = path.into();
+        self
+    }
+
+    /// Has another profiler record the same workers.
+    #[must_use]
+    pub fn profiler(mut self, profiler: ProfilerRecipe) -> Self {
+        self.profiler = Some(profiler);
         self
     }
 

@@ -82,7 +82,10 @@ impl Profile {
             .iter()
             .map(|&worker| Recording::new(worker, config, steps));
         recordings
-            .map(|recording| Recorder::new(recording, timeline))
+            .map(|recording| {
+                let recorder = Recorder::new(recording, timeline)?;
+                Ok(recorder.beside(config.profiler.clone()))
+            })
             .collect()
     }
 
@@ -110,7 +113,9 @@ impl Profile {
                 .filter_map(|seat| self.recall(seat))
                 .collect()
         };
-        recalled.iter().for_each(|recorder| self.save(recorder));
+        for mut recorder in recalled {
+            self.save(&mut recorder);
+        }
     }
 
     /// Takes the recorder out of its seat; if its worker has it, tells the worker to end it.
@@ -158,20 +163,29 @@ impl Profile {
         }
     }
 
+    /// Ends the recording of worker `worker`, whose thread ends.
+    pub(crate) fn end_with_thread(&self, worker: usize) {
+        if let Some(recorder) = self.lend(worker)
+            && let Some(mut ended) = self.seat(recorder, true)
+        {
+            self.save(&mut ended);
+        }
+    }
+
     /// Takes a recorder back; `filled` says whether the worker has committed the part.
     #[cold]
     pub(crate) fn give_back(&self, mut recorder: Box<Recorder>, filled: bool) {
         recorder.end(filled);
-        if let Some(ended) = self.seat(recorder) {
-            self.save(&ended);
+        if let Some(mut ended) = self.seat(recorder, false) {
+            self.save(&mut ended);
         }
     }
 
-    /// Puts a recorder back into its seat, or returns it if its recording has ended.
-    fn seat(&self, recorder: Box<Recorder>) -> Option<Box<Recorder>> {
+    /// Puts a recorder back into its seat, or returns it if its recording has ended, as where its worker `ends`.
+    fn seat(&self, recorder: Box<Recorder>, ends: bool) -> Option<Box<Recorder>> {
         let seat = &mut self.seats()[recorder.recording.worker];
         let over = match seat.place {
-            Place::Lent => recorder.is_done(),
+            Place::Lent => ends || recorder.is_done(),
             Place::Recalled => true,
             // The profile was enabled again meanwhile: this recorder is dropped.
             _ => return None,
@@ -187,7 +201,7 @@ impl Profile {
     }
 
     /// Writes the trace in the thread that ends the recording, so that no other thread waits for the file.
-    fn save(&self, recorder: &Recorder) {
+    fn save(&self, recorder: &mut Recorder) {
         if let Err(error) = trace::save(recorder) {
             self.fail(error);
         }
@@ -201,7 +215,7 @@ impl Profile {
     /// Returns the errors of writing traces, one with each call.
     ///
     /// # Errors
-    /// [`CollectError::ProfileFile`].
+    /// [`CollectError::ProfileFile`] and [`CollectError::Profiler`].
     #[inline]
     pub(crate) fn check(&self) -> Result<(), CollectError> {
         if self.failed.load(Ordering::Acquire) {

@@ -1,10 +1,12 @@
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::beside::Beside;
 use super::summary::Tally;
-use super::{Phase, Probe, ProfileConfig};
+use super::{Phase, Probe, ProfileConfig, ProfilerRecipe};
 use crate::CollectError;
 
 /// The start of time, the same for all workers, so that their traces fit together.
@@ -51,6 +53,8 @@ pub(crate) struct Recording {
     num_rollouts: usize,
     /// Most steps of a rollout.
     steps: usize,
+    /// What another process makes the other profiler of, if there is one.
+    pub(super) profiler: Option<String>,
 }
 
 impl Recording {
@@ -62,6 +66,11 @@ impl Recording {
             warmup_rollouts: config.warmup_rollouts,
             num_rollouts: config.num_rollouts,
             steps,
+            profiler: config
+                .profiler
+                .as_ref()
+                .and_then(ProfilerRecipe::written)
+                .cloned(),
         }
     }
 }
@@ -83,6 +92,7 @@ pub(crate) struct Recorder {
     /// When the worker began to wait for its next part.
     waiting_since: Option<u64>,
     pub(super) tally: Tally,
+    beside: Beside,
 }
 
 /// Spans of a rollout that do not occur once a step.
@@ -117,11 +127,31 @@ impl Recorder {
             step: 0,
             waiting_since: None,
             tally: Tally::default(),
+            beside: Beside::Nobody,
+        })
+    }
+
+    /// The same, beside a profiler that is made of `recipe`.
+    pub(super) fn beside(mut self, recipe: Option<ProfilerRecipe>) -> Self {
+        self.beside = recipe.map_or(Beside::Nobody, Beside::Due);
+        self
+    }
+
+    /// Ends the recording of the other profiler.
+    ///
+    /// # Errors
+    /// [`CollectError::Profiler`].
+    pub(super) fn end_beside(&mut self) -> Result<(), CollectError> {
+        let ended = self.beside.end(Path::new(&self.recording.path));
+        ended.map_err(|source| CollectError::Profiler {
+            worker: self.recording.worker,
+            source,
         })
     }
 
     /// Begins a rollout, and returns this recorder if the rollout is recorded.
     pub(crate) fn begin(&mut self) -> Option<&mut Self> {
+        self.beside.begin(self.recording.worker);
         if self.rollouts < self.recording.warmup_rollouts {
             return None;
         }
@@ -156,6 +186,7 @@ impl Recorder {
             self.tally.add(&self.spans[rollout..]);
         }
         self.rollouts += 1;
+        self.beside.step();
         self.waiting_since = Some(now);
     }
 

@@ -10,11 +10,17 @@ use super::Phase;
 use super::recorder::{Recorder, Span};
 use crate::CollectError;
 
-/// Writes the trace to its file, whole or not at all; none where no rollout was recorded.
+/// Ends the recording: writes the trace to its file, whole or not at all and only where a rollout was recorded, and has the other profiler
+/// end too.
 ///
 /// # Errors
-/// [`CollectError::ProfileFile`].
-pub(super) fn save(recorder: &Recorder) -> Result<(), CollectError> {
+/// [`CollectError::ProfileFile`] and [`CollectError::Profiler`].
+pub(super) fn save(recorder: &mut Recorder) -> Result<(), CollectError> {
+    let saved = save_phases(recorder);
+    saved.and(recorder.end_beside())
+}
+
+fn save_phases(recorder: &Recorder) -> Result<(), CollectError> {
     if recorder.spans.is_empty() {
         return Ok(());
     }

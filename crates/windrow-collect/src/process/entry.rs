@@ -11,6 +11,7 @@ use super::parallel::messages::frame::MEMBER;
 use super::parallel::{Parallel, member};
 use super::program::{self, Program};
 use crate::error::{CollectError, ErrorKind, IsInterruption};
+use crate::probe::MakeProfiler;
 
 /// Lets this program's collectors run workers in processes: call it first in `main`.
 ///
@@ -105,6 +106,16 @@ impl WorkerMain {
     #[must_use]
     pub fn answer_calls(mut self, answer: fn(&[u8]) -> Vec<u8>) -> Self {
         self.program.answer_calls = answer;
+        self
+    }
+
+    /// Makes the [profiler](crate::Profiler) of a worker, by `make`, of the text that [`ProfilerRecipe::written_as`] was given and
+    /// the worker's number; without it, such a profiler is an error.
+    ///
+    /// [`ProfilerRecipe::written_as`]: crate::ProfilerRecipe::written_as
+    #[must_use]
+    pub fn profilers(mut self, make: MakeProfiler) -> Self {
+        self.program.make_profiler = make;
         self
     }
 

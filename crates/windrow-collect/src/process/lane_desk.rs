@@ -157,7 +157,7 @@ impl Link {
         let order = self
             .frame(frame::RECORD)
             .and_then(|frame| frame.parse::<Order>());
-        match order.map(Order::recorder) {
+        match order.map(|order| order.recorder(self.program.make_profiler)) {
             Ok(Ok(recorder)) => self.recorder = Some(recorder),
             Ok(Err(failed)) => self.recorded(&failed),
             Err(_) => self.over = true,
@@ -167,7 +167,7 @@ impl Link {
 
     /// Writes the trace of what was recorded, if there is a recording.
     fn end_recording(&mut self) {
-        if let Some(recorder) = self.recorder.take() {
+        if let Some(mut recorder) = self.recorder.take() {
             self.recorded(&recorder.finished());
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{IsInterruption, SendErrors};
+use crate::probe::MakeProfiler;
 
 /// Whether the program has said what it does as a worker.
 static PREPARED: AtomicBool = AtomicBool::new(false);
@@ -29,6 +30,7 @@ pub(super) struct Program {
     pub(super) shows_stack: bool,
     pub(super) send_errors: SendErrors,
     pub(super) answer_calls: AnswerCalls,
+    pub(super) make_profiler: MakeProfiler,
 }
 
 impl Default for Program {
@@ -38,6 +40,7 @@ impl Default for Program {
             shows_stack: false,
             send_errors: |_| None,
             answer_calls: |_| Vec::new(),
+            make_profiler: |_, _| Err("the worker's program makes no profilers".into()),
         }
     }
 }

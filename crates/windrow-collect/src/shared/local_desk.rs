@@ -53,7 +53,10 @@ impl Desk for LocalDesk {
 
     fn claim(&mut self) -> Option<Job> {
         let asked = Instant::now();
-        let part = self.shared.ring.claim(self.worker)?;
+        let Some(part) = self.shared.ring.claim(self.worker) else {
+            self.shared.profile.end_with_thread(self.worker);
+            return None;
+        };
         self.shared.reports.waited(self.worker, asked.elapsed());
         Some(self.shared.job(self.worker, part))
     }
