@@ -214,7 +214,7 @@ def test_hooks_of_weight_updaters_are_called() -> None:
         assert torch.equal(policy.weight, given.weight)
 
 
-def test_options_of_torchs_profiler_have_no_effect(tmp_path) -> None:
+def test_arguments_of_profiles_are_checked(tmp_path) -> None:
     def profiled(**options: Any) -> Any:
         collector = build(Collector, total_frames=100)
         collector.enable_profile(save_path=tmp_path / "{worker_idx}.json", **options)
@@ -224,8 +224,7 @@ def test_options_of_torchs_profiler_have_no_effect(tmp_path) -> None:
     config = profiled()
     assert config.workers == [0] and config.should_profile_worker(0) and not config.should_profile_worker(1)
     assert torch.profiler.ProfilerActivity.CPU in config.get_activities()
-    with pytest.warns(UserWarning, match="on_trace_ready has no effect: a trace is written to save_path"):
-        profiled(on_trace_ready=print)
+    assert config.profiler() is None and profiled(activities=["cpu"]).profiler() is not None
     with pytest.raises(TypeError, match="enable_profile has no argument colour"):
         profiled(colour=1)
     with pytest.raises(ValueError, match="warmup_rollouts must be 0 or more, got -1"):

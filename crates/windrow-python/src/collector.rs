@@ -29,7 +29,7 @@ use windrow::{
     CollectError, Collector, Handle, Placement, ProfileConfig, WorkerProfile, WorkerStats,
 };
 
-use crate::{batch, env, error, factory_lock, gil};
+use crate::{batch, env, error, factory_lock, gil, profiler};
 use options::Options;
 use seat::Seat;
 use stage::{Delivered, Owner, PyStage};
@@ -386,7 +386,8 @@ impl CollectorCore {
         workers.iter().map(figures).collect()
     }
 
-    /// Records where the time of `workers` goes.
+    /// Records where the time of `workers` goes; `beside` is a function that makes another profiler of a worker by its number, and
+    /// the same pickled for workers in processes.
     fn enable_profile(
         &self,
         py: Python<'_>,
@@ -394,13 +395,17 @@ impl CollectorCore {
         num_rollouts: usize,
         warmup_rollouts: usize,
         save_path: String,
+        beside: Option<(Bound<'_, PyAny>, Option<Vec<u8>>)>,
     ) -> PyResult<()> {
         let core = self.here()?;
-        let config = ProfileConfig::new()
+        let mut config = ProfileConfig::new()
             .workers(workers)
             .num_rollouts(num_rollouts)
             .warmup_rollouts(warmup_rollouts)
             .save_path(save_path);
+        if let Some((make, sent)) = beside {
+            config = config.profiler(profiler::recipe(&make, sent.as_deref(), &self.roots));
+        }
         let enabled = core.with(py, |collector| collector.enable_profile(&config))?;
         of(py, enabled)
     }

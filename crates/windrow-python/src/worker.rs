@@ -21,13 +21,14 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use windrow::env::{EnvError, EnvFactory, EnvRecipe, VecEnv};
 use windrow::policy::{Policy, PolicyError, Registry};
-use windrow::{PolicyRecipe as Recipe, SentError, WorkerMain, WorkerProgram};
+use windrow::{PolicyRecipe as Recipe, Profiler, SentError, WorkerMain, WorkerProgram};
 
 use crate::error::raised_in;
 use crate::gc::GcRoots;
 use crate::gil::{self, attach};
 use crate::policy::{PolicyEnvs, PolicyRecipe};
 use crate::process::Own;
+use crate::profiler::PyProfiler;
 use crate::{batch, error};
 
 /// Adds the functions.
@@ -158,26 +159,7 @@ pub(crate) fn env_recipe(
     seed: u64,
 ) -> PyResult<EnvRecipe> {
     let pickled = Pickled::new(env.py(), "environments", (env, kwargs, init_fn))?;
-    let arguments = EnvArguments {
-        pickled,
-        init,
-        seed,
-    };
-    let recipe = EnvRecipe::of(NAME).with_arguments(&arguments);
-    recipe.map_err(|error| PyValueError::new_err(error.to_string()))
-}
-
-/// The recipe by which a process makes the member of a `ParallelEnv` that `windrow._sending` has pickled.
-///
-/// # Errors
-/// `ValueError` for more than can be sent.
-pub(crate) fn member_recipe(pickled: Vec<u8>) -> PyResult<EnvRecipe> {
-    let pickled = Pickled(pickled);
-    let recipe = EnvRecipe::of(NAME).with_arguments(&EnvArguments {
-        pickled,
-        init: false,
-    });
-    recipe.map_err(|error| PyValueError::new_err(error.to_string()))
+    sent_envs(pickled.0, init, seed)
 }
 
 /// The recipe by which worker processes make the policy `chosen`, see [`PolicyRecipe::new`].
@@ -185,9 +167,51 @@ pub(crate) fn member_recipe(pickled: Vec<u8>) -> PyResult<EnvRecipe> {
 /// # Errors
 /// `TypeError` naming what cannot be pickled.
 pub(crate) fn policy_recipe(chosen: &Bound<'_, PyAny>) -> PyResult<Recipe> {
-    let pickled = Pickled::new(chosen.py(), "policy", (chosen,))?;
+    sent_policy(Pickled::new(chosen.py(), "policy", (chosen,))?.0)
+}
+
+/// The recipe of environments that `windrow._sending.environments` has pickled; they observe `is_init` where `init`, and torch begins with
+/// `seed`, where they use it.
+///
+/// # Errors
+/// `ValueError` where it cannot be written.
+pub(crate) fn sent_envs(pickled: Vec<u8>, init: bool, seed: u64) -> PyResult<EnvRecipe> {
+    let arguments = EnvArguments {
+        pickled: Pickled(pickled),
+        init,
+        seed,
+    };
+    let recipe = EnvRecipe::of(NAME).with_arguments(&arguments);
+    recipe.map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// The recipe of a policy that `windrow._sending.policy` has pickled.
+///
+/// # Errors
+/// `ValueError` where it cannot be written.
+pub(crate) fn sent_policy(pickled: Vec<u8>) -> PyResult<Recipe> {
+    let pickled = Pickled(pickled);
     let recipe = Recipe::named_with(NAME, &PolicyArguments { pickled });
     recipe.map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// What was pickled, as text.
+pub(crate) fn written(pickled: &[u8]) -> String {
+    BASE64_STANDARD.encode(pickled)
+}
+
+/// The profiler of worker `worker`, whose maker was pickled and [`written`] as `text`.
+fn profiler(text: &str, worker: usize) -> Result<Box<dyn Profiler>, Box<dyn Error + Send + Sync>> {
+    let pickled = BASE64_STANDARD.decode(text)?;
+    let roots = GcRoots::default();
+    attach(|py| {
+        let read = || {
+            let pickle = py.import(intern!(py, "pickle"))?;
+            pickle.call_method1(intern!(py, "loads"), (PyBytes::new(py, &pickled),))
+        };
+        let make = read().map_err(|raised| roots.raised(py, raised))?;
+        Ok(Box::new(PyProfiler::new(&make, worker, &roots)?) as Box<dyn Profiler>)
+    })
 }
 
 /// The exception that a worker process has sent.
@@ -236,6 +260,7 @@ fn run_worker(py: Python<'_>) -> PyResult<Option<i32>> {
     let entry = WorkerMain::new()
         .send_errors(send)
         .answer_calls(answer)
+        .profilers(profiler)
         .shows_stack();
     let ran = py.detach(|| {
         entry.serve(|registry: &mut Registry| {

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from windrow import _weights
+from windrow import _sending, _weights
 from windrow._arguments import instance_of, outside, takes, warn_ignored
 from windrow._failure import Failure
 from windrow._numbers import whole
@@ -32,6 +32,7 @@ class Control(Ending, Iterator[Any]):
     _source: _weights.WeightSource
     _updater: WeightUpdaterBase | None
     _workers: Workers
+    _placement: str
     _profile: ProfileConfig | None = None
     #: The error that ended the thread of :meth:`start`.
     _failure: Failure | None = None
@@ -328,15 +329,28 @@ class Control(Ending, Iterator[Any]):
 
     @takes(ProfileConfig)
     def enable_profile(self, config: ProfileConfig) -> None:
-        """Records where workers spend their time, and writes a trace for each, which Perfetto opens.
+        """Records where workers spend their time, and writes a trace for each, which Perfetto opens. Each rollout is a worker's share of
+        a batch.
+
+        An error of PyTorch's profiler, such as one of ``on_trace_ready``, is raised by the next call that asks for a batch, or by
+        :meth:`disable_profile` or :meth:`shutdown`. In a thread,
+        that profiler ends with its last rollout or with the thread: to :meth:`disable_profile` it before is such an error.
 
         Raises:
             RuntimeError: the first batch was collected already.
-            ValueError: nothing would be recorded, or there is no such worker.
-            TypeError: an option is unknown.
+            ValueError: nothing would be recorded, or there is no such worker; PyTorch's profiler was asked for in several threads.
+            TypeError: an option is unknown, or cannot be sent to a worker process.
         """
-        template = config.template()
-        self._asked.enable_profile(config.workers, config.num_rollouts, config.warmup_rollouts, template)
+        template, beside = config.template(), config.profiler()
+        away = self._placement == "processes"
+        if beside is not None and not away and len(config.workers) > 1:
+            raise ValueError(
+                f"PyTorch's profiler records one worker in each process, got workers={list(config.workers)}: choose one of them, or "
+                'build the collector with placement="processes"'
+            )
+        sent = _sending.dumps(beside) if beside is not None and away else None
+        profiler = None if beside is None else (beside, sent)
+        self._asked.enable_profile(config.workers, config.num_rollouts, config.warmup_rollouts, template, profiler)
         Path(template).parent.mkdir(parents=True, exist_ok=True)
         self._profile = config
 

@@ -8,6 +8,8 @@ be imported by its name, cannot.
 from __future__ import annotations
 
 import importlib
+import itertools
+import random
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -26,6 +28,8 @@ Described = tuple[str, dict[str, Any]]
 
 
 _KINDS: dict[str, type[Recipe]] = {}
+#: Counts the environments in processes of this program.
+_MADE = itertools.count()
 
 #: Of a field that :meth:`Recipe.write` leaves out.
 _UNWRITTEN = {"unwritten": True}
@@ -141,11 +145,14 @@ class Parallel(Many, kind="parallel"):
     sent: tuple[bytes, ...] | None = field(default=None, compare=False, metadata=_UNWRITTEN)
     live: Any = field(default=None, compare=False, metadata=_UNWRITTEN)
 
-    def pickled(self) -> list[bytes]:
-        """The members as they are sent."""
+    def pickled(self) -> list[tuple[bytes, int]]:
+        """The members as they are sent, and what torch's generator in each begins with: other numbers, which follow from
+        ``torch.manual_seed`` here."""
         from windrow import _sending
 
-        return list(self.sent or map(_sending.member, self.members))
+        torch = sys.modules.get("torch")
+        draws = random.Random(f"{torch.initial_seed() if torch else 0} {next(_MADE)}")
+        return [(member, draws.getrandbits(63)) for member in self.sent or map(_sending.member, self.members)]
 
 
 def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Recipe:

@@ -31,8 +31,9 @@ impl Processes {
     /// `TypeError` naming what cannot be pickled.
     pub(super) fn read(recipe: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Self> {
         let py = recipe.py();
-        let members: Vec<Vec<u8>> = recipe.call_method0(intern!(py, "pickled"))?.extract()?;
-        let members = members.into_iter().map(worker::member_recipe);
+        let members: Vec<(Vec<u8>, u64)> = recipe.call_method0(intern!(py, "pickled"))?.extract()?;
+        let sent = |(pickled, seed)| worker::sent_envs(pickled, false, seed);
+        let members = members.into_iter().map(sent);
         let parallel = Parallel::of(members.collect::<PyResult<Vec<_>>>()?);
         let parallel = parallel.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let timeout: f64 = recipe.getattr(intern!(py, "timeout"))?.extract()?;

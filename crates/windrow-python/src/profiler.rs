@@ -1,0 +1,86 @@
+//! Profilers of Python beside windrow's recorder; see `windrow.collectors._profile.TorchProfiler`.
+
+use std::error::Error;
+use std::path::Path;
+
+use pyo3::call::PyCallArgs;
+use pyo3::prelude::*;
+use windrow::{Profiler, ProfilerRecipe};
+
+use crate::gc::{GcRef, GcRoots};
+use crate::gil::attach;
+
+type Failed = Box<dyn Error + Send + Sync>;
+
+/// A Python object with the methods of [`Profiler`].
+#[derive(Debug)]
+pub(crate) struct PyProfiler {
+    object: GcRef,
+    roots: GcRoots,
+}
+
+impl PyProfiler {
+    /// What `make` returns for worker `worker`.
+    pub(crate) fn new(
+        make: &Bound<'_, PyAny>,
+        worker: usize,
+        roots: &GcRoots,
+    ) -> Result<Self, Failed> {
+        let made = make.call1((worker,));
+        let made = made.map_err(|raised| roots.raised(make.py(), raised))?;
+        Ok(Self {
+            object: roots.hold(&made),
+            roots: roots.clone(),
+        })
+    }
+
+    fn call(
+        &self,
+        method: &str,
+        arguments: impl for<'py> PyCallArgs<'py> + Send,
+    ) -> Result<(), Failed> {
+        attach(|py| {
+            let called = self.object.call_method1(py, method, arguments);
+            called.map_err(|raised| self.roots.raised(py, raised))?;
+            Ok(())
+        })
+    }
+}
+
+impl Profiler for PyProfiler {
+    fn begin(&mut self) -> Result<(), Failed> {
+        self.call("begin", ())
+    }
+
+    fn step(&mut self) -> Result<(), Failed> {
+        self.call("step", ())
+    }
+
+    fn end(&mut self, path: &Path) -> Result<(), Failed> {
+        self.call("end", (path.to_path_buf(),))
+    }
+}
+
+/// How profilers are made by calling `make` with the number of a worker; in processes, by what was pickled as `sent`.
+pub(crate) fn recipe(
+    make: &Bound<'_, PyAny>,
+    sent: Option<&[u8]>,
+    roots: &GcRoots,
+) -> ProfilerRecipe {
+    let (make, roots) = (roots.hold(make), roots.clone());
+    let recipe = ProfilerRecipe::new(move |worker| {
+        attach(|py| PyProfiler::new(make.bind(py), worker, &roots))
+    });
+    match sent {
+        Some(sent) => recipe.written_as(written(sent)),
+        None => recipe,
+    }
+}
+
+#[cfg(target_os = "linux")]
+use crate::worker::written;
+
+#[cfg(not(target_os = "linux"))]
+fn written(_: &[u8]) -> String {
+    String::new()
+}
