@@ -18,8 +18,14 @@ from tensordict import TensorDict
 from torch import nn
 
 from environments import cartpole
-from windrow.collectors import Evaluator
+from windrow.collectors import Evaluator, _evaluator
 from windrow.envs import StepCounter, TransformedEnv
+
+
+@pytest.fixture(autouse=True)
+def in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluators of these tests run in threads. `test_process_evaluator.py` has those in processes."""
+    monkeypatch.setattr(_evaluator, "_stays", lambda *_: True)
 
 
 def always(choice: int) -> nn.Linear:
@@ -81,7 +87,7 @@ def test_wrong_arguments_are_explained() -> None:
     with pytest.raises(ValueError, match="num_trajectories"):
         Evaluator(cartpole, always(0), num_trajectories=0)
     with pytest.raises(ValueError, match="backend"):
-        Evaluator(cartpole, always(0), backend="process")
+        Evaluator(cartpole, always(0), backend="ray")
     with pytest.raises(TypeError, match="Evaluator has no argument num_episodes"):
         Evaluator(cartpole, always(0), num_episodes=3)
     with pytest.raises(ValueError, match=r"reward_keys must be \('next', 'reward'\).*got \('next', 'score'\)"):

@@ -18,8 +18,14 @@ from torchrl.envs import TransformedEnv as TheirTransformedEnv
 from torchrl.envs import VecNorm, VecNormV2
 
 from environments import cartpole
-from windrow.collectors import Evaluator
+from windrow.collectors import Evaluator, _evaluator
 from windrow.envs import GymWrapper, RewardSum, SerialEnv, TransformedEnv
+
+
+@pytest.fixture(autouse=True)
+def in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluators of these tests run in threads. `test_process_evaluator.py` has those in processes."""
+    monkeypatch.setattr(_evaluator, "_stays", lambda *_: True)
 
 
 def module() -> TensorDictModule:

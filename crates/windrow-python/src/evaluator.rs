@@ -16,13 +16,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
-use windrow::{BusyPolicy, CollectError, Evaluation, Evaluator};
+use windrow::{BusyPolicy, CollectError, Evaluation, Evaluator, EvaluatorBuilder};
+#[cfg(target_os = "linux")]
+use windrow::{Placement, PolicyRecipe as Recipe};
 
 use crate::collector::options::exploration_type;
 use crate::gc::{GcRef, GcRoots, Raised};
 use crate::gil::attach;
 use crate::policy::{PolicyEnvs, PolicyRecipe};
 use crate::process::Own;
+#[cfg(target_os = "linux")]
+use crate::worker;
 use crate::{batch, error, gil};
 
 /// Adds the class.
@@ -53,6 +57,20 @@ struct Options<'py> {
     shutdown_timeout: f64,
     /// Whether the first evaluation makes environment and policy, not the constructor.
     lazy: bool,
+    /// What a process gets, if the worker is to be in one.
+    sent: Option<Sent>,
+    /// Seconds after which that process is taken for frozen.
+    step_timeout: Option<f64>,
+}
+
+/// Environment and policy for a process, as `windrow._sending` pickles them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Sent {
+    env: Vec<u8>,
+    policy: Vec<u8>,
+    /// What torch begins with there.
+    seed: u64,
 }
 
 /// Evaluates a copy of a policy in a thread of its own.
@@ -77,9 +95,14 @@ impl EvaluatorCore {
         let options: Options<'_> = options.extract()?;
         let roots = GcRoots::default();
         let policy = PolicyRecipe::new(&options.policy, &roots)?;
-        let env = PolicyEnvs::before_policy(&options.env, &policy, &roots)?;
-        let mut builder = Evaluator::builder(env)
-            .policy_factory(move |worker| policy.policy(worker))
+        let mut builder = match options.sent {
+            Some(sent) => in_process(&options.env, policy, sent, &roots)?,
+            None => {
+                let env = PolicyEnvs::before_policy(&options.env, &policy, &roots)?;
+                Evaluator::builder(env).policy_factory(move |worker| policy.policy(worker))
+            }
+        };
+        builder = builder
             .num_trajectories(options.num_trajectories)
             .exploration_type(exploration_type(&options.exploration_type)?)
             .busy_policy(busy_policy(&options.busy_policy)?)
@@ -90,6 +113,9 @@ impl EvaluatorCore {
         }
         if let Some(steps) = options.max_steps {
             builder = builder.max_steps(steps);
+        }
+        if let Some(seconds) = options.step_timeout {
+            builder = builder.step_timeout(seconds);
         }
         if let Some(seed) = options.seed {
             builder = builder.seed(seed);
@@ -283,6 +309,40 @@ impl Drop for EvaluatorCore {
             }
         });
     }
+}
+
+/// A builder whose worker is in a process, for which `sent` was pickled; `policy` checks weights here.
+///
+/// # Errors
+/// `TypeError` if `env` is not an environment; the exception of a function that makes the policy; `RuntimeError` where nobody knows the
+/// path of the interpreter.
+#[cfg(target_os = "linux")]
+fn in_process(
+    env: &Bound<'_, PyAny>,
+    policy: PolicyRecipe,
+    sent: Sent,
+    roots: &GcRoots,
+) -> PyResult<EvaluatorBuilder> {
+    let env_here = PolicyEnvs::new(env, None, &policy, roots)?;
+    let envs = env_here.written_as(|init| worker::sent_envs(sent.env, init, sent.seed))?;
+    let recipe = Recipe::opaque(move |worker| policy.policy(worker));
+    Ok(Evaluator::builder(envs)
+        .policy_recipe(recipe.written_as(worker::sent_policy(sent.policy)?))
+        .placement(Placement::Processes)
+        .worker_program(worker::program(env.py(), 1)?))
+}
+
+/// There are no worker processes.
+#[cfg(not(target_os = "linux"))]
+fn in_process(
+    _: &Bound<'_, PyAny>,
+    _: PolicyRecipe,
+    _: Sent,
+    _: &GcRoots,
+) -> PyResult<EvaluatorBuilder> {
+    Err(PyValueError::new_err(
+        "backend=\"process\" needs Linux: choose backend=\"thread\"",
+    ))
 }
 
 /// A duration of so many seconds, which the argument `name` gave.

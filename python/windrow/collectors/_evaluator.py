@@ -1,8 +1,10 @@
 import inspect
+import secrets
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from windrow import _needs, _policy, _weights
+from windrow import _needs, _policy, _sending, _weights
 from windrow._arguments import Arguments, Check, argument, ignored, takes
 from windrow._numbers import at_least
 from windrow._windrow import EvaluatorCore
@@ -28,18 +30,26 @@ def _only(value: Any, why: str) -> Check:
     return check
 
 
+def _backend(name: str, given: Any) -> Any:
+    if given not in ("thread", "process"):
+        raise ValueError(f'{name} must be "thread" or "process", where evaluators run, got {given!r}')
+    if given == "process" and sys.platform != "linux":
+        raise ValueError('backend="process" needs Linux: choose backend="thread"')
+    return given
+
+
 class EvaluatorArguments(Arguments):
     """What an evaluator takes."""
 
     env: Any = argument(
-        "an environment, an id, or a function that returns one. The function is called once, in the thread of the evaluator: "
-        "with the first evaluation if the policy comes from a function too, otherwise at once",
+        "an environment, an id, or a function that returns one. The function is called once, where the evaluator runs: with the "
+        "first evaluation if the policy comes from a function too, otherwise at once",
         kw_only=False,
     )
     policy: Any = argument("chooses actions; it is copied, and never touched again", default=None, kw_only=False)
     policy_factory: Callable[..., Any] | None = argument(
-        "a function that makes a policy for the evaluator alone, called in its thread; if it has a parameter without a default, "
-        "it is given the environment",
+        "a function that makes a policy for the evaluator alone, called where that runs. In a thread, it is given the environment if it "
+        "has a parameter without a default. For a process it is called here too: what it makes here checks weights",
         default=None,
     )
     num_trajectories: int = argument("episodes of each evaluation", default=10, check=at_least(1), engine=True)
@@ -53,13 +63,13 @@ class EvaluatorArguments(Arguments):
     log_prefix: str = argument("what names of results begin with", default="eval", engine=True)
     exploration_type: Any = argument("as of collectors; the policy's best guess by default", default="deterministic")
     metrics_fn: Callable[[Any], Mapping[str, float]] | None = argument(
-        "returns more figures by name, from the TensorDict of all episodes",
+        "returns more figures by name, from the TensorDict of all episodes; called in a thread of this process",
         default=None,
         check=lambda _, metrics: lambda batch: dict(metrics(batch)),
         engine=True,
     )
     on_result: "Callable[[TensorDictBase], object] | None" = argument(
-        "called with each result as a TensorDict, in the thread of the evaluator; it must not wait for the evaluator. Its own "
+        "called with each result as a TensorDict, in a thread of this process; it must not wait for the evaluator. Its own "
         "errors go to ``sys.unraisablehook``, and change nothing",
         default=None,
         check=lambda _, on_result: lambda result: on_result(_tensors(result)),
@@ -76,12 +86,24 @@ class EvaluatorArguments(Arguments):
     device: Device = argument("where torch evaluates the policy", default=None)
     policy_backend: Literal["auto", "native", "torch"] = argument("as of collectors", default="auto")
     trust_policy: bool | None = argument("as of collectors", default=False)
-    backend: Literal["thread"] = argument(
-        '``"thread"``', default="thread", check=_only("thread", "where evaluators run")
+    backend: Literal["thread", "process"] | None = argument(
+        '``"thread"`` or ``"process"``: where environment and policy run. By default in a thread where the environment is native or an '
+        "object that exists, which is then the one that is stepped, where ``policy_factory`` wants the environment, and where something "
+        "cannot be sent to a process; otherwise in a process",
+        default=None,
+        check=_backend,
     )
-    init_fn: Callable[[], object] | None = argument("called first of all, without arguments", default=None)
+    step_timeout: float | None = argument(
+        "seconds after which the process is taken for frozen and killed, if a step has not returned: the evaluation then fails, with "
+        "its stack. Needs a process",
+        default=None,
+        engine=True,
+    )
+    init_fn: Callable[[], object] | None = argument(
+        "called first of all, without arguments, where the evaluator runs", default=None
+    )
     shutdown_timeout: float = argument(
-        "seconds that a shutdown waits for the running step; ``inf`` is no limit", default=5.0, engine=True
+        "seconds that a shutdown waits for the running step; ``inf`` is no limit. A process is then killed", default=5.0, engine=True
     )
     reward_keys: Any = argument(
         '``("next", "reward")``', default=("next", "reward"), check=_only(("next", "reward"), _EPISODES)
@@ -93,17 +115,24 @@ class EvaluatorArguments(Arguments):
     collector_cls: Any = ignored("an evaluator collects by itself", default=None)
     collector_kwargs: Any = ignored("an evaluator collects by itself", default=None)
     weight_sync_schemes: Any = ignored("weights are copied when an evaluation is asked for", default=None)
-    num_gpus: int = ignored("an evaluator is a thread of this process", default=0)
-    ray_kwargs: Any = ignored("an evaluator is a thread of this process", default=None)
+    num_gpus: int = ignored("evaluators run on this machine, and use the GPU that ``device`` names", default=0)
+    ray_kwargs: Any = ignored("evaluators run on this machine", default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.policy is None) == (self.policy_factory is None):
             raise ValueError("an evaluator needs a policy or a policy_factory, and not both")
+        if self.backend == "thread" and self.step_timeout is not None:
+            raise ValueError('step_timeout needs backend="process": a thread cannot be killed')
+        if self.backend == "process" and _wants_env(self.policy_factory):
+            raise ValueError(
+                'policy_factory must be a function without arguments for backend="process", where the environment is in another process: '
+                'make one there, or choose backend="thread"'
+            )
 
 
 class Evaluator(Ending):
-    """Plays whole episodes with a copy of a policy, in a thread of its own, while training goes on.
+    """Plays whole episodes with a copy of a policy, in a process or a thread of its own, while training goes on.
 
     Results are dictionaries: ``eval/reward`` is the mean return of the episodes, beside ``eval/reward_std``,
     ``eval/num_episodes``, ``eval/episode_length``, ``eval/fps``, ``eval/step`` and ``eval/policy_version``.
@@ -114,7 +143,11 @@ class Evaluator(Ending):
 
     The evaluator uses statistics that its environment shares with training environments, such as those of TorchRL's ``VecNorm``
     or Gymnasium's ``NormalizeObservation``, but does not change them; statistics of its own environment stay as they were made.
-    A module acts in evaluation mode, as after ``module.eval()``.
+    An environment in a process shares those of an :class:`~windrow.envs.EnvCreator` that makes the training environments too, and no
+    others. A module acts in evaluation mode, as after ``module.eval()``.
+
+    Results are the same in a process and in a thread. A process that dies is the error of an evaluation, which names signal or exit
+    status; the next evaluation starts another one.
 
     Raises:
         ValueError: an argument has a value that cannot be used; the message says which can.
@@ -122,6 +155,7 @@ class Evaluator(Ending):
     """
 
     _core: EvaluatorCore
+    _backend: str
     #: Functions that let the user's environment gather statistics again.
     _undo: Sequence[Callable[[], None]] = ()
 
@@ -131,10 +165,8 @@ class Evaluator(Ending):
         from windrow.collectors import _statistics
 
         _needs.torch(type(self).__name__)
-        if arguments.init_fn is not None:
-            arguments.init_fn()
-        # A factory makes the environment in the thread of the evaluator.
-        env = Factory(_statistics.frozen(arguments.env)) if is_function(arguments.env) else env_of(arguments.env)
+        # A factory makes the environment where the evaluator runs.
+        env = _statistics.FrozenFactory(arguments.env) if is_function(arguments.env) else env_of(arguments.env)
         exploration = _policy.exploration_name(arguments.exploration_type)
         choice = _policy.choose(
             arguments.policy,
@@ -152,9 +184,18 @@ class Evaluator(Ending):
         self._source = choice.source
         self._step = 0
         self._undo = _statistics.freeze(env)
+        try:
+            sent = _sent(env, choice.core, arguments)
+            self._backend = "thread" if sent is None else "process"
+            if sent is None and arguments.init_fn is not None:
+                arguments.init_fn()
+        except BaseException:
+            self._thaw()
+            raise
         options = {
             **arguments.for_engine(),
             "env": env,
+            "sent": sent,
             # The user may change the policy before the evaluator's thread takes it.
             "policy": choice.core if arguments.policy is None else _policy.copied_now(choice.core),
             "exploration_type": exploration,
@@ -165,7 +206,15 @@ class Evaluator(Ending):
         except BaseException:
             self._thaw()
             raise
+        if sent is not None:
+            # The process has a copy of the environment.
+            self._thaw()
         ALIVE.add(self)
+
+    @property
+    def backend(self) -> str:
+        """Where environment and policy run: ``"thread"`` or ``"process"``."""
+        return self._backend
 
     def evaluate(
         self, weights: Any = None, step: int | None = None, *, weights_dict: Mapping[str, Any] | None = None
@@ -245,10 +294,10 @@ class Evaluator(Ending):
         Args:
             timeout: seconds that it may take; ``shutdown_timeout`` by default. While ``KeyboardInterrupt`` is being handled, or
                 leaves a ``with`` statement, that is a fraction of a second: a step that does not return is left behind with its
-                thread, and a warning or a note of the exception says so.
+                thread, and a warning or a note of the exception says so. A process is killed then, and none is left.
 
         Raises:
-            RuntimeError: it took longer. The thread ends when the step returns.
+            RuntimeError: it took longer, in a thread, which ends when the step returns.
         """
         try:
             if timeout is not None or not self._leave_if_interrupted():
@@ -278,7 +327,7 @@ class Evaluator(Ending):
     def __repr__(self) -> str:
         if not self._core.belongs_here():
             return "Evaluator(of another process)"
-        return f"Evaluator({self._step} evaluations asked for, {'busy' if self.pending else 'idle'})"
+        return f"Evaluator({self._backend}, {self._step} evaluations asked for, {'busy' if self.pending else 'idle'})"
 
     def _idle(self) -> None:
         if self.pending:
@@ -305,13 +354,49 @@ def _tensors(result: dict[str, Any]) -> "TensorDictBase":
     return TensorDict({name: torch.tensor(figure) for name, figure in result.items()})
 
 
-def _with_env(factory: Any, env: Any) -> Any:
-    """``factory`` as a function without arguments, which passes the environment on if ``factory`` requires one."""
+def _sent(env: Any, core: Any, arguments: EvaluatorArguments) -> dict[str, Any] | None:
+    """What a process gets, by the engine's names; None where the evaluator runs in a thread.
+
+    Raises:
+        NoProcesses: a process was asked for, and something cannot be sent to it; the error names it.
+    """
+    chosen = arguments.backend or ("thread" if _stays(env, arguments) else "process")
+    if chosen == "thread":
+        return None
+    try:
+        sent = {"env": _sending.environments(env, None, arguments.init_fn), "policy": _sending.policy(core)}
+        return {**sent, "seed": secrets.randbits(63) if arguments.seed is None else arguments.seed}
+    except _sending.NoProcesses as error:
+        if arguments.backend is None and arguments.step_timeout is None:
+            return None
+        told = str(error).replace('placement="processes"', 'backend="process"').replace('placement="threads"', 'backend="thread"')
+        raise type(error)(told.replace("create_env_fn", "env").replace("to each worker", "to its process")) from error
+
+
+def _stays(env: Any, arguments: EvaluatorArguments) -> bool:
+    """Whether the evaluator runs in a thread if the user does not say where."""
+    if sys.platform != "linux" or _wants_env(arguments.policy_factory):
+        return True
+    if isinstance(env, Factory) or arguments.step_timeout is not None:
+        return False
+    from windrow.envs import _recipe
+
+    recipe = _recipe.of(env)
+    return recipe.is_native is True or getattr(recipe, "own", True)
+
+
+def _wants_env(factory: Any) -> bool:
+    """Whether a ``policy_factory`` requires an environment."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
-        return factory
+        return False
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if not any(parameter.kind in by_position and parameter.default is inspect.Parameter.empty for parameter in parameters):
+    return any(parameter.kind in by_position and parameter.default is inspect.Parameter.empty for parameter in parameters)
+
+
+def _with_env(factory: Any, env: Any) -> Any:
+    """``factory`` as a function without arguments, which passes the environment on if ``factory`` requires one."""
+    if not _wants_env(factory):
         return factory
     return lambda: factory(env.made if isinstance(env, Factory) else env)

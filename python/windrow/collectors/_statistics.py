@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from windrow.collectors._workers import is_function
+from windrow.collectors._workers import Factory, is_function
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import SerialEnv
 
@@ -21,6 +21,15 @@ def frozen(make: Callable[..., Any]) -> Callable[..., Any]:
         return env
 
     return made
+
+
+class FrozenFactory(Factory):
+    """A factory whose environments use statistics, but gather none."""
+
+    def __call__(self, **arguments: Any) -> Any:
+        made = super().__call__(**arguments)
+        freeze(made)
+        return made
 
 
 def freeze(env: Any) -> list[Callable[[], None]]:

@@ -1,0 +1,355 @@
+"""Evaluators whose worker is a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import recurrent
+import torch
+from counting import Counting, raises_lock, raises_odd, raises_value_error, without_torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+from windrow import WorkerError
+from windrow.collectors import Evaluator, MultiSyncCollector
+from windrow.envs import EnvCreator, GymEnv, SerialEnv
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
+
+
+@pytest.fixture
+def build() -> Iterator[Callable[..., Evaluator]]:
+    """Builds an evaluator whose worker is a process, and ends it after the test."""
+    built: list[Evaluator] = []
+
+    def make(env: Any, policy: Any = None, **options: Any) -> Evaluator:
+        evaluator = Evaluator(env, policy, **{"num_trajectories": 2, "backend": "process", **options})
+        built.append(evaluator)
+        return evaluator
+
+    yield make
+    for evaluator in built:
+        try:
+            evaluator.shutdown()
+        except WorkerError:
+            pass
+
+
+def cartpole() -> gym.Env:
+    return gym.make("CartPole-v1")
+
+
+def always(choice: int, width: int = 4) -> nn.Linear:
+    policy = nn.Linear(width, 2)
+    with torch.no_grad():
+        policy.weight.zero_()
+        policy.bias.copy_(torch.eye(2)[choice])
+    return policy
+
+
+def actions(batch: TensorDict) -> dict[str, float]:
+    return {"actions": float(batch["action"][batch["collector", "mask"]][:, 1].float().mean())}
+
+
+def process(batch: TensorDict) -> dict[str, float]:
+    return {"pid": float(batch["observation"][0, 0, 1])}
+
+
+def gone(pid: int) -> bool:
+    """Whether the process ends, or is only waited for."""
+    for _ in range(1000):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+class Sampled(nn.Module):
+    """Draws from torch's generator nothing, and is not lowered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot(self.net(observation).argmax(-1), 2)
+
+
+def policies() -> dict[str, dict[str, Any]]:
+    torch.manual_seed(0)
+    module = Sampled()
+    return {
+        "lowered": {"policy": module.net},
+        "torch": {"policy": TensorDictModule(module, ["observation"], ["action"])},
+        "function": {"policy": lambda observation: nn.functional.one_hot((observation[..., 2] > 0).long(), 2)},
+        "factory": {"policy_factory": lambda: TensorDictModule(module, ["observation"], ["action"])},
+        "recurrent": {"policy": recurrent.lstm()},
+    }
+
+
+@pytest.mark.parametrize("name", policies())
+def test_results_of_a_process_are_those_of_a_thread(name) -> None:
+    seen: dict[str, list[TensorDict]] = {"thread": [], "process": []}
+    results = {}
+    for backend, batches in seen.items():
+
+        def keep(batch: TensorDict, batches: list[TensorDict] = batches) -> dict[str, float]:
+            batches.append(batch.clone())
+            return {}
+
+        options = policies()[name]
+        with Evaluator(
+            lambda: GymEnv("CartPole-v1", categorical_action_encoding=name == "recurrent"),
+            **options, num_trajectories=3, max_steps=40, seed=4, metrics_fn=keep, backend=backend,
+        ) as evaluator:  # fmt: skip
+            assert evaluator.backend == backend
+            results[backend] = [evaluator.evaluate(), evaluator.evaluate(step=9)]
+    for ours, theirs in zip(*results.values(), strict=True):
+        assert {**ours, "eval/fps": 0} == {**theirs, "eval/fps": 0}
+    for ours, theirs in zip(*seen.values(), strict=True):
+        assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
+        for key in ours.keys(True, True):
+            assert torch.equal(ours[key], theirs[key]), key
+
+
+def test_the_environment_is_in_a_process_of_its_own_that_ends_with_the_evaluator(build) -> None:
+    evaluator = build(lambda: Counting(), always(0, 2), metrics_fn=process)
+    pid = int(evaluator.evaluate()["eval/pid"])
+    assert pid != os.getpid() and int(evaluator.evaluate()["eval/pid"]) == pid
+    evaluator.shutdown()
+    assert gone(pid)
+
+
+def test_where_an_evaluator_runs_if_nobody_says_so() -> None:
+    lock = threading.Lock()
+
+    def locked(observation: Any) -> Any:
+        with lock:
+            return torch.zeros((), dtype=torch.int64)
+
+    for env, options, where in [
+        ("CartPole-v1", {"policy": always(0)}, "thread"),
+        (GymEnv("CartPole-v1"), {"policy": always(0)}, "thread"),
+        (cartpole(), {"policy": always(0)}, "thread"),
+        (SerialEnv(2, cartpole), {"policy": always(0)}, "thread"),
+        (cartpole, {"policy": always(0)}, "process"),
+        (cartpole, {"policy_factory": lambda env: always(0)}, "thread"),
+        (lambda: GymEnv("CartPole-v1", categorical_action_encoding=True), {"policy": locked}, "thread"),
+    ]:
+        with Evaluator(env, num_trajectories=1, **options) as evaluator:
+            assert evaluator.backend == where and where in repr(evaluator), (env, options)
+            assert evaluator.evaluate()["eval/num_episodes"] == 1
+
+
+def test_what_a_process_cannot_do_is_told() -> None:
+    lock = threading.Lock()
+
+    def locked() -> gym.Env:
+        with lock:
+            return cartpole()
+
+    def policy(observation: Any) -> Any:
+        with lock:
+            return observation
+
+    with pytest.raises(TypeError, match=r'backend="process" sends env to its process, but env uses lock, .*backend="thread"'):
+        Evaluator(locked, always(0), backend="process")
+    with pytest.raises(TypeError, match=r'backend="process" sends policy to its process, but policy.* uses lock, '):
+        Evaluator(cartpole, policy, backend="process")
+    with pytest.raises(ValueError, match="policy_factory must be a function without arguments"):
+        Evaluator(cartpole, policy_factory=lambda env: always(0), backend="process")
+    with pytest.raises(ValueError, match='step_timeout needs backend="process"'):
+        Evaluator(cartpole, always(0), backend="thread", step_timeout=1.0)
+    with pytest.raises(ValueError, match="backend must be .*got 'ray'"):
+        Evaluator(cartpole, always(0), backend="ray")
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_weights_reach_the_process_in_every_form(build, backend) -> None:
+    policy, other = always(0), always(1)
+    evaluator = build(cartpole, policy, metrics_fn=actions, policy_backend=backend)
+    assert evaluator.evaluate()["eval/actions"] != evaluator.evaluate(other)["eval/actions"]
+    first = evaluator.evaluate(policy)["eval/actions"]
+    forms = [other, TensorDict.from_module(other), other.state_dict(), Evaluator.extract_weights(other)]
+    for number, weights in enumerate(forms):
+        result = evaluator.evaluate(weights)
+        assert result["eval/actions"] != first and result["eval/policy_version"] == 4 + 2 * number
+        assert evaluator.evaluate(weights_dict={"policy": policy})["eval/actions"] == first
+    with pytest.raises(ValueError, match="weight"):
+        evaluator.evaluate({"weight": other.weight})
+    # The module that it was built with is a snapshot, and weights are taken as they are when they are given.
+    with torch.no_grad():
+        policy.bias.copy_(other.bias)
+    assert evaluator.evaluate()["eval/actions"] != first
+
+
+def test_results_of_a_process_come_while_the_caller_goes_on(build) -> None:
+    seen: list[Any] = []
+    evaluator = build(
+        lambda: Counting(), always(0, 2), busy_policy="queue", metrics_fn=process,
+        on_result=lambda result: seen.append((os.getpid(), result["eval/step"].item())),
+    )  # fmt: skip
+    assert evaluator.trigger_eval(step=3) and evaluator.trigger_eval(always(1, 2), step=4)
+    assert [evaluator.wait(60)["eval/step"] for _ in range(2)] == [3, 4]
+    assert seen == [(os.getpid(), 3), (os.getpid(), 4)] and not evaluator.pending
+
+
+def test_a_busy_process_skips_and_refuses(build, tmp_path) -> None:
+    gate = tmp_path / "gate"
+
+    def waits() -> None:
+        while not gate.exists():
+            time.sleep(0.001)
+
+    skips = build(lambda: Counting(waits), always(0, 2))
+    refuses = build(lambda: Counting(waits), always(0, 2), busy_policy="error")
+    assert skips.trigger_eval() and refuses.trigger_eval()
+    assert not skips.trigger_eval()
+    with pytest.raises(RuntimeError, match="wait for its result"):
+        refuses.trigger_eval()
+    gate.touch()
+    assert skips.wait(60)["eval/episode_length"] == refuses.wait(60)["eval/episode_length"] == 10
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "told"),
+    [(raises_value_error, ValueError, "no such road"), (raises_odd, RuntimeError, "mud at 3"), (raises_lock, RuntimeError, "held")],
+)
+def test_an_exception_of_the_process_is_what_it_was(build, tmp_path, act, kind, told) -> None:
+    path = tmp_path / "failed"
+
+    def once() -> None:
+        if not path.exists():
+            path.touch()
+            act()
+
+    evaluator = build(lambda: Counting(once), always(0, 2))
+    with pytest.raises(WorkerError, match=f"(?s)episode 0, step 6.*in {act.__name__}") as caught:
+        evaluator.evaluate()
+    cause: Any = caught.value.__cause__
+    assert type(cause) is kind and told in str(cause) and f"in {act.__name__}" in str(cause.__cause__)
+    assert evaluator.evaluate()["eval/num_episodes"] == 2, "the next evaluation starts over"
+
+
+def test_an_exception_of_a_constructor_in_the_process_is_raised_when_it_is_built(build) -> None:
+    def env() -> gym.Env:
+        raises_value_error()
+        return cartpole()
+
+    with pytest.raises(ValueError, match="no such road") as caught:
+        build(env, always(0))
+    assert "in raises_value_error" in str(caught.value.__cause__)
+    lazy = build(env, policy_factory=lambda: always(0))
+    with pytest.raises(ValueError, match="no such road"):
+        lazy.evaluate()
+
+
+def test_a_process_that_is_killed_is_the_error_of_an_evaluation(build) -> None:
+    evaluator = build(lambda: Counting(), always(0, 2), metrics_fn=process)
+    pid = int(evaluator.evaluate()["eval/pid"])
+    os.kill(pid, signal.SIGKILL)
+    assert gone(pid)
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        evaluator.evaluate()
+    assert int(evaluator.evaluate()["eval/pid"]) not in (pid, os.getpid())
+
+
+def test_a_frozen_process_is_killed_and_shows_its_stack(build) -> None:
+    def sleeps_long() -> None:
+        time.sleep(600)
+
+    evaluator = build(lambda: Counting(sleeps_long), always(0, 2), step_timeout=0.5)
+    with pytest.raises(WorkerError, match="(?s)in sleeps_long") as caught:
+        evaluator.evaluate()
+    assert "0.5" in str(caught.value)
+
+
+def test_a_process_that_is_stuck_is_killed_by_the_end_of_the_evaluator(build, tmp_path) -> None:
+    told = tmp_path / "pid"
+
+    def sleeps() -> None:
+        told.write_text(str(os.getpid()))
+        time.sleep(600)
+
+    for end in (lambda evaluator: evaluator.shutdown(0.1), interrupted):
+        evaluator = build(lambda: Counting(sleeps), always(0, 2))
+        evaluator.trigger_eval()
+        while not (told.exists() and told.read_text()):
+            time.sleep(0.001)
+        end(evaluator)
+        assert gone(int(told.read_text()))
+        told.unlink()
+
+
+def interrupted(evaluator: Evaluator) -> None:
+    """Leaves the context of the evaluator by Ctrl-C, in a wait for its result."""
+    timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+    with pytest.raises(KeyboardInterrupt), evaluator:
+        timer.start()
+        evaluator.wait()
+    timer.join()
+
+
+def test_init_fn_is_called_in_the_process(build) -> None:
+    def prepare() -> None:
+        os.environ["PREPARED"] = "yes"
+
+    def prepared() -> gym.Env:
+        assert os.environ["PREPARED"] == "yes"
+        return Counting()
+
+    assert build(prepared, always(0, 2), init_fn=prepare).evaluate()["eval/num_episodes"] == 2
+    assert "PREPARED" not in os.environ
+
+
+def test_a_process_with_a_native_policy_does_without_torch(build) -> None:
+    assert build(without_torch, always(0, 2), max_steps=8).evaluate()["eval/episode_length"] == 8
+
+
+def test_statistics_of_an_environment_that_a_process_has_stay(build) -> None:
+    env = gym.wrappers.NormalizeObservation(cartpole())
+    env.reset(seed=0)
+    for _ in range(5):
+        env.step(0)
+    count = env.obs_rms.count
+    evaluator = build(env, always(0), seed=0)
+    assert env.update_running_mean, "it gathers again for whoever gave it"
+    first = evaluator.evaluate()
+    assert evaluator.evaluate()["eval/reward"] == first["eval/reward"] and env.obs_rms.count == count
+
+
+def normed() -> Any:
+    from torchrl.envs import Compose, TransformedEnv, VecNormV2
+    from torchrl.envs import GymEnv as TheirGymEnv
+
+    return TransformedEnv(TheirGymEnv("CartPole-v1"), Compose(VecNormV2(in_keys=["observation"])))
+
+
+def test_a_process_uses_the_statistics_of_a_training_by_one_creator(build) -> None:
+    creator = EnvCreator(normed)
+    seen: list[torch.Tensor] = []
+
+    def first(batch: TensorDict) -> dict[str, float]:
+        seen.append(batch["observation"][0, 0].clone())
+        return {}
+
+    evaluator = build(creator, always(0), metrics_fn=first, seed=3, num_trajectories=1)
+    evaluator.evaluate()
+    evaluator.evaluate()
+    assert torch.equal(seen[0], seen[1]), "it gathers nothing"
+    with MultiSyncCollector([creator] * 2, None, frames_per_batch=200, placement="processes") as collector:
+        next(collector)
+    evaluator.evaluate()
+    assert not torch.equal(seen[1], seen[2]), "it sees what the training has gathered"
