@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,6 +42,8 @@ def load(envs: list[Any], states: Mapping[str, Any]) -> None:
         if getattr(env, "_takes_states", True):
             # Transforms keep the tensors that they are given.
             env.load_state_dict(copy.deepcopy(dict(state)))
+            if sharing := sys.modules.get("windrow.envs._sharing"):
+                sharing.share_loaded(env)
         elif not _alike(env.state_dict(), state):
             # The engine took the numbers over when the collector was built.
             raise ValueError(

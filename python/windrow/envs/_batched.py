@@ -178,7 +178,7 @@ def warn_of_turns() -> None:
     warnings.warn(turns, UserWarning, stacklevel=outside())
 
 
-#: Held while environments take over the shared state: several workers may call one creator at the same time.
+#: Held while a creator gets its shared memory: several workers may call it at the same time.
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -189,7 +189,9 @@ class EnvCreator:
         create_env_fn: the function, or a class of environments.
         create_env_kwargs: arguments that each call passes on; they win over those of the call.
         share_memory: let environments of TorchRL share what their transforms gather, such as running statistics, as its own
-            ``EnvCreator`` does.
+            ``EnvCreator`` does: those that this object makes, and copies of it that worker processes make theirs with, as long as
+            this one lives. They share the tensors of ``state_dict()``, and numbers and locks of ``multiprocessing``. How workers take
+            turns decides what each finds there. A state that cannot be shared is an error when an environment is made.
         kwargs: more of ``create_env_kwargs``.
     """
 
@@ -203,19 +205,27 @@ class EnvCreator:
         self.create_env_fn = create_env_fn
         self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
         self.share_memory = share_memory
-        self._state: Any = None
+        self._shared: Any = None
 
     def __call__(self, **kwargs: Any) -> Any:
         made = self.create_env_fn(**{**kwargs, **self.create_env_kwargs})
         if self.share_memory and is_of_torchrl(made):
-            with _ONE_AT_A_TIME:
-                if self._state is None:
-                    # Transforms have their state with the first step.
-                    made.rand_step(made.reset())
-                    self._state = made.state_dict()
-                # They go on with the very tensors that they are given.
-                made.load_state_dict(self._state, strict=False)
+            self._memory().give(made)
         return made
+
+    def _memory(self) -> Any:
+        with _ONE_AT_A_TIME:
+            if self._shared is None:
+                from windrow.envs._sharing import SharedState
+
+                self._shared = SharedState()
+            return self._shared
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.share_memory:
+            # There before copies go to other processes.
+            self._memory()
+        return vars(self)
 
     def make_variant(self, **kwargs: Any) -> "EnvCreator":
         """The same function with other arguments."""
