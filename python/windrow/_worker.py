@@ -33,6 +33,9 @@ def serve() -> NoReturn:
     status = run_worker()
     if status is None:
         sys.exit("windrow._worker is started by collectors of windrow, which talk to it")
+    # Locks that environments have made are freed: multiprocessing prints a warning of those that are left.
+    if util := sys.modules.get("multiprocessing.util"):
+        util._run_finalizers(0)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
