@@ -17,9 +17,11 @@ use crate::{
 
 const FOLDER: &str = "crates/windrow/benches";
 
-/// The benchmark of the Python package, and its program.
-const PYTHON: &str = "python";
-const PYTHON_PROGRAM: &str = "python/benches/ratios.py";
+/// The benchmarks of the Python package, and their programs.
+const PYTHON: [(&str, &str); 2] = [
+    ("python", "python/benches/ratios.py"),
+    ("processes-python", "python/benches/processes.py"),
+];
 
 /// Those that time a Python library beside windrow.
 const WITH_PYTHON: [&str; 1] = ["replay"];
@@ -69,9 +71,9 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
         if request.runs > 1 {
             println!("run {run} of {}", request.runs);
         }
-        let mut command = match &interpreter {
-            Some(python) if request.name == PYTHON => of_python(root, python, request),
-            python => of_rust(root, python.as_deref(), request),
+        let mut command = match (&interpreter, program(&request.name)) {
+            (Some(python), Some(program)) => of_python(root, python, program, request),
+            (python, _) => of_rust(root, python.as_deref(), request),
         };
         let finished = process::run(&mut command, Show::All)?;
         if !finished.success {
@@ -91,21 +93,28 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
 
 /// The Python environment of a benchmark, with the package in its release build if the benchmark needs it.
 fn interpreter(root: &Path, name: &str) -> Result<Option<PathBuf>> {
-    if name != PYTHON && !WITH_PYTHON.contains(&name) {
+    let program = program(name);
+    if program.is_none() && !WITH_PYTHON.contains(&name) {
         return Ok(None);
     }
     let python = python::environment(root)?;
-    if name == PYTHON {
+    if program.is_some() {
         package::build(root, &python, Profile::Release)?;
     }
     Ok(Some(python))
 }
 
-fn of_python(root: &Path, python: &Path, request: &Request) -> Command {
+/// The program of a benchmark of the Python package.
+fn program(name: &str) -> Option<&'static str> {
+    let (_, program) = PYTHON.into_iter().find(|(known, _)| *known == name)?;
+    Some(program)
+}
+
+fn of_python(root: &Path, python: &Path, program: &str, request: &Request) -> Command {
     let mut command = Command::new(python);
     command
         .current_dir(root)
-        .arg(PYTHON_PROGRAM)
+        .arg(program)
         .args(&request.arguments);
     command
 }
@@ -209,7 +218,7 @@ fn known(root: &Path) -> Result<Vec<String>> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
         .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
         .collect();
-    names.push(PYTHON.to_owned());
+    names.extend(PYTHON.map(|(name, _)| name.to_owned()));
     names.sort();
     Ok(names)
 }
