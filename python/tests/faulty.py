@@ -26,6 +26,13 @@ class Alarm(BaseException):
     """No error."""
 
 
+class Unwilling(Exception):
+    """Ends whoever copies it."""
+
+    def __reduce__(self) -> Any:
+        sys.exit("no copies")
+
+
 def ordinary() -> None:
     raise ValueError("no such road")
 
@@ -36,6 +43,14 @@ def odd() -> None:
 
 def held() -> None:
     raise LookupError("held", threading.Lock())
+
+
+def unwilling() -> None:
+    raise Unwilling("mine")
+
+
+def long() -> None:
+    raise ValueError("far " * (20 << 20))
 
 
 def surrogates() -> None:
@@ -98,6 +113,9 @@ RAISES: dict[Callable[[], None], tuple[str, str]] = {
     # It cannot be read where it is received.
     odd: ("RuntimeError", "Odd: mud at 3"),
     held: ("RuntimeError", "LookupError: ('held', <unlocked"),
+    unwilling: ("RuntimeError", "Unwilling: mine"),
+    # Longer than what processes send each other at once.
+    long: ("RuntimeError", "ValueError: far far"),
     surrogates: ("OSError", "caf\udce9"),
     latin: ("ValueError", r"caf\xe9 \xff"),
     group: ("ExceptionGroup", "two (2 sub-exceptions)"),
@@ -168,6 +186,7 @@ class Faulty(gym.Env):
     def __init__(self, act: Callable[[], object], place: str) -> None:
         self.act, self.place = act, place
         self.resets = self.total = 0
+        self.large = np.broadcast_to(np.uint8(0), 65 << 20)
         self._at("constructor")
 
     def _at(self, place: str) -> None:

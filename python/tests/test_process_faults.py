@@ -147,6 +147,13 @@ def test_the_end_of_a_process_in_close_is_told_by_the_shutdown(build: Build, env
     collector.shutdown()
 
 
+def test_an_answer_that_is_too_long_to_be_sent_is_an_error(build: Build, env: Any) -> None:
+    collector = build(env(faulty.leave, "never"))
+    with pytest.raises(ValueError, match="answers with less than 67108864 bytes"):
+        collector.get_distant_attr("env.large")
+    assert next(collector).numel() == 20
+
+
 def test_a_worker_without_memory_raises_what_python_raises(build: Build, env: Any) -> None:
     error = run(build, env(faulty.starve, "step"))
     assert type(error) is WorkerError and (error.worker, error.env, error.step) == (0, 0, 6)

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 #: By these, libraries are told how many threads to use. Workers that use several each would take turns.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-#: Exceptions that take more bytes than this are sent as text.
+#: Exceptions that take more bytes than this are sent as text, of which so many characters are left.
 _LONG = 1 << 20
+#: Bytes that a process cannot send at once.
+_LONGEST = 64 << 20
 
 
 class NoProcesses(RuntimeError):
@@ -404,17 +406,22 @@ def _short(value: Any) -> str:
 def sent(error: BaseException) -> bytes:
     """An exception of a worker process, as bytes."""
     # What no encoding knows, such as the name of a file, is written as an escape.
-    lines = "".join(traceback.format_exception(error)).encode(errors="backslashreplace").decode()
+    lines = _cut("".join(traceback.format_exception(error)).encode(errors="backslashreplace").decode())
     name = f"{type(error).__module__}.{type(error).__qualname__}"
-    message = traceback.format_exception_only(error)[-1].strip()
+    message = _cut(traceback.format_exception_only(error)[-1].strip())
     try:
         pickled = dumps(error)
         # Some can be written, and not be read again: their constructors have other arguments.
         pickle.loads(pickled)
         pickled = pickled if len(pickled) <= _LONG else b""
-    except Exception:
+    except BaseException:
         pickled = b""
     return pickle.dumps((pickled, name, message, lines, isinstance(error, Exception)))
+
+
+def _cut(text: str) -> str:
+    half = _LONG // 2
+    return text if len(text) <= _LONG else f"{text[:half]}… ({len(text)} characters) …{text[-half:]}"
 
 
 def received(sent: bytes) -> BaseException:
@@ -446,7 +453,10 @@ def answer(request: bytes) -> bytes:
     """In a worker process, the answer to a question of :class:`windrow.collectors._remote.Remote`: whether an exception was raised,
     and it or what was asked for."""
     try:
-        return dumps((False, _answered(*pickle.loads(request))))
+        answer = dumps((False, _answered(*pickle.loads(request))))
+        if len(answer) >= _LONGEST:
+            raise ValueError(f"a worker process answers with less than {_LONGEST} bytes, got {len(answer)}: ask for parts of it")
+        return answer
     except BaseException as error:
         return pickle.dumps((True, sent(error)))
 

@@ -14,7 +14,7 @@ pub use kind::ErrorKind;
 pub use worker::{FaultKind, SentError, WorkerError, WorkerFault};
 pub(crate) use worker::{IsInterruption, Place, said};
 #[cfg(target_os = "linux")]
-pub(crate) use worker::{SendErrors, last_words, sent};
+pub(crate) use worker::{SendErrors, last_words, message_to_send, sent};
 
 /// An error of building or running a collector or an evaluator.
 #[derive(Debug, thiserror::Error)]

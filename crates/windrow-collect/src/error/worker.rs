@@ -90,7 +90,7 @@ impl WorkerError {
                 true => FaultKind::Interruption,
                 false => self.fault.kind(),
             },
-            message: self.fault.to_string(),
+            message: message_to_send(&*self.fault),
             env: self.fault.env(),
             sent: sent(&*self.fault, send_errors),
         };
@@ -183,8 +183,24 @@ pub(crate) type SendErrors = fn(&(dyn Error + 'static)) -> Option<Vec<u8>>;
 pub(crate) fn sent(error: &(dyn Error + 'static), send_errors: SendErrors) -> Option<SentError> {
     Some(SentError {
         bytes: send_errors(error)?,
-        message: error.to_string(),
+        message: message_to_send(error),
     })
+}
+
+/// Bytes of the longest message that is sent whole: however it is written, it fits into a frame.
+#[cfg(target_os = "linux")]
+const LONG: usize = 1 << 20;
+
+/// The message of `error`; of one that is too long, its beginning.
+#[cfg(target_os = "linux")]
+pub(crate) fn message_to_send(error: &(dyn Error + 'static)) -> String {
+    let mut message = error.to_string();
+    let all = message.len();
+    if all > LONG {
+        message.truncate(message.floor_char_boundary(LONG));
+        message.push_str(&format!("… ({all} bytes)"));
+    }
+    message
 }
 
 /// What failed in a worker, roughly: the same in whichever process the worker runs.

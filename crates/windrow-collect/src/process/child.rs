@@ -17,7 +17,7 @@ use super::live::LiveProbe;
 use super::messages::{Hello, Ready, Refusal, Specified, frame};
 use super::program::Program;
 use super::weights::WeightReceiver;
-use crate::error::{CollectError, ErrorKind, sent};
+use crate::error::{CollectError, ErrorKind, message_to_send, sent};
 use crate::worker::Worker;
 use crate::worker::making::{Bound, Maker};
 
@@ -227,7 +227,7 @@ impl Child {
     ) -> Result<(), ServeError> {
         let refusal = Refusal {
             kind,
-            message: error.to_string(),
+            message: message_to_send(error),
             interrupted,
             sent: sent(error, self.program.send_errors),
         };
