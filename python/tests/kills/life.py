@@ -153,15 +153,15 @@ class Life:
         try:
             collector.shutdown()
         except WorkerError as late:
-            # Another may have died by itself while the first one's error was on its way.
-            self.hear(late.worker, str(late), time.monotonic_ns())
+            # Another may have died by itself while the first one's error was on its way. Nobody asked before.
+            self.hear(late.worker, str(late), None)
             if not (cell.may_fail and cell.is_own):
                 accuse(f"I4: the shutdown told of {late}")
         self._count(collector, delivered)
         return self
 
-    def hear(self, worker: int, loss: str, now: int) -> None:
-        """A worker was lost with this message, which was seen at ``now``."""
+    def hear(self, worker: int, loss: str, now: int | None) -> None:
+        """A worker was lost with this message, which was seen at ``now``, if that says when it could be."""
         self.told.append(worker)
         if not re.search(WAYS[self.cell.way], loss):
             self.books.accuse(f"I4: a loss with another reason: {loss}")
@@ -173,7 +173,8 @@ class Life:
                 self.books.accuse(f"I4: a loss that nobody has caused: {loss}")
                 return
             died = int(said[-1])
-        self.noticed.append((now - died) / 1e6)
+        if now is not None:
+            self.noticed.append((now - died) / 1e6)
 
     def _await_last(self, reaper: Reaper) -> None:
         """Of one who was killed beside the last frames, nobody may have heard yet."""
