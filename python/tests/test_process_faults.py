@@ -147,10 +147,10 @@ def test_the_end_of_a_process_in_close_is_told_by_the_shutdown(build: Build, env
     collector.shutdown()
 
 
-def test_an_answer_that_is_too_long_to_be_sent_is_an_error(build: Build, env: Any) -> None:
+def test_an_answer_may_be_of_any_length(build: Build, env: Any) -> None:
     collector = build(env(faulty.leave, "never"))
-    with pytest.raises(ValueError, match="answers with less than 67108864 bytes"):
-        collector.get_distant_attr("env.large")
+    (large,) = collector.get_distant_attr("env.large")
+    assert len(large) > 64 << 20
     assert next(collector).numel() == 20
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 #: Exceptions that take more bytes than this are sent as text, of which so many characters are left.
 _LONG = 1 << 20
-#: Bytes that a process cannot send at once.
-_LONGEST = 64 << 20
 
 
 class NoProcesses(RuntimeError):
@@ -453,10 +451,7 @@ def answer(request: bytes) -> bytes:
     """In a worker process, the answer to a question of :class:`windrow.collectors._remote.Remote`: whether an exception was raised,
     and it or what was asked for."""
     try:
-        answer = dumps((False, _answered(*pickle.loads(request))))
-        if len(answer) >= _LONGEST:
-            raise ValueError(f"a worker process answers with less than {_LONGEST} bytes, got {len(answer)}: ask for parts of it")
-        return answer
+        return dumps((False, _answered(*pickle.loads(request))))
     except BaseException as error:
         return pickle.dumps((True, sent(error)))
 

@@ -71,6 +71,8 @@ struct Sent {
     policy: Vec<u8>,
     /// What torch begins with there.
     seed: u64,
+    /// Whether the process imports torch.
+    warm: bool,
 }
 
 /// Evaluates a copy of a policy in a thread of its own.
@@ -329,7 +331,7 @@ fn in_process(
     Ok(Evaluator::builder(envs)
         .policy_recipe(recipe.written_as(worker::sent_policy(sent.policy)?))
         .placement(Placement::Processes)
-        .worker_program(worker::program(env.py(), 1)?))
+        .worker_program(worker::program(env.py(), 1, sent.warm)?))
 }
 
 /// There are no worker processes.

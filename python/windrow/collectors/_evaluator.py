@@ -365,7 +365,8 @@ def _sent(env: Any, core: Any, arguments: EvaluatorArguments) -> dict[str, Any] 
         return None
     try:
         sent = {"env": _sending.environments(env, None, arguments.init_fn), "policy": _sending.policy(core)}
-        return {**sent, "seed": secrets.randbits(63) if arguments.seed is None else arguments.seed}
+        seed = secrets.randbits(63) if arguments.seed is None else arguments.seed
+        return {**sent, "seed": seed, "warm": _sending.uses_torch(core, (env, arguments.init_fn))}
     except _sending.NoProcesses as error:
         if arguments.backend is None and arguments.step_timeout is None:
             return None

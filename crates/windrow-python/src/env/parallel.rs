@@ -31,7 +31,8 @@ impl Processes {
     /// `TypeError` naming what cannot be pickled.
     pub(super) fn read(recipe: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Self> {
         let py = recipe.py();
-        let members: Vec<(Vec<u8>, u64)> = recipe.call_method0(intern!(py, "pickled"))?.extract()?;
+        let members: Vec<(Vec<u8>, u64)> =
+            recipe.call_method0(intern!(py, "pickled"))?.extract()?;
         let sent = |(pickled, seed)| worker::sent_envs(pickled, false, seed);
         let members = members.into_iter().map(sent);
         let parallel = Parallel::of(members.collect::<PyResult<Vec<_>>>()?);
@@ -138,9 +139,9 @@ impl ParallelMembers {
         &self,
         py: Python<'py>,
         worker: usize,
-        request: Vec<u8>,
+        request: &[u8],
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let answer = self.with(py, |handle| handle.call(worker, &request))?;
+        let answer = self.with(py, |handle| handle.call(worker, request))?;
         Ok(PyBytes::new(py, &answer))
     }
 

@@ -12,7 +12,7 @@ use super::messages::{
     CALL, DONE, FAILED, Fault, Introduction, MOVE, RESET, SEEDED, STEP, Seat, frame,
 };
 use crate::CollectError;
-use crate::error::{ErrorKind, said, sent};
+use crate::error::{ErrorKind, message_to_send, said, sent};
 use crate::process::child::{Child, ServeError};
 use crate::process::messages::frame as common;
 
@@ -172,7 +172,7 @@ fn tell(child: &Child, fault: &VecEnvError) {
     let source: &(dyn Error + 'static) = &fault.source;
     let told = Fault {
         env: fault.env,
-        message: source.to_string(),
+        message: message_to_send(source),
         sent: sent(source, child.program.send_errors),
     };
     // The owner is gone where it cannot be told.
