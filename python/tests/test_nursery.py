@@ -86,6 +86,7 @@ def test_a_worker_is_forked_where_it_needs_torch(build, case) -> None:
         return Counting(pace=float(pace))
 
     options: dict[str, Any] = {}
+    envs: list[Any] = []
     env: Any = without_torch if case == "native" else lambda: Counting()
     if case == "policy":
         options["policy"] = policy()
@@ -94,12 +95,12 @@ def test_a_worker_is_forked_where_it_needs_torch(build, case) -> None:
     if case == "environment":
         from torchrl.envs import GymEnv
 
-        env = GymEnv("CartPole-v1")
+        envs = [GymEnv("CartPole-v1") for _ in range(2)]
     if case == "names":
         env = named
     if case == "kwargs":
         env, options["create_env_kwargs"] = given, {"pace": torch.tensor(2.0)}
-    collector = build(MultiSyncCollector, [env] * 2, **options)
+    collector = build(MultiSyncCollector, envs or [env] * 2, **options)
     assert (parents(collector) == {os.getpid()}) == (case == "native")
     assert next(collector).numel() == 40
 

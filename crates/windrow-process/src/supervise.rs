@@ -153,8 +153,8 @@ impl Supervisor {
         self.ask(worker, Request::AskForStack(worker))
     }
 
-    /// Sends a frame, behind those that the worker has not read yet; never waits for the worker. Frames for a worker without a process
-    /// are dropped.
+    /// Sends a frame, behind those that the worker has not read yet; never waits for the worker. Frames for a worker that was not asked
+    /// for, could not be started or has ended are dropped.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn); [`ProcessError::TooLong`] and [`ProcessError::Attached`].

@@ -12,7 +12,7 @@ use super::seat::{Seat, Source};
 use super::{Events, Inbox, Request};
 use crate::launch::{Child, Expected, Look, Start};
 use crate::refused::refused;
-use crate::{ProcessError, WorkerProgram};
+use crate::{Frame, ProcessError, WorkerProgram};
 
 /// How long the system may take to end a worker that was killed. One that is longer in a call that cannot be interrupted is left behind.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Crew {
     program: WorkerProgram,
     seats: Vec<Option<Seat>>,
-    /// Workers that a nursery was asked for, by their numbers. They have no seat yet.
-    expected: BTreeMap<usize, Expected>,
+    /// Workers that a nursery was asked for, by their numbers, and what was sent to them since. They have no seat yet.
+    expected: BTreeMap<usize, (Expected, Vec<Frame>)>,
     inbox: Arc<Inbox>,
     events: Box<dyn Events>,
     /// When workers are killed, in a shutdown.
@@ -93,7 +93,9 @@ impl Crew {
                         .for_each(|seat| seat.ask_for_stack());
                 }
                 Request::Send(worker, frame) => {
-                    if let Some(seat) = self.seat(worker) {
+                    if let Some((_, frames)) = self.expected.get_mut(&worker) {
+                        frames.push(frame);
+                    } else if let Some(seat) = self.seat(worker) {
                         seat.push(frame);
                     }
                 }
@@ -116,7 +118,7 @@ impl Crew {
         };
         let child = match start {
             Ok(Start::Expected(expected)) => {
-                self.expected.insert(worker, expected);
+                self.expected.insert(worker, (expected, Vec::new()));
                 return;
             }
             Ok(Start::Running(child)) => Ok(child),
@@ -127,14 +129,20 @@ impl Crew {
 
     /// A nursery has told something of a worker.
     fn look_at(&mut self, worker: usize) {
-        match self.expected.remove(&worker).map(Expected::look) {
-            Some(Look::Expected(expected)) => _ = self.expected.insert(worker, expected),
-            Some(Look::Born(child)) => self.started(worker, Ok(child)),
-            Some(Look::Refused) => {
-                let child = self.program.spawn();
-                self.started(worker, child);
+        let Some((expected, frames)) = self.expected.remove(&worker) else {
+            return;
+        };
+        let child = match expected.look() {
+            Look::Expected(expected) => {
+                self.expected.insert(worker, (expected, frames));
+                return;
             }
-            None => {}
+            Look::Born(child) => Ok(child),
+            Look::Refused => self.program.spawn(),
+        };
+        self.started(worker, child);
+        if let Some(seat) = self.seat(worker) {
+            frames.into_iter().for_each(|frame| seat.push(frame));
         }
     }
 
@@ -173,7 +181,7 @@ impl Crew {
         let mut names = Vec::new();
         let wake = self.inbox.wake.as_fd();
         let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
-        for (worker, expected) in &self.expected {
+        for (worker, (expected, _)) in &self.expected {
             names.push((*worker, Source::Nursery));
             fds.push(PollFd::from_borrowed_fd(expected.birth(), PollFlags::IN));
         }

@@ -329,6 +329,25 @@ fn half_a_frame_before_a_death_is_told() {
 }
 
 #[test]
+fn frames_that_are_sent_before_a_worker_runs_reach_it() {
+    for role in both("echo") {
+        let team = Team::new(&role, 1);
+        for kind in 1..4 {
+            let frame = Frame {
+                kind,
+                ..Frame::default()
+            };
+            team.supervisor.send(0, frame).unwrap();
+        }
+        team.started();
+        assert_eq!(team.frame().kind, READY);
+        for kind in 1..4 {
+            assert_eq!(team.frame().kind, kind, "{role}");
+        }
+    }
+}
+
+#[test]
 fn a_program_that_does_not_exist_is_named() {
     let (sender, events) = mpsc::channel();
     let mut program = program("echo");
