@@ -208,6 +208,33 @@ fn a_worker_that_ends_is_an_error_with_its_place_status_and_last_words() {
 }
 
 #[test]
+fn a_worker_that_dies_between_two_parts_is_told_without_an_action() {
+    let mut collector = sync()
+        .placement(Placement::Processes)
+        .worker_program(program())
+        .build()
+        .unwrap();
+    collector.next().unwrap().unwrap();
+    let pid = collector.worker_stats()[1].pid.unwrap();
+    let signal = |name: &str| {
+        let mut kill = std::process::Command::new("kill");
+        let sent = kill.args([name, &pid.to_string()]).status();
+        assert!(sent.unwrap().success());
+    };
+    // It does not take up the part that it is lent now. Were it lent none before its death, there would be no action to tell either.
+    signal("-STOP");
+    let error = std::thread::scope(|scope| {
+        let asks = scope.spawn(|| collector.by_ref().find_map(Result::err));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        signal("-KILL");
+        asks.join().unwrap().unwrap().to_string()
+    });
+    assert!(error.contains("signal 9 (SIGKILL)"), "{error}");
+    assert!(!error.contains("the last action"), "{error}");
+    assert!(!error.contains("handing over"), "{error}");
+}
+
+#[test]
 fn a_lost_worker_is_replaced_or_left_as_the_user_says() {
     for id in ["Aborts-v0", "Exits-v0", "Panics-v0", "Fails-v0"] {
         for on_loss in [OnLoss::Restart { budget: 100 }, OnLoss::Continue] {

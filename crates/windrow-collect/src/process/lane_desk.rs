@@ -245,6 +245,7 @@ impl Desk for LaneDesk {
     fn deliver(&mut self, part: Part, progress: Progress) {
         let steps = part.steps();
         part.commit();
+        self.live.handed_over();
         let mut link = self.link();
         let waited = std::mem::take(&mut link.waited);
         link.answer(Answer::Filled {
@@ -256,6 +257,7 @@ impl Desk for LaneDesk {
 
     fn give_back(&mut self, part: Part, progress: Progress) {
         drop(part);
+        self.live.handed_over();
         self.link().answer(Answer::Lost { progress });
     }
 

@@ -25,6 +25,12 @@ impl LiveProbe {
         self.notes.phase(Phase::WaitSlab as u32);
         self.clone()
     }
+
+    /// The part was handed over. What has been noted of it says nothing about the next one, which the collector may lend before the
+    /// worker takes it up.
+    pub(super) fn handed_over(&self) {
+        self.notes.phase(Phase::Commit as u32);
+    }
 }
 
 impl Probe for LiveProbe {
@@ -119,9 +125,13 @@ impl LastSeen {
 
 /// Whether it has not begun to write its part: what else it has noted is of the part before.
 fn is_before(live: Live) -> bool {
-    [Phase::Rollout, Phase::WaitSlab, Phase::LoadWeights]
-        .iter()
-        .any(|&ended| live.phase == ended as u32)
+    let before = [
+        Phase::Rollout,
+        Phase::Commit,
+        Phase::WaitSlab,
+        Phase::LoadWeights,
+    ];
+    before.iter().any(|&ended| live.phase == ended as u32)
 }
 
 /// The last row of the part that has an action.
@@ -146,6 +156,7 @@ fn doing(live: Live, part: &Part) -> &'static str {
         Some(Phase::Close) => "handing over a part",
         Some(Phase::Policy) => "in `step`",
         Some(Phase::EnvStep) => "in `reset`, after the end of an episode",
+        Some(Phase::Commit) => "between two parts",
         _ => "about to begin a part",
     }
 }
