@@ -265,19 +265,36 @@ impl PartialEq for Opaque {
 
 #[cfg(test)]
 mod tests {
+    use tensordict::DType;
+
     use super::*;
     use crate::testing::CountingEnv;
     use crate::transforms::vec_driver::VecDriver;
     use crate::{
-        CartPole, DoubleToFloat, FiniteCheck, InitTracker, LimitFlag, ObservationNorm,
-        OneHotActions, Primer, RewardSum, StepCounter,
+        ActionDiscretizer, ActionMask, BinarizeReward, CartPole, ClipTransform, DTypeCastTransform,
+        DoubleToFloat, FiniteCheck, InitTracker, LimitFlag, Lockstep, ObservationNorm,
+        OneHotActions, Primer, RewardClipping, RewardScaling, RewardSum, SignTransform, Statistics,
+        StepCounter, TargetReturn, VecNorm, VecNormV2,
     };
 
     /// A recipe with every transform, and arguments that are easily lost.
     fn full() -> EnvRecipe {
         let norm = ObservationNorm::new("observation", &[0.1, -0.0, 1e-300], &[1.0 / 3.0]);
+        let shared = Statistics::new().unwrap();
+        let means = VecNormV2::new([("body", "speed")]).with_lockstep(Lockstep::Mean);
         EnvRecipe::of_skipping("Pendulum-v1", 4)
             .with_num_envs(3)
+            .with_transform(ActionDiscretizer::new([2, 3]))
+            .with_transform(ActionMask::default())
+            .with_transform(BinarizeReward::default())
+            .with_transform(ClipTransform::new(["reward"], f64::MIN, 1e-300))
+            .with_transform(DTypeCastTransform::new(DType::Bool, DType::I64))
+            .with_transform(RewardClipping::new(-0.0, 1.0 / 3.0))
+            .with_transform(RewardScaling::standardize(0.1, 3.0))
+            .with_transform(SignTransform::of([("body", "speed")]))
+            .with_transform(TargetReturn::new(0.3))
+            .with_transform(VecNorm::default().with_decay(0.99).sharing(&shared))
+            .with_transform(means)
             .with_transform(DoubleToFloat::of([("body", "speed")]))
             .with_transform(FiniteCheck {})
             .with_transform(InitTracker::new().named("begun"))

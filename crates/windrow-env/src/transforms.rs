@@ -1,31 +1,52 @@
 //! The transforms that come with windrow, and a value that is any of them.
 
+mod action_discretizer;
+mod action_mask;
 mod appended;
+mod clip_transform;
+mod columns;
 mod double_to_float;
+mod dtype_cast;
 mod finite_check;
 mod init_tracker;
 mod limit_flag;
 mod observation_norm;
 mod one_hot_actions;
 mod primer;
+mod reward_scaling;
 mod reward_sum;
+mod sign_transform;
 #[cfg(test)]
 mod stacking_tests;
+mod statistics;
 mod step_counter;
+mod target_return;
 #[cfg(test)]
 pub(crate) mod vec_driver;
+mod vec_norm;
+#[cfg(test)]
+mod vec_norm_tests;
 
 use serde::{Deserialize, Serialize};
 
+pub use action_discretizer::{ActionDiscretizer, Sampling};
+pub use action_mask::ActionMask;
+pub use clip_transform::{ClipTransform, RewardClipping};
 pub use double_to_float::DoubleToFloat;
+pub use dtype_cast::{BinarizeReward, DTypeCastTransform};
 pub use finite_check::{FiniteCheck, NotFinite};
 pub use init_tracker::InitTracker;
 pub use limit_flag::LimitFlag;
 pub use observation_norm::ObservationNorm;
 pub use one_hot_actions::OneHotActions;
 pub use primer::Primer;
+pub use reward_scaling::RewardScaling;
 pub use reward_sum::RewardSum;
+pub use sign_transform::SignTransform;
+pub use statistics::Statistics;
 pub use step_counter::StepCounter;
+pub use target_return::{TargetMode, TargetReturn};
+pub use vec_norm::{Lockstep, VecNorm, VecNormV2};
 
 use crate::{EnvError, Transformed, VecEnv};
 
@@ -85,6 +106,11 @@ macro_rules! transforms {
 }
 
 transforms!(
+    ActionDiscretizer,
+    ActionMask,
+    BinarizeReward,
+    ClipTransform,
+    DTypeCastTransform,
     DoubleToFloat,
     FiniteCheck,
     InitTracker,
@@ -92,8 +118,14 @@ transforms!(
     ObservationNorm,
     OneHotActions,
     Primer,
+    RewardClipping,
+    RewardScaling,
     RewardSum,
+    SignTransform,
     StepCounter,
+    TargetReturn,
+    VecNorm,
+    VecNormV2,
 );
 
 impl AnyTransform {

@@ -56,27 +56,46 @@ impl EnvSpec {
     /// [`SpecError::NameTaken`] when something else in a frame is called `key`, or observations beside which it stands have
     /// others behind them.
     pub fn append_observation(&mut self, key: &NestedKey, leaf: Spec) -> Result<usize, EnvError> {
-        let taken = || SpecError::NameTaken {
-            env: self.id.clone(),
-            key: key.clone(),
-        };
         let actions = self.action.leaves("action");
         let is_action = actions
             .iter()
             .any(|(action, _)| action.first() == key.first());
         if TAKEN.contains(&key.first()) || is_action {
-            return Err(taken().into());
+            return Err(self.taken(key));
         }
+        self.push_observation(key, leaf)
+    }
+
+    /// Adds the reward of the step in another element type, as an observation `"reward"`, and returns its place among observations.
+    ///
+    /// # Errors
+    /// [`SpecError::NameTaken`] when there is one already.
+    pub(crate) fn append_reward(&mut self, leaf: Spec) -> Result<usize, EnvError> {
+        let key = NestedKey::from("reward");
+        let index = self.push_observation(&key, leaf)?;
+        self.rewards.push(key);
+        Ok(index)
+    }
+
+    fn push_observation(&mut self, key: &NestedKey, leaf: Spec) -> Result<usize, EnvError> {
         let index = self.observation_leaves().len();
         let mut entries = match self.observation.clone() {
             Spec::Composite(entries) => entries,
             bare => vec![("observation".to_owned(), bare)],
         };
         if !push_last(&mut entries, key.components(), leaf) {
-            return Err(taken().into());
+            return Err(self.taken(key));
         }
         self.observation = Spec::Composite(entries);
         Ok(index)
+    }
+
+    fn taken(&self, key: &NestedKey) -> EnvError {
+        let error = SpecError::NameTaken {
+            env: self.id.clone(),
+            key: key.clone(),
+        };
+        error.into()
     }
 
     /// The error for an observation or action that has to be `expected`.

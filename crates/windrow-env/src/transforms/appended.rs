@@ -6,8 +6,7 @@ use windrow_slab::{Key, RowsMut, SlabError};
 use crate::{Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, VecEnvError};
 
 /// A leaf `[1]` behind all observations of the environments, with one number that changes with every step: what
-/// [`StepCounter`](crate::StepCounter), [`LimitFlag`](crate::LimitFlag), [`RewardSum`](crate::RewardSum) and
-/// [`InitTracker`](crate::InitTracker) come down to.
+/// [`StepCounter`](crate::StepCounter), [`LimitFlag`](crate::LimitFlag) and [`InitTracker`](crate::InitTracker) come down to.
 #[derive(Debug)]
 pub struct Appended<A: Appendix> {
     key: Key<A::Value>,

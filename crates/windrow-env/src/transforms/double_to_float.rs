@@ -1,11 +1,8 @@
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
-use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
-use crate::joined::copy_leaf;
-use crate::{
-    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, Transform, VecEnvError, written,
-};
+use super::dtype_cast::{Casting, DTypeCastTransform};
+use crate::{Attach, EnvError, Transform, written};
 
 /// Turns observations of `float64` into such of `float32`, as networks take them.
 ///
@@ -41,83 +38,12 @@ impl DoubleToFloat {
 }
 
 impl Transform for DoubleToFloat {
-    type Effect = Narrowing;
+    type Effect = Casting;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Narrowing, EnvError> {
-        for key in self.in_keys.iter().flatten() {
-            let (_, leaf) = envs.observation(key)?;
-            if leaf.dtype != DType::F64 {
-                let got = leaf.dtype.name();
-                return Err(envs.inner().unfit(&leaf.key, "float64 to be narrowed", got));
-            }
-        }
-        let is_meant = |leaf: &LeafSpec| match &self.in_keys {
-            None => leaf.dtype == DType::F64,
-            Some(keys) => keys.contains(&leaf.key),
-        };
-        let leaves = envs.inner().observation_leaves().into_iter();
-        let leaves: Vec<_> = leaves.map(|leaf| (leaf.dtype, is_meant(&leaf))).collect();
-        for (i, _) in leaves
-            .iter()
-            .enumerate()
-            .filter(|(_, (_, narrowed))| *narrowed)
-        {
-            if let Some(Spec::Unbounded { dtype, .. } | Spec::Bounded { dtype, .. }) =
-                envs.spec.observation.leaf_mut(i)
-            {
-                *dtype = DType::F32;
-            }
-        }
-        envs.replace_observations();
-        Ok(Narrowing { leaves })
-    }
-}
-
-/// Copies leaves and narrows some of them.
-#[derive(Debug)]
-pub struct Narrowing {
-    /// The environments' leaves, and whether each is narrowed.
-    leaves: Vec<(DType, bool)>,
-}
-
-impl Narrowing {
-    fn convert(
-        &self,
-        envs: impl Iterator<Item = usize>,
-        obs: Observations<'_>,
-    ) -> Result<(), VecEnvError> {
-        let (from, mut to) = obs.apart()?;
-        for env in envs {
-            // An environment that does not exist was reported by the inner ones.
-            if let (Some(from), Some(to)) = (from.env(env), to.env_mut(env)) {
-                self.convert_row(from, to).map_err(|error| error.of(env))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn convert_row(&self, from: Row<'_>, mut to: RowMut<'_>) -> Result<(), EnvError> {
-        for (i, &(dtype, narrowed)) in self.leaves.iter().enumerate() {
-            if !narrowed {
-                copy_leaf(dtype, i, from, &mut to)?;
-                continue;
-            }
-            let doubles = from.get(Key::<f64>::new(i))?;
-            for (float, &double) in to.get_mut(Key::<f32>::new(i))?.iter_mut().zip(doubles) {
-                *float = double as f32;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Effect for Narrowing {
-    fn reset(&mut self, resets: &[Reset], obs: Observations<'_>) -> Result<(), VecEnvError> {
-        self.convert(resets.iter().map(|reset| reset.env), obs)
-    }
-
-    fn step(&mut self, obs: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
-        self.convert(0..obs.rows.envs(), obs)
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Casting, EnvError> {
+        let cast = DTypeCastTransform::new(DType::F64, DType::F32);
+        let in_keys = self.in_keys.clone();
+        DTypeCastTransform { in_keys, ..cast }.attach(envs)
     }
 }
 
@@ -125,7 +51,8 @@ impl Effect for Narrowing {
 mod tests {
     use super::*;
     use crate::transforms::vec_driver::VecDriver;
-    use crate::{Env, EnvSpec, Outcome, Serial, StepCounter, VecEnv};
+    use crate::{Env, EnvSpec, Outcome, Serial, Spec, StepCounter, VecEnv};
+    use windrow_slab::{Key, Row, RowMut};
 
     /// Counts in three element types.
     #[derive(Clone, Debug)]
@@ -209,7 +136,7 @@ mod tests {
         };
         assert_eq!(
             error("whole"),
-            "\"whole\" of Counts: expected float64 to be narrowed, got int32"
+            "\"whole\" of Counts: expected float64 to be cast, got int32"
         );
         assert!(error("none").starts_with("Counts has no observation \"none\"; it has \"whole\""));
     }

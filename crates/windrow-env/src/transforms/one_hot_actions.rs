@@ -108,7 +108,7 @@ fn decode<T: Number>(nvec: &[usize], actions: Rows<'_>, to: &mut [i64]) -> Resul
 }
 
 /// The choice that `scores` stand for.
-fn choose<T: Number>(scores: &[T]) -> Result<i64, EnvError> {
+pub(super) fn choose<T: Number>(scores: &[T]) -> Result<i64, EnvError> {
     if let Some(i) = scores.iter().position(|score| score.number().is_nan()) {
         return Err(EnvError::Action {
             expected: "scores that can be compared".into(),

@@ -1,8 +1,8 @@
 use serde::{Deserialize, Serialize};
 use tensordict::NestedKey;
 
-use super::appended::{Appended, Appendix};
-use crate::{Attach, EnvError, Outcomes, Transform, written};
+use super::target_return::Remaining;
+use crate::{Attach, EnvError, Transform, written};
 
 /// Observes what each episode has earned.
 ///
@@ -32,6 +32,9 @@ use crate::{Attach, EnvError, Outcomes, Transform, written};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardSum {
+    /// Name of the reward: that of the step, or an observation that is one, whose shape and element type the sum has then.
+    #[serde(with = "written::key")]
+    pub in_key: NestedKey,
     /// Name of the sum.
     #[serde(with = "written::key")]
     pub out_key: NestedKey,
@@ -40,6 +43,7 @@ pub struct RewardSum {
 impl Default for RewardSum {
     fn default() -> Self {
         Self {
+            in_key: "reward".into(),
             out_key: "episode_reward".into(),
         }
     }
@@ -52,6 +56,13 @@ impl RewardSum {
         Self::default()
     }
 
+    /// Sums the reward `key` up, such as that of agents.
+    #[must_use]
+    pub fn of(mut self, key: impl Into<NestedKey>) -> Self {
+        self.in_key = key.into();
+        self
+    }
+
     /// The sum is observed as `key`.
     #[must_use]
     pub fn named(mut self, key: impl Into<NestedKey>) -> Self {
@@ -61,26 +72,10 @@ impl RewardSum {
 }
 
 impl Transform for RewardSum {
-    type Effect = Appended<Earned>;
+    type Effect = Remaining;
 
-    fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
-        Appended::new(envs, &self.out_key, Earned)
-    }
-}
-
-/// What an episode has earned.
-#[derive(Debug)]
-pub struct Earned;
-
-impl Appendix for Earned {
-    type Value = f32;
-    const FIRST: f32 = 0.0;
-
-    #[inline(always)]
-    fn change(&mut self, sums: &mut [f32], outcomes: Outcomes<'_>) {
-        for (sum, reward) in sums.iter_mut().zip(outcomes.reward) {
-            *sum += *reward;
-        }
+    fn attach(&self, envs: &mut Attach<'_>) -> Result<Remaining, EnvError> {
+        Remaining::sum(envs, (&self.in_key, &self.out_key))
     }
 }
 
@@ -89,7 +84,7 @@ mod tests {
     use super::*;
     use crate::testing::LedgerEnv;
     use crate::transforms::vec_driver::VecDriver;
-    use crate::{CartPole, Serial, VecEnv};
+    use crate::{CartPole, RewardScaling, Serial, VecEnv};
 
     /// Environments 0 and 1 have the index of their first long episode, so that they do not end meanwhile.
     fn ledgers() -> Serial<LedgerEnv> {
@@ -139,5 +134,23 @@ mod tests {
             once.transformed(RewardSum::new()).unwrap_err().to_string(),
             "frames of CartPole-v1 have \"episode_reward\" already: a new observation needs another name"
         );
+    }
+
+    #[test]
+    fn rewards_of_their_own_names_are_summed_too() {
+        let mut scaling = RewardScaling::new(0.0, 3.0);
+        scaling.out_keys = Some(vec!["scaled".into()]);
+        let scaled = ledgers().transformed(scaling).unwrap();
+        let sum = RewardSum::new().of("scaled");
+        let mut envs = VecDriver::new(scaled.transformed(sum).unwrap());
+        envs.reset(&[0, 1]).unwrap();
+        let mut expected = [0.0, 0.0];
+        for _ in 0..3 {
+            envs.step(0i64).unwrap();
+            for (sum, reward) in expected.iter_mut().zip(&envs.reward) {
+                *sum += reward * 3.0;
+            }
+            assert_eq!(envs.seen::<f32>("episode_reward"), expected);
+        }
     }
 }

@@ -5,8 +5,9 @@ use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use super::vec_driver::VecDriver;
 use super::{
-    AnyTransform, DoubleToFloat, FiniteCheck, InitTracker, LimitFlag, ObservationNorm,
-    OneHotActions, Primer, RewardSum, StepCounter,
+    AnyTransform, ClipTransform, DTypeCastTransform, DoubleToFloat, FiniteCheck, InitTracker,
+    LimitFlag, ObservationNorm, OneHotActions, Primer, RewardClipping, RewardScaling, RewardSum,
+    SignTransform, StepCounter, TargetReturn, VecNorm, VecNormV2,
 };
 use crate::testing::{FailAt, FailingEnv, Failure, LedgerEnv, check_vec_env};
 use crate::{
@@ -195,6 +196,8 @@ impl VecEnv for Told {
 /// One of each transform that fits a cart pole, around an environment that says what it was told.
 fn each_around_told() -> Vec<(&'static str, Box<dyn VecEnv>)> {
     let transforms = [
+        ClipTransform::new(["observation"], -1.0, 1.0).into(),
+        DTypeCastTransform::new(DType::F32, DType::F64).into(),
         DoubleToFloat::new().into(),
         FiniteCheck {}.into(),
         InitTracker::new().into(),
@@ -202,8 +205,14 @@ fn each_around_told() -> Vec<(&'static str, Box<dyn VecEnv>)> {
         ObservationNorm::new("observation", &[0.0], &[1.0]).into(),
         OneHotActions::new().into(),
         Primer::new("hidden", [2], 0.0).into(),
+        RewardClipping::new(-1.0, 1.0).into(),
+        RewardScaling::new(0.0, 2.0).into(),
         RewardSum::new().into(),
+        SignTransform::of(["reward"]).into(),
         StepCounter::new().into(),
+        TargetReturn::new(9.0).into(),
+        VecNorm::default().into(),
+        VecNormV2::new(["observation"]).into(),
     ];
     let around = |transform: AnyTransform| {
         let told = Told(Serial::new(vec![CartPole::v1()]).unwrap());
