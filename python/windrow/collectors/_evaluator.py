@@ -209,6 +209,7 @@ class Evaluator(Ending):
         if sent is not None:
             # The process has a copy of the environment.
             self._thaw()
+        _statistics.thaw_recipes(env)
         ALIVE.add(self)
 
     @property

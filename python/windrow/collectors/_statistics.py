@@ -10,6 +10,7 @@ from typing import Any
 from windrow.collectors._workers import Factory, is_function
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import SerialEnv
+from windrow.envs._vec_norm import Running, Statistics
 
 
 def frozen(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,15 +34,22 @@ class FrozenFactory(Factory):
 
 
 def freeze(env: Any) -> list[Callable[[], None]]:
-    """Keeps ``env`` from gathering statistics; it goes on to use those it has or shares. Knows ``VecNorm`` of TorchRL, and
-    wrappers of Gymnasium with ``update_running_mean``.
+    """Keeps ``env`` from gathering statistics; it goes on to use those it has or shares. Knows ``VecNorm``, also that of TorchRL,
+    and wrappers of Gymnasium with ``update_running_mean``.
 
     Returns:
         Functions that let it gather again.
     """
     undo: list[Callable[[], None]] = []
     for part in _parts(env):
-        if isinstance(part, SerialEnv) and any(map(is_function, part._makers)):
+        if isinstance(part, SerialEnv):
+            # It may have asked for the recipes of others before.
+            part._source = None
+        if isinstance(part, Running):
+            # A recipe says that its environments gather nothing; others that share the statistics go on.
+            part._evaluates = True
+            undo.append(partial(setattr, part, "_evaluates", False))
+        elif isinstance(part, SerialEnv) and any(map(is_function, part._makers)):
             undo.append(partial(_set_makers, part, part._makers))
             _set_makers(part, [frozen(make) if is_function(make) else make for make in part._makers])
         elif getattr(type(part), "update_running_mean", None) is not None:
@@ -52,6 +60,21 @@ def freeze(env: Any) -> list[Callable[[], None]]:
             part.freeze()
             undo.append(part.unfreeze)
     return undo
+
+
+def thaw_recipes(env: Any) -> None:
+    """Has recipes of ``env`` that are taken from now on gather statistics again."""
+    for part in _parts(env):
+        if isinstance(part, SerialEnv):
+            part._source = None
+        elif isinstance(part, Running):
+            part._evaluates = False
+
+
+def share(env: Any, statistics: Statistics) -> None:
+    """Has ``env`` of windrow gather statistics in ``statistics``, each of its transforms in a part of its own."""
+    for number, part in enumerate(part for part in _parts(env) if isinstance(part, Running)):
+        part._statistics = statistics.part(number)
 
 
 def _set_makers(env: SerialEnv, makers: list[Any]) -> None:
@@ -74,7 +97,8 @@ def _inside(part: Any) -> list[Any]:
     if isinstance(part, SerialEnv):
         return [make for make in part._makers if not is_function(make)]
     if isinstance(part, EnvBase):
-        return [vars(part)[name] for name in ("base_env", "_name", "_env") if name in vars(part)]
+        inside = [vars(part)[name] for name in ("base_env", "_name", "_env") if name in vars(part)]
+        return [*inside, *vars(part).get("_transforms", ())]
     # An object of a library is there only if the library was imported. Others are not asked: they may start a process for it.
     if "torchrl" in sys.modules:
         from torchrl.envs import Compose, TransformedEnv

@@ -35,15 +35,26 @@ from windrow.envs._torchrl_compat import of_torchrl
 from windrow.envs.env_creator import EnvCreator, env_creator
 from windrow.envs.libs.gym import GymEnv, GymWrapper
 from windrow.envs.transforms import (
+    ActionDiscretizer,
+    ActionMask,
+    BinarizeReward,
+    ClipTransform,
     Compose,
     DoubleToFloat,
+    DTypeCastTransform,
     FiniteTensorDictCheck,
     InitTracker,
     ObservationNorm,
+    RewardClipping,
+    RewardScaling,
     RewardSum,
+    SignTransform,
     StepCounter,
+    TargetReturn,
     Transform,
     TransformedEnv,
+    VecNorm,
+    VecNormV2,
 )
 from windrow.modules import RandomPolicy
 
@@ -51,7 +62,12 @@ if TYPE_CHECKING:
     from windrow.envs.utils import ExplorationType, exploration_type, set_exploration_type
 
 __all__ = [
+    "ActionDiscretizer",
+    "ActionMask",
+    "BinarizeReward",
+    "ClipTransform",
     "Compose",
+    "DTypeCastTransform",
     "DoubleToFloat",
     "EnvBase",
     "EnvCreator",
@@ -63,11 +79,17 @@ __all__ = [
     "ObservationNorm",
     "ParallelEnv",
     "RandomPolicy",
+    "RewardClipping",
+    "RewardScaling",
     "RewardSum",
     "SerialEnv",
+    "SignTransform",
     "StepCounter",
+    "TargetReturn",
     "Transform",
     "TransformedEnv",
+    "VecNorm",
+    "VecNormV2",
     "check_env",
     "check_env_specs",
     "env_creator",

@@ -188,7 +188,7 @@ class EnvCreator:
     Args:
         create_env_fn: the function, or a class of environments.
         create_env_kwargs: arguments that each call passes on; they win over those of the call.
-        share_memory: let environments of TorchRL share what their transforms gather, such as running statistics, as its own
+        share_memory: let environments share what their transforms gather, such as running statistics, as TorchRL's
             ``EnvCreator`` does: those that this object makes, and copies of it that worker processes make theirs with, as long as
             this one lives. They share the tensors of ``state_dict()``, and numbers and locks of ``multiprocessing``. How workers take
             turns decides what each finds there. A state that cannot be shared is an error when an environment is made.
@@ -206,12 +206,26 @@ class EnvCreator:
         self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
         self.share_memory = share_memory
         self._shared: Any = None
+        #: Of the transforms of windrow's environments.
+        self._statistics: Any = None
 
     def __call__(self, **kwargs: Any) -> Any:
         made = self.create_env_fn(**{**kwargs, **self.create_env_kwargs})
         if self.share_memory and is_of_torchrl(made):
             self._memory().give(made)
+        elif self.share_memory and isinstance(made, EnvBase):
+            from windrow.collectors import _statistics
+
+            _statistics.share(made, self._own_memory())
         return made
+
+    def _own_memory(self) -> Any:
+        with _ONE_AT_A_TIME:
+            if self._statistics is None:
+                from windrow.envs._vec_norm import Statistics
+
+                self._statistics = Statistics()
+            return self._statistics
 
     def _memory(self) -> Any:
         with _ONE_AT_A_TIME:
@@ -225,6 +239,7 @@ class EnvCreator:
         if self.share_memory:
             # There before copies go to other processes.
             self._memory()
+            self._own_memory()
         return vars(self)
 
     def make_variant(self, **kwargs: Any) -> "EnvCreator":

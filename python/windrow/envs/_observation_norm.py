@@ -156,7 +156,7 @@ class ObservationNorm(Transform):
         loc, scale = ({".".join(key): _tensor(pair[place]) for key, pair in self._stats.items()} for place in range(2))
         return {"loc": loc, "scale": scale}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
         """Takes over what :meth:`state_dict` gave."""
         if state_dict:
             loc, scale = ({key: _numbers(state_dict[part][".".join(key)]) for key in self.in_keys} for part in ("loc", "scale"))

@@ -19,6 +19,8 @@ class Transform:
     #: The environment that this goes around, and the transforms between the two.
     _parent: tuple[EnvBase, list[Transform]] | None = None
     _check_batched_worker_compat = AskedByTorchRL()
+    #: Whether a state can be loaded while environments are stepped.
+    _takes_states = False
 
     @property
     def initialized(self) -> bool:
@@ -37,6 +39,19 @@ class Transform:
             return None
         base, before = self._parent
         return base._recipe().transformed(*(described for transform in before for described in transform._described()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the transform has gathered, or was given as numbers: nothing."""
+        return {}
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+        """Takes over what :meth:`state_dict` gave.
+
+        Raises:
+            KeyError: there is something in it, and ``strict``.
+        """
+        if state_dict and strict:
+            raise KeyError(f"{type(self).__name__} has no state, got {sorted(state_dict)}")
 
     def clone(self) -> Transform:
         """The same for another environment, with a copy of what it works with."""

@@ -10,11 +10,24 @@ from typing import Any
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
 from windrow.envs._described import Facts
+from windrow.envs._number_transforms import (
+    ActionDiscretizer,
+    ActionMask,
+    BinarizeReward,
+    ClipTransform,
+    DTypeCastTransform,
+    RewardClipping,
+    RewardScaling,
+    SignTransform,
+    TargetReturn,
+    keys_of,
+)
 from windrow.envs._observation_norm import ObservationNorm
 from windrow.envs._recipe import Described, Recipe, of
 from windrow.envs._specs import Key, path, short
 from windrow.envs._torchrl_compat import is_primer, of_torchrl
 from windrow.envs._transform import Transform
+from windrow.envs._vec_norm import VecNorm, VecNormV2
 
 
 @dataclass(eq=False)
@@ -59,15 +72,15 @@ class StepCounter(Transform):
 
 @dataclass(eq=False)
 class RewardSum(Transform):
-    """Sums the rewards of each episode up (``float32 [1]``).
+    """Sums the rewards of each episode up.
 
     Args:
-        in_keys: ``["reward"]``, the reward of the step.
-        out_keys: name of the sum; ``["episode_reward"]`` unless given.
-        reset_keys: ``["_reset"]``: sums begin anew with each episode.
+        in_keys: the rewards; ``["reward"]``, that of the step, unless given.
+        out_keys: names of the sums; ``"episode_reward"`` beside each reward unless given.
+        reset_keys: flags called ``"_reset"``, for TorchRL's sake: sums begin anew with each episode.
 
     Raises:
-        ValueError: a key is unknown, or ``out_keys`` are not exactly one.
+        ValueError: a key is no name, there are not as many ``out_keys`` as ``in_keys``, or other ``reset_keys``.
     """
 
     in_keys: Sequence[Key] | None = None
@@ -75,15 +88,17 @@ class RewardSum(Transform):
     reset_keys: Sequence[Key] | None = None
 
     def __post_init__(self) -> None:
-        _only("in_keys", list(self.in_keys or ["reward"]), ["reward"])
-        _only("reset_keys", list(self.reset_keys or ["_reset"]), ["_reset"])
-        keys = ["episode_reward"] if self.out_keys is None else list(self.out_keys)
-        if len(keys) != 1 or not keys[0]:
-            raise ValueError(f"RewardSum sums one reward up: expected one of out_keys, got {keys}")
-        self.out_keys = [short(tuple(_name("out_keys", name) for name in path(keys[0])))]
+        if any(path(key)[-1] != "_reset" for key in self.reset_keys or ()):
+            raise ValueError(f"reset_keys are called '_reset', got {self.reset_keys}: sums begin anew with each episode")
+        self.in_keys = keys_of("in_keys", self.in_keys) or ["reward"]
+        beside = [short((*path(key)[:-1], "episode_reward")) for key in self.in_keys]
+        self.out_keys = keys_of("out_keys", beside if self.out_keys is None else self.out_keys) or []
+        if len(self.out_keys) != len(self.in_keys):
+            raise ValueError(f"RewardSum needs a name for each of {self.in_keys}: got out_keys={self.out_keys}")
 
     def _described(self, plain: bool = False) -> list[Described]:
-        return [("RewardSum", {"out_key": key}) for key in self.out_keys or ()]
+        pairs = zip(self.in_keys or (), self.out_keys or (), strict=True)
+        return [("RewardSum", {"in_key": key, "out_key": out}) for key, out in pairs]
 
 
 @dataclass(eq=False)
@@ -265,24 +280,29 @@ class TransformedEnv(EnvBase):
         self._arrange()
         return super()._known()
 
+    @property
+    def _takes_states(self) -> bool:  # type: ignore[override]
+        return all(transform._takes_states for transform in self._transforms if transform.state_dict())
+
     def state_dict(self) -> dict[str, Any]:
         """Statistics of the transforms that have some."""
-        states = {str(i): t.state_dict() for i, t in enumerate(self._transforms) if isinstance(t, ObservationNorm)}
+        states = {str(number): transform.state_dict() for number, transform in enumerate(self._transforms)}
         return {number: state for number, state in states.items() if state}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Takes over what :meth:`state_dict` gave.
+        """Takes over what :meth:`state_dict` gave, or that of TorchRL's environment with the same transforms.
 
         Raises:
             KeyError: a state belongs to no transform, and ``strict``.
         """
-        for number, state in state_dict.items():
-            transform = self._transforms[int(number)] if int(number) < len(self._transforms) else None
-            if isinstance(transform, ObservationNorm):
-                transform.load_state_dict(state)
-            elif strict:
-                raise KeyError(f"there is no transform {number} with a state in {self._transforms!r}")
-        self._handle = None
+        for number, state in _by_transform(state_dict).items():
+            transform = self._transforms[int(number)] if int(number) < len(self._transforms) else Transform()
+            if not transform._takes_states:
+                self._handle = None
+            try:
+                transform.load_state_dict(state, strict)
+            except KeyError as error:
+                raise KeyError(f"transform {number} of {self._transforms!r}: {error.args[0]}") from None
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes the environment inside too."""
@@ -308,6 +328,16 @@ class _Wrapped(EnvBase):
 
 
 __getattr__ = of_torchrl(__name__, "torchrl.envs.transforms")
+
+
+def _by_transform(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """A state by the numbers of transforms, also where TorchRL has joined them to names, or has the state of the only one."""
+    states: dict[str, dict[str, Any]] = {}
+    for name, value in state.items():
+        of, _, rest = name.removeprefix("transforms.").partition(".")
+        number, own = (of, {rest: value} if rest else value) if of.isdigit() else ("0", {name: value})
+        states.setdefault(number, {}).update(own)
+    return states
 
 
 def _checked(transform: Any) -> Transform:

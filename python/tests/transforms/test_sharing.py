@@ -1,0 +1,172 @@
+"""Running statistics of workers, evaluators and saved states."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torchrl.envs as theirs
+
+from windrow.collectors import Collector, Evaluator, MultiSyncCollector
+from windrow.envs import Compose, EnvCreator, GymEnv, RewardSum, SerialEnv, TransformedEnv, VecNorm, VecNormV2
+
+
+def normed() -> TransformedEnv:
+    return TransformedEnv(GymEnv("Pendulum-v1"), Compose(VecNormV2(in_keys=["observation"], decay=0.99), RewardSum()))
+
+
+def count(env: Any) -> int:
+    saved = env.transform[0].state_dict()["_extra_state"]
+    return int(saved["count.-|-.observation"]) if saved else 0
+
+
+@pytest.mark.parametrize("placement", ["threads", "processes"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_workers_of_one_environment_share_its_statistics(placement: str, num_envs: int) -> None:
+    env = normed()
+    with MultiSyncCollector([env] * 2, None, frames_per_batch=60, num_envs=num_envs, placement=placement) as collector:
+        for number in (1, 2):
+            batch = next(collector)
+            # Each of the environments was reset once.
+            assert count(env) >= 60 * number + 2 * num_envs
+        assert bool(batch["observation"].isfinite().all())
+        assert count(env) == 120 + 2 * num_envs
+
+
+def test_a_frozen_transform_leaves_them_as_they_are_at_once() -> None:
+    env = normed()
+    with Collector(env, None, frames_per_batch=20) as collector:
+        next(collector)
+        env.transform[0].freeze()
+        before = count(env)
+        next(collector)
+        assert count(env) == before
+        env.transform[0].unfreeze()
+        next(collector)
+        assert count(env) > before
+
+
+def make() -> TransformedEnv:
+    return normed()
+
+
+@pytest.mark.parametrize("placement", ["threads", "processes"])
+def test_environments_of_a_creator_share_statistics(placement: str) -> None:
+    creator = EnvCreator(make)
+    local = creator()
+    with MultiSyncCollector([creator] * 2, None, frames_per_batch=60, placement=placement) as collector:
+        next(collector)
+        assert count(local) >= 62
+    alone = EnvCreator(make, share_memory=False)
+    local = alone()
+    with MultiSyncCollector([alone] * 2, None, frames_per_batch=60, placement=placement) as collector:
+        next(collector)
+    assert count(local) == 0
+
+
+@pytest.mark.parametrize("backend", ["thread", "process"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_evaluator_uses_them_and_leaves_them(backend: str, wrapped: bool) -> None:
+    inner = normed()
+    env = SerialEnv(1, [inner]) if wrapped else inner
+    inner.rollout(20)
+    before = count(inner)
+    arguments = {"num_trajectories": 1, "max_steps": 30, "backend": backend}
+    policy = lambda td: td.set("action", torch.zeros(*td.batch_size, 1))  # noqa: E731
+    with Evaluator(env, policy, **arguments) as evaluator:
+        evaluator.evaluate()
+        assert count(inner) == before
+        # The same object still gathers elsewhere.
+        with Collector(env, None, frames_per_batch=10) as collector:
+            next(collector)
+            assert count(inner) > before
+            before = count(inner)
+            evaluator.evaluate()
+            assert count(inner) == before
+
+
+def test_an_evaluator_without_statistics_says_so() -> None:
+    with pytest.raises(Exception, match="expected statistics to normalise with: load some, or gather some first"):
+        with Evaluator(normed, torch.nn.Linear(4, 1), num_trajectories=1, max_steps=5, backend="thread") as evaluator:
+            evaluator.evaluate()
+
+
+def test_a_collector_saves_and_loads_them_while_it_runs() -> None:
+    env = normed()
+    with Collector(env, None, frames_per_batch=50) as collector:
+        next(collector)
+        state = collector.state_dict()
+        saved = count(env)
+        next(collector)
+        assert count(env) > saved
+        collector.load_state_dict(state)
+        assert count(env) == saved
+        next(collector)
+        assert count(env) > saved
+    other = normed()
+    with Collector(other, None, frames_per_batch=50) as fresh:
+        fresh.load_state_dict(state)
+        assert count(other) == saved
+
+
+def test_states_of_torchrls_environments_are_taken() -> None:
+    def their(transform: Any) -> Any:
+        env = theirs.TransformedEnv(theirs.GymEnv("Pendulum-v1"), transform)
+        env.rollout(7)
+        return env.state_dict()
+
+    single = TransformedEnv(GymEnv("Pendulum-v1"), VecNormV2(in_keys=["observation"]))
+    single.load_state_dict(their(theirs.VecNormV2(in_keys=["observation"])))
+    several = normed()
+    several.load_state_dict(their(theirs.Compose(theirs.VecNormV2(in_keys=["observation"]), theirs.RewardSum())))
+    for transform in (single.transform, several.transform[0]):
+        assert int(transform.state_dict()["_extra_state"]["count.-|-.observation"]) >= 8
+    with pytest.raises(KeyError, match="has no state"):
+        several.load_state_dict({"1": {"sum": 3}})
+    wide = {"_extra_state": {name: torch.ones(5) for name in ("observation_sum", "observation_ssq")} | {"observation_count": torch.ones(1)}}
+    narrow = TransformedEnv(GymEnv("Pendulum-v1"), VecNorm(in_keys=["observation"]))
+    narrow.rollout(3)
+    with pytest.raises(ValueError, match=r"expected statistics of .*float32', \[3\].*got some of .*\[5\]"):
+        narrow.load_state_dict({"0": wide})
+
+
+def test_copies_have_statistics_of_their_own_and_pickled_ones_share_them() -> None:
+    env = normed()
+    env.rollout(10)
+    before = count(env)
+    copied, sent = env.transform.clone(), pickle.loads(pickle.dumps(env.transform[0]))
+    TransformedEnv(GymEnv("Pendulum-v1"), copied).rollout(5)
+    assert count(env) == before
+    TransformedEnv(GymEnv("Pendulum-v1"), sent).rollout(5)
+    assert count(env) == before + 6
+    frozen = env.transform[0].frozen_copy()
+    TransformedEnv(GymEnv("Pendulum-v1"), frozen).rollout(5)
+    assert frozen.frozen and count(env) == before + 6
+
+
+def test_environments_in_lockstep_have_statistics_each_or_together() -> None:
+    for reduce, shape in ((False, (3, 3)), (True, (3,))):
+        norm = VecNormV2(in_keys=["observation"], reduce_batch_dims=reduce)
+        TransformedEnv(SerialEnv(3, lambda: GymEnv("Pendulum-v1")), norm).rollout(4)
+        saved = norm.state_dict()["_extra_state"]
+        assert saved["loc.-|-.observation"].shape == shape
+        assert int(saved["count.-|-.observation"]) == (15 if reduce else 5)
+
+
+def test_normalised_values_can_be_taken_back() -> None:
+    norm = VecNorm(in_keys=["observation"], out_keys=["normed"])
+    env = TransformedEnv(GymEnv("Pendulum-v1"), norm)
+    env.rollout(20)
+    norm.freeze()
+    played = env.rollout(10)
+    torch.testing.assert_close(norm.denorm(played.exclude("observation"))["observation"], played["observation"], rtol=1e-4, atol=1e-4)
+    fixed = TransformedEnv(GymEnv("Pendulum-v1"), norm.to_observation_norm())
+    plain = fixed.rollout(3)
+    torch.testing.assert_close(plain["normed"], (plain["observation"] - norm.loc["observation"]) / norm.scale["observation"], rtol=1e-4, atol=1e-4)
+    assert isinstance(VecNorm(in_keys=["observation"], new_api=True), VecNormV2)
+    with pytest.raises(RuntimeError, match="has no statistics yet"):
+        VecNorm().frozen_copy()
+    with pytest.raises(ValueError, match="got shared_td or shapes"):
+        VecNorm(shared_td={})

@@ -1,0 +1,390 @@
+"""Observations and rewards normalised by running statistics, which environments share."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from windrow._lazy import numpy, torch
+from windrow._lazy import tensordict as td
+from windrow.envs._number_transforms import Keys, keys_of
+from windrow.envs._observation_norm import ObservationNorm
+from windrow.envs._recipe import Described
+from windrow.envs._sharing import FileLock
+from windrow.envs._specs import Key, path, short
+from windrow.envs._transform import Transform
+
+#: Of the file: a token of 16 characters, whether nothing changes the numbers, and the length of the description that follows.
+_TOKEN, _FROZEN, _HEAD = 16, 16, 32
+
+Parts = dict[Key, list[Any]]
+
+
+class Statistics:
+    """A file with running statistics: what they are of (JSON), then for each key two numbers for each element and a count (``float64``).
+
+    The environments of all threads and processes that got its path change it, under its lock; see ``statistics.rs``.
+    """
+
+    def __init__(self) -> None:
+        self._token, self.begin = os.urandom(_TOKEN // 2).hex(), 0
+        self._use(os.memfd_create("windrow-statistics") if hasattr(os, "memfd_create") else os.dup(tempfile.TemporaryFile().fileno()))
+        os.pwrite(self._file, self._token.encode(), 0)
+
+    def _use(self, file: int) -> None:
+        self._file = file
+        self._lock = FileLock(file)
+        weakref.finalize(self, os.close, file)
+
+    def part(self, number: int) -> Statistics:
+        """The ``number``-th of several statistics in this file, which lie far apart."""
+        other = Statistics.__new__(Statistics)
+        other._token, other.begin = self._token, number << 32
+        other._use(os.dup(self._file))
+        return other
+
+    def written(self) -> dict[str, Any]:
+        """Where the engine finds it."""
+        return {"path": f"/proc/{os.getpid()}/fd/{self._file}", "token": self._token, "begin": self.begin}
+
+    def __getstate__(self) -> Any:
+        return self.written()
+
+    def __setstate__(self, state: Any) -> None:
+        """Opens the file of another process, or of this one."""
+        self._token, self.begin = state["token"], state["begin"]
+        try:
+            file = os.open(state["path"], os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise RuntimeError(f"the statistics of a transform are gone with its process, or with the transform: {error}") from error
+        self._use(file)
+        if os.pread(file, _TOKEN, 0) != self._token.encode():
+            raise RuntimeError("the statistics of a transform are gone with the transform")
+
+    @property
+    def frozen(self) -> bool:
+        """Whether environments leave the numbers as they are."""
+        return os.pread(self._file, 1, self.begin + _FROZEN) == b"\1"
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        os.pwrite(self._file, bytes([frozen]), self.begin + _FROZEN)
+
+    def read(self) -> Parts | None:
+        """Two arrays and a count for each key; None as long as no environment has begun."""
+        with self._lock:
+            columns, at = self._columns()
+            size = sum(16 * _count(shape) + 8 for _, _, shape in columns)
+            numbers = numpy.frombuffer(os.pread(self._file, size, at), numpy.float64)
+        parts: Parts = {}
+        for names, dtype, shape in columns:
+            first, second, steps, numbers = numpy.split(numbers, numpy.cumsum([_count(shape), _count(shape), 1]))
+            parts[short(tuple(names))] = [*(half.reshape(shape).astype(dtype) for half in (first, second)), float(steps[0])]
+        return parts or None
+
+    def write(self, rule: str, parts: Parts) -> None:
+        """Puts other numbers in their place.
+
+        Raises:
+            ValueError: the environments have statistics of something else.
+        """
+        own = [[list(path(key)), str(first.dtype), list(first.shape)] for key, (first, _, _) in parts.items()]
+        with self._lock:
+            columns, at = self._columns()
+            if columns and columns != own:
+                raise ValueError(f"expected statistics of {columns}, got some of {own}")
+            if not columns:
+                told = json.dumps({"rule": rule, "columns": own}).encode()
+                at = self.begin + -(-(_HEAD + len(told)) // 8) * 8
+                os.pwrite(self._file, told, self.begin + _HEAD)
+            numbers = [numpy.append(numpy.append(first.ravel(), second.ravel()), count) for first, second, count in parts.values()]
+            os.pwrite(self._file, numpy.concatenate(numbers).astype(numpy.float64).tobytes(), at)
+            if not columns:
+                os.pwrite(self._file, len(told).to_bytes(8, "little"), self.begin + _HEAD - 8)
+
+    def _columns(self) -> tuple[list[Any], int]:
+        """What the numbers are of, and where they begin."""
+        length = int.from_bytes(os.pread(self._file, 8, self.begin + _HEAD - 8), "little")
+        told = os.pread(self._file, length, self.begin + _HEAD)
+        return json.loads(told)["columns"] if told else [], self.begin + -(-(_HEAD + length) // 8) * 8
+
+
+def _count(shape: Sequence[int]) -> int:
+    return int(numpy.prod(shape, dtype=int))
+
+
+class Running(Transform):
+    """Normalises by running statistics. All environments that are made from this object share them, in threads and in processes;
+    copies have their own.
+    """
+
+    #: Name of the engine's transform.
+    _rule: str
+    _takes_states = True
+    #: Whether environments that are made now leave the statistics as they are.
+    _evaluates = False
+
+    def _begin(self, in_keys: Any, out_keys: Any, decay: float, eps: float) -> None:
+        self.in_keys = keys_of("in_keys", in_keys) or []
+        self.out_keys = keys_of("out_keys", out_keys) or list(self.in_keys)
+        if len(self.in_keys) != len(self.out_keys):
+            raise ValueError(f"expected as many out_keys as in_keys, {len(self.in_keys)}, got {len(self.out_keys)}")
+        self.decay, self.eps = decay, eps
+        self._statistics = Statistics()
+
+    def _described(self, plain: bool = False) -> list[Described]:
+        out_keys = None if self.out_keys == self.in_keys else self.out_keys
+        numbers = {"decay": float(self.decay), "eps": float(self.eps), "frozen": self._evaluates}
+        shared = None if plain else self._statistics.written()
+        return [(self._rule, {"in_keys": self.in_keys, "out_keys": out_keys, **numbers, "statistics": shared})]
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the statistics are used, but not changed."""
+        return self._statistics.frozen
+
+    def freeze(self) -> Running:
+        """Keeps the statistics as they are from now on, also for environments that are stepped already."""
+        self._statistics.frozen = True
+        return self
+
+    def unfreeze(self) -> Running:
+        """Goes on to gather statistics."""
+        self._statistics.frozen = False
+        return self
+
+    def clone(self) -> Running:
+        """The same for another environment, with a copy of the statistics."""
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__, _parent=None, _statistics=Statistics())
+        if parts := self._statistics.read():
+            other._statistics.write(self._rule, parts)
+        return other.freeze() if self.frozen else other
+
+    def __deepcopy__(self, memo: Any) -> Running:
+        return self.clone()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_parent": None}
+
+    def frozen_copy(self) -> Running:
+        """A copy that keeps its statistics as they are.
+
+        Raises:
+            RuntimeError: there are none.
+        """
+        self._gathered()
+        return self.clone().freeze()
+
+    def _gathered(self) -> Parts:
+        parts = self._statistics.read()
+        if parts is None:
+            raise RuntimeError(f"{type(self).__name__} has no statistics yet: step its environment, or load some")
+        return parts
+
+    def _loc_scale(self, part: list[Any]) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+    def _numbers(self, place: int) -> Any:
+        numbers = {key: self._loc_scale(part)[place] for key, part in self._gathered().items()}
+        return td.TensorDict({key: torch.as_tensor(value) for key, value in numbers.items()})
+
+    @property
+    def loc(self) -> Any:
+        """Means by key, a TensorDict."""
+        return self._numbers(0)
+
+    @property
+    def scale(self) -> Any:
+        """Deviations by key, a TensorDict."""
+        return self._numbers(1)
+
+    @property
+    def standard_normal(self) -> bool:
+        """How they are meant: ``(x - loc) / scale``."""
+        return True
+
+    def denorm(self, tensordict: Any) -> Any:
+        """``tensordict`` with what was normalised, under ``in_keys``."""
+        loc, scale, tensordict = self.loc, self.scale, tensordict.copy()
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            if (value := tensordict.get(out, None)) is not None:
+                tensordict.set(key, value * scale.get(key) + loc.get(key))
+        return tensordict
+
+    def to_observation_norm(self) -> Transform:
+        """An :class:`ObservationNorm` with the statistics of now, or several of them in a :class:`Compose`."""
+        from windrow.envs.transforms import Compose
+
+        loc, scale = self.loc, self.scale
+        norms = [
+            ObservationNorm(loc.get(key), scale.get(key), in_keys=[key], out_keys=[out], standard_normal=True)
+            for key, out in zip(self.in_keys, self.out_keys, strict=True)
+        ]
+        return norms[0] if len(norms) == 1 else Compose(*norms)
+
+    def _saved(self, parts: Parts) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _loaded(self, saved: dict[str, Any]) -> Parts:
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """The statistics, as TorchRL's transform of this name saves them."""
+        parts = self._statistics.read()
+        return {"_extra_state": self._saved(parts) if parts else None}
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+        """Goes on with statistics that this transform or TorchRL's has saved, also in environments that are stepped already.
+
+        Raises:
+            KeyError: there are none in it, but some here.
+            ValueError: they are statistics of something else.
+        """
+        saved = state_dict.get("_extra_state")
+        if saved:
+            self._statistics.write(self._rule, self._loaded(saved))
+        elif self._statistics.read():
+            raise KeyError(f"no statistics in the state of {type(self).__name__}, which has some")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(decay={self.decay}, eps={self.eps}, in_keys={self.in_keys}, out_keys={self.out_keys})"
+
+
+class VecNorm(Running):
+    """Normalises observations and rewards by running statistics: sums, sums of squares and a count, from which older steps fade.
+
+    Each step of environments in lockstep changes the statistics once. All environments that are made from this object share
+    them, in threads and in processes; how workers take turns then decides what each finds. Evaluators leave them as they are.
+
+    Args:
+        in_keys: observations, or ``"reward"``; ``["observation", "reward"]`` unless given.
+        out_keys: names of the results; those of ``in_keys`` unless given.
+        shared_td: None: environments share statistics by this object.
+        lock: accepted for TorchRL's sake: the statistics have a lock of their own.
+        decay: what is left of older steps after each step.
+        eps: the least variance, and the least deviation.
+        shapes: None: those of the environment.
+        new_api: make a :class:`VecNormV2` instead.
+
+    Raises:
+        ValueError: ``shared_td`` or ``shapes`` are given, or ``out_keys`` are not as many as ``in_keys``.
+    """
+
+    _rule = "VecNorm"
+    SEP = "-<.>-"
+
+    def __new__(cls, *args: Any, new_api: bool | None = None, **kwargs: Any) -> Any:
+        return VecNormV2(*args, **kwargs) if new_api else super().__new__(cls)
+
+    def __init__(
+        self,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        shared_td: Any = None,
+        lock: Any = None,
+        decay: float = 0.9999,
+        eps: float = 1e-4,
+        shapes: Any = None,
+        new_api: bool | None = None,
+    ) -> None:
+        if shared_td is not None or shapes is not None:
+            raise ValueError("VecNorm has the shapes of its environment and shares statistics by itself, got shared_td or shapes")
+        self._begin(["observation", "reward"] if in_keys is None else in_keys, out_keys, decay, eps)
+
+    def _loc_scale(self, part: list[Any]) -> tuple[Any, Any]:
+        total, squares, count = part
+        loc = total / count
+        return loc, numpy.sqrt(numpy.maximum(squares / count - loc**2, self.eps))
+
+    def _saved(self, parts: Parts) -> dict[str, Any]:
+        saved: dict[str, Any] = {}
+        for key, part in parts.items():
+            for suffix, value in zip(("sum", "ssq", "count"), part, strict=True):
+                value = torch.tensor([value]) if suffix == "count" else torch.as_tensor(value)
+                saved[f"{self.SEP.join(path(key))}_{suffix}"] = value
+        return saved
+
+    def _loaded(self, saved: dict[str, Any]) -> Parts:
+        def part(key: Key, suffix: str) -> Any:
+            return torch.as_tensor(saved[f"{self.SEP.join(path(key))}_{suffix}"]).cpu().numpy()
+
+        return {key: [part(key, "sum"), part(key, "ssq"), float(part(key, "count")[0])] for key in self.in_keys}
+
+
+class VecNormV2(Running):
+    """Normalises observations and rewards by running means of them and of their squares.
+
+    Environments in lockstep that this is around at once have statistics each, unless ``reduce_batch_dims``; those that a
+    collector makes of one environment take turns. All environments that are made from this object share statistics, in threads
+    and in processes; how workers take turns then decides what each finds. Evaluators leave them as they are.
+
+    Args:
+        in_keys: observations, or ``"reward"``.
+        out_keys: names of the results; those of ``in_keys`` unless given.
+        lock: accepted for TorchRL's sake: the statistics have a lock of their own.
+        stateful: True: statistics are no entries of frames.
+        decay: what is left of older steps after each step; 1 weighs all steps alike.
+        eps: the least deviation.
+        shared_data: None: environments share statistics by this object.
+        reduce_batch_dims: whether environments in lockstep have statistics together, of the means of their values.
+
+    Raises:
+        ValueError: ``stateful`` is False, ``shared_data`` is given, or ``out_keys`` are not as many as ``in_keys``.
+    """
+
+    _rule = "VecNormV2"
+    SEP = ".-|-."
+
+    def __init__(
+        self,
+        in_keys: Keys,
+        out_keys: Keys = None,
+        *,
+        lock: Any = None,
+        stateful: bool = True,
+        decay: float = 0.9999,
+        eps: float = 1e-4,
+        shared_data: Any = None,
+        reduce_batch_dims: bool = False,
+    ) -> None:
+        if not stateful or shared_data is not None:
+            raise ValueError("VecNormV2 keeps statistics and shares them by itself, got stateful=False or shared_data")
+        self.stateful, self.reduce_batch_dims = True, reduce_batch_dims
+        self._begin(in_keys, out_keys, decay, eps)
+
+    def _described(self, plain: bool = False) -> list[Described]:
+        ((name, arguments),) = super()._described(plain)
+        batched = self._parent is not None and bool(self._parent[0]._recipe(plain=True).is_batched)
+        lockstep = "mean" if self.reduce_batch_dims else "apart" if batched else "turns"
+        return [(name, {**arguments, "lockstep": lockstep})]
+
+    def _loc_scale(self, part: list[Any]) -> tuple[Any, Any]:
+        loc, square, count = part
+        kept = loc.dtype.type(1)
+        if self.decay != 1:
+            # In float32, as TorchRL does it.
+            kept = loc.dtype.type(1 - numpy.exp(numpy.float32(count) * numpy.float32(numpy.log(self.decay))))
+        return loc / kept, numpy.sqrt(numpy.maximum((square - loc**2) / kept, 0)).clip(self.eps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The statistics, as TorchRL's transform of this name saves them."""
+        saved = super().state_dict()["_extra_state"]
+        return {"initialized": torch.tensor(saved is not None), "_extra_state": saved or {}}
+
+    def _saved(self, parts: Parts) -> dict[str, Any]:
+        def named(kind: str, place: int) -> dict[str, Any]:
+            return {self.SEP.join((kind, *path(key))): torch.as_tensor(part[place]) for key, part in parts.items()}
+
+        counts = {name: value.to(torch.int64) for name, value in named("count", 2).items()}
+        return {**named("loc", 0), **named("var", 1), **counts}
+
+    def _loaded(self, saved: dict[str, Any]) -> Parts:
+        def part(kind: str, key: Key) -> Any:
+            return torch.as_tensor(saved[self.SEP.join((kind, *path(key)))]).cpu().numpy()
+
+        return {key: [part("loc", key), part("var", key), float(part("count", key))] for key in self.in_keys}
