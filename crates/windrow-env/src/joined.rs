@@ -186,7 +186,18 @@ pub(crate) fn copy_leaf(
     from: Row<'_>,
     to: &mut RowMut<'_>,
 ) -> Result<(), EnvError> {
-    for_dtype!(dtype, T => Ok(to.write(Key::<T>::new(leaf), from.get(Key::<T>::new(leaf))?)?))
+    copy_leaf_to(dtype, leaf, from, leaf, to)
+}
+
+/// Copies leaf `leaf` of a row to leaf `place` of another, of as many elements.
+pub(crate) fn copy_leaf_to(
+    dtype: DType,
+    leaf: usize,
+    from: Row<'_>,
+    place: usize,
+    to: &mut RowMut<'_>,
+) -> Result<(), EnvError> {
+    for_dtype!(dtype, T => Ok(to.write(Key::<T>::new(place), from.get(Key::<T>::new(leaf))?)?))
 }
 
 impl std::fmt::Debug for Joined {

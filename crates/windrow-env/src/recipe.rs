@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::arguments::Arguments;
 use crate::factory::many;
-use crate::{AnyTransform, EnvError, EnvFactory, EnvRegistry, FrameSkip, Serial, VecEnv};
+use crate::{AnyTransform, EnvError, EnvFactory, EnvRegistry, FrameSkip, Joined, Serial, VecEnv};
 
 /// How to make environments: which ones, how many, and the transforms around them.
 ///
@@ -152,9 +152,20 @@ impl EnvRecipe {
             (1, asked) => asked,
             (envs, asked) => return Err(EnvError::AlreadyVector { envs, asked }),
         };
-        let envs = self.source.build(registry, num_envs)?;
-        let mut transforms = self.transforms.iter();
-        transforms.try_fold(envs, |envs, transform| transform.around(envs))
+        let around = |envs, transforms: &[AnyTransform]| {
+            let mut transforms = transforms.iter();
+            transforms.try_fold(envs, |envs, transform| transform.around(envs))
+        };
+        let (alone, outside) = AnyTransform::split(&self.transforms);
+        if alone.is_empty() || num_envs == 1 {
+            return around(self.source.build(registry, num_envs)?, &self.transforms);
+        }
+        let single = || around(self.source.build(registry, 1)?, alone);
+        let members = many(num_envs, single)?.into_iter();
+        around(
+            Box::new(Joined::new(members.collect::<Result<_, _>>()?)?),
+            outside,
+        )
     }
 
     /// The recipe as an object of JSON.
@@ -271,10 +282,13 @@ mod tests {
     use crate::testing::CountingEnv;
     use crate::transforms::vec_driver::VecDriver;
     use crate::{
-        ActionDiscretizer, ActionMask, BinarizeReward, CartPole, ClipTransform, DTypeCastTransform,
-        DoubleToFloat, FiniteCheck, InitTracker, LimitFlag, Lockstep, ObservationNorm,
-        OneHotActions, Primer, RewardClipping, RewardScaling, RewardSum, SignTransform, Statistics,
-        StepCounter, TargetReturn, VecNorm, VecNormV2,
+        ActionDiscretizer, ActionMask, BinarizeReward, CartPole, CatFrames, CatTensors, CenterCrop,
+        ClipTransform, DTypeCastTransform, DoubleToFloat, EndOfLifeTransform, ExcludeTransform,
+        FiniteCheck, FlattenObservation, FrameSkipTransform, GrayScale, InitTracker, Keys,
+        LimitFlag, Lockstep, NoopResetEnv, ObservationNorm, OneHotActions, PermuteTransform,
+        Primer, RenameTransform, Resize, RewardClipping, RewardScaling, RewardSum, SelectTransform,
+        SignTransform, SqueezeTransform, Statistics, StepCounter, TargetReturn, TimeMaxPool,
+        ToTensorImage, UnsqueezeTransform, VecNorm, VecNormV2,
     };
 
     /// A recipe with every transform, and arguments that are easily lost.
@@ -295,16 +309,33 @@ mod tests {
             .with_transform(TargetReturn::new(0.3))
             .with_transform(VecNorm::default().with_decay(0.99).sharing(&shared))
             .with_transform(means)
+            .with_transform(CatFrames::new(4, -3, Keys::of(["pixels"])).padded_with(-0.5))
+            .with_transform(CatTensors::new([("body", "speed")]).named(("body", "all")))
+            .with_transform(CenterCrop::new(3, 4, Keys::of(["pixels"])))
             .with_transform(DoubleToFloat::of([("body", "speed")]))
+            .with_transform(EndOfLifeTransform::default())
+            .with_transform(ExcludeTransform::new([("body", "speed")]))
             .with_transform(FiniteCheck {})
+            .with_transform(FlattenObservation::new(-3, -1, Keys::of(["pixels"])))
+            .with_transform(FrameSkipTransform::new(4))
+            .with_transform(GrayScale::new(Keys::of(["pixels"])))
             .with_transform(InitTracker::new().named("begun"))
             .with_transform(LimitFlag::new(("steps", "late"), 9))
+            .with_transform(NoopResetEnv::always(3))
             .with_transform(norm.named("normed"))
             .with_transform(OneHotActions::of_scores())
             .with_transform(Primer::new("hidden", [1, 2], f32::NEG_INFINITY))
+            .with_transform(PermuteTransform::new([-1, -2], Keys::of(["pixels"])))
+            .with_transform(RenameTransform::new(Keys::pairs([("a", ("b", "c"))])).with_copy())
+            .with_transform(Resize::new(84, 80, Keys::of(["pixels"])))
             .with_transform(RewardSum::new().named(("stats", "sum", "all")))
+            .with_transform(SelectTransform::new(["pixels"]))
+            .with_transform(SqueezeTransform::new(-1, Keys::of(["pixels"])))
             .with_transform(StepCounter::new().with_max_steps(5))
             .with_transform(StepCounter::new().or_named(("own", "steps")))
+            .with_transform(TimeMaxPool::new(2, Keys::of(["pixels"])))
+            .with_transform(ToTensorImage::default())
+            .with_transform(UnsqueezeTransform::new(-1, Keys::of(["pixels"])))
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use tensordict::NestedKey;
 use windrow_slab::{LeafSpec, Rows, RowsMut};
 
-use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, VecEnvError};
+use crate::{EnvError, EnvSpec, Outcomes, Reset, Spec, SpecError, VecEnv, VecEnvError};
 
 /// A change of what environments observe, accept or earn, described by its arguments alone.
 ///
@@ -85,6 +85,45 @@ pub trait Effect: Debug + Send {
     /// # Errors
     /// As [`reset`](Self::reset).
     fn step(&mut self, obs: Observations<'_>, outcomes: Outcomes<'_>) -> Result<(), VecEnvError>;
+
+    /// Resets the environments inside, before [`reset`](Self::reset). An effect that takes steps before the first observation is
+    /// seen does so here.
+    ///
+    /// # Errors
+    /// Those of the environments.
+    #[inline(always)]
+    fn reset_envs<V: VecEnv>(
+        &mut self,
+        envs: &mut V,
+        resets: &[Reset],
+        obs: RowsMut<'_>,
+    ) -> Result<(), VecEnvError> {
+        envs.reset(resets, obs)
+    }
+
+    /// Steps the environments inside, before [`step`](Self::step): once, or as often as one action lasts.
+    ///
+    /// # Errors
+    /// Those of the environments.
+    #[inline(always)]
+    fn step_envs<V: VecEnv>(
+        &mut self,
+        envs: &mut V,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        envs.step(actions, obs, outcomes)
+    }
+
+    /// Takes note of the columns that environments inside find in `actions`, as [`VecEnv::bind`] tells them. Only an effect that
+    /// chooses actions by itself needs them.
+    ///
+    /// # Errors
+    /// No memory for rows of these columns.
+    fn bind(&mut self, _columns: &[LeafSpec]) -> Result<(), EnvError> {
+        Ok(())
+    }
 }
 
 /// Observations for an [`Effect`] to change.
@@ -149,6 +188,23 @@ impl<'a> Attach<'a> {
     #[must_use]
     pub fn num_envs(&self) -> usize {
         self.num_envs
+    }
+
+    /// Checks that there is one environment only, for `transform`, which steps it by itself: others would take the same steps.
+    ///
+    /// # Errors
+    /// [`SpecError::Argument`].
+    pub fn one_environment(&self, transform: &str) -> Result<(), EnvError> {
+        match self.num_envs {
+            1 => Ok(()),
+            several => Err(SpecError::Argument {
+                argument: "environments",
+                of: transform.to_owned(),
+                expected: "one, which it steps by itself: put it around each of them".to_owned(),
+                got: several.to_string(),
+            }
+            .into()),
+        }
     }
 
     /// Adds the observation `leaf` behind all others, and returns its place among them. A bare observation becomes the

@@ -157,9 +157,13 @@ impl<V: VecEnv, T: Transform> VecEnv for Transformed<V, T> {
 
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
         match self.own.as_mut().and_then(|own| own.actions.as_mut()) {
-            None => self.envs.bind(columns),
+            None => {
+                self.effect.bind(columns)?;
+                self.envs.bind(columns)
+            }
             Some(actions) => {
                 let told = actions.bind(self.envs.spec(), columns, self.envs.num_envs())?;
+                self.effect.bind(&told)?;
                 self.envs.bind(&told)
             }
         }
@@ -171,13 +175,14 @@ impl<V: VecEnv, T: Transform> VecEnv for Transformed<V, T> {
 
     fn reset(&mut self, resets: &[Reset], mut obs: RowsMut<'_>) -> Result<(), VecEnvError> {
         let observations = self.own.as_mut().and_then(|own| own.observations.as_mut());
+        let (envs, effect) = (&mut self.envs, &mut self.effect);
         let inner = match observations {
             None => {
-                self.envs.reset(resets, obs.reborrow())?;
+                effect.reset_envs(envs, resets, obs.reborrow())?;
                 None
             }
             Some(own) => {
-                self.envs.reset(resets, own.rows_mut())?;
+                effect.reset_envs(envs, resets, own.rows_mut())?;
                 Some(own.rows())
             }
         };
@@ -194,8 +199,8 @@ impl<V: VecEnv, T: Transform> VecEnv for Transformed<V, T> {
         if let Some(own) = &mut self.own {
             return own.step(&mut self.envs, &mut self.effect, actions, obs, outcomes);
         }
-        self.envs
-            .step(actions, obs.reborrow(), outcomes.reborrow())?;
+        self.effect
+            .step_envs(&mut self.envs, actions, obs.reborrow(), outcomes.reborrow())?;
         self.effect.step(Observations::new(None, obs), outcomes)
     }
 }
@@ -220,11 +225,11 @@ impl Own {
         };
         let inner = match &mut self.observations {
             None => {
-                envs.step(actions, obs.reborrow(), outcomes.reborrow())?;
+                effect.step_envs(envs, actions, obs.reborrow(), outcomes.reborrow())?;
                 None
             }
             Some(own) => {
-                envs.step(actions, own.rows_mut(), outcomes.reborrow())?;
+                effect.step_envs(envs, actions, own.rows_mut(), outcomes.reborrow())?;
                 Some(own.rows())
             }
         };

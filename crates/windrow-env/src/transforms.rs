@@ -3,24 +3,38 @@
 mod action_discretizer;
 mod action_mask;
 mod appended;
+mod cat_frames;
+mod cat_tensors;
 mod clip_transform;
 mod columns;
+mod dimensions;
 mod double_to_float;
 mod dtype_cast;
+mod end_of_life;
 mod finite_check;
+mod frame_skip;
+mod images;
 mod init_tracker;
+mod keys;
 mod limit_flag;
+mod names;
+mod noop_reset;
 mod observation_norm;
 mod one_hot_actions;
 mod primer;
+mod relaid;
+mod resize;
 mod reward_scaling;
 mod reward_sum;
+#[cfg(test)]
+mod shape_tests;
 mod sign_transform;
 #[cfg(test)]
 mod stacking_tests;
 mod statistics;
 mod step_counter;
 mod target_return;
+mod time_max_pool;
 #[cfg(test)]
 pub(crate) mod vec_driver;
 mod vec_norm;
@@ -31,21 +45,32 @@ use serde::{Deserialize, Serialize};
 
 pub use action_discretizer::{ActionDiscretizer, Sampling};
 pub use action_mask::ActionMask;
+pub use cat_frames::{CatFrames, Padding};
+pub use cat_tensors::CatTensors;
 pub use clip_transform::{ClipTransform, RewardClipping};
+pub use dimensions::{FlattenObservation, PermuteTransform, SqueezeTransform, UnsqueezeTransform};
 pub use double_to_float::DoubleToFloat;
 pub use dtype_cast::{BinarizeReward, DTypeCastTransform};
+pub use end_of_life::{DoneKey, EndOfLifeTransform};
 pub use finite_check::{FiniteCheck, NotFinite};
+pub use frame_skip::FrameSkipTransform;
+pub use images::{CenterCrop, GrayScale, ToTensorImage};
 pub use init_tracker::InitTracker;
+pub use keys::Keys;
 pub use limit_flag::LimitFlag;
+pub use names::{ExcludeTransform, RenameTransform, SelectTransform};
+pub use noop_reset::NoopResetEnv;
 pub use observation_norm::ObservationNorm;
 pub use one_hot_actions::OneHotActions;
 pub use primer::Primer;
+pub use resize::{Interpolation, Resize};
 pub use reward_scaling::RewardScaling;
 pub use reward_sum::RewardSum;
 pub use sign_transform::SignTransform;
 pub use statistics::Statistics;
 pub use step_counter::StepCounter;
 pub use target_return::{TargetMode, TargetReturn};
+pub use time_max_pool::TimeMaxPool;
 pub use vec_norm::{Lockstep, VecNorm, VecNormV2};
 
 use crate::{EnvError, Transformed, VecEnv};
@@ -111,12 +136,22 @@ transforms!(
     BinarizeReward,
     ClipTransform,
     DTypeCastTransform,
+    CatFrames,
+    CatTensors,
+    CenterCrop,
     DoubleToFloat,
+    EndOfLifeTransform,
+    ExcludeTransform,
     FiniteCheck,
+    FlattenObservation,
+    FrameSkipTransform,
+    GrayScale,
     InitTracker,
     LimitFlag,
+    NoopResetEnv,
     ObservationNorm,
     OneHotActions,
+    PermuteTransform,
     Primer,
     RewardClipping,
     RewardScaling,
@@ -126,9 +161,29 @@ transforms!(
     TargetReturn,
     VecNorm,
     VecNormV2,
+    RenameTransform,
+    Resize,
+    SelectTransform,
+    SqueezeTransform,
+    TimeMaxPool,
+    ToTensorImage,
+    UnsqueezeTransform,
 );
 
 impl AnyTransform {
+    /// Whether the transform steps environments by itself, so that it goes around one only.
+    #[must_use]
+    pub fn steps_alone(&self) -> bool {
+        matches!(self, Self::FrameSkipTransform(_) | Self::NoopResetEnv(_))
+    }
+
+    /// `transforms` in two: those that go around each environment by itself, and those outside, around all.
+    #[must_use]
+    pub fn split(transforms: &[Self]) -> (&[Self], &[Self]) {
+        let last = transforms.iter().rposition(Self::steps_alone);
+        transforms.split_at(last.map_or(0, |last| last + 1))
+    }
+
     /// The transform called `name` with `arguments`, an object of JSON.
     ///
     /// # Errors

@@ -72,6 +72,28 @@ pub mod key {
         }
     }
 
+    /// Several keys.
+    pub mod several {
+        use super::*;
+
+        /// Writes the form.
+        ///
+        /// # Errors
+        /// Those of the serializer.
+        pub fn serialize<S: Serializer>(keys: &[NestedKey], to: S) -> Result<S::Ok, S::Error> {
+            to.collect_seq(keys.iter().map(write))
+        }
+
+        /// Reads the form.
+        ///
+        /// # Errors
+        /// Those of the deserializer, and for another form.
+        pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<NestedKey>, D::Error> {
+            let written = Vec::<Written>::deserialize(from)?;
+            written.into_iter().map(read).collect()
+        }
+    }
+
     /// Several keys, or none for all.
     pub mod list {
         use super::*;

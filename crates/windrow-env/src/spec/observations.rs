@@ -56,13 +56,7 @@ impl EnvSpec {
     /// [`SpecError::NameTaken`] when something else in a frame is called `key`, or observations beside which it stands have
     /// others behind them.
     pub fn append_observation(&mut self, key: &NestedKey, leaf: Spec) -> Result<usize, EnvError> {
-        let actions = self.action.leaves("action");
-        let is_action = actions
-            .iter()
-            .any(|(action, _)| action.first() == key.first());
-        if TAKEN.contains(&key.first()) || is_action {
-            return Err(self.taken(key));
-        }
+        self.check_free(key)?;
         self.push_observation(key, leaf)
     }
 
@@ -84,13 +78,24 @@ impl EnvSpec {
             bare => vec![("observation".to_owned(), bare)],
         };
         if !push_last(&mut entries, key.components(), leaf) {
-            return Err(self.taken(key));
+            return Err(self.name_taken(key));
         }
         self.observation = Spec::Composite(entries);
         Ok(index)
     }
 
-    fn taken(&self, key: &NestedKey) -> EnvError {
+    /// Whether nothing but an observation in a frame is called `key`.
+    pub(crate) fn check_free(&self, key: &NestedKey) -> Result<(), EnvError> {
+        let mut actions = self.action.leaves("action").into_iter();
+        let is_action = actions.any(|(action, _)| action.overlaps(key));
+        match TAKEN.contains(&key.first()) || is_action {
+            true => Err(self.name_taken(key)),
+            false => Ok(()),
+        }
+    }
+
+    /// The error for an observation whose name something else has.
+    pub(crate) fn name_taken(&self, key: &NestedKey) -> EnvError {
         let error = SpecError::NameTaken {
             env: self.id.clone(),
             key: key.clone(),

@@ -5,9 +5,11 @@ use windrow_slab::{LeafSpec, Rows, RowsMut};
 
 use super::vec_driver::VecDriver;
 use super::{
-    AnyTransform, ClipTransform, DTypeCastTransform, DoubleToFloat, FiniteCheck, InitTracker,
-    LimitFlag, ObservationNorm, OneHotActions, Primer, RewardClipping, RewardScaling, RewardSum,
-    SignTransform, StepCounter, TargetReturn, VecNorm, VecNormV2,
+    AnyTransform, CatFrames, CatTensors, ClipTransform, DTypeCastTransform, DoubleToFloat,
+    FiniteCheck, FlattenObservation, FrameSkipTransform, InitTracker, Keys, LimitFlag,
+    NoopResetEnv, ObservationNorm, OneHotActions, PermuteTransform, Primer, RenameTransform,
+    RewardClipping, RewardScaling, RewardSum, SelectTransform, SignTransform, SqueezeTransform,
+    StepCounter, TargetReturn, TimeMaxPool, UnsqueezeTransform, VecNorm, VecNormV2,
 };
 use crate::testing::{FailAt, FailingEnv, Failure, LedgerEnv, check_vec_env};
 use crate::{
@@ -195,15 +197,22 @@ impl VecEnv for Told {
 
 /// One of each transform that fits a cart pole, around an environment that says what it was told.
 fn each_around_told() -> Vec<(&'static str, Box<dyn VecEnv>)> {
+    let same = || Keys::of(["observation"]);
     let transforms = [
         ClipTransform::new(["observation"], -1.0, 1.0).into(),
         DTypeCastTransform::new(DType::F32, DType::F64).into(),
+        CatFrames::new(2, -1, same()).into(),
+        CatTensors::new(["observation"]).into(),
         DoubleToFloat::new().into(),
         FiniteCheck {}.into(),
+        FlattenObservation::new(-1, -1, same()).into(),
+        FrameSkipTransform::new(2).into(),
         InitTracker::new().into(),
         LimitFlag::new("late", 9).into(),
+        NoopResetEnv::new(3).into(),
         ObservationNorm::new("observation", &[0.0], &[1.0]).into(),
         OneHotActions::new().into(),
+        PermuteTransform::new([-1], same()).into(),
         Primer::new("hidden", [2], 0.0).into(),
         RewardClipping::new(-1.0, 1.0).into(),
         RewardScaling::new(0.0, 2.0).into(),
@@ -213,6 +222,11 @@ fn each_around_told() -> Vec<(&'static str, Box<dyn VecEnv>)> {
         TargetReturn::new(9.0).into(),
         VecNorm::default().into(),
         VecNormV2::new(["observation"]).into(),
+        RenameTransform::new(Keys::pairs([("observation", "seen")])).into(),
+        SelectTransform::new(["observation"]).into(),
+        SqueezeTransform::new(-1, same()).into(),
+        TimeMaxPool::new(2, same()).into(),
+        UnsqueezeTransform::new(-1, same()).into(),
     ];
     let around = |transform: AnyTransform| {
         let told = Told(Serial::new(vec![CartPole::v1()]).unwrap());

@@ -138,6 +138,17 @@ impl Recipe {
         }))
     }
 
+    /// The same environment with `transforms` around it.
+    fn around(self: &Arc<Self>, transforms: &[AnyTransform]) -> Arc<Self> {
+        match transforms {
+            [] => Arc::clone(self),
+            _ => Arc::new(Self {
+                source: Source::Many(vec![Arc::clone(self)]),
+                transforms: transforms.to_vec(),
+            }),
+        }
+    }
+
     /// The environment, where it comes with windrow and nothing is around it.
     fn bare_native(&self) -> Option<&Native> {
         match &self.source {
@@ -218,6 +229,7 @@ impl Made {
 /// # Errors
 /// The reason why they could not be made; an exception of Python's is the source of the error.
 pub(super) fn prepare(recipe: &Recipe, roots: &GcRoots) -> Result<Made, EnvError> {
+    let mut outside = recipe.transforms.as_slice();
     let made = match &recipe.source {
         Source::Native(env) => Made::native(native(env, 1)?, false),
         Source::Gym(env) => Made::python(gym(&[env], roots)?, false),
@@ -233,6 +245,12 @@ pub(super) fn prepare(recipe: &Recipe, roots: &GcRoots) -> Result<Made, EnvError
             let (envs, is_batched) = ForeignEnvs::new(py, lender.lend(py, roots)?)?;
             Ok::<_, EnvError>(Made::python(envs, is_batched))
         })?,
+        Source::Many(members) if members.len() > 1 => {
+            let (alone, rest) = AnyTransform::split(outside);
+            let members = members.iter().map(|member| member.around(alone));
+            outside = rest;
+            several(&members.collect::<Vec<_>>(), roots)?
+        }
         Source::Many(members) => several(members, roots)?,
         #[cfg(target_os = "linux")]
         Source::Parallel(processes) => Made {
@@ -243,7 +261,7 @@ pub(super) fn prepare(recipe: &Recipe, roots: &GcRoots) -> Result<Made, EnvError
             prepare(&*called(function, kwargs.as_ref(), roots)?, roots)?
         }
     };
-    recipe.transforms.iter().try_fold(made, |made, transform| {
+    outside.iter().try_fold(made, |made, transform| {
         Ok(Made {
             envs: transform.around(made.envs)?,
             ..made

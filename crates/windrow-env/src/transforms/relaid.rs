@@ -1,0 +1,325 @@
+//! Observations of another layout: renamed, reshaped, left out, or made from those of the environments.
+
+use std::convert::Infallible;
+use std::fmt::Debug;
+
+use tensordict::{DType, NestedKey, Shape};
+use windrow_slab::{LeafSpec, Row, RowMut};
+
+use crate::joined::copy_leaf_to;
+use crate::{
+    Attach, Effect, EnvError, Observations, Outcomes, Reset, Spec, SpecError, VecEnvError,
+};
+
+/// The leaves of a spec as a list, for a transform to change by name.
+#[derive(Debug)]
+pub(super) struct Layout {
+    entries: Vec<Entry>,
+}
+
+/// One leaf as it is seen from outside.
+#[derive(Debug)]
+struct Entry {
+    key: NestedKey,
+    spec: Spec,
+    /// The environments' leaf that this is a copy of, element by element; `None` for one that is made.
+    from: Option<usize>,
+}
+
+/// A leaf of the environments that is copied: its type and place, and the place that it is copied to.
+type Copied = (DType, usize, usize);
+
+impl Layout {
+    /// The leaves of `spec`; a bare one is called `bare`.
+    pub(super) fn of(spec: &Spec, bare: &str) -> Self {
+        let leaves = spec.leaves(bare).into_iter().enumerate();
+        let entries = leaves.map(|(i, (key, leaf))| Entry {
+            key,
+            spec: leaf.clone(),
+            from: Some(i),
+        });
+        Self {
+            entries: entries.collect(),
+        }
+    }
+
+    /// Names of the leaves.
+    pub(super) fn keys(&self) -> Vec<NestedKey> {
+        self.entries.iter().map(|entry| entry.key.clone()).collect()
+    }
+
+    /// The spec of leaf `key`.
+    pub(super) fn spec(&self, key: &NestedKey) -> Option<&Spec> {
+        let found = self.entries.iter().find(|entry| entry.key == *key);
+        found.map(|entry| &entry.spec)
+    }
+
+    /// Sets leaf `key`, in the place of the one of this name or else behind all. `from` is the environments' leaf that it is a copy
+    /// of, whatever its shape; `None` where it is made.
+    pub(super) fn put(&mut self, key: &NestedKey, spec: Spec, from: Option<usize>) {
+        let new = Entry {
+            key: key.clone(),
+            spec,
+            from,
+        };
+        match self.entries.iter_mut().find(|entry| entry.key == *key) {
+            Some(entry) => *entry = new,
+            None => self.entries.push(new),
+        }
+    }
+
+    /// Renames leaf `old` where there is one.
+    pub(super) fn rename(&mut self, old: &NestedKey, new: &NestedKey) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.key == *old) {
+            entry.key = new.clone();
+        }
+    }
+
+    /// Leaves out all leaves that are not `kept`.
+    pub(super) fn retain(&mut self, mut kept: impl FnMut(&NestedKey) -> bool) {
+        self.entries.retain(|entry| kept(&entry.key));
+    }
+
+    /// The leaves as a spec, and those that are copied. `None` instead of these where each leaf of the environments has its own place
+    /// still, so that they can write there.
+    fn into_spec(self, inner: usize) -> (Spec, Option<Vec<Copied>>) {
+        let mut tree = Vec::new();
+        for entry in &self.entries {
+            push(&mut tree, entry.key.components(), &entry.spec);
+        }
+        let spec = Spec::Composite(tree);
+        let places: Vec<_> = spec.leaves("").into_iter().map(|(key, _)| key).collect();
+        let copies = self.entries.iter().filter_map(|entry| {
+            let to = places.iter().position(|key| *key == entry.key)?;
+            Some((entry.spec.dtype()?, entry.from?, to))
+        });
+        let copies: Vec<Copied> = copies.collect();
+        let in_place = copies.len() == inner
+            && self.entries.len() == inner
+            && copies.iter().all(|&(_, from, to)| from == to);
+        (spec, (!in_place).then_some(copies))
+    }
+
+    /// The leaves as a spec, if each of `inner` ones has its own place still.
+    pub(super) fn into_spec_in_place(self, inner: usize) -> Option<Spec> {
+        let (spec, copies) = self.into_spec(inner);
+        copies.is_none().then_some(spec)
+    }
+
+    /// Makes these the observations of `envs`, where `makes` are to fill those that are not copied.
+    ///
+    /// # Errors
+    /// [`SpecError::NameTaken`] where two leaves, or a leaf and something else in a frame, have the same name;
+    /// [`SpecError::Argument`] where none is left.
+    pub(super) fn lay<M: Make>(
+        self,
+        envs: &mut Attach<'_>,
+        makes: impl FnOnce(&Attach<'_>) -> Result<Vec<M>, EnvError>,
+    ) -> Result<Relaid<M>, EnvError> {
+        let inner = envs.inner().observation_leaves();
+        for (i, entry) in self.entries.iter().enumerate() {
+            let mut before = self.entries[..i].iter();
+            if before.any(|other| other.key.overlaps(&entry.key)) {
+                return Err(envs.inner().name_taken(&entry.key));
+            }
+            if inner.iter().all(|leaf| leaf.key != entry.key) {
+                envs.inner().check_free(&entry.key)?;
+            }
+        }
+        if self.entries.is_empty() {
+            return Err(SpecError::Argument {
+                argument: "observations",
+                of: envs.inner().id.clone(),
+                expected: "one at least to be left".to_owned(),
+                got: "none".to_owned(),
+            }
+            .into());
+        }
+        let was_bare = !matches!(envs.spec.observation, Spec::Composite(_));
+        let (spec, copies) = self.into_spec(inner.len());
+        envs.spec.observation = match spec {
+            Spec::Composite(mut tree)
+                if was_bare && matches!(&*tree, [(name, _)] if name == "observation") =>
+            {
+                tree.remove(0).1
+            }
+            spec => spec,
+        };
+        keep_lists(envs);
+        if copies.is_some() {
+            envs.replace_observations();
+        }
+        let makes = makes(envs)?;
+        Ok(Relaid { copies, makes })
+    }
+}
+
+/// Adds `leaf` under its names.
+fn push<N: AsRef<str>>(entries: &mut Vec<(String, Spec)>, names: &[N], leaf: &Spec) {
+    let [name, below @ ..] = names else { return };
+    let name = name.as_ref();
+    if below.is_empty() {
+        return entries.push((name.to_owned(), leaf.clone()));
+    }
+    let at = entries.iter().position(|(entry, _)| entry == name);
+    let at = at.unwrap_or_else(|| {
+        entries.push((name.to_owned(), Spec::Composite(Vec::new())));
+        entries.len() - 1
+    });
+    if let Spec::Composite(inner) = &mut entries[at].1 {
+        push(inner, below, leaf);
+    }
+}
+
+/// Leaves out of the other parts of the spec what is observed no longer.
+fn keep_lists(envs: &mut Attach<'_>) {
+    let spec = &mut envs.spec;
+    let leaves = spec.observation_leaves();
+    let is_there = |key: &NestedKey| leaves.iter().any(|leaf| leaf.key == *key);
+    spec.rewards.retain(is_there);
+    spec.states.retain(is_there);
+    spec.flags.retain(is_there);
+    spec.masks.retain(|(_, mask)| is_there(mask));
+    let all: Vec<LeafSpec> = leaves.into_iter().chain(spec.action_leaves()).collect();
+    spec.groups.retain(|(group, dims)| {
+        let mut below = all.iter().filter(|leaf| group.overlaps(&leaf.key));
+        let has_dims = |leaf: &LeafSpec| leaf.shape.starts_with(dims);
+        below.clone().next().is_some() && below.all(has_dims)
+    });
+}
+
+/// Makes one leaf from the environments' rows.
+pub trait Make: Debug + Send {
+    /// After a reset of environment `env`.
+    fn first(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
+        self.next(env, from, to)
+    }
+
+    /// After a step of environment `env`.
+    fn next(&mut self, env: usize, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError>;
+}
+
+/// For transforms that copy and make nothing.
+impl Make for Infallible {
+    fn next(&mut self, _: usize, _: Row<'_>, _: &mut RowMut<'_>) -> Result<(), EnvError> {
+        match *self {}
+    }
+}
+
+/// Copies some leaves to other places and makes others.
+#[derive(Debug)]
+pub struct Relaid<M> {
+    /// `None` where the environments write into the rows that are seen.
+    copies: Option<Vec<Copied>>,
+    makes: Vec<M>,
+}
+
+impl<M: Make> Relaid<M> {
+    fn fill(
+        &mut self,
+        env: usize,
+        (from, mut to): (Row<'_>, RowMut<'_>),
+        is_first: bool,
+    ) -> Result<(), EnvError> {
+        for &(dtype, leaf, place) in self.copies.iter().flatten() {
+            copy_leaf_to(dtype, leaf, from, place, &mut to)?;
+        }
+        for make in &mut self.makes {
+            match is_first {
+                true => make.first(env, from, &mut to)?,
+                false => make.next(env, from, &mut to)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_all(
+        &mut self,
+        envs: impl Iterator<Item = usize>,
+        obs: Observations<'_>,
+        is_first: bool,
+    ) -> Result<(), VecEnvError> {
+        if self.copies.is_none() {
+            return Ok(());
+        }
+        let (from, mut to) = obs.apart()?;
+        for env in envs {
+            // An environment that does not exist was reported by the inner ones.
+            if let (Some(from), Some(to)) = (from.env(env), to.env_mut(env)) {
+                self.fill(env, (from, to), is_first)
+                    .map_err(|error| error.of(env))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<M: Make> Effect for Relaid<M> {
+    fn reset(&mut self, resets: &[Reset], obs: Observations<'_>) -> Result<(), VecEnvError> {
+        self.fill_all(resets.iter().map(|reset| reset.env), obs, true)
+    }
+
+    fn step(&mut self, obs: Observations<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
+        self.fill_all(0..obs.rows.envs(), obs, false)
+    }
+}
+
+/// The dimension that `dim` of `ndim` names, counted from the end where it is negative.
+pub(super) fn dimension(dim: i64, ndim: usize) -> Option<usize> {
+    let dim = match dim {
+        dim if dim < 0 => i64::try_from(ndim).ok()?.checked_add(dim)?,
+        dim => dim,
+    };
+    usize::try_from(dim).ok().filter(|&dim| dim < ndim)
+}
+
+/// `spec` in another `shape` of as many elements. Choices become whole numbers of the same range.
+pub(super) fn reshaped(spec: &Spec, shape: Shape) -> Spec {
+    if spec.shape() == shape {
+        return spec.clone();
+    }
+    let elements = shape.iter().product();
+    rearranged(spec, shape, 0..elements)
+}
+
+/// The spec of leaves in which each element is the one of `spec` that `sources` names.
+pub(super) fn rearranged(spec: &Spec, shape: Shape, sources: impl Iterator<Item = usize>) -> Spec {
+    let dtype = spec.dtype().unwrap_or(DType::F32);
+    if matches!(spec, Spec::Unbounded { .. }) {
+        return Spec::Unbounded { dtype, shape };
+    }
+    let ranges = sources.map(|i| {
+        spec.range_of(i)
+            .unwrap_or((f64::NEG_INFINITY, f64::INFINITY))
+    });
+    let (low, high) = ranges.unzip();
+    Spec::Bounded {
+        dtype,
+        shape,
+        low,
+        high,
+    }
+}
+
+/// `spec` with each bound `x` as `map(x)`, in another type and shape. Bounds that differ from element to element are left out.
+pub(super) fn mapped(spec: &Spec, dtype: DType, shape: Shape, map: impl Fn(f64) -> f64) -> Spec {
+    let Spec::Bounded { low, high, .. } = spec else {
+        return Spec::Unbounded { dtype, shape };
+    };
+    let alike = |bounds: &[f64]| bounds.iter().all(|bound| *bound == bounds[0]);
+    let elements = shape.iter().product();
+    match (low.first(), high.first()) {
+        (Some(&least), Some(&most)) if alike(low) && alike(high) => Spec::Bounded {
+            dtype,
+            shape,
+            low: vec![map(least); elements],
+            high: vec![map(most); elements],
+        },
+        _ => Spec::Unbounded { dtype, shape },
+    }
+}
+
+/// The place of observation `key`, which the transform has put there.
+pub(super) fn place(envs: &Attach<'_>, key: &NestedKey) -> Result<usize, EnvError> {
+    Ok(envs.spec.find_observation(key)?.0)
+}
