@@ -18,7 +18,8 @@ use crate::{
 const FOLDER: &str = "crates/windrow/benches";
 
 /// The benchmarks of the Python package, and their programs.
-const PYTHON: [(&str, &str); 2] = [
+const PYTHON: [(&str, &str); 3] = [
+    ("pictures", "python/benches/pictures.py"),
     ("python", "python/benches/ratios.py"),
     ("processes-python", "python/benches/processes.py"),
 ];

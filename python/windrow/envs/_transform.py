@@ -33,6 +33,10 @@ class Transform:
         """
         raise NotImplementedError
 
+    def _prepare(self, recipe: Recipe) -> Recipe:
+        """``recipe``, of what this goes around, with what it has to observe for this."""
+        return recipe
+
     def _inside(self) -> Recipe | None:
         """The recipe of what this goes around, where it goes around an environment."""
         if self._parent is None:

@@ -23,7 +23,23 @@ from windrow.envs._number_transforms import (
     keys_of,
 )
 from windrow.envs._observation_norm import ObservationNorm
+from windrow.envs._picture_transforms import CenterCrop, GrayScale, Resize, ToTensorImage
 from windrow.envs._recipe import Described, Recipe, of
+from windrow.envs._shape_transforms import (
+    CatFrames,
+    CatTensors,
+    EndOfLifeTransform,
+    ExcludeTransform,
+    FlattenObservation,
+    FrameSkipTransform,
+    NoopResetEnv,
+    PermuteTransform,
+    RenameTransform,
+    SelectTransform,
+    SqueezeTransform,
+    TimeMaxPool,
+    UnsqueezeTransform,
+)
 from windrow.envs._specs import Key, path, short
 from windrow.envs._torchrl_compat import is_primer, of_torchrl
 from windrow.envs._transform import Transform
@@ -271,7 +287,10 @@ class TransformedEnv(EnvBase):
     def _recipe(self, *, plain: bool = False) -> Recipe:
         self._arrange()
         self._handle = None
-        return self.base_env._recipe(plain=plain).transformed(*self._transforms._described(plain))
+        recipe = self.base_env._recipe(plain=plain)
+        for transform in self._transforms:
+            recipe = transform._prepare(recipe)
+        return recipe.transformed(*self._transforms._described(plain))
 
     def _is_settled(self) -> bool:
         return self.base_env._is_settled() and all(transform.initialized for transform in self._transforms)
