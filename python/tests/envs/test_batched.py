@@ -102,11 +102,70 @@ def test_episodes_can_be_cut_from_outside() -> None:
         assert int(next(collector)["step_count"].max()) <= 6
 
 
-def test_a_vector_that_loses_frames_is_refused() -> None:
-    vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
-    message = 'expected a vector with autoreset_mode SAME_STEP or DISABLED, got NEXT_STEP.*vectorization_mode="sync"'
-    with pytest.raises(ValueError, match=message):
-        GymWrapper(vector).reset()
+class Stepped(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Counts the steps of each episode, which lasts for `lengths[env]`. It resets environments by its next step, or all at once."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    single_observation_space = gymnasium.spaces.Box(0, 1e9, (3,), np.int64)
+    single_action_space = gymnasium.spaces.Box(0, 1, (1,))
+
+    def __init__(self, *lengths: int) -> None:
+        self.lengths, self.num_envs = np.array(lengths), len(lengths)
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, self.num_envs)
+        self.episode = np.zeros(self.num_envs, np.int64)
+        self.fakes = 0
+
+    def _seen(self) -> Any:
+        return np.stack([np.arange(self.num_envs), self.episode, self.at], 1)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.at = np.zeros(self.num_envs, np.int64)
+        return self._seen(), {}
+
+    def step(self, actions: Any) -> Any:
+        begins = self.at == self.lengths
+        self.at, self.episode = np.where(begins, 0, self.at + 1), self.episode + begins
+        self.fakes += int(begins.sum())
+        return self._seen(), np.where(begins, 0.0, 1.0), self.at == self.lengths, np.zeros(self.num_envs, bool), {}
+
+
+def test_no_frame_is_a_reset_of_a_vector_that_resets_by_stepping() -> None:
+    vector = Stepped(4, 7)
+    with (
+        pytest.warns(UserWarning, match="Stepped resets an environment by its next step.*of the others are cut too"),
+        Collector(vector, None, frames_per_batch=40) as collector,
+    ):
+        batches = [next(collector).clone() for _ in range(3)]
+    batch = torch.cat(batches, -1)
+    observed, following = batch["observation"], batch["next", "observation"]
+    assert vector.fakes > 10 and (batch["next", "reward"] == 1).all()
+    # Each frame is one step of one episode, and those of a trajectory follow each other.
+    assert torch.equal(following[..., :2], observed[..., :2]) and (following[..., 2] - observed[..., 2] == 1).all()
+    ended, done = following[..., 2] == torch.tensor([[4], [7]]), batch["next", "done"].squeeze(-1)
+    assert torch.equal(batch["next", "terminated"].squeeze(-1), ended)
+    assert torch.equal(done, ended.any(0).expand_as(done)) and torch.equal(batch["next", "truncated"].squeeze(-1), done & ~ended)
+    same = batch["collector", "traj_ids"].diff() == 0
+    assert torch.equal(same, ~done[:, :-1]) and torch.equal(observed[:, 1:][same], following[:, :-1][same])
+
+
+def test_episodes_that_end_together_are_whole_in_a_vector_that_resets_by_stepping() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Collector(Stepped(5, 5, 5), None, frames_per_batch=60) as collector:
+            batch = next(collector)
+    assert batch["observation"][0, :, 2].tolist() == [0, 1, 2, 3, 4] * 4
+    assert not batch["next", "truncated"].any() and int(batch["next", "terminated"].sum()) == 12
+
+
+def test_a_vector_that_never_comes_to_rest_is_an_error() -> None:
+    vector = Stepped(1, 1)
+    env = GymWrapper(vector)
+    root = env.reset()
+    vector.at[1] = 1
+    with pytest.raises(ValueError, match="Stepped ends an episode in each of 1000 steps"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env.reset(env.rand_step(root)["next"].set("_reset", torch.ones(2, 1, dtype=torch.bool)))
 
 
 def test_a_vector_that_takes_one_seed_for_all_is_seeded() -> None:

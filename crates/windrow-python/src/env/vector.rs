@@ -2,8 +2,13 @@
 //!
 //! The engine resets an environment right after the step that ended its episode, and wants the observation that the episode ended with.
 //! A vector does one of three things: in the same step, it resets and puts that observation into `info` (`SAME_STEP`, taken over here);
-//! in the next step, it resets instead of stepping, which would be a frame of no episode (`NEXT_STEP`, which works only where single
-//! environments can be reset before that step); or it leaves resets to its user (`DISABLED`).
+//! in the next step, it resets instead of stepping, which would be a frame of no episode (`NEXT_STEP`); or it leaves resets to its user
+//! (`DISABLED`).
+//!
+//! In `NEXT_STEP` mode, an ended environment is reset before that step, by a mask or by its number, and all frames are as those of single
+//! environments. Most vectors can do that. One that cannot would take the others on by the step in which an environment begins anew.
+//! Each environment has to have as many frames as the others, so that step is taken at once and is in no batch, and the episodes of the
+//! others are cut before it: their last frame is truncated, and they go on as new ones.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -47,8 +52,13 @@ pub(super) struct VectorEnvs {
     same_step: bool,
     /// The way in which single environments are reset.
     partial: Partial,
-    /// Environments that the vector has reset, and the engine not yet.
+    /// Environments that the vector has reset, or will with its next step, and the engine not yet.
     pending: Vec<bool>,
+    /// The element types of actions, and those of the step that ended an episode, where the vector resets by stepping.
+    acted: Vec<DType>,
+    last_actions: RowBlock,
+    /// Whether the user knows that episodes are cut.
+    has_told: bool,
     /// Closes the vector when it is dropped.
     held: Held,
 }
@@ -60,9 +70,14 @@ enum Partial {
     Mask,
     /// By their numbers, as an EnvPool does.
     Numbers,
+    /// By its next step, which takes the others on.
+    Stepping,
     /// Not at all.
     Never,
 }
+
+/// Most steps in a row that no batch has, because an episode ended in each of them.
+const STEPS_ON: usize = 1000;
 
 impl VectorEnvs {
     /// The environments of `held`, and the entries of `info` that they observe.
@@ -76,18 +91,16 @@ impl VectorEnvs {
         info: &[Entry],
     ) -> Result<Self, EnvError> {
         let made = Self::describe(held.object.bind(py), one_hot);
-        let (mut spec, num_envs, reader, writer, mode, some) = made.map_err(EnvError::failed)?;
-        if mode == "NextStep" && some == Partial::Never {
-            return Err(EnvError::Foreign(format!(
-                "{} resets an environment in the step after its end, which would be a frame of no episode: expected a vector with autoreset_mode SAME_STEP or DISABLED, got NEXT_STEP. Its own arguments may choose another (autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP), or gymnasium.make_vec(..., vectorization_mode=\"sync\") makes a vector that can reset single environments",
-                spec.id
-            )));
-        }
+        let (mut spec, num_envs, reader, writer, (mode, partial)) =
+            made.map_err(EnvError::failed)?;
         let info = InfoReader::new(py, info, &mut spec)?;
-        let leaves = spec.observation_leaves();
+        let (leaves, acted) = (spec.observation_leaves(), spec.action_leaves());
         Ok(Self {
             num_envs,
             info,
+            last_actions: RowBlock::new(&acted, num_envs)?,
+            acted: acted.iter().map(|leaf| leaf.dtype).collect(),
+            has_told: false,
             step: held.method(py, "step")?,
             reset: held.method(py, "reset")?,
             reader,
@@ -97,19 +110,24 @@ impl VectorEnvs {
             seen: RowBlock::new(&leaves, num_envs)?,
             leaves,
             same_step: mode == "SameStep",
-            partial: some,
+            partial: match partial.as_str() {
+                "mask" => Partial::Mask,
+                "numbers" => Partial::Numbers,
+                _ if mode == "NextStep" => Partial::Stepping,
+                _ => Partial::Never,
+            },
             pending: vec![false; num_envs],
             spec,
             held,
         })
     }
 
-    /// The properties of a vector: its spec, the number of its environments, the reader of observations and the writer of actions, its
-    /// autoreset mode by Gymnasium's name, and the way in which it resets single environments.
+    /// The properties of a vector: its spec, the number of its environments, the reader of observations and the writer of actions, and
+    /// its `habits` in `windrow.envs._vectors`.
     fn describe(
         env: &Bound<'_, PyAny>,
         one_hot: bool,
-    ) -> PyResult<(EnvSpec, usize, Reader, Writer, String, Partial)> {
+    ) -> PyResult<(EnvSpec, usize, Reader, Writer, (String, String))> {
         let (id, limit) = identity(env)?;
         let observed = env.getattr("single_observation_space")?;
         let acted = env.getattr("single_action_space")?;
@@ -118,21 +136,9 @@ impl VectorEnvs {
         let mut spec = EnvSpec::new(id, observation, action);
         spec.max_episode_steps = limit;
         spec.keeps_seed = true;
-        let mode = env
-            .getattr("metadata")?
-            .call_method1("get", ("autoreset_mode",))?;
-        // A vector that names no mode is taken to have Gymnasium's default.
-        let mode = match mode.is_none() {
-            true => "NextStep".to_owned(),
-            false => mode.getattr("value")?.extract()?,
-        };
-        let some = match mode == "Disabled" || resets_by_mask(env)? {
-            true => Partial::Mask,
-            false if env.get_type().hasattr("async_reset")? => Partial::Numbers,
-            false => Partial::Never,
-        };
         let num_envs = env.getattr("num_envs")?.extract()?;
-        Ok((spec, num_envs, reader, writer, mode, some))
+        let habits = helpers(env.py())?.call_method1("habits", (env,))?;
+        Ok((spec, num_envs, reader, writer, habits.extract()?))
     }
 
     /// Steps all environments. Where the vector has reset some in the same step, `obs` has how their episodes ended, and `seen` how the
@@ -145,21 +151,9 @@ impl VectorEnvs {
         mut outcomes: Outcomes<'_>,
     ) -> Result<(), EnvError> {
         let action = self.writer.write(py, Origin::All(actions))?;
-        let result = gil::call(self.step.bind(py), (action,), None);
-        let result = result.map_err(|raised| self.held.failed(py, raised))?;
-        let values = match result.cast::<PyTuple>() {
-            Ok(values) if values.len() == 5 => values,
-            _ => return Err(not_five(&self.spec.id, &result)),
-        };
-        let value = |index| values.get_item(index).map_err(EnvError::failed);
-        let rest = [value(1)?, value(2)?, value(3)?];
-        read_outcomes(&self.outcome, &rest, outcomes.reborrow())?;
-        // Not to `obs` at once: where the vector has reset an environment, what it returned belongs to the next episode, and `obs` is
-        // to have the last observation of the one that ended.
-        let mut seen = Target::All(self.seen.rows_mut());
-        self.reader.read(&value(0)?, &mut seen)?;
-        let info = value(4)?;
-        self.read_info(&info, (0..self.num_envs).map(|env| (env, env)))?;
+        // What the vector returned is not for `obs` at once: where it has reset an environment, that belongs to the next episode, and
+        // `obs` is to have the last observation of the one that ended.
+        let info = self.call_step(py, &action, outcomes.reborrow())?;
         // Rows may have leaves of others behind those of the vector.
         copy_rows(&self.dtypes, 0..self.num_envs, self.seen.rows(), &mut obs)
             .map_err(|error| error.source)?;
@@ -175,7 +169,96 @@ impl VectorEnvs {
                 }
             }
         }
+        if self.partial == Partial::Stepping {
+            self.cut_others(py, actions, outcomes)?;
+        }
         Ok(())
+    }
+
+    /// Calls the vector's `step`. Its observations go to `seen`; `info` is returned.
+    fn call_step<'py>(
+        &mut self,
+        py: Python<'py>,
+        action: &Bound<'py, PyAny>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<Bound<'py, PyAny>, EnvError> {
+        let result = gil::call(self.step.bind(py), (action,), None);
+        let result = result.map_err(|raised| self.held.failed(py, raised))?;
+        let values = match result.cast::<PyTuple>() {
+            Ok(values) if values.len() == 5 => values,
+            _ => return Err(not_five(&self.spec.id, &result)),
+        };
+        let value = |index| values.get_item(index).map_err(EnvError::failed);
+        read_outcomes(&self.outcome, &[value(1)?, value(2)?, value(3)?], outcomes)?;
+        let mut seen = Target::All(self.seen.rows_mut());
+        self.reader.read(&value(0)?, &mut seen)?;
+        let info = value(4)?;
+        self.read_info(&info, (0..self.num_envs).map(|env| (env, env)))?;
+        Ok(info)
+    }
+
+    /// Where an episode has ended, cuts those of the others: the next step, which begins it anew, is in no batch.
+    fn cut_others(
+        &mut self,
+        py: Python<'_>,
+        actions: Rows<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), EnvError> {
+        let Outcomes {
+            terminated,
+            truncated,
+            ..
+        } = outcomes;
+        let ended = |env: usize| terminated[env] || truncated[env];
+        let ends = (0..self.num_envs).filter(|&env| ended(env)).count();
+        self.pending.fill(ends > 0);
+        if ends == 0 {
+            return Ok(());
+        }
+        let envs = 0..self.num_envs;
+        copy_rows(
+            &self.acted,
+            envs,
+            actions,
+            &mut self.last_actions.rows_mut(),
+        )
+        .map_err(|error| error.source)?;
+        if ends == self.num_envs {
+            return Ok(());
+        }
+        for (truncated, terminated) in truncated.iter_mut().zip(&*terminated) {
+            *truncated |= !terminated;
+        }
+        if !std::mem::replace(&mut self.has_told, true) {
+            let tell = || helpers(py)?.call_method1("tell_of_cuts", (&self.spec.id,));
+            tell().map_err(EnvError::failed)?;
+        }
+        Ok(())
+    }
+
+    /// Steps until no environment is at the end of an episode, each with its last action.
+    fn step_on(&mut self, py: Python<'_>) -> Result<(), EnvError> {
+        let mut reward = vec![0.0; self.num_envs];
+        let mut flags = [vec![false; self.num_envs], vec![false; self.num_envs]];
+        for _ in 0..STEPS_ON {
+            let action = self
+                .writer
+                .write(py, Origin::All(self.last_actions.rows()))?;
+            let [terminated, truncated] = &mut flags;
+            let outcomes = Outcomes {
+                reward: &mut reward,
+                terminated,
+                truncated,
+            };
+            self.call_step(py, &action, outcomes)?;
+            if !flags.iter().flatten().any(|&ended| ended) {
+                return Ok(());
+            }
+        }
+        Err(EnvError::Foreign(format!(
+            "{} ends an episode in each of {STEPS_ON} steps, and resets an environment by its next step only: expected a vector with autoreset_mode SAME_STEP or DISABLED",
+            self.spec.id
+        )))
     }
 
     /// Keeps the entries of `info`, for each place in it the environment that is meant.
@@ -230,6 +313,14 @@ impl VectorEnvs {
             .filter(|reset| reset.seed.is_some() || !has_begun(reset))
             .copied()
             .collect();
+        // Environments that the vector is about to reset by a step begin together.
+        let steps_on = self.partial == Partial::Stepping && resets.iter().any(has_begun);
+        if steps_on && asked.is_empty() {
+            if resets.len() < self.num_envs {
+                return Err(self.not_alone());
+            }
+            self.step_on(py)?;
+        }
         if !asked.is_empty() {
             let result = self.call_reset(py, &asked)?;
             let (observation, info) = match result.cast::<PyTuple>() {
@@ -286,51 +377,50 @@ impl VectorEnvs {
         asked: &[Reset],
     ) -> Result<Bound<'py, PyAny>, EnvError> {
         let is_partial = asked.len() < self.num_envs;
-        if is_partial && self.partial == Partial::Never {
-            return Err(EnvError::Foreign(format!(
-                "{} cannot reset an environment without the others: its episodes can be ended by itself only",
-                self.spec.id
-            )));
+        if is_partial && matches!(self.partial, Partial::Never | Partial::Stepping) {
+            return Err(self.not_alone());
         }
+        let vector = self.held.object.bind(py);
         let call = || -> PyResult<Bound<'py, PyAny>> {
+            let kwargs = PyDict::new(py);
+            let (envs, seeds): (Vec<_>, Vec<_>) =
+                asked.iter().map(|reset| (reset.env, reset.seed)).unzip();
+            if seeds.iter().any(Option::is_some) {
+                let seed = helpers(py)?.call_method1("seed", (vector, &envs, seeds))?;
+                kwargs.set_item("seed", seed)?;
+            }
             if self.partial == Partial::Numbers {
-                let numbers = asked.iter().map(|reset| reset.env as i32).collect();
+                let numbers = envs.into_iter().map(|env| env as i32).collect();
                 let numbers = numpy::PyArray1::from_vec(py, numbers);
                 return gil::call(self.reset.bind(py), (numbers,), None);
             }
-            let kwargs = PyDict::new(py);
-            if asked.iter().any(|reset| reset.seed.is_some()) {
-                let mut seeds = vec![None; self.num_envs];
-                for reset in asked {
-                    seeds[reset.env] = reset.seed;
-                }
-                match consecutive(&seeds) {
-                    Some(first) => kwargs.set_item("seed", first)?,
-                    None => kwargs.set_item("seed", seeds)?,
-                }
-            }
             if is_partial {
                 let mut mask = vec![false; self.num_envs];
-                for reset in asked {
-                    mask[reset.env] = true;
+                for env in envs {
+                    mask[env] = true;
                 }
-                let options = PyDict::new(py);
-                options.set_item("reset_mask", numpy::PyArray1::from_vec(py, mask))?;
+                let mask = numpy::PyArray1::from_vec(py, mask);
+                let options = helpers(py)?.call_method1("options", (vector, mask))?;
                 kwargs.set_item("options", options)?;
             }
             gil::call(self.reset.bind(py), (), Some(&kwargs))
         };
         call().map_err(|raised| self.held.failed(py, raised))
     }
+
+    /// The error of a reset of some environments that the vector cannot do.
+    #[cold]
+    fn not_alone(&self) -> EnvError {
+        EnvError::Foreign(format!(
+            "{} cannot reset an environment without the others: its episodes can be ended by itself only",
+            self.spec.id
+        ))
+    }
 }
 
-/// The first of `seeds`, if each of the others is one more than the one before it. Every vector takes such a seed as one number; not every
-/// vector takes a list.
-fn consecutive(seeds: &[Option<u64>]) -> Option<u64> {
-    let first = (*seeds.first()?)?;
-    let mut expected = (first..).map(Some);
-    let is_so = seeds.iter().all(|&seed| expected.next() == Some(seed));
-    is_so.then_some(first)
+/// `windrow.envs._vectors`.
+fn helpers(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import(intern!(py, "windrow.envs._vectors"))
 }
 
 /// The value of environment `env` in values for all environments: an array, or a dictionary of arrays.
@@ -349,18 +439,6 @@ fn pick<'py>(values: &Bound<'py, PyAny>, env: usize) -> PyResult<Bound<'py, PyAn
         }
     }
     Ok(picked.into_any())
-}
-
-/// Whether `env` is one of Gymnasium's own vectors, which reset by mask in every mode.
-fn resets_by_mask(env: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let vector = env.py().import("gymnasium.vector")?;
-    let inner = env.getattr("unwrapped").unwrap_or_else(|_| env.clone());
-    for name in ["SyncVectorEnv", "AsyncVectorEnv"] {
-        if inner.is_instance(&vector.getattr(name)?)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 impl VecEnv for VectorEnvs {
