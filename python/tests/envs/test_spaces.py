@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.wrappers import FilterObservation
+from gymnasium.vector import SyncVectorEnv
 from windrow.collectors import Collector
-from windrow.envs import GymWrapper, check_env
+from windrow.envs import GymWrapper, _info, check_env
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 TREE = spaces.Dict(
@@ -96,15 +96,29 @@ def test_unknown_spaces_are_named(echo: Any) -> None:
         env.reset()
 
 
-def test_an_entry_that_is_not_supported_can_be_done_without(echo: Any) -> None:
-    def make() -> Any:
-        return echo(spaces.Dict({"image": BOX, "told": spaces.Dict({"mission": spaces.Text(5)})}), BOX)
-
-    message = r"observation space of Echo, entry \"told.mission\", is not supported.*To do without \"told\".*FilterObservation"
-    with pytest.raises(TypeError, match=message):
-        GymWrapper(make()).reset()
-    batch = next(Collector(lambda: FilterObservation(make(), ["image"]), None, frames_per_batch=4))
-    assert batch["image"].shape == (4, 3) and "told" not in batch.keys()
+def test_entries_that_are_no_numbers_are_left_out_with_one_warning(echo: Any) -> None:
+    text = spaces.Text(5)
+    space = spaces.Dict(
+        {
+            "image": BOX,
+            "told": spaces.Dict({"mission": text}),
+            "pair": spaces.Tuple((text, BOX)),
+            "graph": spaces.Graph(BOX, spaces.Discrete(2)),
+            "list": spaces.Sequence(BOX),
+        }
+    )
+    _info._told.clear()
+    with pytest.warns(UserWarning, match="batches leave out: 'graph', 'list', 'pair.0', 'told.mission'") as told:
+        batch = next(Collector(lambda: echo(space, BOX), None, frames_per_batch=4))
+        vector = SyncVectorEnv([lambda: echo(space, BOX)] * 2)
+        assert next(Collector(vector, None, frames_per_batch=4))["pair", "1"].shape == (2, 2, 3)
+    assert len([one for one in told if "no tensor" in str(one.message)]) <= 2
+    assert batch["image"].shape == (4, 3) and batch["pair", "1"].shape == (4, 3)
+    assert not {"told", "graph", "list"} & set(batch.keys()) and ("pair", "0") not in batch.keys(True)
+    with pytest.raises(TypeError, match="action space of Echo, entry \"told\", is not supported"):
+        GymWrapper(echo(BOX, spaces.Dict({"told": text}))).reset()
+    with pytest.raises(TypeError, match="observation space of Echo is not supported"):
+        GymWrapper(echo(spaces.Dict({"told": text}), BOX)).reset()
 
 
 def test_wrong_observations_name_key_and_both_sides(scripted: Any) -> None:

@@ -29,8 +29,8 @@ pub(super) enum Reader {
     },
     /// A dictionary.
     Dict(Vec<(Py<PyString>, Reader)>),
-    /// A tuple.
-    Items(Vec<Reader>),
+    /// A tuple; None for an item that is left out.
+    Items(Vec<Option<Reader>>),
 }
 
 /// One leaf of an observation.
@@ -93,7 +93,9 @@ impl Reader {
                     return Err(self.misfit(&expected(), got));
                 }
                 for (item, reader) in items.iter_borrowed().zip(readers) {
-                    reader.read(&item, target)?;
+                    if let Some(reader) = reader {
+                        reader.read(&item, target)?;
+                    }
                 }
                 Ok(())
             }
@@ -105,7 +107,10 @@ impl Reader {
         match self {
             Self::Array(leaf) | Self::Choices { leaf, .. } => &leaf.name,
             Self::Dict(entries) => entries.first().map_or("observation", |(_, r)| r.name()),
-            Self::Items(readers) => readers.first().map_or("observation", Reader::name),
+            Self::Items(readers) => {
+                let mut readers = readers.iter().flatten();
+                readers.next().map_or("observation", Reader::name)
+            }
         }
     }
 

@@ -31,7 +31,19 @@ pub(super) struct Space<'a, 'py> {
 struct Parsed {
     spec: Spec,
     codec: Codec,
+    /// The names of entries that are no numbers, which observations are read without.
+    left_out: Vec<String>,
 }
+
+/// The spaces of Gymnasium that have a spec.
+const KNOWN: [&str; 6] = [
+    "Box",
+    "Discrete",
+    "MultiDiscrete",
+    "MultiBinary",
+    "Dict",
+    "Tuple",
+];
 
 /// The structure of a space's values, with the leaves in the order of the spec's.
 enum Codec {
@@ -50,7 +62,18 @@ enum Codec {
         shape: Vec<usize>,
     },
     Dict(Vec<(Py<PyString>, Codec)>),
-    Items(Vec<Codec>),
+    /// None for an item that is left out.
+    Items(Vec<Option<Codec>>),
+}
+
+impl Parsed {
+    fn new(spec: Spec, codec: Codec) -> Self {
+        Self {
+            spec,
+            codec,
+            left_out: Vec::new(),
+        }
+    }
 }
 
 impl<'a, 'py> Space<'a, 'py> {
@@ -73,12 +96,23 @@ impl<'a, 'py> Space<'a, 'py> {
         }
     }
 
-    /// The spec, and what reads observations.
+    /// The spec, and what reads observations. A warning names the entries that it leaves out.
     ///
     /// # Errors
     /// `TypeError` for a space that has no spec.
     pub(super) fn reader(&self) -> PyResult<(Spec, Reader)> {
-        let Parsed { spec, codec } = self.parse()?;
+        let Parsed {
+            spec,
+            codec,
+            left_out,
+        } = self.parse()?;
+        if !left_out.is_empty() {
+            if spec.leaves(self.role).is_empty() {
+                return Err(self.unsupported());
+            }
+            let module = self.space.py().import("windrow.envs._info")?;
+            module.call_method1("tell_of_left_out", (self.env, left_out))?;
+        }
         let (spec, names) = self.named(spec);
         let mut names = names.into_iter().enumerate();
         let reader = self.read_with(codec, &mut names);
@@ -90,7 +124,7 @@ impl<'a, 'py> Space<'a, 'py> {
     /// # Errors
     /// As [`reader`](Self::reader).
     pub(super) fn writer(&self) -> PyResult<(Spec, Writer)> {
-        let Parsed { spec, codec } = self.parse()?;
+        let Parsed { spec, codec, .. } = self.parse()?;
         let (spec, names) = self.named(spec);
         let mut leaves = 0..names.len();
         let writer = self.write_with(codec, &mut leaves)?;
@@ -145,7 +179,7 @@ impl<'a, 'py> Space<'a, 'py> {
             Codec::Items(codecs) => Reader::Items(
                 codecs
                     .into_iter()
-                    .map(|codec| self.read_with(codec, names))
+                    .map(|codec| codec.map(|codec| self.read_with(codec, names)))
                     .collect(),
             ),
         }
@@ -177,6 +211,7 @@ impl<'a, 'py> Space<'a, 'py> {
             Codec::Items(codecs) => Writer::Items(
                 codecs
                     .into_iter()
+                    .flatten()
                     .map(|codec| self.write_with(codec, leaves))
                     .collect::<PyResult<_>>()?,
             ),
@@ -202,42 +237,65 @@ impl<'a, 'py> Space<'a, 'py> {
             Ok(self.choices(nvec, flat("start")?, shape_of(space)?))
         } else if is_instance(space, "MultiBinary") {
             let shape = shape_of(space)?;
-            Ok(Parsed {
-                spec: Spec::Binary {
-                    shape: Shape::from_slice(&shape),
-                },
-                codec: Codec::Array {
-                    dtype: DType::I8,
-                    shape,
-                    cast: None,
-                },
-            })
+            let spec = Spec::Binary {
+                shape: Shape::from_slice(&shape),
+            };
+            let codec = Codec::Array {
+                dtype: DType::I8,
+                shape,
+                cast: None,
+            };
+            Ok(Parsed::new(spec, codec))
         } else if is_instance(space, "Dict") {
-            let (mut specs, mut codecs) = (Vec::new(), Vec::new());
+            let (mut keys, mut spaces) = (Vec::new(), Vec::new());
             for item in space.getattr("spaces")?.call_method0("items")?.try_iter()? {
                 let (key, space): (Bound<'_, PyString>, Bound<'_, PyAny>) = item?.extract()?;
-                let parsed = self.inner(&space, key.to_string()).parse()?;
-                specs.push((key.to_string(), parsed.spec));
-                codecs.push((key.unbind(), parsed.codec));
+                spaces.push((key.to_string(), space));
+                keys.push(key.unbind());
             }
-            Ok(Parsed {
-                spec: Spec::Composite(specs),
-                codec: Codec::Dict(codecs),
-            })
+            let codec = |codecs: Vec<Option<Codec>>| {
+                let entries = keys.into_iter().zip(codecs);
+                let read = entries.filter_map(|(key, codec)| Some((key, codec?)));
+                Codec::Dict(read.collect())
+            };
+            self.parse_entries(spaces, codec)
         } else if is_instance(space, "Tuple") {
-            let (mut specs, mut codecs) = (Vec::new(), Vec::new());
-            for (i, space) in space.getattr("spaces")?.try_iter()?.enumerate() {
-                let parsed = self.inner(&space?, i.to_string()).parse()?;
-                specs.push((i.to_string(), parsed.spec));
-                codecs.push(parsed.codec);
-            }
-            Ok(Parsed {
-                spec: Spec::Composite(specs),
-                codec: Codec::Items(codecs),
-            })
+            let spaces = space.getattr("spaces")?.try_iter()?.enumerate();
+            let spaces = spaces.map(|(i, space)| Ok((i.to_string(), space?)));
+            self.parse_entries(spaces.collect::<PyResult<_>>()?, Codec::Items)
         } else {
             Err(self.unsupported())
         }
+    }
+
+    /// The spec and the codec of several named spaces. Observed entries that have no spec are left out.
+    fn parse_entries(
+        &self,
+        spaces: Vec<(String, Bound<'py, PyAny>)>,
+        codec: impl FnOnce(Vec<Option<Codec>>) -> Codec,
+    ) -> PyResult<Parsed> {
+        let (mut specs, mut codecs, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, space) in spaces {
+            let inner = self.inner(&space, name.clone());
+            let is_known = KNOWN.into_iter().any(|known| is_instance(&space, known));
+            if !is_known && self.role == "observation" {
+                left_out.push(inner.entry.join("."));
+                codecs.push(None);
+                continue;
+            }
+            let parsed = inner.parse()?;
+            let has_leaves = parsed.left_out.is_empty() || !parsed.spec.leaves("").is_empty();
+            left_out.extend(parsed.left_out);
+            codecs.push(has_leaves.then_some(parsed.codec));
+            if has_leaves {
+                specs.push((name, parsed.spec));
+            }
+        }
+        Ok(Parsed {
+            spec: Spec::Composite(specs),
+            codec: codec(codecs),
+            left_out,
+        })
     }
 
     /// The error of a space that has no spec, with a way out.
@@ -247,20 +305,12 @@ impl<'a, 'py> Space<'a, 'py> {
             [] => String::new(),
             names => format!(", entry {:?},", names.join(".")),
         };
-        // Where one entry of a dictionary is the trouble, the others can do without it.
-        let way_out = match (&self.entry[..], self.role) {
-            ([name, ..], "observation") => format!(
-                ". To do without {name:?}, give a function that returns gymnasium.wrappers.FilterObservation(env, [...]) with the entries to keep"
-            ),
-            (_, "observation") => {
-                ". A wrapper of Gymnasium, such as TransformObservation, can make numbers of it"
-                    .to_owned()
-            }
-            _ => ". A wrapper of Gymnasium, such as TransformAction, can make it of numbers"
-                .to_owned(),
+        let wrapper = match self.role {
+            "observation" => "TransformObservation",
+            _ => "TransformAction",
         };
         PyTypeError::new_err(format!(
-            "the {} space of {}{entry} is not supported: expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, got {}{way_out}",
+            "the {} space of {}{entry} is not supported: expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, got {}. A wrapper of Gymnasium, such as {wrapper}, can make it of numbers",
             self.role, self.env, self.space
         ))
     }
@@ -283,13 +333,8 @@ impl<'a, 'py> Space<'a, 'py> {
             [n] if shape.is_empty() => Spec::discrete(*n),
             _ => Spec::MultiDiscrete { nvec: nvec.clone() },
         };
-        Parsed {
-            spec,
-            codec: Codec::Choices {
-                choices: Choices { nvec, start },
-                shape,
-            },
-        }
+        let choices = Choices { nvec, start };
+        Parsed::new(spec, Codec::Choices { choices, shape })
     }
 
     /// A box of numbers. One without bounds in any element is unbounded; another keeps both bounds of each element.
@@ -339,10 +384,7 @@ impl<'a, 'py> Space<'a, 'py> {
             },
         };
         let cast = is_wider.then(|| own.unbind());
-        Ok(Parsed {
-            spec,
-            codec: Codec::Array { dtype, shape, cast },
-        })
+        Ok(Parsed::new(spec, Codec::Array { dtype, shape, cast }))
     }
 }
 
