@@ -184,6 +184,12 @@ def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Reci
         from windrow.envs._torchrl import Adapter
 
         return Adapted(Adapter(env) if own else _Gift(Adapter(env)), own)
+    # Without one of these, no environment of another library has been made.
+    if {"dm_env", "pettingzoo", "stable_baselines3", "vmas"} & sys.modules.keys():
+        from windrow.envs._adapters import adapted
+
+        if (known := adapted(env)) is not None:
+            return of(known, None, own)
     if not callable(env):
         raise TypeError(f"expected an environment, its id, or a function that returns one, got {type(env).__name__}")
     return Call(env, kwargs)

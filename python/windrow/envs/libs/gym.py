@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -226,7 +227,8 @@ class GymWrapper(GymEnv):
     """An environment of Gymnasium that was made already, or a vector of them.
 
     Args:
-        env: a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``, in any of its autoreset modes.
+        env: a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``, in any of its autoreset modes, an EnvPool, an environment of
+            ``dm_env``, or a ``VecEnv`` of Stable-Baselines3.
 
     The other arguments are those of :class:`GymEnv`. An environment that ``from_pixels`` draws was made with
     ``render_mode="rgb_array"``. Vectors take neither ``frame_skip`` nor ``from_pixels``, and the shapes of their ``info_keys`` are
@@ -244,6 +246,10 @@ class GymWrapper(GymEnv):
         info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
         device: Any = None,
     ) -> None:
+        if {"dm_env", "stable_baselines3"} & sys.modules.keys() and not isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
+            from windrow.envs._adapters import adapted
+
+            env = adapted(env) or env
         super().__init__(
             env,
             categorical_action_encoding=categorical_action_encoding,

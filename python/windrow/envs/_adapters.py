@@ -1,0 +1,157 @@
+"""Environments of other libraries in the form of Gymnasium's. Imported where there is one: its library has imported what this needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+
+class DmEnv(gymnasium.Env[Any, Any]):
+    """A ``dm_env.Environment``."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self.observation_space, self.action_space = _space(env.observation_spec()), _space(env.action_spec())
+
+    @property
+    def unwrapped(self) -> Any:
+        return self._env
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            # Where environments of dm_control have their generator.
+            task = getattr(self._env, "task", None)
+            owner, name = (task, "_random") if hasattr(task, "_random") else (self._env, "_random_state")
+            if not hasattr(owner, name):
+                raise ValueError(
+                    f"{type(self._env).__name__} is seeded when it is made, as environments of dm_env are: expected no seed, got {seed}"
+                )
+            setattr(owner, name, np.random.RandomState(seed % 2**32))
+        return self._env.reset().observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time = self._env.step(action)
+        terminated = time.last() and time.discount == 0
+        return time.observation, time.reward or 0.0, terminated, time.last() and not terminated, {}
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def _space(spec: Any) -> spaces.Space[Any]:
+    """The space of a spec of dm_env."""
+    if isinstance(spec, Mapping):
+        return spaces.Dict({name: _space(one) for name, one in spec.items()})
+    if isinstance(spec, (list, tuple)):
+        return spaces.Tuple([_space(one) for one in spec])
+    if hasattr(spec, "num_values"):
+        return spaces.Discrete(int(spec.num_values))
+    if spec.dtype == bool:
+        return spaces.MultiBinary(spec.shape)
+    if spec.dtype.kind not in "fiu":
+        return spaces.Text(1)
+    integers = spec.dtype.kind in "iu"
+    least, most = (np.iinfo(spec.dtype).min, np.iinfo(spec.dtype).max) if integers else (-np.inf, np.inf)
+    low, high = getattr(spec, "minimum", least), getattr(spec, "maximum", most)
+    return spaces.Box(np.full(spec.shape, low, spec.dtype), np.full(spec.shape, high, spec.dtype), spec.shape, spec.dtype.type)
+
+
+class _Vector(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """A vector of another library, with one observation and one action space."""
+
+    def __init__(self, inner: Any, num_envs: int, observation: Any, action: Any) -> None:
+        self._inner, self.num_envs = inner, num_envs
+        self.single_observation_space, self.single_action_space = observation, action
+        self.observation_space, self.action_space = batch_space(observation, num_envs), batch_space(action, num_envs)
+
+    @property
+    def unwrapped(self) -> Any:
+        return self._inner
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._inner.close()
+
+
+class DmPool(_Vector):
+    """An EnvPool of dm_env's form. Its time steps do not tell a time limit from an end, and the pool does."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool, len(pool), pool.spec.gymnasium_observation_space, pool.spec.gymnasium_action_space)
+
+    def reset(self, env_id: Any = None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self._inner._reset(self._inner.all_env_ids if env_id is None else env_id)
+        return self._received()[0], {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._inner.send(actions)
+        observation, values = self._received()
+        return observation, values["reward"], values["done"] & ~values["trunc"], values["trunc"], {}
+
+    def _received(self) -> tuple[Any, dict[str, Any]]:
+        values = dict(zip(self._inner._state_keys, self._inner._recv(), strict=True))
+        seen: dict[str, Any] = {}
+        for key, value in values.items():
+            if key.startswith("obs"):
+                *groups, last = key.removeprefix("obs:").replace(":", ".").split(".")
+                level = seen
+                for group in groups:
+                    level = level.setdefault(group, {})
+                level[last] = value
+        observation: Any = seen
+        while isinstance(observation, dict) and not isinstance(self.single_observation_space, spaces.Dict):
+            (observation,) = observation.values()
+        return observation, values
+
+
+class Sb3Vector(_Vector):
+    """A ``VecEnv`` of Stable-Baselines3."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def __init__(self, vector: Any) -> None:
+        super().__init__(vector, vector.num_envs, vector.observation_space, vector.action_space)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self._inner.seed(seed)
+        return self._inner.reset(), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observation, reward, done, infos = self._inner.step(actions)
+        cut = np.array([bool(info.get("TimeLimit.truncated")) for info in infos]) & done
+        final = [info.get("terminal_observation") for info in infos]
+        return observation, reward, done & ~cut, cut, {"final_obs": final, "final_info": infos}
+
+
+def adapted(env: Any) -> Any:
+    """``env`` in the form of Gymnasium or of TorchRL, where it is of a library that is known here; None otherwise."""
+    # An object of a library was made by code that has imported it.
+    known = {
+        ("dm_env", "Environment"): lambda: DmPool(env) if hasattr(env, "async_reset") else DmEnv(env),
+        ("stable_baselines3.common.vec_env", "VecEnv"): lambda: Sb3Vector(env),
+        ("pettingzoo", "ParallelEnv"): lambda: _of_torchrl("pettingzoo", "PettingZooWrapper", env),
+        ("pettingzoo", "AECEnv"): lambda: _of_torchrl("pettingzoo", "PettingZooWrapper", env, use_mask=True),
+        ("vmas.simulator.environment", "Environment"): lambda: _of_torchrl("vmas", "VmasWrapper", env),
+    }
+    for (module, name), adapt in known.items():
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and isinstance(env, kind):
+            return adapt()
+    return None
+
+
+def _of_torchrl(library: str, name: str, env: Any, **kwargs: Any) -> Any:
+    try:
+        import torchrl.envs
+    except ImportError as error:
+        raise TypeError(f"environments of {library} are taken by way of torchrl.envs.{name}, and torchrl is not installed") from error
+    return getattr(torchrl.envs, name)(env, **kwargs)
