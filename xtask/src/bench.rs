@@ -18,10 +18,11 @@ use crate::{
 const FOLDER: &str = "crates/windrow/benches";
 
 /// The benchmarks of the Python package, and their programs.
-const PYTHON: [(&str, &str); 3] = [
+const PYTHON: [(&str, &str); 4] = [
     ("pictures", "python/benches/pictures.py"),
     ("python", "python/benches/ratios.py"),
     ("processes-python", "python/benches/processes.py"),
+    ("scripts", "python/benches/scripts.py"),
 ];
 
 /// Those that time a Python library beside windrow.

@@ -53,7 +53,8 @@ enum Task {
         #[arg(long)]
         examples: bool,
     },
-    /// Runs a benchmark of `crates/windrow/benches`, or `python`, `processes-python` or `pictures`, those of the Python package
+    /// Runs a benchmark of `crates/windrow/benches`, or `python`, `processes-python`, `pictures` or `scripts`, those of the Python
+    /// package
     Bench {
         /// Which one; without a name, the known ones are listed
         name: Option<String>,
