@@ -4,6 +4,7 @@ The modules mirror those of TorchRL: :mod:`windrow.collectors`, :mod:`windrow.en
 :mod:`windrow.modules`. Nothing here imports torch, tensordict or gymnasium before it is used.
 """
 
+from windrow import _names as _names
 from windrow._windrow import WorkerError, __version__
 
 __all__ = ["WorkerError", "__version__"]

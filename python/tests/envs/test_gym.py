@@ -75,9 +75,13 @@ def test_of_an_unknown_id_nothing_far_is_suggested(env_name: str) -> None:
     assert "Acrobot" not in str(caught.value)
 
 
-def test_environments_of_several_workers_are_given_by_a_function() -> None:
-    with pytest.raises(TypeError, match=r"ParallelEnv\(num_workers, lambda: GymEnv\(...\)\)"):
-        GymEnv("Pendulum-v1", num_workers=2)
+def test_several_workers_are_side_by_side() -> None:
+    several = GymEnv("Pendulum-v1", num_workers=2)
+    assert type(several).__name__ == "ParallelEnv" and several.rollout(2).shape == (2, 2)
+
+
+def test_ids_are_listed() -> None:
+    assert {"CartPole-v1", "Blackjack-v1"} <= set(GymEnv.available_envs)
 
 
 def test_seeds_follow_each_other_and_begin_anew() -> None:

@@ -81,16 +81,3 @@ def test_without_torchrl_it_is_named(line: str) -> None:
     program = f"import sys; sys.modules['torchrl'] = None\n{line}"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "ImportError: windrow.envs" in told.stderr and "torchrl, which may have it, is not installed" in told.stderr
-
-
-def test_transforms_of_torchrl_go_around_its_environments() -> None:
-    with pytest.raises(TypeError, match=r"torchrl.envs.TransformedEnv\(torchrl.envs.GymEnv\(...\), RemoveEmptySpecs\(...\)\)"):
-        TransformedEnv(GymEnv("Pendulum-v1"), windrow.envs.RemoveEmptySpecs())
-
-
-def test_environments_of_ones_own_derive_from_torchrls() -> None:
-    with pytest.raises(TypeError, match="Mine steps by its own _step and _reset.*derive it from torchrl.envs.EnvBase"):
-
-        class Mine(windrow.envs.EnvBase):
-            def _step(self, tensordict: object) -> object:
-                return tensordict

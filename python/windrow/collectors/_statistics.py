@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from windrow.collectors._workers import Factory, is_function
-from windrow.envs._base import EnvBase
 from windrow.envs._batched import SerialEnv
+from windrow.envs._torchrl_compat import is_windrows
 from windrow.envs._vec_norm import Running, Statistics
 
 
@@ -42,14 +42,14 @@ def freeze(env: Any) -> list[Callable[[], None]]:
     """
     undo: list[Callable[[], None]] = []
     for part in _parts(env):
-        if isinstance(part, SerialEnv):
+        if _is_several(part):
             # It may have asked for the recipes of others before.
             part._source = None
         if isinstance(part, Running):
             # A recipe says that its environments gather nothing; others that share the statistics go on.
             part._evaluates = True
             undo.append(partial(setattr, part, "_evaluates", False))
-        elif isinstance(part, SerialEnv) and any(map(is_function, part._makers)):
+        elif _is_several(part) and any(map(is_function, part._makers)):
             undo.append(partial(_set_makers, part, part._makers))
             _set_makers(part, [frozen(make) if is_function(make) else make for make in part._makers])
         elif getattr(type(part), "update_running_mean", None) is not None:
@@ -65,7 +65,7 @@ def freeze(env: Any) -> list[Callable[[], None]]:
 def thaw_recipes(env: Any) -> None:
     """Has recipes of ``env`` that are taken from now on gather statistics again."""
     for part in _parts(env):
-        if isinstance(part, SerialEnv):
+        if _is_several(part):
             part._source = None
         elif isinstance(part, Running):
             part._evaluates = False
@@ -81,6 +81,10 @@ def _set_makers(env: SerialEnv, makers: list[Any]) -> None:
     env._makers, env._source = makers, None
 
 
+def _is_several(part: Any) -> bool:
+    return is_windrows(part) and isinstance(part, SerialEnv)
+
+
 def _parts(env: Any) -> Iterator[Any]:
     """``env`` and its parts, each once."""
     seen: dict[int, Any] = {}
@@ -94,9 +98,9 @@ def _parts(env: Any) -> Iterator[Any]:
 
 
 def _inside(part: Any) -> list[Any]:
-    if isinstance(part, SerialEnv):
+    if _is_several(part):
         return [make for make in part._makers if not is_function(make)]
-    if isinstance(part, EnvBase):
+    if is_windrows(part):
         inside = [vars(part)[name] for name in ("base_env", "_name", "_env") if name in vars(part)]
         return [*inside, *vars(part).get("_transforms", ())]
     # An object of a library is there only if the library was imported. Others are not asked: they may start a process for it.

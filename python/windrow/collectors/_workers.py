@@ -11,6 +11,7 @@ from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._remote import RemoteEnv
 from windrow.envs import _recipe
 from windrow.envs._innermost import innermost
+from windrow.envs._torchrl_compat import is_windrows
 
 
 class Factory:
@@ -111,9 +112,7 @@ class Workers:
 
         Environments of other libraries keep theirs by themselves.
         """
-        from windrow.envs._base import EnvBase
-
-        seeds = [env._take_seed() for env in self.given if isinstance(env, EnvBase)]
+        seeds = [env._take_seed() for env in self.given if is_windrows(env)]
         return next((seed for seed in seeds if seed is not None), None)
 
 

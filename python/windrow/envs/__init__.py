@@ -17,8 +17,8 @@ Of an environment of TorchRL, batches hold the rewards under their own names, th
 is around it; a mask that is observed nowhere is found as ``"action_mask"`` beside the observations.
 
 Where torchrl is installed, classes of ``torchrl.envs`` that windrow does not have, such as ``R3MTransform`` or ``Tokenizer``,
-are found here too. They go with its environments, which collectors take as well: ``torchrl.envs.TransformedEnv`` of a
-``torchrl.envs.GymEnv``. Specs are of TorchRL's classes then, since its modules and losses take no others.
+are found here too. Its transforms go around windrow's environments, in Python. A class that derives from :class:`EnvBase` or
+:class:`Transform` derives from TorchRL's. Specs are of TorchRL's classes then, since its modules and losses take no others.
 """
 
 from __future__ import annotations

@@ -13,22 +13,26 @@ from windrow._windrow import EnvHandle
 from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
 from windrow.envs._specs import Spec, path, torch_noise
-from windrow.envs._torchrl_compat import AskedByTorchRL
+from windrow.envs._torchrl_compat import AskedByTorchRL, Counterpart
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
 
-class EnvBase(Described):
+class EnvBase(Described, metaclass=Counterpart):
     """An environment that steps on ``TensorDict``s, and that collectors make copies of.
 
-    Observations, rewards and flags are those of TorchRL: ``reset`` gives a root, ``step`` adds ``"next"`` to it. A subclass
-    says in ``_new_recipe`` how it is made; it is made when it is first needed.
+    Observations, rewards and flags are those of TorchRL: ``reset`` gives a root, ``step`` adds ``"next"`` to it. A class of the user's
+    that derives from this one is an environment of TorchRL, with ``_step``, ``_reset`` and ``_set_seed`` of its own; everything
+    here that takes an environment takes it. windrow's own say in ``_new_recipe`` how they are made; they are made when they are
+    first needed.
 
     Args:
         device: where tensors are put; None leaves them on the CPU without saying so.
     """
 
+    #: Whether it is made again when it is used after `close`.
+    _reopens = False
     #: Whether states can be loaded while a collector steps it.
     _takes_states = False
     _inplace_update = _supports_set_state = _has_dynamic_specs = AskedByTorchRL()
@@ -44,14 +48,6 @@ class EnvBase(Described):
         self._seen: TensorDictBase | None = None
         self._closed = False
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if hasattr(cls, "_step") or hasattr(cls, "_reset"):
-            raise TypeError(
-                f"{cls.__name__} steps by its own _step and _reset, as environments of TorchRL do: derive it from "
-                "torchrl.envs.EnvBase; everything that takes an environment takes it as well"
-            )
-
     def _new_recipe(self) -> Recipe:
         raise NotImplementedError
 
@@ -65,8 +61,9 @@ class EnvBase(Described):
         return self._source
 
     def _made(self) -> EnvHandle:
-        if self._closed:
+        if self._closed and not self._reopens:
             raise RuntimeError(f"{type(self).__name__} was closed: make another one")
+        self._closed = False
         if self._handle is None:
             _needs.torch(type(self).__name__)
             self._handle = EnvHandle(self._recipe())
@@ -270,6 +267,25 @@ class EnvBase(Described):
 
         return TransformedEnv(self, transform)
 
+    def apply(self, fn: Callable[[Any], Any]) -> EnvBase:
+        """Calls ``fn`` with each transform, and with this environment last."""
+        fn(self)
+        return self
+
+    def any_done(self, tensordict: TensorDictBase) -> bool:
+        """Whether an episode ends in ``tensordict``, which then gets an entry ``"_reset"``."""
+        done = tensordict.get("done")
+        if bool(done.any()):
+            tensordict.set("_reset", done.clone())
+        return bool(done.any())
+
+    def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The root ``tensordict``, in which ended environments have begun a new episode."""
+        return self.reset(tensordict) if self.any_done(tensordict) else tensordict
+
+    def empty_cache(self) -> None:
+        """Nothing: specs follow the transforms in any case."""
+
     def state_dict(self) -> dict[str, Any]:
         """Nothing: an environment's state is its own."""
         return {}
@@ -297,7 +313,7 @@ class EnvBase(Described):
         return self.train(False)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Lets the environment go; it cannot be used again. ``raise_if_closed`` is accepted for TorchRL's sake: it may be closed
+        """Lets the environment go; it cannot be used again, unless it is several in lockstep, which are made again. ``raise_if_closed`` is accepted for TorchRL's sake: it may be closed
         more than once.
         """
         self._handle, self._closed = None, True

@@ -6,6 +6,7 @@ from typing import Any
 
 from windrow._lazy import torch
 from windrow.envs._described import FLAGS
+from windrow.envs._torchrl_compat import is_of_torchrl, is_windrows
 
 
 def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
@@ -22,10 +23,9 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
     Raises:
         AssertionError: what was expected and what came.
     """
-    from windrow.envs._base import EnvBase
     from windrow.envs.transforms import _Wrapped
 
-    env = env if isinstance(env, EnvBase) else _Wrapped(env)
+    env = env if is_windrows(env) else _Wrapped(env)
     first, second = (_play(env, steps, seed) for _ in range(2))
     batch = tuple(env.batch_size)
     for name, level in (("root", first), ("next", first.get("next"))):
@@ -60,13 +60,17 @@ def check_env_specs(
     """:func:`check_env` under the name that TorchRL has for it.
 
     Args:
-        env: an environment of windrow, or anything that a collector takes.
+        env: an environment of windrow, or anything that a collector takes. TorchRL checks its own.
         return_contiguous: no effect: steps are stacked in memory of their own.
         check_dtype: no effect: element types are compared in any case.
         seed: of the two rollouts, 0 unless given.
         tensordict: no effect: rollouts begin with a reset.
         break_when_any_done: no effect: rollouts go on with the next episode.
     """
+    if is_of_torchrl(env):
+        from torchrl.envs.utils import check_env_specs as check
+
+        return check(env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done)
     check_env(env, seed=seed or 0)
 
 

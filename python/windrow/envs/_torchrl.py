@@ -253,13 +253,13 @@ def _non_tensors(spec: Any) -> str:
 
 
 def _masks(env: EnvBase) -> dict[Key, Key]:
-    """Actions that an ``ActionMask`` limits, each with the observation that does."""
+    """Actions that an ``ActionMask`` or windrow's environment inside limits, each with the observation that does."""
     masks = []
     while isinstance(env, TransformedEnv):
         transforms = env.transform if isinstance(env.transform, Compose) else [env.transform]
         masks += [transform.in_keys for transform in transforms if isinstance(transform, ActionMask)]
         env = env.base_env
-    return {unravel_key(action): unravel_key(mask) for action, mask in masks}
+    return {**vars(env).get("masks", {}), **{unravel_key(action): unravel_key(mask) for action, mask in masks}}
 
 
 def _leaves(spec: Any) -> list[tuple[Any, Any]]:

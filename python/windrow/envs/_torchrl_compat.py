@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
+import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow.envs._specs import Composite, Spec
 
@@ -17,7 +19,7 @@ def of_torchrl(own: str, theirs: str) -> Callable[[str], Any]:
     """A ``__getattr__`` for the module ``own`` of windrow: what it has not is looked up in TorchRL's module ``theirs``."""
 
     def found(name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("__"):
             raise AttributeError(f"module {own!r} has no attribute {name!r}")
         try:
             module = importlib.import_module(theirs)
@@ -42,12 +44,87 @@ class AskedByTorchRL:
         name = f"{type(own).__module__}.{type(own).__name__}"
         raise TypeError(
             f"torchrl goes around environments and transforms of its own, got {name}: TransformedEnv, SerialEnv, ParallelEnv and "
-            "the collectors of windrow take it. Where only torchrl has a transform, put that around torchrl.envs.GymEnv, which "
-            "windrow's collectors take as well"
+            "the collectors of windrow take it. windrow's TransformedEnv takes transforms of TorchRL as well"
         )
 
     def __set__(self, own: Any, value: Any) -> None:
         self.__get__(own)
+
+
+class Counterpart(type):
+    """Classes that TorchRL has under the same names. Its objects are instances of them too.
+
+    A user's class is derived from TorchRL's where it derives from a base of all environments or transforms, or has methods that
+    only TorchRL calls, such as ``_step``.
+    """
+
+    #: Whether TorchRL's class takes arguments that this one refuses.
+    _defers: bool = False
+
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        own = namespace.get("__module__", "").partition(".")[0] == "windrow"
+        theirs = bases if own or _OWN_METHODS & namespace.keys() else tuple(_derivable(base, namespace, name) for base in bases)
+        if theirs == bases:
+            return super().__new__(mcls, name, bases, namespace, **options)
+        return types.prepare_class(name, theirs)[0](name, theirs, namespace, **options)
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            try:
+                made = super().__call__(*args, **kwargs)
+                if cls._defers:
+                    vars(made)["_given"] = args, kwargs
+                return made
+            except (TypeError, ValueError) as error:
+                theirs = cls._theirs() if cls._defers else None
+                if theirs is None:
+                    raise
+                try:
+                    made = theirs(*args, **kwargs)
+                except Exception:
+                    raise error from None
+                vars(made)["refused_by_windrow"] = str(error)
+                return made
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        own = cls.__init__ is not object.__init__  # type: ignore[misc]
+        signature = inspect.signature(cls.__init__ if own else lambda self: None)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if super().__instancecheck__(instance):
+            return True
+        # An object of TorchRL was made by code that has imported it.
+        theirs = cls._theirs() if "torchrl.envs" in sys.modules else None
+        return theirs is not None and isinstance(instance, theirs)
+
+    def _theirs(cls) -> Any:
+        """TorchRL's class; None where it has none, or is not installed."""
+        if cls.__module__.partition(".")[0] != "windrow" or _classes() is None:
+            return None
+        return getattr(importlib.import_module("torchrl.envs"), cls.__name__, None)
+
+
+#: What says how the engine makes something.
+_OWN_METHODS = {"_recipe", "_new_recipe", "_described"}
+
+
+def is_windrows(made: Any) -> bool:
+    """Whether ``made`` is an environment or a transform of windrow."""
+    return isinstance(type(made), Counterpart)
+
+
+def _derivable(base: type, namespace: dict[str, Any], name: str) -> type:
+    """The class that a user's class ``name`` derives from, where it names ``base``."""
+    theirs = base._theirs() if isinstance(base, Counterpart) else None
+    is_root = base.__name__ in ("EnvBase", "Transform")
+    if theirs is None:
+        if isinstance(base, Counterpart) and is_root:
+            raise ImportError(f"{name} is derived from {base.__name__}, which is TorchRL's then: install torchrl")
+        return base
+    return theirs if is_root or any(hasattr(theirs, entry) and not hasattr(base, entry) for entry in namespace) else base
 
 
 def is_of_torchrl(env: Any) -> bool:
@@ -69,10 +146,10 @@ def without_transforms(env: Any) -> Any:
     return env
 
 
-def is_primer(transform: Any) -> bool:
-    """Whether ``transform`` is a ``TensorDictPrimer`` of TorchRL."""
+def is_transform(transform: Any, name: str = "Transform") -> bool:
+    """Whether ``transform`` is one of TorchRL's, of the class ``name``."""
     theirs = sys.modules.get("torchrl.envs")
-    return theirs is not None and isinstance(transform, theirs.TensorDictPrimer)
+    return theirs is not None and isinstance(transform, getattr(theirs, name))
 
 
 @functools.cache

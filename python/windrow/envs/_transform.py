@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from windrow.envs._base import EnvBase
-from windrow.envs._recipe import Described, Recipe
-from windrow.envs._torchrl_compat import AskedByTorchRL
+from windrow.envs._recipe import Adapted, Described, Recipe
+from windrow.envs._torchrl_compat import AskedByTorchRL, Counterpart, is_windrows
 
 
-class Transform:
+class Transform(metaclass=Counterpart):
     """A transform of an environment, which the engine carries out.
 
     A subclass is a dataclass of its arguments, and says in ``_described`` which transforms of the engine it stands for.
     """
 
+    _defers = True
+    #: Arguments that it was made with.
+    _given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     #: The environment that this goes around, and the transforms between the two.
-    _parent: tuple[EnvBase, list[Transform]] | None = None
+    _parent: tuple[EnvBase, list[Any]] | None = None
     _check_batched_worker_compat = AskedByTorchRL()
     #: Whether a state can be loaded while environments are stepped.
     _takes_states = False
@@ -42,7 +46,7 @@ class Transform:
         if self._parent is None:
             return None
         base, before = self._parent
-        return base._recipe().transformed(*(described for transform in before for described in transform._described()))
+        return around(base._recipe(), before)
 
     def state_dict(self) -> dict[str, Any]:
         """What the transform has gathered, or was given as numbers: nothing."""
@@ -63,11 +67,37 @@ class Transform:
         copied._parent = None
         return copy.deepcopy(copied)
 
+    def _as_torchrl(self) -> Any:
+        """TorchRL's transform of this name, made with the same arguments."""
+        theirs = type(self)._theirs()
+        if theirs is None:
+            raise TypeError(
+                f"{type(self).__name__} of windrow.envs is done to environments, by the engine, and torchrl, whose transform of this "
+                "name could be done to a TensorDict, is not installed or has none"
+            )
+        args, kwargs = self._given
+        return theirs(*args, **kwargs)
+
     def __call__(self, tensordict: Any) -> Any:
-        raise TypeError(
-            f"{type(self).__name__} of windrow.envs is done to environments, by the engine: what is done to the samples of a replay "
-            "buffer has to be a transform of torchrl.envs.transforms"
-        )
+        """Does the same to a ``TensorDict``, such as a sample of a replay buffer, by TorchRL's transform of this name."""
+        theirs = vars(self).get("_at_hand")
+        if theirs is None:
+            theirs = vars(self)["_at_hand"] = self._as_torchrl()
+        return theirs(tensordict)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def around(recipe: Recipe, transforms: Sequence[Any], plain: bool = False) -> Recipe:
+    """What ``recipe`` makes with ``transforms`` around it, the first nearest to it. Those of TorchRL run as they are."""
+    for transform in filter(is_windrows, transforms):
+        recipe = transform._prepare(recipe)
+    for transform in transforms:
+        if is_windrows(transform):
+            recipe = recipe.transformed(*transform._described(plain))
+        else:
+            from windrow.envs._around import Around
+
+            recipe = Adapted(Around(recipe, transform), False)
+    return recipe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +41,12 @@ from windrow.envs._shape_transforms import (
     UnsqueezeTransform,
 )
 from windrow.envs._specs import Key, path, short
-from windrow.envs._torchrl_compat import is_primer, of_torchrl
-from windrow.envs._transform import Transform
+from windrow.envs._torchrl_compat import is_of_torchrl, is_transform, is_windrows, of_torchrl
+from windrow.envs._transform import Transform, around
 from windrow.envs._vec_norm import VecNorm, VecNormV2
+
+#: Modules of TorchRL's package of this name are found below this one.
+__path__: list[str] = []
 
 
 @dataclass(eq=False)
@@ -199,36 +202,42 @@ class Primer(Transform):
 
 
 class Compose(Transform):
-    """Several transforms, the first nearest to the environment."""
+    """Several transforms, the first nearest to the environment. Each can be one of TorchRL's, or a function of a ``TensorDict``."""
 
-    def __init__(self, *transforms: Transform) -> None:
-        self.transforms: list[Transform] = []
+    def __init__(self, *transforms: Any) -> None:
+        self.transforms: list[Any] = []
         for transform in transforms:
-            self.append(transform)
+            for one in transform if isinstance(transform, (list, tuple)) else [transform]:
+                self.append(one)
 
-    def append(self, transform: Transform) -> None:
+    def append(self, transform: Any) -> None:
         """Adds a transform around the others."""
         self.insert(len(self.transforms), transform)
 
-    def insert(self, index: int, transform: Transform) -> None:
+    def insert(self, index: int, transform: Any) -> None:
         """Adds a transform before the one at ``index``, nearer to the environment."""
-        self.transforms[index:index] = transform.transforms if isinstance(transform, Compose) else [_checked(transform)]
+        is_own = is_windrows(transform) and isinstance(transform, Compose)
+        self.transforms[index:index] = transform.transforms if is_own else [_checked(transform)]
+
+    def pop(self, index: int = -1) -> Any:
+        """Takes the transform at ``index`` out."""
+        return self.transforms.pop(index)
 
     def clone(self) -> Compose:
         """The same for another environment."""
         return Compose(*(transform.clone() for transform in self.transforms))
 
-    def __getitem__(self, index: int) -> Transform:
+    def __getitem__(self, index: int) -> Any:
         return self.transforms[index]
 
     def __len__(self) -> int:
         return len(self.transforms)
 
-    def __iter__(self) -> Iterator[Transform]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.transforms)
 
-    def _described(self, plain: bool = False) -> list[Described]:
-        return [described for transform in self.transforms for described in transform._described(plain)]
+    def _as_torchrl(self) -> Any:
+        return type(self)._theirs()(*(t._as_torchrl() if is_windrows(t) else t for t in self.transforms))
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.transforms))})"
@@ -238,33 +247,44 @@ class TransformedEnv(EnvBase):
     """An environment with transforms around it.
 
     Args:
-        env: an environment of windrow, or anything that :class:`GymWrapper` or a collector takes.
-        transform: one transform, or a :class:`Compose` of several. Of TorchRL's transforms, only a ``TensorDictPrimer`` can be
-            among them; others go around environments of TorchRL.
-        device: where tensors are put; where ``env`` puts them unless given.
+        base_env: an environment of windrow, or anything that :class:`GymWrapper` or a collector takes. Around an environment of TorchRL
+            that steps any number of states (``batch_locked=False``), as models of the world do, a ``TransformedEnv`` of TorchRL is
+            made instead, through which gradients flow.
+        transform: one transform, or a :class:`Compose` of several. Transforms of TorchRL are taken too. They run in Python, around
+            every step, which a warning says once for each class.
+        device: where tensors are put; where ``base_env`` puts them unless given.
     """
 
-    def __init__(self, env: Any, transform: Transform | None = None, device: Any = None) -> None:
-        self.base_env = env if isinstance(env, EnvBase) else _Wrapped(env)
+    base_env: Any
+
+    def __new__(cls, base_env: Any = None, transform: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if cls is TransformedEnv and is_of_torchrl(base_env) and not base_env.batch_locked:
+            from torchrl.envs import TransformedEnv as Theirs
+
+            return Theirs(base_env, transform._as_torchrl() if is_windrows(transform) else transform, *args, **kwargs)
+        return super().__new__(cls)
+
+    def __init__(self, base_env: Any, transform: Any = None, device: Any = None) -> None:
+        self.base_env = base_env if is_windrows(base_env) else _Wrapped(base_env)
         super().__init__(device if device is not None else self.base_env._device)
         self._seeds, self.base_env._seeds = self.base_env._seeds, None
         self._transforms = Compose()
         #: Those that the environment is made with.
-        self._arranged: list[Transform] = []
+        self._arranged: list[Any] = []
         if transform is not None:
             self.append_transform(transform)
         self._is_single = transform is not None and not isinstance(transform, Compose)
 
     @property
-    def transform(self) -> Transform:
+    def transform(self) -> Any:
         """The transform, if this environment was made with a single one; otherwise all as a :class:`Compose`."""
         return self._transforms[0] if self._is_single else self._transforms
 
-    def append_transform(self, transform: Transform) -> TransformedEnv:
+    def append_transform(self, transform: Any) -> TransformedEnv:
         """Adds a transform around the others."""
         return self.insert_transform(len(self._transforms), transform)
 
-    def insert_transform(self, index: int, transform: Transform) -> TransformedEnv:
+    def insert_transform(self, index: int, transform: Any) -> TransformedEnv:
         """Adds a transform before the one at ``index``, nearer to the environment."""
         self._transforms.insert(index, transform)
         self._arrange()
@@ -275,7 +295,12 @@ class TransformedEnv(EnvBase):
         transforms = self._transforms.transforms
         if transforms != self._arranged:
             for index, transform in enumerate(transforms):
-                transform._parent = (self.base_env, transforms[:index])
+                if is_windrows(transform):
+                    transform._parent = (self.base_env, transforms[:index])
+                elif transform not in self._arranged:
+                    from windrow.envs._around import tell
+
+                    tell(transform)
             self._arranged = list(transforms)
             self._handle = self._facts = None
             self._is_single = False
@@ -287,13 +312,14 @@ class TransformedEnv(EnvBase):
     def _recipe(self, *, plain: bool = False) -> Recipe:
         self._arrange()
         self._handle = None
-        recipe = self.base_env._recipe(plain=plain)
-        for transform in self._transforms:
-            recipe = transform._prepare(recipe)
-        return recipe.transformed(*self._transforms._described(plain))
+        return around(self.base_env._recipe(plain=plain), self._transforms.transforms, plain)
+
+    @property
+    def _reopens(self) -> bool:  # type: ignore[override]
+        return self.base_env._reopens
 
     def _is_settled(self) -> bool:
-        return self.base_env._is_settled() and all(transform.initialized for transform in self._transforms)
+        return self.base_env._is_settled() and all(t.initialized for t in self._transforms if is_windrows(t))
 
     def _known(self) -> Facts:
         self._arrange()
@@ -301,11 +327,28 @@ class TransformedEnv(EnvBase):
 
     @property
     def _takes_states(self) -> bool:  # type: ignore[override]
-        return all(transform._takes_states for transform in self._transforms if transform.state_dict())
+        return all(getattr(t, "_takes_states", False) for t in self._with_states().values() if t.state_dict())
+
+    def apply(self, fn: Callable[[Any], Any]) -> EnvBase:
+        for transform in self._transforms:
+            fn(transform)
+        self.base_env.apply(fn)
+        return super().apply(fn)
+
+    def train(self, mode: bool = True) -> EnvBase:
+        for transform in self._transforms:
+            if hasattr(transform, "train"):
+                transform.train(mode)
+        self.base_env.train(mode)
+        return self
+
+    def _with_states(self) -> dict[str, Any]:
+        """Transforms that can have a state, by their places."""
+        return {str(i): t for i, t in enumerate(self._transforms) if hasattr(t, "load_state_dict")}
 
     def state_dict(self) -> dict[str, Any]:
         """Statistics of the transforms that have some."""
-        states = {str(number): transform.state_dict() for number, transform in enumerate(self._transforms)}
+        states = {number: transform.state_dict() for number, transform in self._with_states().items()}
         return {number: state for number, state in states.items() if state}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
@@ -314,9 +357,10 @@ class TransformedEnv(EnvBase):
         Raises:
             KeyError: a state belongs to no transform, and ``strict``.
         """
+        having = self._with_states()
         for number, state in _by_transform(state_dict).items():
-            transform = self._transforms[int(number)] if int(number) < len(self._transforms) else Transform()
-            if not transform._takes_states:
+            transform = having.get(number, Transform())
+            if not getattr(transform, "_takes_states", False):
                 self._handle = None
             try:
                 transform.load_state_dict(state, strict)
@@ -327,6 +371,12 @@ class TransformedEnv(EnvBase):
         """Closes the environment inside too."""
         super().close()
         self.base_env.close()
+
+    def __getattr__(self, name: str) -> Any:
+        # Names with an underscore are asked for by the interpreter, by pickle and by windrow itself.
+        if name.startswith("_") or "base_env" not in vars(self):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.base_env, name)
 
     def __repr__(self) -> str:
         return f"TransformedEnv({self.base_env!r}, {self.transform!r})"
@@ -341,6 +391,11 @@ class _Wrapped(EnvBase):
 
     def _new_recipe(self) -> Recipe:
         return of(self._env)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "_env" not in vars(self):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._env, name)
 
     def __repr__(self) -> str:
         return repr(self._env)
@@ -359,15 +414,20 @@ def _by_transform(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return states
 
 
-def _checked(transform: Any) -> Transform:
-    if is_primer(transform):
-        return Primer(transform)
-    if not isinstance(transform, Transform):
-        raise TypeError(
-            f"expected a transform of windrow.envs, got {type(transform).__name__}: transforms of TorchRL go around its own "
-            f"environments, torchrl.envs.TransformedEnv(torchrl.envs.GymEnv(...), {type(transform).__name__}(...)), which "
-            "collectors take as well"
-        )
+def _checked(transform: Any) -> Any:
+    if is_windrows(transform):
+        return transform
+    if is_transform(transform, "TensorDictPrimer"):
+        try:
+            return Primer(transform)
+        except ValueError as error:
+            vars(transform)["refused_by_windrow"] = str(error)
+    if not is_transform(transform):
+        if not callable(transform):
+            raise TypeError(f"expected a transform, or a function of a TensorDict, got {type(transform).__name__}")
+        from torchrl.envs.transforms.transforms import _CallableTransform
+
+        return _CallableTransform(transform)
     return transform
 
 

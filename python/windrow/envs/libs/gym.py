@@ -68,6 +68,14 @@ def _unknown(env_name: str, more: str) -> ValueError:
     return ValueError(f"{env_name!r} needs Gymnasium here: {more}")
 
 
+class _Ids:
+    def __get__(self, env: Any, owner: type) -> list[str]:
+        try:
+            return sorted({*native_ids(), *gymnasium.registry})
+        except ImportError:
+            return sorted(native_ids())
+
+
 class GymEnv(EnvBase):
     """An environment by its id: windrow's own where it has one, Gymnasium's otherwise.
 
@@ -85,7 +93,7 @@ class GymEnv(EnvBase):
             dictionary, such as ``[("episode", "r")]``; or a dictionary of such names, each with something that has the shape
             and dtype of the entry, such as a spec or an array. Without that they are taken from a reset and a first step,
             and what does not come there is a number (``float32``). Zeros stand where the environment returns none.
-        num_workers: None or 1: :class:`ParallelEnv` and ``num_envs`` make several.
+        num_workers: more than 1 makes a :class:`ParallelEnv` of so many.
         num_envs: number of environments in lockstep, batch size ``[num_envs]``; None or 0 is a single one without that dimension.
         device: where tensors are put.
         backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
@@ -95,6 +103,16 @@ class GymEnv(EnvBase):
     Raises:
         ValueError: there is no such backend, or it cannot make the environment, or draw it.
     """
+
+    #: Ids of environments, windrow's own and those that Gymnasium has registered.
+    available_envs = _Ids()
+
+    def __new__(cls, *args: Any, num_workers: int | None = None, **kwargs: Any) -> Any:
+        if num_workers is None or num_workers == 1:
+            return super().__new__(cls)
+        from windrow.envs._batched import ParallelEnv
+
+        return ParallelEnv(num_workers, partial(cls, *args, **kwargs), device=kwargs.get("device"))
 
     def __init__(
         self,
@@ -114,10 +132,6 @@ class GymEnv(EnvBase):
         super().__init__(device)
         if not isinstance(env_name, str) and not hasattr(env_name, "observation_space"):
             raise TypeError(f"expected the id of an environment or an environment of Gymnasium, got {env_name!r}")
-        if num_workers not in (None, 1):
-            raise TypeError(
-                "GymEnv makes one environment: ParallelEnv(num_workers, lambda: GymEnv(...)) makes several, or num_envs in lockstep"
-            )
         self._name, self._kwargs = env_name, kwargs
         self._one_hot = not categorical_action_encoding
         self._frame_skip = whole_or_none("frame_skip", frame_skip, 1) or 1

@@ -1,0 +1,184 @@
+"""Environments that users write as TorchRL's tutorials do, with classes of ``windrow.envs``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+torchrl = pytest.importorskip("torchrl")
+
+import windrow.envs as ours  # noqa: E402
+from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded  # noqa: E402
+from windrow.collectors import Collector, MultiSyncCollector  # noqa: E402
+from windrow.envs import EnvBase, GymEnv, StepCounter, Transform, TransformedEnv, check_env_specs  # noqa: E402
+
+
+class Fall(EnvBase):
+    """A state that falls by the action: differentiable, for any batch size, with parameters in the TensorDict."""
+
+    batch_locked = False
+
+    def __init__(self, start: float = 1.0, seed: int | None = None, device: Any = "cpu") -> None:
+        super().__init__(device=device, batch_size=[])
+        self.start = start
+        params = Composite(g=Unbounded((), device=device), shape=())
+        self.observation_spec = Composite(x=Unbounded((), device=device), params=params, shape=())
+        self.state_spec = self.observation_spec.clone()
+        self.action_spec = Bounded(-1, 1, (1,), device=device)
+        self.reward_spec = Unbounded((1,), device=device)
+        self.set_seed(0 if seed is None else seed)
+
+    def gen_params(self, batch_size: Any = ()) -> TensorDictBase:
+        return TensorDict({"params": TensorDict({"g": torch.full(tuple(batch_size), 2.0)}, batch_size)}, batch_size)
+
+    def _reset(self, tensordict: Any) -> Any:
+        if tensordict is None or tensordict.is_empty():
+            tensordict = self.gen_params(self.batch_size)
+        shape = tensordict.shape
+        return TensorDict({"x": torch.full(shape, self.start), "params": tensordict["params"]}, shape)
+
+    def _step(self, tensordict: Any) -> Any:
+        x = tensordict["x"] - tensordict["params", "g"] * tensordict["action"].squeeze(-1)
+        shape = tensordict.shape
+        done = torch.zeros((*shape, 1), dtype=torch.bool)
+        return TensorDict({"x": x, "params": tensordict["params"], "reward": -x.square().unsqueeze(-1), "done": done}, shape)
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.rng = torch.manual_seed(seed)
+
+
+class Masked(EnvBase):
+    """Of four actions, the one that the number of steps names is legal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite(action_mask=Binary(4, dtype=torch.bool))
+        self.action_spec = Categorical(4)
+        self.reward_spec = Unbounded((1,))
+        self.number = 0
+
+    def _seen(self) -> dict[str, Any]:
+        return {"action_mask": torch.arange(4) == self.number % 4}
+
+    def _reset(self, tensordict: Any) -> Any:
+        self.number = 0
+        return TensorDict(self._seen())
+
+    def _step(self, tensordict: Any) -> Any:
+        self.number += 1
+        return TensorDict({**self._seen(), "reward": torch.ones(1), "done": torch.zeros(1, dtype=torch.bool)})
+
+    def _set_seed(self, seed: int | None) -> None:
+        pass
+
+
+def test_it_is_an_environment_of_both() -> None:
+    env = Fall()
+    assert isinstance(env, EnvBase) and isinstance(env, torchrl.envs.EnvBase)
+    assert isinstance(GymEnv("Pendulum-v1"), EnvBase) and not isinstance("Pendulum-v1", EnvBase)
+    check_env_specs(env)
+    assert env.rollout(3).shape == (3,)
+
+
+def test_states_of_any_batch_size_are_stepped() -> None:
+    env = Fall()
+    begun = env.reset(env.gen_params(batch_size=[10]))
+    assert env.rand_step(begun)["next", "x"].shape == (10,)
+    assert env.rollout(5, auto_reset=False, tensordict=env.reset(env.gen_params([3]))).shape == (3, 5)
+
+
+@pytest.mark.filterwarnings("ignore:.* is a transform of TorchRL's")
+def test_gradients_flow_through_transforms() -> None:
+    class Shifted(Transform):
+        def _apply_transform(self, obs: torch.Tensor) -> torch.Tensor:
+            return obs + 1
+
+        def _reset(self, tensordict: Any, tensordict_reset: Any) -> Any:
+            return self._call(tensordict_reset)
+
+        def transform_observation_spec(self, observation_spec: Any) -> Any:
+            observation_spec["y"] = observation_spec["x"].clone()
+            return observation_spec
+
+    env = TransformedEnv(Fall(), StepCounter())
+    env.append_transform(Shifted(in_keys=["x"], out_keys=["y"]))
+    assert isinstance(env, TransformedEnv) and isinstance(env, torchrl.envs.TransformedEnv)
+    check_env_specs(env)
+    weight = torch.zeros((), requires_grad=True)
+
+    def policy(tensordict: Any) -> Any:
+        return tensordict.set("action", weight * tensordict["y"].unsqueeze(-1))
+
+    played = env.rollout(4, policy, auto_reset=False, tensordict=env.reset(env.gen_params([6])))
+    assert played.shape == (6, 4) and played["step_count"][0].flatten().tolist() == [0, 1, 2, 3]
+    (-played["next", "reward"].mean()).backward()
+    assert weight.grad is not None and float(weight.grad) < 0
+
+
+def test_collectors_take_it() -> None:
+    with Collector(Fall(3.0), None, frames_per_batch=10, total_frames=10) as collector:
+        (batch,) = collector
+    torch.testing.assert_close(batch["next", "x"], batch["x"] - 2 * batch["action"].squeeze(-1))
+    with MultiSyncCollector([Masked, Masked], None, frames_per_batch=40, total_frames=40) as collector:
+        (batch,) = collector
+    assert batch.shape == (40,)
+
+
+@pytest.mark.filterwarnings("ignore:.* is a transform of TorchRL's")
+def test_masks_are_obeyed_inside_and_around() -> None:
+    masked = torchrl.envs.TransformedEnv(Masked(), torchrl.envs.ActionMask())
+    env = TransformedEnv(TransformedEnv(masked, StepCounter()), ours.RemoveEmptySpecs())
+    for played in (env.rollout(12), next(Collector(env, None, frames_per_batch=12))):
+        assert played["action"].tolist() == [0, 1, 2, 3] * 3 and played["step_count"].flatten().tolist() == list(range(12))
+
+
+def test_a_class_of_windrows_stays_one_until_it_steps_itself() -> None:
+    class Named(GymEnv):
+        def __init__(self) -> None:
+            super().__init__("Pendulum-v1", backend="native")
+
+    class Stepped(GymEnv):
+        def _step(self, tensordict: Any) -> Any:
+            return super()._step(tensordict).set("mark", torch.ones(1))  # type: ignore[misc]
+
+    assert not issubclass(Named, torchrl.envs.EnvBase) and Named().rollout(2).shape == (2,)
+    assert issubclass(Stepped, torchrl.envs.GymEnv)
+    env = Stepped("Pendulum-v1")
+    assert env.rand_step(env.reset())["next", "mark"].item() == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("windrow.envs.libs.vmas", "VmasEnv"),
+        ("windrow.envs.transforms.transforms", "_apply_to_composite"),
+        ("windrow.data.tensor_specs", "CategoricalBox"),
+    ],
+)
+def test_modules_of_torchrl_are_found(module: str, name: str) -> None:
+    import importlib
+
+    theirs = importlib.import_module(f"torchrl{module.removeprefix('windrow')}")
+    assert getattr(importlib.import_module(module), name) is getattr(theirs, name)
+
+
+def test_modules_of_torchrl_have_windrows_classes() -> None:
+    from windrow.envs.transforms.transforms import StepCounter as Found
+
+    assert Found is StepCounter
+    with pytest.raises(ModuleNotFoundError, match="windrow.envs.libs.nonsense"):
+        import windrow.envs.libs.nonsense  # type: ignore[import-not-found]  # noqa: F401
+
+
+def test_closed_members_are_made_again() -> None:
+    env = TransformedEnv(ours.SerialEnv(1, lambda: GymEnv("Pendulum-v1")), StepCounter())
+    env.rollout(2)
+    env.close()
+    assert env.is_closed and env.rollout(2).shape == (1, 2) and not env.is_closed
+    single = GymEnv("Pendulum-v1")
+    single.close()
+    with pytest.raises(RuntimeError, match="was closed"):
+        single.reset()

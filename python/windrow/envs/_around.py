@@ -1,0 +1,92 @@
+"""TorchRL's transforms around windrow's environments."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from tensordict import TensorDictBase
+from torchrl import envs as theirs
+
+from windrow._arguments import outside
+from windrow.envs._base import EnvBase
+from windrow.envs._recipe import Recipe
+from windrow.envs._torchrl import Adapter
+
+_told: set[str] = set()
+
+
+def tell(transform: Any) -> None:
+    """Says once for each class that a transform is TorchRL's, and what it costs."""
+    name = type(transform).__name__
+    if name not in _told:
+        _told.add(name)
+        refused = vars(transform).get("refused_by_windrow")
+        why = f" ({refused})" if refused else ""
+        warnings.warn(
+            f"{name} is a transform of TorchRL's, not of windrow's{why}: it runs in Python, around every step, which costs a few "
+            "hundred microseconds for each, and keeps the environment from running without the interpreter",
+            UserWarning,
+            stacklevel=outside(),
+        )
+
+
+class Around:
+    """Makes environments with a ``transform`` of TorchRL's around those of ``recipe``: with the transform itself if no other environment
+    has it, otherwise with a copy, as each process has one.
+    """
+
+    def __init__(self, recipe: Recipe, transform: Any) -> None:
+        self.recipe, self.transform = recipe, transform
+
+    def __call__(self) -> Adapter:
+        transform = self.transform if self.transform.container is None else self.transform.clone()
+        transform.reset_parent()
+        return Adapter(_Transformed(Inside(self.recipe), transform))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"recipe": self.recipe, "transform": self.transform.clone()}
+
+
+class _Transformed(theirs.TransformedEnv):
+    """Gives its transform back when it is closed."""
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        super().close(raise_if_closed=raise_if_closed)
+        self.transform.reset_parent()
+
+
+class _Made(EnvBase):
+    """The environments of a recipe."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self._source = recipe
+
+
+class Inside(theirs.EnvBase):
+    """The environments of a recipe as TorchRL's transforms see them."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        own = _Made(recipe)
+        super().__init__(batch_size=own.batch_size)
+        self.__dict__.update(_own=own, masks=own._known().masks)
+        self.observation_spec = own.full_observation_spec
+        self.action_spec = own.full_action_spec
+        self.reward_spec = own.full_reward_spec
+        self.done_spec = own.full_done_spec
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
+        return self._own.reset(tensordict)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._own.step(tensordict.select(*self._own.action_keys)).get("next")
+
+    def _set_seed(self, seed: int | None) -> None:
+        if seed is not None:
+            self._own.set_seed(seed)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes the environments."""
+        super().close(raise_if_closed=raise_if_closed)
+        self._own.close()
