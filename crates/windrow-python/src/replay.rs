@@ -247,6 +247,12 @@ impl ReplayBufferCore {
         of(py, py.detach(|| buffer.set_beta(beta)))
     }
 
+    /// Changes the exponent of priorities.
+    fn set_alpha(&self, py: Python<'_>, alpha: f64) -> PyResult<()> {
+        let buffer = self.here(false)?;
+        of(py, py.detach(|| buffer.set_alpha(alpha)))
+    }
+
     /// Attaches a writer, for which samples wait; returns its number.
     fn attach(&self) -> PyResult<u64> {
         let buffer = self.here(false)?;

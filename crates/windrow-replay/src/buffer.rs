@@ -216,6 +216,14 @@ impl ReplayBuffer {
     pub fn set_beta(&self, beta: f64) -> Result<(), ReplayError> {
         self.shared.lock().sampler.set_beta(beta)
     }
+
+    /// Changes the exponent of priorities, of those that are set or written from now on.
+    ///
+    /// # Errors
+    /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Argument`] when it is negative or not finite.
+    pub fn set_alpha(&self, alpha: f64) -> Result<(), ReplayError> {
+        self.shared.lock().sampler.set_alpha(alpha)
+    }
 }
 
 /// Counts of a [`ReplayBuffer`].
@@ -348,6 +356,13 @@ impl ReplayBufferBuilder {
 
 /// Checks that the writer suits the sampler.
 fn check_writer(sampler: &dyn Sampler, writer: &dyn Writer) -> Result<(), ReplayError> {
+    if sampler.consumes() && writer.order() == RowOrder::Ring {
+        return Err(ReplayError::Argument {
+            name: "writer",
+            expected: "one that fills rows in any order, which the sampler needs".to_owned(),
+            got: writer.name().to_owned(),
+        });
+    }
     match sampler.needs_order() {
         true => check_order(writer, "which the sampler needs"),
         false => Ok(()),

@@ -6,6 +6,7 @@ use tensordict::{NestedKey, TensorDict};
 
 use crate::{Reduction, ReplayError, RowSet, RowSpan, RunKeys, Runs, SampleRng, Shortage};
 
+mod consuming;
 mod prioritized;
 mod prioritized_slice;
 mod random;
@@ -14,6 +15,7 @@ mod slice_without_replacement;
 mod sum_tree;
 mod without_replacement;
 
+pub use consuming::ConsumingSampler;
 pub use prioritized::PrioritizedSampler;
 pub use prioritized_slice::PrioritizedSliceSampler;
 pub use random::RandomSampler;
@@ -49,6 +51,16 @@ pub trait Sampler: CloneSampler + Debug + Send {
     /// The entry that gives new frames their priorities, and how several values make one. Frames may lack it.
     fn priority_key(&self) -> Option<(&NestedKey, Reduction)> {
         None
+    }
+
+    /// Whether draws use frames up, see [`spent`](Self::spent). The buffer refuses writers that fill rows in a ring.
+    fn consumes(&self) -> bool {
+        false
+    }
+
+    /// The rows that the last draw has used up, once. The buffer gives them up: no later draw has their frames.
+    fn spent(&mut self) -> Vec<u32> {
+        Vec::new()
     }
 
     /// These rows were filled; `frames` contains them already.
@@ -101,6 +113,15 @@ pub trait Sampler: CloneSampler + Debug + Send {
     /// [`ReplayError::NoPriorities`] when the sampler has none.
     fn set_beta(&mut self, beta: f64) -> Result<(), ReplayError> {
         let _ = beta;
+        Err(ReplayError::NoPriorities)
+    }
+
+    /// Changes the exponent of priorities, of those that are set or written from now on.
+    ///
+    /// # Errors
+    /// [`ReplayError::NoPriorities`] when the sampler has none.
+    fn set_alpha(&mut self, alpha: f64) -> Result<(), ReplayError> {
+        let _ = alpha;
         Err(ReplayError::NoPriorities)
     }
 

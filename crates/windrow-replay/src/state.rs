@@ -247,6 +247,9 @@ impl State {
         }
         let frames = self.contents.frames();
         let draw = self.sampler.draw(batch_size, &frames, &mut self.rng)?;
+        for row in self.sampler.spent() {
+            self.evict(RowSpan::new(row as usize, 1, self.contents.rows.capacity()));
+        }
         self.sampled += draw.rows.len() as u64;
         self.overwritten = 0;
         if let Some(limiter) = &mut self.limiter {

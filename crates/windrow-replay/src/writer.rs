@@ -8,8 +8,10 @@ use tensordict::{NestedKey, TensorDict};
 use crate::{ReplayError, RowOrder, RowSet};
 
 mod max_reward;
+mod reuse;
 
 pub use max_reward::MaxRewardWriter;
+pub use reuse::ReuseWriter;
 
 /// Decides which rows frames are written to. Its methods are never called concurrently: the buffer holds its lock.
 ///

@@ -34,6 +34,11 @@ class CommonArguments(Arguments):
     sample_timeout: float = argument(
         "seconds that a sample waits for frames, and a write for samples where there is a limiter", default=60.0, check=real
     )
+    consume_after_n_samples: int | None = argument(
+        "how often a frame is drawn before it is removed, see ConsumingSampler, which this makes; by default none is",
+        default=None,
+        check=at_least(1),
+    )
     shared: bool = argument("threads share every buffer, whatever is given", default=False)
     prefetch: int | None = ignored("a sample is drawn when it is asked for, without holding the interpreter up", default=0)
     dim_extend: int | None = ignored(

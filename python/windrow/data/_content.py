@@ -8,78 +8,48 @@ from typing import Any
 from windrow._lazy import tensordict, torch
 
 
-def frames_of(data: Any) -> Any:
-    """Frames as a TensorDict, made of a TensorDict, a tensorclass, a dictionary of tensors, or a list of single frames.
+def frames_of(data: Any, *, dims: int = 1) -> Any:
+    """Frames as a TensorDict, made of a TensorDict, a tensorclass, a dictionary of tensors, or a list of single frames that are one
+    of these. Anything else stays as it is.
 
-    Raises:
-        TypeError: it is none of these, or an entry is not a tensor, or of a type that cannot be kept.
+    Args:
+        dims: 0 for a single frame.
     """
-    if isinstance(data, (list, tuple)) and data:
-        return torch.stack([frame_of(frame) for frame in data])
-    return frame_of(data, dims=1)
-
-
-def frame_of(data: Any, *, dims: int = 0) -> Any:
-    """As :func:`frames_of`, of one frame, or of frames with so many dimensions where ``data`` is a dictionary."""
+    if isinstance(data, tensordict.TensorDictBase):
+        return data
     if tensordict.is_tensorclass(data):
-        data = data.to_tensordict()
-    elif isinstance(data, Mapping) and not isinstance(data, tensordict.TensorDictBase):
+        return data.to_tensordict()
+    if isinstance(data, Mapping) and not _has_tree(data):
         try:
-            data = tensordict.TensorDict(dict(data)).auto_batch_size_(dims)
-        except ValueError:
-            _check_entries(data, ())
-            raise
-    return checked(data)
-
-
-def checked(data: Any) -> Any:
-    """``data`` itself, a TensorDict that a buffer can keep; otherwise raises what :func:`frames_of` does."""
-    if not isinstance(data, tensordict.TensorDictBase):
-        raise TypeError(
-            "expected a TensorDict, a tensorclass, a dictionary of tensors, or a list of frames that are one of these, "
-            f"got {kind_of(data)}"
-        )
-    _check(data, ())
+            return tensordict.TensorDict(dict(data)).auto_batch_size_(dims)
+        except (ValueError, TypeError):
+            # A key is no string.
+            return data
+    if dims and isinstance(data, (list, tuple)) and data and is_frames(frames_of(data[0], dims=0)):
+        frames = [frames_of(frame, dims=0) for frame in data]
+        return torch.stack(frames) if all(map(is_frames, frames)) else data
     return data
+
+
+def _has_tree(data: Mapping[Any, Any]) -> bool:
+    """Whether tensors in a dictionary are in lists or tuples, which a TensorDict would make one tensor of."""
+    for value in data.values():
+        if isinstance(value, Mapping) and not is_frames(value):
+            if _has_tree(value):
+                return True
+        elif isinstance(value, (list, tuple)) and any(isinstance(entry, (torch.Tensor, Mapping, list, tuple)) for entry in value):
+            return True
+    return False
+
+
+def is_frames(data: Any) -> bool:
+    """Whether ``data`` is a TensorDict."""
+    return isinstance(data, tensordict.TensorDictBase)
 
 
 def kind_of(value: Any) -> str:
     """The class of ``value`` with its module, as errors name it."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def _check_entries(data: Mapping[str, Any], prefix: tuple[str, ...]) -> None:
-    """Raises TypeError for an entry of a dictionary that does not make a tensor."""
-    for name, value in data.items():
-        key = (*prefix, name)
-        if isinstance(value, Mapping):
-            _check_entries(value, key)
-            continue
-        try:
-            tensordict.TensorDict({name: value})
-        except ValueError:
-            got = kind_of(value).removeprefix("builtins.")
-            raise TypeError(f"entry {'.'.join(key)}: expected a tensor, got {got}: give each tensor a name") from None
-
-
-def _check(data: Any, prefix: tuple[str, ...]) -> None:
-    """Raises TypeError for an entry that cannot be kept."""
-    for name, value in data.items():
-        key = (*prefix, name)
-        if isinstance(value, torch.Tensor):
-            if value.dtype in (torch.float16, torch.bfloat16) or value.is_complex():
-                expected = "bool, an integer of at most 64 bits, float32 or float64"
-                got = str(value.dtype).removeprefix("torch.")
-                raise TypeError(f"entry {'.'.join(key)}: expected {expected}, got {got}")
-        elif tensordict.is_non_tensor(value):
-            while getattr(value, "tensordicts", None):
-                # One for each frame.
-                value = value.tensordicts[0]
-            got = type(getattr(value, "data", value)).__name__
-            way_out = f"give it as numbers, or leave it out with exclude({(key if prefix else name)!r})"
-            raise TypeError(f"entry {'.'.join(key)}: expected a tensor, got {got}: {way_out}")
-        else:
-            _check(value, key)
 
 
 def is_key(index: Any) -> bool:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import weakref
 from typing import Any, ClassVar
 
 from windrow._arguments import Arguments, documentation, fields_of, refuse_unknown
@@ -17,6 +18,8 @@ class Part(Arguments):
     """
 
     kind: ClassVar[str]
+    #: Arguments that can be set later, which the buffers of the part then follow.
+    _settable: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, kind: str | None = None) -> None:
         has_repr, is_generated = "__repr__" in vars(cls), "__init__" not in vars(cls)
@@ -25,11 +28,34 @@ class Part(Arguments):
             cls.kind = kind
         # Parts are themselves, not values.
         cls.__eq__, cls.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
+        cls.__setattr__ = Part._set  # type: ignore[assignment,method-assign]
         if not has_repr:
             cls.__repr__ = Part.__repr__  # type: ignore[method-assign]
         if is_generated:
             cls.__init__ = _checked(cls.__init__)  # type: ignore[method-assign]
             cls.__doc__ = f"{inspect.getdoc(cls)}\n\n{documentation(cls)}"
+
+    def _set(self, name: str, value: Any) -> None:
+        field = next((field for field in fields_of(self) if field.name == name), None)
+        if field is None or name not in self._settable:
+            raise AttributeError(f"{name} of {type(self).__name__} cannot be set: make another one")
+        value = field.metadata["check"](name, value)
+        for buffer in self._buffers:
+            getattr(buffer._core, f"set_{name}")(value)
+        object.__setattr__(self, name, value)
+
+    def _attach(self, buffer: Any) -> None:
+        """Adds a buffer that the part serves."""
+        self.__dict__.setdefault("_served", weakref.WeakSet()).add(buffer)
+
+    @property
+    def _buffers(self) -> list[Any]:
+        """The buffers that the part serves."""
+        return list(self.__dict__.get("_served", ()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy serves no buffer until it is given to one.
+        return {name: value for name, value in self.__dict__.items() if name != "_served"}
 
     def _options(self) -> dict[str, Any]:
         """What the engine makes the part of: its arguments by name, of which it takes those that it knows."""

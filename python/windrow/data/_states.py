@@ -35,7 +35,7 @@ def from_plain(state: Any) -> Any:
     if strange:
         found = ", ".join(map(str, state)) or "nothing"
         raise ValueError(f"expected the state_dict of a buffer of windrow, with {strange[0]!r}; it has {found}")
-    told = {name: value for name, value in state.items() if name not in ("frames", SIZES)}
+    told = {name: value for name, value in state.items() if name not in ("frames", SIZES, "objects")}
     made = tensordict.TensorDict(told, [])
     if "frames" in state:
         try:

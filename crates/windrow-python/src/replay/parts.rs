@@ -9,10 +9,10 @@ use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use windrow::replay::{
-    LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter, PrioritizedSampler,
-    PrioritizedSliceSampler, RandomSampler, RateLimiter, Reduction, ReplayBuffer,
-    ReplayBufferBuilder, RoundRobinWriter, Sampler, SamplerWithoutReplacement, SliceSampler,
-    SliceSamplerWithoutReplacement, Writer,
+    ConsumingSampler, LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter,
+    PrioritizedSampler, PrioritizedSliceSampler, RandomSampler, RateLimiter, Reduction,
+    ReplayBuffer, ReplayBufferBuilder, ReuseWriter, RoundRobinWriter, Sampler,
+    SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement, Writer,
 };
 use windrow::tensordict::NestedKey;
 
@@ -64,6 +64,9 @@ const SAMPLERS: &[(&str, Make<Box<dyn Sampler>>)] = &[
         let sampler = SamplerWithoutReplacement::new().drop_last(of.get("drop_last")?);
         Ok(sampler.shuffle(of.get("shuffle")?).into())
     }),
+    ("ConsumingSampler", |of| {
+        Ok(ConsumingSampler::new(of.get("max_sample_count")?).into())
+    }),
     ("SliceSampler", |of| Ok(slices(of)?.into())),
     ("SliceSamplerWithoutReplacement", |of| {
         let sampler = SliceSamplerWithoutReplacement::new(slices(of)?);
@@ -93,6 +96,7 @@ const SAMPLERS: &[(&str, Make<Box<dyn Sampler>>)] = &[
 /// Writers by their classes in Python.
 const WRITERS: &[(&str, Make<Box<dyn Writer>>)] = &[
     ("RoundRobinWriter", |_| Ok(RoundRobinWriter::new().into())),
+    ("ReuseWriter", |_| Ok(ReuseWriter::new().into())),
     ("TensorDictMaxValueWriter", |of| {
         let key = of.key("rank_key")?;
         let key = key.unwrap_or_else(|| ("next", "reward").into());

@@ -111,6 +111,10 @@ impl Sampler for PrioritizedSampler {
         self.priorities.set_beta(beta)
     }
 
+    fn set_alpha(&mut self, alpha: f64) -> Result<(), ReplayError> {
+        self.priorities.set_alpha(alpha)
+    }
+
     fn state_dict(&self) -> Result<TensorDict, ReplayError> {
         self.priorities.state_dict(self.tree.values())
     }
@@ -168,6 +172,12 @@ impl Priorities {
     pub(super) fn set_beta(&mut self, beta: f64) -> Result<(), ReplayError> {
         not_negative("beta", beta)?;
         self.beta = beta;
+        Ok(())
+    }
+
+    pub(super) fn set_alpha(&mut self, alpha: f64) -> Result<(), ReplayError> {
+        not_negative("alpha", alpha)?;
+        self.alpha = alpha;
         Ok(())
     }
 

@@ -230,6 +230,10 @@ impl Sampler for PrioritizedSliceSampler {
         self.priorities.set_beta(beta)
     }
 
+    fn set_alpha(&mut self, alpha: f64) -> Result<(), ReplayError> {
+        self.priorities.set_alpha(alpha)
+    }
+
     fn state_dict(&self) -> Result<TensorDict, ReplayError> {
         self.priorities.state_dict(&self.masses)
     }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from windrow import _needs
-from windrow._arguments import takes
+from windrow._arguments import takes, warn_ignored
 from windrow._failure import Failure
 from windrow._lazy import torch
 from windrow._numbers import whole_or_none
@@ -19,17 +19,21 @@ from windrow.data._arguments import (
     TensorDictBufferArguments,
     TensorDictPrioritizedBufferArguments,
 )
-from windrow.data._content import checked, flat, frame_of, frames_of, is_key, kind_of, rows_of
+from windrow.data._content import flat, frames_of, is_frames, is_key, kind_of, rows_of
+from windrow.data._items import Objects, as_tree, is_marked, map_tree, numbered, packed, packed_items, stacked, unpacked
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key
 from windrow.data._states import from_plain, to_plain
-from windrow.data.replay_buffers.samplers import RandomSampler, Sampler
+from windrow.data.replay_buffers.samplers import ConsumingSampler, RandomSampler, Sampler
 from windrow.data.replay_buffers.storages import ListStorage, Storage, TensorStorage
 from windrow.data.replay_buffers.writers import RoundRobinWriter, Writer
 
 __all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "TensorDictPrioritizedReplayBuffer", "TensorDictReplayBuffer"]
 
 Transform: TypeAlias = Callable[[Any], Any]
+
+#: What is written where a transform lets nothing be written.
+_NOTHING: Any = object()
 
 
 class ReplayBuffer:
@@ -68,6 +72,8 @@ class ReplayBuffer:
         self.priority_key = getattr(arguments, "priority_key", None)
         self.storage: Storage = _made("storage", Storage, arguments.storage, ListStorage(1000))
         self._sampler: Sampler = _made("sampler", Sampler, arguments.sampler, RandomSampler())
+        if arguments.consume_after_n_samples is not None:
+            self._sampler = _consuming(self._sampler, arguments.consume_after_n_samples)
         self.writer: Writer = _made("writer", Writer, arguments.writer, RoundRobinWriter())
         self.limiter: RateLimiter | None = _made("limiter", RateLimiter, arguments.limiter, None)
         self.collate_fn = arguments.collate_fn
@@ -78,12 +84,16 @@ class ReplayBuffer:
         self._transforms: list[Transform] = [] if transform is None else [transform]
         seed = _one_of("seed", arguments, "generator", _seed_from)
         self._choices = {"seed": seed, "sample_timeout": arguments.sample_timeout}
+        self._objects = Objects()
         self._build()
+        self._is_packed = self._has_packed()
         if isinstance(self.storage, TensorStorage):
-            self._core.extend(self.storage.storage)
+            self._put(self._packed(self.storage.storage, 1), self._core.extend)
 
     def _build(self) -> None:
         """Builds the engine's buffer of the parts."""
+        self.storage._attach(self)
+        self._sampler._attach(self)
         self._iterator: Iterator[Any] | None = None
         #: Failures of collectors that wrote to this buffer in the background.
         self._failures: list[Failure] = []
@@ -91,12 +101,16 @@ class ReplayBuffer:
             {
                 "storage": self.storage._options(),
                 "sampler": self._sampler_options(self._sampler),
-                "writer": self.writer._options(),
+                "writer": self._writer_options(),
                 "limiter": None if self.limiter is None else self.limiter._options(),
                 "batch_size": self._batch_size,
                 **self._choices,
             }
         )
+
+    def _writer_options(self) -> dict[str, Any]:
+        reuses = isinstance(self._sampler, ConsumingSampler) and isinstance(self.writer, RoundRobinWriter)
+        return {"kind": "ReuseWriter"} if reuses else self.writer._options()
 
     def _sampler_options(self, sampler: Sampler) -> dict[str, Any]:
         return {**sampler._options(), "priority_key": self.priority_key}
@@ -131,6 +145,7 @@ class ReplayBuffer:
         """
         sampler = _made("sampler", Sampler, sampler)
         self._asked.set_sampler(self._sampler_options(sampler))
+        sampler._attach(self)
         before, self._sampler = self._sampler, sampler
         return before
 
@@ -138,6 +153,12 @@ class ReplayBuffer:
     def transform(self) -> tuple[Transform, ...]:
         """The transforms that samples go through, in this order."""
         return tuple(self._transforms)
+
+    # Names of TorchRL's attributes, which scripts read.
+    _storage = property(lambda self: self.storage)
+    _writer = property(lambda self: self.writer)
+    _transform = property(lambda self: self.transform)
+    _collate_fn = property(lambda self: self.collate_fn)
 
     @property
     def batch_size(self) -> int | None:
@@ -186,10 +207,13 @@ class ReplayBuffer:
 
         Args:
             batch: a TensorDict, a tensorclass or a dictionary of tensors, ``[time]`` or ``[..., time]``, or a list of single
-                frames. The buffer takes the values at the time of the call, however long the limiter makes the write wait.
+                frames. Entries that are no tensors are kept as the objects they are. Or a tensor or a tuple of tensors, each
+                ``[items, ...]``, or a list of items that are one of these; samples are then what was given, with as many items.
+                A :class:`ListStorage` takes a list of any objects. The buffer takes the values at the time of the call, however
+                long the limiter makes the write wait.
 
         Raises:
-            TypeError: it is something else, or an entry is not a tensor, or of a type that cannot be kept.
+            TypeError: it is something else.
             ValueError: the frames do not fit those that were written before.
             RuntimeError: the limiter does not let the frames in within ``sample_timeout``, or never will.
         """
@@ -198,27 +222,64 @@ class ReplayBuffer:
 
     def _write(self, batch: Any, given_up: Callable[[], bool] | None = None, collector: int | None = None) -> Any:
         """As :meth:`extend`, for the collector with this number. With ``given_up``, waits without limit until that returns true."""
-        frames = self._written(frames_of(batch))
-        return torch.zeros(0, dtype=torch.int64) if frames is None else self._core.extend(frames, given_up, collector)
+        frames = self._written(batch, 1)
+        if frames is _NOTHING:
+            return torch.zeros(0, dtype=torch.int64)
+        return self._put(frames, lambda frames: self._core.extend(frames, given_up, collector))
 
-    def _written(self, frames: Any) -> Any:
-        """The frames that are written when ``frames`` are given; None if there are none."""
+    def _written(self, data: Any, dims: int) -> Any:
+        """The frames that are written when ``data`` is given, of one item or of several."""
+        data = self._inverted(data, dims)
+        return data if data is _NOTHING else self._packed(data, dims)
+
+    def _inverted(self, data: Any, dims: int) -> Any:
+        """What transforms make of what is written."""
+        data = frames_of(data, dims=dims)
         for transform in reversed(self._transforms):
             inverse = getattr(transform, "inv", None)
-            if frames is not None and inverse is not None:
-                frames = inverse(frames)
-                frames = None if frames is None else checked(frames)
+            data = data if inverse is None else inverse(data)
+            if inverse is not None and data is None:
+                return _NOTHING
+        return data
+
+    def _packed(self, data: Any, dims: int) -> Any:
+        """Frames as the engine keeps them."""
+        if is_frames(data):
+            frames = packed(data, self._objects, self._plain)
+        elif isinstance(self.storage, ListStorage):
+            frames = packed_items(data, self._objects) if dims else packed_items([data], self._objects)[0]
+        else:
+            frames = as_tree(data, dims)
+            frames = packed(frames, self._objects, self._plain)
+        self._is_packed = self._is_packed or frames is not data
+        where = getattr(self.storage, "scratch_dir", None)
+        if where is not None and self._is_packed and (name := numbered(frames)) is not None:
+            entries = name.removeprefix("(objects ").removesuffix(")")
+            raise TypeError(f"entry {entries}: expected a tensor, as scratch_dir={str(where)!r} outlives this process, got an object")
         return frames
 
+    def _put(self, frames: Any, write: Callable[[Any], Any]) -> Any:
+        """The result of ``write``, and the objects of its frames kept."""
+        name = numbered(frames) if self._is_packed else None
+        if name is None:
+            return write(frames)
+        return self._objects.write(frames[name].flatten().tolist(), lambda: write(frames), self._core.get)
+
+    @property
+    def _plain(self) -> frozenset[tuple[str, ...]]:
+        """The entries that the engine reads as numbers."""
+        keys = (self.priority_key, getattr(self.writer, "rank_key", None))
+        return frozenset((key,) if isinstance(key, str) else tuple(key) for key in keys if key is not None)
+
     def add(self, frame: Any) -> int | None:
-        """Writes one frame, of batch size ``[]``, otherwise as :meth:`extend`; returns its row, if it was kept.
+        """Writes one frame, of batch size ``[]``, or one item, otherwise as :meth:`extend`; returns its row, if it was kept.
 
         Raises:
             TypeError, ValueError, RuntimeError: as :meth:`extend`.
         """
         core = self._asked
-        frame = self._written(frame_of(frame))
-        return None if frame is None else core.add(frame)
+        frame = self._written(frame, 0)
+        return None if frame is _NOTHING else self._put(frame, lambda frame: core.add(frame))
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
         """A batch of frames in fresh memory, as they were written.
@@ -234,11 +295,18 @@ class ReplayBuffer:
                 ``sample_timeout``; no batch size was given.
             Exception: the error that ended a collector that was writing to the buffer.
         """
+        return self._sampled(batch_size, return_info, self._with_info)
+
+    def _sampled(self, batch_size: int | None, return_info: bool, with_info: bool) -> Any:
         batch_size = whole_or_none("batch_size", batch_size, 1)
-        if self._with_info and not return_info:
+        if with_info and not (return_info or self._is_packed):
             return self._finished(self._drawn(ReplayBufferCore.sample, batch_size))
-        batch, info = self._drawn(ReplayBufferCore.sample_apart, batch_size)
-        if self._with_info:
+        with self._objects:
+            batch, info = self._drawn(ReplayBufferCore.sample_apart, batch_size)
+            batch = self._unpacked(batch)
+        if with_info:
+            if not is_frames(batch):
+                raise RuntimeError(f"a {type(self).__name__} adds entries to samples, which must be TensorDicts: use a ReplayBuffer")
             batch = batch.update(info)
         batch = self._finished(batch)
         return (batch, dict(info.items(include_nested=True, leaves_only=True))) if return_info else batch
@@ -252,16 +320,32 @@ class ReplayBuffer:
             _ = self._asked
             raise
 
+    def _unpacked(self, frames: Any) -> Any:
+        """What was given, of frames of the engine."""
+        return unpacked(frames, self._objects) if self._is_packed else frames
+
+    def _has_packed(self) -> bool:
+        """Whether frames that the buffer has begun with may have to be unpacked."""
+        if self._core.len() == 0:
+            return False
+        return isinstance(self.storage, ListStorage) or is_marked(self._core.get([0]))
+
     def _finished(self, batch: Any) -> Any:
         """The sample that a batch of frames becomes."""
         device = self.storage.device
         if device is not None and str(device) != "cpu":
-            batch = batch.to(device)
-        if self.collate_fn is not None:
-            batch = self.collate_fn(list(batch.unbind(0)) if isinstance(self.storage, ListStorage) else batch)
+            batch = map_tree(lambda value: value.to(device), batch)
+        batch = self._collated(batch)
         for transform in self._transforms:
             batch = transform(batch)
         return batch.pin_memory() if self._pins_memory and torch.cuda.is_available() else batch
+
+    def _collated(self, batch: Any) -> Any:
+        if not isinstance(self.storage, ListStorage):
+            return batch if self.collate_fn is None else self.collate_fn(batch)
+        if self.collate_fn is not None:
+            return self.collate_fn(list(batch.unbind(0)) if is_frames(batch) else batch)
+        return batch if is_frames(batch) else stacked(batch)
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the samples of one pass over the frames if the sampler draws without replacement, and otherwise never ends.
@@ -299,12 +383,20 @@ class ReplayBuffer:
             IndexError: a row holds no frame, or a mask has another size.
         """
         if is_key(index):
-            return self._asked.all()[index]
-        if isinstance(index, slice) and index == slice(None):
-            return self._asked.all()
-        rows = rows_of(index, len(self))
-        frames = self._core.get(rows.flatten().tolist())
-        return frames if rows.ndim == 1 else frames.reshape(rows.shape)
+            return self[:][index]
+        with self._objects:
+            if isinstance(index, slice) and index == slice(None):
+                rows, frames = None, self._unpacked(self._asked.all())
+            else:
+                rows = rows_of(index, len(self))
+                frames = self._unpacked(self._core.get(rows.flatten().tolist()))
+        if isinstance(self.storage, ListStorage) and not is_frames(frames):
+            return frames[0] if rows is not None and rows.ndim == 0 else self._collated(frames)
+        if rows is None or rows.ndim == 1:
+            return frames
+        if rows.ndim == 0:
+            return map_tree(lambda value: value[0], frames)
+        return map_tree(lambda value: value.reshape((*rows.shape, *value.shape[1:])), frames)
 
     def __setitem__(self, index: Any, frames: Any) -> None:
         """Replaces frames by others, which take over their order and priorities.
@@ -318,20 +410,38 @@ class ReplayBuffer:
             ValueError: the frames do not fit, or would end trajectories elsewhere, which the sampler relies on.
         """
         if is_key(index):
-            index, frames = slice(None), frame_of(self._asked.all().set(index, frames))
+            index, frames = slice(None), self[:].set(index, frames)
+            rows = rows_of(index, len(self))
         else:
-            frames = self._written(frame_of(frames))
-        rows = rows_of(index, len(self))
+            rows = rows_of(index, len(self))
+            frames = self._inverted(frames, 0 if isinstance(frames, Mapping) else min(rows.ndim, 1))
+        if frames is _NOTHING:
+            return
         try:
-            frames = frames.expand(rows.shape)
+            frames = frames.expand(rows.shape) if is_frames(frames) else frames
         except RuntimeError:
             got, expected = list(frames.batch_size), list(rows.shape)
             raise ValueError(f"expected frames {expected}, as there are rows, or one for all of them, got {got}") from None
-        self._asked.set(rows.flatten().tolist(), frames.reshape(-1))
+        core, numbers = self._asked, rows.flatten().tolist()
 
-    def empty(self) -> None:
-        """Removes all frames. The next ones may have other entries and shapes."""
-        self._asked.empty()
+        def replace(frames: Any) -> list[int]:
+            core.set(numbers, frames)
+            return numbers
+
+        frames = self._packed(frames, min(rows.ndim, 1)).reshape(-1)
+        if len(frames) != len(numbers):
+            raise ValueError(f"expected {len(numbers)} items, as there are rows, got {len(frames)}")
+        self._put(frames, replace)
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Removes all frames. The next ones may have other entries and shapes.
+
+        Args:
+            empty_write_count: True: frames are counted from 0 again.
+        """
+        warn_ignored("empty_write_count", empty_write_count, True, "an empty buffer counts from 0")
+        self._objects.clear(self._asked.empty)
+        self._is_packed = False
 
     def stats(self) -> dict[str, Any]:
         """Counts of frames, samples and writers, by name."""
@@ -355,8 +465,15 @@ class ReplayBuffer:
         self._asked.set_beta(beta)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the buffer, frames included: dictionaries of tensors, which ``torch.load`` reads by default."""
-        return to_plain(self._asked.state_dict())
+        """The state of the buffer, frames included: dictionaries of tensors, which ``torch.load`` reads by default. Objects are in it
+        as they are: ``torch.load`` reads numbers and strings by default, and others with ``weights_only=False``."""
+        with self._objects:
+            state = to_plain(self._asked.state_dict())
+            name = numbered(state.get("frames", {})) if self._is_packed else None
+            if name is not None:
+                numbers = state["frames"][name].tolist()
+                state["objects"] = dict(zip(numbers, self._objects.of(numbers), strict=True))
+        return state
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Continues from a saved state.
@@ -364,15 +481,28 @@ class ReplayBuffer:
         Raises:
             ValueError: it is the state of another kind of buffer. Nothing is changed then.
         """
-        self._asked.load_state_dict(from_plain(state_dict))
+        plain = from_plain(state_dict)
+        self._asked.load_state_dict(plain)
+        frames = plain.get("frames", {})
+        name = numbered(frames)
+        numbers = [] if name is None else frames[name].tolist()
+        self._objects.restore(state_dict.get("objects", {}), dict(zip(plain["rows"].tolist(), numbers)))
+        self._is_packed = "frames" in plain.keys() and is_marked(frames)
 
     def dumps(self, path: str | Path) -> None:
-        """Writes a checkpoint into the folder ``path``."""
+        """Writes a checkpoint into the folder ``path``.
+
+        Raises:
+            RuntimeError: the buffer keeps objects, which are in no checkpoint.
+        """
+        if self._is_packed and len(self) and numbered(self._core.get([0])) is not None:
+            raise RuntimeError("objects are not written to a checkpoint: save the buffer's state_dict() with torch.save")
         self._asked.save(Path(path))
 
     def loads(self, path: str | Path) -> None:
         """Reads a checkpoint."""
-        self._asked.load(Path(path))
+        self._objects.clear(lambda: self._asked.load(Path(path)))
+        self._is_packed = self._has_packed()
 
     save, dump, load = dumps, dumps, loads
 
@@ -406,6 +536,19 @@ class TensorDictReplayBuffer(ReplayBuffer):
     @takes(TensorDictBufferArguments)
     def __init__(self, arguments: TensorDictBufferArguments) -> None:
         self._begin(arguments)
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
+        """As :meth:`ReplayBuffer.sample`.
+
+        Args:
+            batch_size: as there.
+            return_info: as there.
+            include_info: False leaves the entries of the sampler out of the sample.
+
+        Raises:
+            RuntimeError, Exception: as there.
+        """
+        return self._sampled(batch_size, return_info, include_info is not False)
 
     def update_tensordict_priority(self, data: Any) -> None:
         """Sets the priorities of a sample's frames, if the sampler has priorities. Several values of a frame make one as the
@@ -456,6 +599,19 @@ def _made(name: str, kind: type[Any], part: Any, default: Any = None) -> Any:
     if not isinstance(part, kind) and part is not default:
         raise TypeError(f"expected a {name} of windrow.data, got {kind_of(part)}")
     return part
+
+
+def _consuming(sampler: Sampler, times: int) -> Sampler:
+    """The sampler that draws each frame so many times.
+
+    Raises:
+        ValueError: the buffer was given one that draws otherwise.
+    """
+    if isinstance(sampler, ConsumingSampler) and sampler.max_sample_count == times:
+        return sampler
+    if type(sampler) is not RandomSampler:
+        raise ValueError(f"consume_after_n_samples={times} needs a RandomSampler or ConsumingSampler({times}), got {sampler!r}")
+    return ConsumingSampler(times)
 
 
 def _one_of(name: str, arguments: Any, other: str, made_of: Callable[[Any], Any]) -> Any:

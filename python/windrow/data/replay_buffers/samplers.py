@@ -7,6 +7,7 @@ from windrow._numbers import at_least, real
 from windrow.data._part import Key, Part
 
 __all__ = [
+    "ConsumingSampler",
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
     "RandomSampler",
@@ -25,6 +26,13 @@ class Sampler(Part):
 
 class RandomSampler(Sampler, kind="RandomSampler"):
     """Draws all frames with the same probability, with replacement."""
+
+
+class ConsumingSampler(Sampler, kind="ConsumingSampler"):
+    """Draws all frames with the same probability, and each so many times at most: the buffer then gives it up, and writes its row
+    before others lose their frames. No batch has a frame twice, and one larger than the buffer is short."""
+
+    max_sample_count: int = argument("how often a frame is drawn", default=1, kw_only=False, check=at_least(1))
 
 
 class SamplerWithoutReplacement(Sampler, kind="SamplerWithoutReplacement"):
@@ -120,6 +128,7 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
     """
 
     has_priorities: ClassVar[bool] = True
+    _settable = frozenset({"alpha", "beta"})
 
     max_capacity: int | None = argument("of no use here: the buffer knows how many rows it has", default=None, kw_only=False)
     alpha: float = argument("exponent of priorities", default=0.7, kw_only=False, check=real)

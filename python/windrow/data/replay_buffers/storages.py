@@ -1,10 +1,12 @@
 """Storages. Their classes declare arguments; the engine keeps frames."""
 
+import os
 from typing import Any
 
 from windrow._arguments import argument, ignored
 from windrow._numbers import at_least
-from windrow.data._content import frames_of
+from windrow.data._content import frames_of, is_frames
+from windrow.data._items import as_tree
 from windrow.data._part import Part
 
 __all__ = ["LazyMemmapStorage", "LazyStackStorage", "LazyTensorStorage", "ListStorage", "TensorStorage"]
@@ -16,6 +18,10 @@ _DIMENSIONS = (
 )
 
 
+def _room(name: str, value: Any) -> int:
+    return 2**32 - 1 if value is None else int(at_least(1)(name, value))
+
+
 def _zero(name: str, value: Any) -> int:
     if value != 0:
         raise ValueError(f"{name} must be 0, got {value}")
@@ -23,7 +29,7 @@ def _zero(name: str, value: Any) -> int:
 
 
 class Storage(Part):
-    """Keeps frames, each in a row of its own."""
+    """Keeps frames, each in a row of its own. Indexed, it gives those of its buffer, as that does."""
 
     device: Any = argument("where samples go; frames themselves are kept in the memory of the CPU", default="cpu")
     compilable: bool = ignored("nothing is compiled", default=False)
@@ -32,6 +38,36 @@ class Storage(Part):
     cleanup_memmap: bool = ignored("files of a scratch_dir stay, others go", default=True)
     existsok: bool = ignored("files that are there already are used again", default=True)
     auto_cleanup: bool | None = ignored("files of a scratch_dir stay, others go", default=None)
+
+    @property
+    def _buffer(self) -> Any:
+        if len(self._buffers) != 1:
+            raise RuntimeError(f"expected a storage of one buffer, got one of {len(self._buffers)}: ask the buffer")
+        return self._buffers[0]
+
+    @property
+    def _storage(self) -> Any:
+        return self[:]
+
+    def __len__(self) -> int:
+        return len(self._buffer) if self._buffers else 0
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._buffer[index]
+
+    def __setitem__(self, index: Any, frames: Any) -> None:
+        self._buffer[index] = frames
+
+    def get(self, index: Any) -> Any:
+        """The frames in rows."""
+        return self[index]
+
+    def set(self, index: Any, frames: Any) -> None:
+        """Replaces the frames in rows."""
+        self[index] = frames
 
 
 class LazyTensorStorage(Storage, kind="LazyTensorStorage"):
@@ -45,7 +81,7 @@ class TensorStorage(Storage, kind="LazyTensorStorage"):
     """Keeps frames in memory, and begins with some."""
 
     storage: Any = argument(
-        "the first frames, as ReplayBuffer.extend takes them; they are copied", kw_only=False, check=lambda _, it: frames_of(it)
+        "the first frames or items, as ReplayBuffer.extend takes them; they are copied", kw_only=False, check=lambda _, it: frames_of(it)
     )
     max_size: int | None = argument(f"{_ROOM}; as many as there are by default", default=None, kw_only=False, check=at_least(1))
     ndim: int = argument(_DIMENSIONS, default=1, check=at_least(1))
@@ -53,10 +89,14 @@ class TensorStorage(Storage, kind="LazyTensorStorage"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_size is None:
-            object.__setattr__(self, "max_size", self.storage.numel())
+            object.__setattr__(self, "max_size", _count(self.storage))
 
     def __repr__(self) -> str:
-        return f"TensorStorage({self.storage.numel()} frames, max_size={self.max_size})"
+        return f"TensorStorage({_count(self.storage)} frames, max_size={self.max_size})"
+
+
+def _count(frames: Any) -> int:
+    return int((frames if is_frames(frames) else as_tree(frames, 1)).numel())
 
 
 class LazyMemmapStorage(Storage, kind="LazyMemmapStorage"):
@@ -67,14 +107,17 @@ class LazyMemmapStorage(Storage, kind="LazyMemmapStorage"):
         "the directory of the file, whose frames the buffer begins with if it exists. By default the file has no name, and "
         "disappears with its process, however that ends",
         default=None,
+        # A TemporaryDirectory has the path as its name.
+        check=lambda _, path: path if isinstance(path, (str, os.PathLike)) else getattr(path, "name", path),
     )
     ndim: int = argument(_DIMENSIONS, default=1, check=at_least(1))
 
 
 class ListStorage(Storage, kind="ListStorage"):
-    """Keeps frames one by one, for small things of unequal shape. Frames that are sampled together must be alike."""
+    """Keeps frames one by one, for small things of unequal shape, or any objects. Frames that are sampled together must be alike;
+    objects that are not can be sampled with a ``collate_fn``."""
 
-    max_size: int = argument(_ROOM, kw_only=False, check=at_least(1))
+    max_size: int = argument(f"{_ROOM}; 2³² - 1 by default", default=2**32 - 1, kw_only=False, check=_room)
 
 
 class LazyStackStorage(ListStorage):

@@ -9,11 +9,11 @@ __all__ = ["RoundRobinWriter", "TensorDictMaxValueWriter", "TensorDictRoundRobin
 class Writer(Part):
     """Decides which rows frames are written to."""
 
+    compilable: bool = ignored("nothing is compiled", default=False)
+
 
 class RoundRobinWriter(Writer, kind="RoundRobinWriter"):
     """Writes one row after another; the oldest frames are overwritten when all rows are full."""
-
-    compilable: bool = ignored("nothing is compiled", default=False)
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):

@@ -1,0 +1,311 @@
+"""What the engine does not keep as it is, as frames that it keeps, and back.
+
+Names of entries say what was given, so that they are all that is needed to give it back: ``"a (bfloat16)"`` has the values of ``"a"`` as
+integers of the same width, ``"(0)"``, ``"[0]"`` and ``"<0>"`` are what a tuple, a list and a dictionary have first or under the key 0,
+and ``"(item)"`` is an item by itself. ``"(objects a, b)"`` numbers the objects of each frame that are these entries, and ``"(object)"``
+frames that are an object: :class:`Objects` keeps them.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from windrow._lazy import tensordict, torch
+from windrow.data._content import flat, kind_of
+
+ITEM, OBJECT = "(item)", "(object)"
+_TYPED = re.compile(r"(.+) \((\w+)\)")
+_PLACE = re.compile(r"\((\d+)\)|\[(\d+)\]|<(.+)>")
+#: Integers of so many bytes.
+_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+class Objects:
+    """Objects that belong to frames, by the number that the engine keeps in their place.
+
+    Those of a frame that was overwritten go when no thread is reading: a thread that has drawn the frame may still look for them.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._kept: dict[int, dict[tuple[str, ...], Any]] = {}
+        #: The numbers in the rows of the buffer.
+        self._in: dict[int, int] = {}
+        self._writing, self._counting = threading.Lock(), threading.Lock()
+        self._readers = 0
+        self._gone: list[int] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"kept": dict(self._kept), "in": dict(self._in), "next": next(self._numbers)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self._kept, self._in, self._numbers = state["kept"], state["in"], itertools.count(state["next"])
+
+    def numbers(self, each: list[dict[tuple[str, ...], Any]]) -> list[int]:
+        """Keeps the objects of each frame; returns their numbers."""
+        numbers = [next(self._numbers) for _ in each]
+        self._kept.update(zip(numbers, each, strict=True))
+        return numbers
+
+    def of(self, numbers: list[int]) -> list[dict[tuple[str, ...], Any]]:
+        """The objects of frames, by the entries that they are."""
+        return [self._kept[number] for number in numbers]
+
+    def write(self, numbers: list[int], write: Callable[[], Any], read: Callable[[list[int]], Any]) -> Any:
+        """The result of ``write``, which writes the frames with these numbers and returns their rows, from which ``read`` reads them
+        back. Lets go of the objects of frames that are no longer there."""
+        gone = set(numbers)
+        with self._writing:
+            try:
+                written = write()
+                rows = [] if written is None else flat(written)
+                found = read(rows) if rows else {}
+                for row, number in zip(rows, found[numbered(found)].tolist() if rows else [], strict=True):
+                    gone.add(self._in.get(row, number))
+                    gone.discard(number)
+                    self._in[row] = number
+            finally:
+                self._let_go(gone)
+        return written
+
+    def restore(self, kept: dict[int, dict[tuple[str, ...], Any]], rows: dict[int, int]) -> None:
+        """Keeps the objects of a saved state, whose numbers are in ``rows``, in the place of others."""
+        with self._writing:
+            self._let_go(set(self._in.values()) - kept.keys())
+            self._kept.update(kept)
+            self._in = rows
+            self._numbers = itertools.count(max([next(self._numbers), *(number + 1 for number in kept)]))
+
+    def clear(self, empty: Callable[[], object]) -> None:
+        """Lets go of all objects, while ``empty`` removes the frames."""
+        with self._writing:
+            empty()
+            gone = set(self._in.values())
+            self._in.clear()
+            self._let_go(gone)
+
+    def __enter__(self) -> None:
+        with self._counting:
+            self._readers += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._counting:
+            self._readers -= 1
+        if self._gone:
+            self._let_go(set())
+
+    def _let_go(self, numbers: set[int]) -> None:
+        with self._counting:
+            self._gone.extend(numbers)
+            if self._readers == 0:
+                for number in self._gone:
+                    self._kept.pop(number, None)
+                self._gone.clear()
+
+
+def packed(frames: Any, objects: Objects, plain: frozenset[tuple[str, ...]]) -> Any:
+    """``frames`` as the engine keeps them: themselves where it can.
+
+    Args:
+        plain: entries that the engine reads, whose types must be its own.
+
+    Raises:
+        TypeError: one of them is of another type.
+    """
+    odd = list(_odd(frames, ()))
+    if not odd:
+        return frames
+    frames = frames.copy()
+    held = {}
+    for key, value in odd:
+        if key in plain:
+            raise TypeError(f"entry {'.'.join(key)}: expected float32, as the sampler or writer reads it, got {_type_of(value)}")
+        frames = frames.exclude(key)
+        if isinstance(value, torch.Tensor):
+            name = f"{key[-1]} ({_type_of(value)})"
+            frames.set((*key[:-1], name), _as_numbers(value))
+        else:
+            held[key] = _flat(value.tolist(), frames.ndim)
+    if held:
+        each = [dict(zip(held, values, strict=True)) for values in zip(*held.values(), strict=True)]
+        name = f"(objects {', '.join(sorted(map('.'.join, held)))})"
+        frames.set(name, torch.tensor(objects.numbers(each)).reshape(frames.batch_size))
+    return frames
+
+
+def packed_items(data: Any, objects: Objects) -> Any:
+    """Frames that stand for each of several objects.
+
+    Raises:
+        TypeError: ``data`` is not several.
+    """
+    if not isinstance(data, Iterable) or isinstance(data, (str, bytes, Mapping)):
+        raise TypeError(f"expected a list of items, or a tensor of them, got {kind_of(data)}: give one item to add")
+    items = list(data)
+    numbers = torch.tensor(objects.numbers([{(): item} for item in items]), dtype=torch.int64)
+    return tensordict.TensorDict({OBJECT: numbers}, [len(items)])
+
+
+def numbered(frames: Any) -> str | None:
+    """The entry that numbers the objects of frames; None if they have none."""
+    return next((name for name in frames.keys() if name.startswith(OBJECT[:-1])), None)
+
+
+def unpacked(frames: Any, objects: Objects) -> Any:
+    """What was given, of flat frames that the engine kept: a TensorDict, a list of objects, or a tree of tensors."""
+    name = numbered(frames)
+    if name is not None:
+        each = objects.of(frames[name].tolist())
+        frames = frames.exclude(name)
+        if name == OBJECT:
+            return [own[()] for own in each]
+        for key in each[0] if each else ():
+            frames.set(key, tensordict.NonTensorStack(*(own[key] for own in each)))
+    is_tree = False
+    for key in list(frames.keys(True, True)):
+        names = (key,) if isinstance(key, str) else key
+        typed = _TYPED.fullmatch(names[-1])
+        given = names if typed is None else (*names[:-1], typed[1])
+        is_tree = is_tree or any(name == ITEM or _PLACE.fullmatch(name) for name in given)
+        if typed is not None:
+            value = frames.get(names)
+            frames = frames.exclude(names)
+            dtype = getattr(torch, typed[2])
+            is_pair = dtype.is_complex and value.is_floating_point()
+            frames.set(given, torch.view_as_complex(value.contiguous()) if is_pair else value.view(dtype))
+    return _tree(frames) if is_tree else frames
+
+
+def as_tree(data: Any, dims: int) -> Any:
+    """A tree of tensors as a TensorDict, with so many of their dimensions as its batch size.
+
+    Raises:
+        TypeError: something in it is no tensor.
+        ValueError: tensors differ in these dimensions.
+    """
+    if dims and isinstance(data, list) and data:
+        return torch.stack([as_tree(item, dims - 1) for item in data])
+    named = _named(data)
+    named = named if isinstance(named, dict) else {ITEM: named}
+    leaf: Any = named
+    while isinstance(leaf, dict):
+        leaf = next(iter(leaf.values()))
+    if leaf.ndim < dims:
+        raise ValueError("expected items along the first dimension of each tensor, got a tensor without dimensions: give one item to add")
+    try:
+        return tensordict.TensorDict(named, leaf.shape[:dims])
+    except RuntimeError as error:
+        raise ValueError(f"expected tensors with one first dimension, for items: {error}") from error
+
+
+def is_marked(frames: Any) -> bool:
+    """Whether entries of frames that the engine kept have to be unpacked."""
+    names = {name for key in frames.keys(True, True) for name in ((key,) if isinstance(key, str) else key)}
+    return numbered(frames) is not None or any(name == ITEM or _PLACE.fullmatch(name) or _TYPED.fullmatch(name) for name in names)
+
+
+def _named(data: Any) -> Any:
+    if isinstance(data, torch.Tensor):
+        return data
+    if hasattr(data, "__array__"):
+        return torch.as_tensor(data)
+    if isinstance(data, Mapping) and data:
+        return {name if isinstance(name, str) else f"<{name!r}>": _named(value) for name, value in data.items()}
+    if type(data) in (tuple, list) and data:
+        around = "({})" if type(data) is tuple else "[{}]"
+        return {around.format(place): _named(value) for place, value in enumerate(data)}
+    got = f"an empty {type(data).__name__}" if data in ({}, (), []) else kind_of(data)
+    raise TypeError(
+        "expected a TensorDict, a tensorclass, a tensor, a dictionary or tuple of tensors, or a list of frames that are one of these, "
+        f"got {got}: any object can be kept in a ListStorage"
+    )
+
+
+def _tree(frames: Any) -> Any:
+    """The tree that :func:`_named` was given."""
+    if isinstance(frames, torch.Tensor):
+        return frames
+    if ITEM in frames.keys():
+        return frames[ITEM]
+    places = {name: _PLACE.fullmatch(name) for name in frames.keys()}
+    found = next(iter(places.values()), None)
+    if found is None or found[3]:
+        return {ast.literal_eval(place[3]) if place else name: _tree(frames[name]) for name, place in places.items()}
+    kind, around = (tuple, "({})") if found[1] else (list, "[{}]")
+    return kind(_tree(frames[around.format(place)]) for place in range(len(places)))
+
+
+def map_tree(work: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with the results of ``work`` in the places of tensors and TensorDicts; objects stay as they are."""
+    if isinstance(tree, torch.Tensor) or tensordict.is_tensor_collection(tree):
+        return work(tree)
+    if type(tree) is dict:
+        return {name: map_tree(work, value) for name, value in tree.items()}
+    return type(tree)(map_tree(work, value) for value in tree) if type(tree) in (tuple, list) else tree
+
+
+def stacked(items: list[Any]) -> Any:
+    """One batch of several items that are alike.
+
+    Raises:
+        TypeError: they are neither tensors nor numbers, nor trees of these.
+    """
+    first = items[0]
+    if tensordict.is_tensor_collection(first):
+        return tensordict.LazyStackedTensorDict.maybe_dense_stack(items)
+    if isinstance(first, torch.Tensor):
+        return torch.stack(items)
+    if hasattr(first, "__array__") or isinstance(first, (bool, int, float, complex)):
+        return torch.stack([torch.as_tensor(item) for item in items])
+    if isinstance(first, Mapping):
+        return {name: stacked([item[name] for item in items]) for name in first}
+    if isinstance(first, (tuple, list)):
+        parts = [stacked(list(parts)) for parts in zip(*items, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    raise TypeError(f"cannot stack items, got {kind_of(first)}: give the buffer a collate_fn, such as lambda items: items")
+
+
+def _odd(data: Any, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The entries that the engine cannot keep as they are."""
+    kept = _kept_types()
+    for name, value in data.items():
+        key = (*prefix, name)
+        if isinstance(value, torch.Tensor):
+            if value.dtype not in kept:
+                yield key, value
+        elif tensordict.is_non_tensor(value):
+            yield key, value
+        else:
+            yield from _odd(value, key)
+
+
+@functools.cache
+def _kept_types() -> frozenset[Any]:
+    """Types of torch that the engine has."""
+    names = ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")
+    return frozenset(getattr(torch, name) for name in names)
+
+
+def _as_numbers(value: Any) -> Any:
+    """Values of a type that the engine has not as numbers of the same bytes."""
+    value = value.detach().resolve_conj().resolve_neg()
+    integers = _INTEGERS.get(value.element_size())
+    return torch.view_as_real(value) if integers is None else value.view(getattr(torch, integers))
+
+
+def _type_of(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else "no tensor"
+
+
+def _flat(nested: Any, depth: int) -> list[Any]:
+    """The entries of lists in lists, so many of them in each other."""
+    if depth == 0:
+        return [nested]
+    return [entry for inner in nested for entry in _flat(inner, depth - 1)]
