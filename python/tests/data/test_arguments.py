@@ -362,8 +362,36 @@ def test_trajectories_are_split_as_by_torchrl(arguments: dict[str, Any], with_id
         assert torch.equal(ours[key].float(), theirs[key].float()), key
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("shape", [(24,), (2, 12)])
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_nested_trajectories_are_those_of_torchrl(with_ids: bool, shape: tuple[int, ...]) -> None:
+    from torchrl.collectors.utils import split_trajectories as split_by_torchrl
+
+    batch = postprocessed()
+    if with_ids:
+        batch["collector", "traj_ids"] = torch.tensor([0] * 5 + [1] * 7 + [2] * 9 + [3] * 3)
+    batch = batch.reshape(shape)
+    theirs, ours = split_by_torchrl(batch.clone(), as_nested=True), split_trajectories(batch, as_nested=True)
+    assert ours.shape == theirs.shape and set(ours.keys(True, True)) == set(theirs.keys(True, True))
+    for key in theirs.keys(True, True):
+        pairs = zip(ours[key].unbind(), theirs[key].unbind(), strict=True)
+        assert ours[key].is_nested and all(torch.equal(own, its) for own, its in pairs), key
+
+
+def test_a_mask_may_have_a_dimension_of_one_more() -> None:
+    batch = postprocessed().reshape(2, 12)
+    mask = torch.arange(12).expand(2, 12) < torch.tensor([[12], [7]])
+    flat = MultiStep(0.9, 3)(batch.clone().set(("collector", "mask"), mask))
+    theirs = torchrl.data.MultiStep(0.9, 3)(batch.clone().set(("collector", "mask"), mask[..., None]))
+    ours = MultiStep(0.9, 3)(batch.clone().set(("collector", "mask"), mask[..., None]))
+    assert torch.equal(ours["next", "reward"], flat["next", "reward"]) and ours["collector", "mask"].shape == (2, 12, 1)
+    # Theirs looks ahead beyond the mask.
+    assert torch.allclose(ours["next", "reward"][:, :5], theirs["next", "reward"][:, :5])
+    split = split_trajectories(batch.set(("collector", "mask"), mask[..., None]))
+    assert int(split["collector", "mask"].sum()) == int(mask.sum())
+
+
 def test_trajectories_that_cannot_be_split() -> None:
-    with pytest.raises(ValueError, match="as_nested must be False"):
-        split_trajectories(postprocessed(), as_nested=True)
     with pytest.raises(ValueError, match=r"expected the ids \('ids',\) or the flag \('next', 'over'\)"):
         split_trajectories(postprocessed(), trajectory_key="ids", done_key="over")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from windrow import _windrow
-from windrow._lazy import tensordict
+from windrow._lazy import tensordict, torch
 from windrow._numbers import whole
 from windrow.data._part import Key
 
@@ -50,7 +50,7 @@ def split_trajectories(
     prefix: str | None = None,
     trajectory_key: Key | None = None,
     done_key: str | None = None,
-    as_nested: bool = False,
+    as_nested: Any = False,
 ) -> Any:
     """A row for every piece of a trajectory in ``batch``, padded with zeros, and a mask that is true where there is a frame.
 
@@ -61,13 +61,12 @@ def split_trajectories(
         trajectory_key: the ids that tell pieces apart, if they have another name; ``"mask"`` is added beside them.
         done_key: the entry under ``"next"`` that ends pieces of a batch without ids, which are then added; by default
             ``"done"``.
-        as_nested: must be False: rows are padded.
+        as_nested: make rows of unequal length, ``[pieces, -1]``, of nested tensors, without padding and mask. A ``torch.layout``
+            chooses theirs.
 
     Raises:
-        ValueError: the batch has neither ids nor such an entry, or ``as_nested`` is true.
+        ValueError: the batch has neither ids nor such an entry.
     """
-    if as_nested:
-        raise ValueError("as_nested must be False: rows are padded, nested tensors are not made")
     if prefix is None and "collector" in batch.keys():
         prefix = "collector"
     ids_key: tuple[str, ...] = ("traj_ids",) if prefix is None else (prefix, "traj_ids")
@@ -85,8 +84,22 @@ def split_trajectories(
     if IDS not in told.keys(True) and DONE not in told.keys(True):
         raise ValueError(f"expected the ids {ids_key} or the flag {flag_key}, the batch has neither")
     split = _on_device_of(batch, _windrow.split_trajectories(told))
-    frames = split["frames"].set(mask_key, split[MASK])
-    return frames if batch.get(ids_key, None) is not None else frames.set(ids_key, split[IDS])
+    frames = split["frames"]
+    if batch.get(ids_key, None) is None:
+        frames.set(ids_key, split[IDS])
+    return _nested(frames, split[MASK], as_nested) if as_nested else frames.set(mask_key, split[MASK])
+
+
+def _nested(padded: Any, mask: Any, layout: Any) -> Any:
+    """Rows without their padding, as nested tensors."""
+    lengths = mask.sum(-1).tolist()
+    layout = None if layout is True else layout
+
+    def nest(rows: Any) -> Any:
+        return torch.nested.nested_tensor([row[:length] for row, length in zip(rows, lengths, strict=True)], layout=layout)
+
+    # Nested tensors of rows that are alike say how long these are.
+    return padded.apply(nest, batch_size=[len(lengths), -1 if len(set(lengths)) > 1 else lengths[0]])
 
 
 def _on_device_of(batch: Any, result: Any) -> Any:

@@ -121,7 +121,7 @@ fn each_set(flags: &[bool], mut found: impl FnMut(usize)) {
     }
 }
 
-/// The entry `key` of `batch`, with one element of type `T` for every frame, step by step and contiguous.
+/// The entry `key` of `batch`, with one element of type `T` for every frame, `[…, time]` or `[…, time, 1]`: step by step, and flat.
 ///
 /// # Errors
 /// [`TensorError`] naming the key when it is missing, or of another type or shape.
@@ -130,7 +130,8 @@ pub(crate) fn one_each<T: Element>(
     key: &[&str],
 ) -> Result<Tensor, TensorError> {
     let tensor = of_type(batch, key, T::DTYPE)?;
-    if tensor.shape() != batch.batch_size() {
+    let size = batch.batch_size();
+    if tensor.shape() != size && tensor.shape().strip_suffix(&[1]) != Some(size) {
         let error = TensorError::Shape {
             op: "trajectories",
             expected: batch.batch_size().to_vec(),
@@ -138,7 +139,7 @@ pub(crate) fn one_each<T: Element>(
         };
         return Err(error.at(key));
     }
-    step_by_step(tensor, batch.ndim())
+    step_by_step(tensor, batch.ndim())?.view([batch.numel()])
 }
 
 /// The mask `key` of `batch`, step by step; `None` when there is no such entry.
