@@ -127,7 +127,7 @@ def test_wrong_numbers_of_workers_are_explained() -> None:
     with pytest.raises(TypeError, match="or num_workers"):
         MultiSyncCollector(cartpole, placement="threads", frames_per_batch=20)
     with pytest.raises(ValueError, match="cat_results"):
-        MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=20, cat_results=0)
+        MultiAsyncCollector([cartpole] * 2, placement="threads", frames_per_batch=20, cat_results=1)
     with pytest.raises(ValueError, match="preemptive_threshold"):
         MultiSyncCollector([cartpole] * 2, placement="threads", frames_per_batch=20, preemptive_threshold=2.0)
 

@@ -109,7 +109,7 @@ def test_arguments_need_a_function_that_takes_them(kind, env) -> None:
 def test_what_cannot_be_used_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="a replay_buffer with a method extend, got list_iterator"):
         build(Collector, replay_buffer=iter([]))
-    with pytest.raises(TypeError, match="expected an Interruptor of windrow.collectors as interruptor, got builtins.object"):
+    with pytest.raises(TypeError, match=r"expected something with a method collection_stopped\(\) as interruptor, got builtins.object"):
         build(Collector, interruptor=object())
     with pytest.raises(TypeError, match="expected a WeightUpdaterBase of windrow.collectors as weight_updater, got builtins.int"):
         build(Collector, weight_updater=3)

@@ -28,6 +28,7 @@ class Conditions:
         register: environments observe ``is_init`` if it reads that, and its states begin as its modules say.
         evaluates: its module is put into evaluation mode, since nothing else uses it.
         aggregates: how it aggregates the log-probabilities of several actions.
+        named: the device that the TensorDicts which it is given say that they are on; None for no device.
     """
 
     exploration_type: str
@@ -37,6 +38,7 @@ class Conditions:
     register: bool = True
     evaluates: bool = False
     aggregates: Any = None
+    named: Any = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ def choose(
     # As it is where the collector is built, whatever learners set later.
     conditions = replace(conditions, aggregates=_acting.aggregation())
     if factories is not None:
+        if all(getattr(factory, "makes_random", False) for factory in factories):
+            return Choice(None, source=policy)
         return Choice([partial(_called, factory, conditions, copied=False) for factory in factories], source=policy)
     if not callable(policy):
         raise TypeError(f"expected a policy that can be called, got {type(policy).__name__}")

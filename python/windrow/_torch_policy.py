@@ -166,7 +166,7 @@ class TorchPolicy:
         return (returned,)
 
     def _evaluate(self, inputs: Sequence[torch.Tensor]) -> TensorDictBase:
-        given = TensorDict(dict(zip(self.keys, inputs)), batch_size=self.batch)
+        given = TensorDict(dict(zip(self.keys, inputs)), batch_size=self.batch, device=self.conditions.named)
         for group, size in self.groups:
             # A group may hold only actions and rewards, which the policy does not see.
             inner = given.get(group, None)

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from windrow._arguments import Arguments, Check, argument, ignored, instance_of
+from windrow._arguments import Arguments, Check, argument, ignored
 from windrow._numbers import at_least, real
-from windrow.collectors._interruptor import Interruptor
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +44,14 @@ def shares(name: str, value: Any) -> Any:
 def truth(name: str, value: Any) -> bool:
     """Whether ``value`` asks for something."""
     return bool(value)
+
+
+def interrupts(name: str, value: Any) -> Any:
+    """Something that says whether batches are cut short."""
+    if not callable(getattr(value, "collection_stopped", None)):
+        got = f"{type(value).__module__}.{type(value).__name__}"
+        raise TypeError(f"expected something with a method collection_stopped() as {name}, got {got}")
+    return value
 
 
 def for_several(allowed: tuple[Any, ...], classes: str) -> Check:
@@ -146,8 +153,11 @@ class CollectorArguments(Arguments):
     )
     reset_when_done: bool = argument("True: an ended episode is always followed by a new one", default=True)
     set_truncated: bool = argument("mark the last step of each batch as truncated", default=False, engine=True)
-    interruptor: Interruptor | None = argument(
-        "an :class:`Interruptor` that can cut batches short", default=None, check=instance_of(Interruptor)
+    interruptor: Any = argument(
+        "an :class:`Interruptor`, or anything else with a method ``collection_stopped()``, that can cut batches short. The latter is "
+        "asked before each batch and every few milliseconds",
+        default=None,
+        check=interrupts,
     )
     replay_buffer: Any = argument(
         "has a method ``extend``, which takes the batches; iteration then yields None for each", default=None
@@ -188,7 +198,9 @@ class CollectorArguments(Arguments):
         engine=True,
     )
     traj_format: Literal["padded", "cat"] | None = argument("how whole trajectories lie in a batch", default=None)
-    cat_results: Literal["stack", 0, -1] | None = argument("how the shares of workers are put together", default=None)
+    cat_results: Literal["stack", 0, -1] | None = argument(
+        "how the shares of workers are put together; where each batch is one worker's, nothing is", default=None
+    )
     preemptive_threshold: float | None = argument(
         "cut the shares of slow workers short once this fraction of workers is ready", default=None, engine=True
     )
@@ -268,14 +280,29 @@ class CollectorArguments(Arguments):
 
 
 class SingleArguments(CollectorArguments):
-    """What a collector with one worker takes. What TorchRL's is given to make several is refused."""
+    """What a collector with one worker takes, and what makes it one with several."""
 
-    backend: Literal["direct"] | None = argument(
-        '``"direct"``', default=None, check=for_several(("direct",), "MultiSyncCollector or MultiAsyncCollector")
+    backend: Literal["direct", "process"] | None = argument(
+        '``"direct"``: one worker. ``"process"``, as with ``num_collectors``: a :class:`MultiSyncCollector` or '
+        ":class:`MultiAsyncCollector`, as ``sync`` says",
+        default=None,
+        check=for_several((None, "direct"), "Collector itself, MultiSyncCollector or MultiAsyncCollector"),
     )
-    sync: bool | None = argument("for several workers", default=None, check=for_several((1,), "MultiCollector"))
-    num_collectors: int | None = argument("1", default=None, check=for_several((1,), "MultiCollector"))
-    backend_options: None = argument("for several workers", default=None, check=for_several((1,), "MultiCollector"))
+    num_collectors: int | None = argument(
+        "number of workers of a collector with several; by default as many as ``create_env_fn`` has entries",
+        default=None,
+        check=for_several((None, 1), "Collector itself, MultiSyncCollector or MultiAsyncCollector"),
+    )
+    sync: bool | None = argument(
+        "whether each batch of several workers has a share of every one; by default it has not",
+        default=None,
+        check=for_several((None,), "Collector itself with num_collectors, or MultiCollector"),
+    )
+    backend_options: dict[str, Any] | None = argument(
+        "more arguments of a collector with several workers",
+        default=None,
+        check=for_several((None,), "Collector itself with num_collectors, or MultiCollector"),
+    )
 
 
 class MultiArguments(CollectorArguments):

@@ -8,14 +8,17 @@ import inspect
 import sys
 import warnings
 from collections.abc import Iterator
+from types import NoneType
 from typing import Any, ClassVar, Self
 
 from windrow import _needs, _policy, _sending
 from windrow._arguments import outside, takes, warn_ignored
+from windrow._numbers import whole
 from windrow._weights import WeightSource
 from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
 from windrow.collectors._ending import ALIVE
+from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._torchrl_compat import TorchRLMethods
 from windrow.collectors._workers import Devices, Workers
 
@@ -78,7 +81,9 @@ class BaseCollector(TorchRLMethods):
         self._warn_of_rounding(arguments.frames_per_batch)
         self._source = WeightSource(self._core, choice.source, is_actor=choice.shared)
         if arguments.interruptor is not None:
-            arguments.interruptor.register(self._core)
+            follow(arguments.interruptor, self._core)
+        if type(self.policy).__name__ == "RandomPolicy" and self.policy.action_spec is None:
+            self.policy.action_spec = getattr(self._workers.env(0), "action_spec", None)
         self.weight_updater = arguments.weight_updater
         self._core.serve(self)
         ALIVE.add(self)
@@ -127,6 +132,7 @@ class BaseCollector(TorchRLMethods):
                 device=device,
                 trust=bool(arguments.trust_policy),
                 register=arguments.auto_register_policy_transforms is not False,
+                named=self._devices.acting,
             ),
             backend=arguments.policy_backend,
             env=self._workers.given[0],
@@ -186,6 +192,8 @@ class BaseCollector(TorchRLMethods):
         """Runs before the frames of a batch are collected; returns a context that they are collected in."""
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
+        if not isinstance(self.interruptor, (Interruptor, NoneType)):
+            self._core.cut(bool(self.interruptor.collection_stopped()))
         if self._arguments.update_at_each_batch:
             self.update_policy_weights_()
         else:
@@ -308,6 +316,13 @@ class Collector(BaseCollector):
 
     _direct = True
 
+    # As of `MultiCollector`.
+    __signature__ = inspect.signature(SingleArguments)
+
+    def __new__(cls, *args: Any, **arguments: Any) -> Any:
+        several = _several(args, arguments) if cls is Collector else None
+        return super().__new__(cls) if several is None else several
+
     @takes(SingleArguments)
     def __init__(self, arguments: SingleArguments) -> None:
         self._build(arguments)
@@ -377,14 +392,43 @@ class MultiAsyncCollector(MultiCollector):
     _sync = False
 
 
+def _several(args: tuple[Any, ...], given: dict[str, Any]) -> MultiCollector | None:
+    """The collector with several workers that the arguments of a :class:`Collector` ask for; None if they do not.
+
+    Raises:
+        TypeError: ``num_collectors`` is not a whole number, or ``sync`` is not a bool.
+        ValueError: arguments contradict each other.
+    """
+    backend, count = given.get("backend"), given.get("num_collectors")
+    if backend not in (None, "direct", "process", "multiprocessing"):
+        raise ValueError(f'backend must be "direct" or "process", got {backend!r}')
+    if backend == "direct" or (backend is None and count is None):
+        return None
+    names = ("create_env_fn", "policy")
+    rest = {**dict(zip(names, args)), **given}
+    options = dict(rest.pop("backend_options", None) or {})
+    sync = rest.pop("sync", None)
+    for name in ("backend", "num_collectors"):
+        rest.pop(name, None)
+    twice = sorted(options.keys() & (rest.keys() | {"num_collectors", "num_workers", "sync"}))
+    if twice:
+        raise ValueError(f"backend_options has {', '.join(twice)}, which Collector takes itself")
+    if sync is not None and not isinstance(sync, bool):
+        raise TypeError(f"sync must be True or False, got {sync!r}")
+    envs = rest.get("create_env_fn")
+    if not isinstance(envs, (list, tuple)):
+        options["num_workers"] = 1 if count is None else whole("num_collectors", count, 1)
+    elif count not in (None, len(envs)):
+        raise ValueError(f"num_collectors={count}, but create_env_fn is a list of {len(envs)}")
+    return MultiCollector(**rest, **options, sync=bool(sync))
+
+
 def _concatenation(cat_results: Any, *, sync: bool) -> str:
     """How shares of workers are put together, by the engine's name. Without ``sync``, each batch is one worker's."""
     names = {None: "flat", 0: "flat", -1: "time", "stack": "stack"}
     if isinstance(cat_results, bool) or cat_results not in names:
         raise ValueError(f'cat_results must be "stack", 0 or -1, got {cat_results!r}')
-    if not sync and cat_results is not None:
-        raise ValueError(f"each batch is one worker's, so cat_results must be left out, got {cat_results!r}")
-    return names[cat_results]
+    return names[cat_results if sync else None]
 
 
 def _names(key: Any) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from windrow._windrow import PATIENCE, CollectorCore
 from windrow.collectors import _env_states
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._ending import Ending
-from windrow.collectors._interruptor import Interruptor
 from windrow.collectors._profile import ProfileConfig
 from windrow.collectors._remote import remember
 from windrow.collectors._updaters import WeightUpdaterBase
@@ -310,7 +309,7 @@ class Control(Ending, Iterator[Any]):
         return self._arguments.replay_buffer
 
     @property
-    def interruptor(self) -> Interruptor | None:
+    def interruptor(self) -> Any:
         """The interruptor that can cut batches short; None without one."""
         return self._arguments.interruptor
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+import time
 import weakref
 from typing import Any
 
@@ -46,3 +48,19 @@ class Interruptor:
         self._stopped = stopped
         for core in self._cores:
             core.cut(stopped)
+
+
+def follow(interruptor: Any, core: CollectorCore) -> None:
+    """Lets an interruptor cut the batches of a collector short. Anything but an :class:`Interruptor` is asked by a thread, which ends
+    with the collector."""
+    if isinstance(interruptor, Interruptor):
+        interruptor.register(core)
+        return
+
+    def ask(core: Any = weakref.ref(core)) -> None:
+        while (collector := core()) is not None and not collector.is_ending():
+            collector.cut(bool(interruptor.collection_stopped()))
+            del collector
+            time.sleep(0.005)
+
+    threading.Thread(target=ask, name="windrow-interruptor", daemon=True).start()

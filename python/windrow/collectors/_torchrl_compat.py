@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from windrow import _weights
 from windrow.collectors._control import Control
@@ -28,6 +28,20 @@ class TorchRLMethods(Control):
 
     policy: Any
     post_collect_hook: Callable[[Any], object] | None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # Arguments have the names of TorchRL's attributes.
+            arguments = self.__dict__.get("_arguments")
+            if name.startswith("_") or not hasattr(arguments, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(arguments, name)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the collector was shut down."""
+        return self._ended
 
     @property
     def env(self) -> Any:

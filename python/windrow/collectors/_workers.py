@@ -42,6 +42,11 @@ class Factory:
         return made
 
     @property
+    def makes_random(self) -> bool:
+        """Whether it makes random policies, whose actions are then those of the environment's space."""
+        return isinstance(self._function, type) and self._function.__name__ == "RandomPolicy"
+
+    @property
     def made(self) -> Any:
         """The first of what was made last; None before that."""
         return self.made_together[0] if self.made_together else None
@@ -123,6 +128,7 @@ class Devices:
         storing: where batches go.
         policy: where torch evaluates the policy.
         named: what batches say that they are on: ``torch.device("cpu")`` if the user named it, otherwise nothing.
+        acting: the same of what the policy is given.
     """
 
     def __init__(self, arguments: CollectorArguments, workers: int) -> None:
@@ -134,6 +140,8 @@ class Devices:
         self.policy = device_of("policy_device", arguments.policy_device, arguments.device, workers=workers)
         is_named = arguments.storing_device is not None or arguments.device is not None
         self.named = torch.device("cpu") if is_named and self.storing is None else None
+        is_named = arguments.policy_device is not None or arguments.device is not None
+        self.acting = (self.policy or torch.device("cpu")) if is_named else None
 
 
 def is_function(env: Any) -> bool:
