@@ -133,7 +133,7 @@ fn max(values: &[f32]) -> f32 {
 
 /// The index where the running sum of `weights` exceeds `threshold`; without a branch on the random number, which
 /// no processor could foresee.
-fn pick(weights: &[f32], threshold: f32) -> usize {
+pub(crate) fn pick(weights: &[f32], threshold: f32) -> usize {
     let (mut sum, mut index) = (0.0, 0);
     for &weight in weights {
         sum += weight;

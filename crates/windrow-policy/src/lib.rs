@@ -2,7 +2,7 @@
 //!
 //! A [`Policy`] writes an action for every row of a block of observations. [`RandomPolicy`] draws from the action
 //! space; [`NetworkPolicy`] evaluates a [`Sequential`](nn::Sequential) network with PyTorch's names and numbers,
-//! without a framework; [`policy_fn`] makes one out of a closure. A [`PolicyRecipe`] makes the policy of each worker, and
+//! without a framework, and [`GraphPolicy`] a [`Graph`](nn::Graph) of any form; [`policy_fn`] makes one out of a closure. A [`PolicyRecipe`] makes the policy of each worker, and
 //! can be written down unless code of the program makes it. Randomness comes from [`Noise`], keyed by seed,
 //! environment and frame, so that actions do not depend on how environments are spread over workers.
 //!
@@ -39,6 +39,7 @@ mod exploration;
 mod fit;
 mod function;
 mod gaussian;
+mod graph_policy;
 mod heads;
 mod network_policy;
 pub mod nn;
@@ -57,6 +58,7 @@ pub use env_rows::EnvRows;
 pub use error::PolicyError;
 pub use exploration::ExplorationType;
 pub use function::{FnPolicy, policy_fn};
+pub use graph_policy::GraphPolicy;
 pub use heads::{Head, Scale, ScaleMapping};
 pub use network_policy::NetworkPolicy;
 pub use noise::Noise;

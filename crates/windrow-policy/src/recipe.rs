@@ -8,11 +8,13 @@ use tensordict::TensorDict;
 use windrow_env::Arguments;
 
 use crate::network_policy::WrittenNetwork;
-use crate::{NetworkPolicy, Policy, PolicyError, PolicyRegistry, RandomPolicy, WeightsError};
+use crate::{
+    GraphPolicy, NetworkPolicy, Policy, PolicyError, PolicyRegistry, RandomPolicy, WeightsError,
+};
 
 /// How to make the policy of each worker.
 ///
-/// A recipe of [random actions](RandomPolicy), of a [network](NetworkPolicy) or of a [name](PolicyRegistry) is a value: it can be
+/// A recipe of [random actions](RandomPolicy), of a [network](NetworkPolicy), of a [graph](GraphPolicy) or of a [name](PolicyRegistry) is a value: it can be
 /// written down, sent to another process and read there. One of a factory, or of a policy of the program's, can be used in this
 /// process only.
 ///
@@ -35,6 +37,7 @@ pub struct PolicyRecipe(Source);
 enum Source {
     Random,
     Network(Arc<NetworkPolicy>),
+    Graph(Arc<GraphPolicy>),
     Named(Named),
     Factory(Opaque),
 }
@@ -61,6 +64,7 @@ struct Opaque {
 enum Written {
     Random,
     Network(WrittenNetwork),
+    Graph(Box<GraphPolicy>),
     Named(Named),
 }
 
@@ -75,6 +79,12 @@ impl PolicyRecipe {
     #[must_use]
     pub fn network(net: NetworkPolicy) -> Self {
         Self(Source::Network(Arc::new(net)))
+    }
+
+    /// `policy` with the parameters that it has now.
+    #[must_use]
+    pub fn graph(policy: GraphPolicy) -> Self {
+        Self(Source::Graph(Arc::new(policy)))
     }
 
     /// The policies registered as `name`, each with the parameters that the registered factory gives it.
@@ -162,6 +172,7 @@ impl PolicyRecipe {
         Ok(match &self.0 {
             Source::Random => Box::new(RandomPolicy::new()),
             Source::Network(net) => Box::new(NetworkPolicy::clone(net)),
+            Source::Graph(policy) => Box::new(GraphPolicy::clone(policy)),
             Source::Named(named) => registry.make_with(&named.name, &named.arguments, worker)?,
             Source::Factory(opaque) => (opaque.factory)(worker),
         })
@@ -176,6 +187,10 @@ impl PolicyRecipe {
         let (written, weights) = match &self.0 {
             Source::Random => (Written::Random, None),
             Source::Network(net) => (Written::Network((&**net).into()), Some(net.weights())),
+            Source::Graph(policy) => (
+                Written::Graph(Box::new((**policy).clone())),
+                Some(policy.weights()),
+            ),
             Source::Named(named) => (Written::Named(named.clone()), None),
             Source::Factory(opaque) => {
                 let unwritable = PolicyError::Unwritable {
@@ -211,6 +226,11 @@ impl PolicyRecipe {
                 net.network().check()?;
                 net.load(&TensorDict::from_bytes(weights).map_err(WeightsError::from)?)?;
                 Source::Network(Arc::new(net))
+            }
+            Written::Graph(mut policy) => {
+                policy.prepare()?;
+                policy.load(&TensorDict::from_bytes(weights).map_err(WeightsError::from)?)?;
+                Source::Graph(Arc::new(*policy))
             }
         };
         Ok(Self(source))

@@ -1,5 +1,5 @@
 /// `f32` memory that starts at a multiple of 64 bytes, so that no vector load crosses a cache line.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Aligned {
     memory: Vec<f32>,
     start: usize,

@@ -2,6 +2,9 @@
 
 mod activation;
 mod aligned;
+mod function;
+mod graph;
+mod graph_plan;
 mod infer;
 mod kernel;
 mod layer;
@@ -11,6 +14,9 @@ mod plan;
 mod sequential;
 
 pub use activation::Activation;
+pub use function::{Function, Reduction, Zip};
+pub use graph::{Draw, Graph, Op, Run, Value};
+pub(crate) use graph_plan::GraphPlan;
 pub use layer::{Layer, Linear};
 pub(crate) use math::exp;
 pub use norm::LayerNorm;

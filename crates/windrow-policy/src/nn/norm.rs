@@ -52,7 +52,7 @@ impl LayerNorm {
 
 /// Sum in an order that does not depend on the vector length: 16 partial sums, then a tree.
 #[inline(always)]
-fn sum(values: &[f32], f: impl Fn(f32) -> f32) -> f32 {
+pub(super) fn sum(values: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut parts = [0.0; LINE];
     let (lines, rest) = values.as_chunks::<LINE>();
     for line in lines {

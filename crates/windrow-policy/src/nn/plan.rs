@@ -8,7 +8,7 @@ use super::{Activation, Layer, LayerNorm};
 
 /// Rows that pass through the whole network before the next ones do, so that what lies between two layers stays
 /// in the nearest caches and scratch memory is bounded.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -115,7 +115,7 @@ impl Plan {
 
 /// Copies rows from one distance to another, as much of each as both have.
 #[inline(always)]
-fn copy_rows(from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
+pub(super) fn copy_rows(from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
     let rows = from.chunks_exact(from_stride.max(1));
     for (to, from) in to.chunks_exact_mut(to_stride.max(1)).zip(rows) {
         for (to, from) in to.iter_mut().zip(from) {
@@ -144,7 +144,7 @@ impl WithSimd for Forward<'_> {
 }
 
 /// Asks for the vector length, in `f32` elements.
-struct Lanes;
+pub(super) struct Lanes;
 
 impl WithSimd for Lanes {
     type Output = usize;

@@ -1,0 +1,482 @@
+//! A graph as a policy.
+
+mod action;
+
+use serde::{Deserialize, Serialize};
+use tensordict::{DType, NestedKey};
+use windrow_slab::{Key, LeafSpec, Rows, RowsMut};
+
+use crate::error::names;
+use crate::fit::Fit;
+use crate::nn::{Graph, Value};
+use crate::weights::Reader;
+use crate::{Binding, EnvRows, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec, Weights};
+
+use action::Action;
+
+/// A [`Graph`] whose values are actions and other columns.
+///
+/// It reads observations of any element type, and states: numbers that it has written for the step before, and that are what they
+/// were at first where an episode begins. Integers are exact up to 2^24. What a graph draws does not depend on
+/// [`PolicyIn::exploration`]: give another graph for another type.
+///
+/// The value of an action is the action itself, or, where the environment takes choices, a number for each option, of which the
+/// largest is the choice.
+///
+/// ```
+/// use tensordict::DType;
+/// use windrow_env::{EnvSpec, Spec};
+/// use windrow_policy::nn::Graph;
+/// use windrow_policy::{Binding, GraphPolicy, Policy};
+///
+/// let mut graph = Graph::new();
+/// let x = graph.input(4);
+/// let scores = graph.linear("scores", x, 2);
+/// let mut policy = GraphPolicy::new(graph)
+///     .observes("observation", DType::F32, [4])
+///     .writes("action", DType::F32, [2], scores)
+///     .writes("action_value", DType::F32, [2], scores);
+/// let env = EnvSpec::new("CartPole-v1", Spec::unbounded(DType::F32, [4]), Spec::discrete(2));
+/// assert_eq!(policy.bind(&Binding::new(&env, 1))?.columns.len(), 2);
+/// # Ok::<(), windrow_policy::PolicyError>(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GraphPolicy {
+    graph: Graph,
+    /// What each input of the graph is.
+    inputs: Vec<Read>,
+    /// Columns, and their values. The actions come first.
+    outputs: Vec<(LeafSpec, Value)>,
+    #[serde(skip)]
+    bound: Option<Bound>,
+}
+
+/// Where an input comes from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Read {
+    /// An observation.
+    Observation(LeafSpec),
+    /// The value of the step before, or these numbers where an episode begins.
+    State {
+        next: Value,
+        #[serde(with = "windrow_env::written::floats")]
+        first: Vec<f64>,
+    },
+}
+
+#[derive(Debug, Clone)]
+struct Bound {
+    /// The leaf of each input that is an observation, and whether its numbers have to be converted.
+    leaves: Vec<Option<(usize, DType)>>,
+    /// `[rows, elements]` of each input: a state, or converted observations.
+    gathered: Vec<Vec<f32>>,
+    actions: Vec<Action>,
+    /// `[rows, elements]` of each output, then of each state.
+    values: Vec<Vec<f32>>,
+    widths: Vec<usize>,
+    /// For each row, the frame that its state was computed for; empty before the first step.
+    next_frames: Vec<u64>,
+}
+
+impl GraphPolicy {
+    /// A policy with the inputs and values of `graph`, none of which has a meaning yet.
+    #[must_use]
+    pub fn new(graph: Graph) -> Self {
+        Self {
+            graph,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            bound: None,
+        }
+    }
+
+    /// The next input is the observation `key`, `[rows, *shape]`. One of `float32` may be of `float64` in the environment.
+    #[must_use]
+    pub fn observes(
+        mut self,
+        key: impl Into<NestedKey>,
+        dtype: DType,
+        shape: impl AsRef<[usize]>,
+    ) -> Self {
+        self.inputs
+            .push(Read::Observation(LeafSpec::new(key, dtype, shape.as_ref())));
+        self
+    }
+
+    /// The next input is what the value `next` was at the step before, and `first` where an episode begins.
+    #[must_use]
+    pub fn remembers(mut self, next: Value, first: &[f32]) -> Self {
+        let first = first.iter().map(|&x| f64::from(x)).collect();
+        self.inputs.push(Read::State { next, first });
+        self
+    }
+
+    /// Writes `value` into column `key`, `[rows, *shape]`. The first columns are the actions of the environment, in order.
+    #[must_use]
+    pub fn writes(
+        mut self,
+        key: impl Into<NestedKey>,
+        dtype: DType,
+        shape: impl AsRef<[usize]>,
+        value: Value,
+    ) -> Self {
+        self.outputs
+            .push((LeafSpec::new(key, dtype, shape.as_ref()), value));
+        self
+    }
+
+    /// The graph.
+    #[must_use]
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The policy whose JSON, without parameters, serde has written; they are zero.
+    ///
+    /// # Errors
+    /// [`PolicyError::Unreadable`] for anything else, and those of [`Graph::check`].
+    pub fn from_json(json: &str) -> Result<Self, PolicyError> {
+        let read = serde_json::from_str::<Self>(json);
+        let mut policy = read.map_err(|error| PolicyError::Unreadable {
+            reason: error.to_string(),
+        })?;
+        policy.prepare()?;
+        Ok(policy)
+    }
+
+    /// Room for parameters, and whether everything fits, after the policy was read.
+    pub(crate) fn prepare(&mut self) -> Result<(), PolicyError> {
+        self.graph.allocate()?;
+        self.check_widths()
+    }
+
+    /// The values to evaluate: outputs, then the next states.
+    fn values(&self) -> Vec<Value> {
+        let states = self.inputs.iter().filter_map(|input| match input {
+            Read::State { next, .. } => Some(*next),
+            Read::Observation(_) => None,
+        });
+        self.outputs
+            .iter()
+            .map(|(_, value)| *value)
+            .chain(states)
+            .collect()
+    }
+
+    fn check_widths(&self) -> Result<(), PolicyError> {
+        self.graph.check()?;
+        let misfit = |what, expected, got| PolicyError::Layer {
+            layer: 0,
+            kind: "Graph",
+            what,
+            expected,
+            got,
+        };
+        let widths = self.graph.inputs();
+        if widths.len() != self.inputs.len() {
+            return Err(misfit("inputs", widths.len(), self.inputs.len()));
+        }
+        for (&width, input) in widths.iter().zip(&self.inputs) {
+            let own = match input {
+                Read::Observation(leaf) => leaf.elements(),
+                Read::State { next, first } if self.graph.elements(*next)? == first.len() => {
+                    first.len()
+                }
+                Read::State { first, .. } => {
+                    return Err(misfit("numbers in a state", first.len(), 0));
+                }
+            };
+            if own != width {
+                return Err(misfit("numbers in an input", width, own));
+            }
+        }
+        for (leaf, value) in &self.outputs {
+            let width = self.graph.elements(*value)?;
+            if width != leaf.elements() {
+                return Err(misfit("numbers in an output", width, leaf.elements()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Evaluates the policy on `inputs`, `[rows, elements]` each: the outputs, then the next states. Draws are those of environments
+    /// `0..rows` with seed 0.
+    ///
+    /// # Errors
+    /// As [`Graph::forward`].
+    pub fn evaluate(
+        &mut self,
+        inputs: &[&[f32]],
+        rows: usize,
+    ) -> Result<Vec<Vec<f32>>, PolicyError> {
+        self.check_widths()?;
+        let values = self.values();
+        self.graph.prepare(&values)?;
+        let widths = values.iter().map(|value| self.graph.elements(*value));
+        let widths = widths.collect::<Result<Vec<_>, _>>()?;
+        let mut outputs: Vec<_> = widths.iter().map(|width| vec![0.0; rows * width]).collect();
+        let envs = EnvRows::new(0, (0..rows as u32).collect());
+        if let Some(plan) = self.graph.plan() {
+            plan.forward(inputs, envs.all_noise(), &mut outputs)?;
+        }
+        Ok(outputs)
+    }
+}
+
+impl Policy for GraphPolicy {
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        let env = binding.spec;
+        let fit = Fit {
+            policy: "graph policy",
+            env,
+        };
+        self.check_widths()?;
+        let specs = env.observation_leaves();
+        let mut leaves = Vec::new();
+        for input in &self.inputs {
+            leaves.push(match input {
+                Read::State { .. } => None,
+                Read::Observation(own) => Some(observed(&fit, &specs, own)?),
+            });
+        }
+        let actions = env.action.leaves("action");
+        let leaf_specs = env.action_leaves();
+        if self.outputs.len() < actions.len() {
+            return Err(fit.error(
+                "action leaves",
+                &actions.len().to_string(),
+                &self.outputs.len().to_string(),
+            ));
+        }
+        let mut found = Vec::new();
+        for (((_, spec), leaf), (own, _)) in actions.iter().zip(&leaf_specs).zip(&self.outputs) {
+            found.push(Action::new(&fit, spec, leaf, own)?);
+        }
+        let extra = self.outputs[found.len()..]
+            .iter()
+            .map(|(leaf, _)| leaf.clone());
+        let columns = leaf_specs.into_iter().chain(extra).collect();
+        let values = self.values();
+        self.graph.prepare(&values)?;
+        let widths = values.iter().map(|value| self.graph.elements(*value));
+        self.bound = Some(Bound {
+            leaves,
+            gathered: vec![Vec::new(); self.inputs.len()],
+            actions: found,
+            values: vec![Vec::new(); values.len()],
+            widths: widths.collect::<Result<_, _>>()?,
+            next_frames: Vec::new(),
+        });
+        Ok(PolicySpec::new(columns))
+    }
+
+    fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
+        let Some(bound) = &mut self.bound else {
+            return Err(PolicyError::NotBound {
+                policy: "graph policy",
+            });
+        };
+        let rows = out.envs();
+        input.check_rows(rows)?;
+        bound.read(&self.inputs, self.graph.inputs(), input)?;
+        for (values, width) in bound.values.iter_mut().zip(&bound.widths) {
+            values.resize(rows * width, 0.0);
+        }
+        if self.graph.plan().is_none() {
+            // Parameters have changed.
+            let values = self.values();
+            self.graph.prepare(&values)?;
+        }
+        let Some((bound, plan)) = self.bound.as_mut().zip(self.graph.plan()) else {
+            return Ok(());
+        };
+        bound.evaluate(plan, input)?;
+        bound.write(&self.outputs, input, &mut out)?;
+        bound.keep(&self.inputs);
+        Ok(())
+    }
+
+    fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
+        let mut reader = Reader::checking(weights, "");
+        self.graph.read(&mut reader);
+        Ok(reader.finish()?)
+    }
+
+    fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
+        Ok(self.graph.load(weights)?)
+    }
+
+    fn weights(&self) -> Weights {
+        self.graph.weights()
+    }
+
+    fn recipe(&self) -> Option<PolicyRecipe> {
+        let mut unbound = self.clone();
+        unbound.bound = None;
+        Some(PolicyRecipe::graph(unbound))
+    }
+}
+
+/// Which leaf of the environment `own` is, and its element type there.
+fn observed(
+    fit: &Fit<'_>,
+    specs: &[LeafSpec],
+    own: &LeafSpec,
+) -> Result<(usize, DType), PolicyError> {
+    let Some(index) = specs.iter().position(|spec| spec.key == own.key) else {
+        let all = names(specs.iter().map(|spec| &spec.key));
+        return Err(fit.error("observation leaves", &own.key.to_string(), &all));
+    };
+    let spec = &specs[index];
+    let same = spec.dtype == own.dtype || (spec.dtype == DType::F64 && own.dtype == DType::F32);
+    if !same || spec.shape != own.shape {
+        let show = |leaf: &LeafSpec| format!("{} {:?}", leaf.dtype, leaf.shape);
+        return Err(fit.error(
+            &format!("observation leaf {}", own.key),
+            &show(own),
+            &show(spec),
+        ));
+    }
+    Ok((index, spec.dtype))
+}
+
+impl Bound {
+    /// Gathers what is not there as `float32`: other observations, and states.
+    fn read(
+        &mut self,
+        inputs: &[Read],
+        widths: &[usize],
+        input: &PolicyIn<'_>,
+    ) -> Result<(), PolicyError> {
+        let rows = input.envs.len();
+        let first = self.first(input.envs);
+        for (index, (to, own)) in self.gathered.iter_mut().zip(inputs).enumerate() {
+            match (self.leaves[index], own) {
+                (Some((_, DType::F32)), _) => {}
+                (Some((leaf, dtype)), _) => {
+                    to.resize(rows * widths[index], 0.0);
+                    convert(input.obs, leaf, dtype, to)?;
+                }
+                (None, Read::State { first: begin, .. }) => {
+                    to.resize(rows * widths[index], 0.0);
+                    for (row, to) in to.chunks_exact_mut(begin.len().max(1)).enumerate() {
+                        if first
+                            || input.envs.is_first()[row]
+                            || self.next_frames[row] != input.envs.frames()[row]
+                        {
+                            to.iter_mut()
+                                .zip(begin)
+                                .for_each(|(to, &from)| *to = from as f32);
+                        }
+                    }
+                }
+                (None, Read::Observation(_)) => {}
+            }
+        }
+        self.next_frames.clear();
+        self.next_frames
+            .extend(input.envs.frames().iter().map(|frame| frame + 1));
+        Ok(())
+    }
+
+    /// Whether no row has a state yet.
+    fn first(&self, envs: &EnvRows) -> bool {
+        self.next_frames.len() != envs.len()
+    }
+
+    fn evaluate(
+        &mut self,
+        plan: &mut crate::nn::GraphPlan,
+        input: &PolicyIn<'_>,
+    ) -> Result<(), PolicyError> {
+        // A few references, on the stack.
+        let mut given: [&[f32]; 8] = [&[]; 8];
+        let count = self.gathered.len();
+        let mut many = Vec::new();
+        let given = match given.get_mut(..count) {
+            Some(given) => given,
+            None => {
+                many.resize(count, &[][..]);
+                &mut many[..]
+            }
+        };
+        for (index, given) in given.iter_mut().enumerate() {
+            *given = match self.leaves[index] {
+                Some((leaf, DType::F32)) => input.obs.get(Key::new(leaf))?,
+                _ => &self.gathered[index],
+            };
+        }
+        plan.forward(given, input.envs.all_noise(), &mut self.values)
+    }
+
+    fn write(
+        &self,
+        outputs: &[(LeafSpec, Value)],
+        input: &PolicyIn<'_>,
+        out: &mut RowsMut<'_>,
+    ) -> Result<(), PolicyError> {
+        for (index, action) in self.actions.iter().enumerate() {
+            action.write(index, &self.values[index], input, out)?;
+        }
+        for (index, (leaf, _)) in outputs.iter().enumerate().skip(self.actions.len()) {
+            action::copy(leaf.dtype, index, &self.values[index], out)?;
+        }
+        Ok(())
+    }
+
+    /// Makes what comes next the states of the next step.
+    fn keep(&mut self, inputs: &[Read]) {
+        let states = (0..inputs.len()).filter(|&index| matches!(inputs[index], Read::State { .. }));
+        let states: usize = states.clone().count();
+        let first = self.values.len() - states;
+        let mut next = first;
+        for (index, own) in inputs.iter().enumerate() {
+            if matches!(own, Read::State { .. }) {
+                std::mem::swap(&mut self.gathered[index], &mut self.values[next]);
+                next += 1;
+            }
+        }
+    }
+}
+
+/// Numbers of any element type as `float32`.
+///
+/// # Errors
+/// [`PolicyError::Failed`] for an integer that has no `float32` of its own.
+fn convert(obs: Rows<'_>, leaf: usize, dtype: DType, to: &mut [f32]) -> Result<(), PolicyError> {
+    macro_rules! cast {
+        ($type:ty) => {
+            for (to, &from) in to.iter_mut().zip(obs.get::<$type>(Key::new(leaf))?) {
+                *to = from as f32;
+            }
+        };
+    }
+    match dtype {
+        DType::Bool => {
+            for (to, &from) in to.iter_mut().zip(obs.get::<bool>(Key::new(leaf))?) {
+                *to = f32::from(from);
+            }
+        }
+        DType::U8 => cast!(u8),
+        DType::I8 => cast!(i8),
+        DType::I16 => cast!(i16),
+        DType::I32 => cast!(i32),
+        DType::I64 => cast!(i64),
+        DType::F32 => cast!(f32),
+        DType::F64 => cast!(f64),
+    }
+    match to.iter().find(|x| !dtype.is_float() && x.abs() > LARGEST) {
+        None => Ok(()),
+        Some(large) => Err(PolicyError::failed(format!(
+            "a network reads integers up to {LARGEST}, got {large}: have the module called"
+        ))),
+    }
+}
+
+/// Integers up to here are exact.
+const LARGEST: f32 = 16_777_216.0;
+
+#[cfg(test)]
+#[path = "graph_policy_tests.rs"]
+mod tests;

@@ -1,0 +1,165 @@
+//! From the values of a graph to actions and other columns.
+
+use tensordict::DType;
+use windrow_env::{ChoiceCode, Spec, largest};
+use windrow_slab::{Key, LeafSpec, RowsMut};
+
+use crate::fit::Fit;
+use crate::gaussian::check;
+use crate::{PolicyError, PolicyIn};
+
+/// How the value of an action becomes one.
+#[derive(Debug, Clone)]
+pub(super) enum Action {
+    /// Its numbers are the action.
+    Copy(DType),
+    /// Choices of so many options each, in the form in which the environment takes them.
+    Choices(ChoiceCode, Vec<usize>),
+    /// A number for each option of each choice.
+    Scores(ChoiceCode, Vec<usize>),
+}
+
+impl Action {
+    /// For an action that the graph writes as `own` and the environment takes as `leaf`.
+    ///
+    /// # Errors
+    /// [`PolicyError::Fit`] where one cannot be made of the other.
+    pub(super) fn new(
+        fit: &Fit<'_>,
+        spec: &Spec,
+        leaf: &LeafSpec,
+        own: &LeafSpec,
+    ) -> Result<Self, PolicyError> {
+        let wide = |leaf: &LeafSpec| {
+            leaf.shape
+                .iter()
+                .copied()
+                .filter(|&size| size != 1)
+                .collect::<Vec<_>>()
+        };
+        let fits = own.key == leaf.key && wide(own) == wide(leaf);
+        let code = ChoiceCode::of(spec);
+        let options = spec.choices().map(<[usize]>::to_vec);
+        match options {
+            Some(options) if own.dtype.is_float() && own.key == leaf.key => {
+                let all: usize = options.iter().sum();
+                if own.shape.iter().product::<usize>() == all && !options.contains(&0) {
+                    return Ok(Self::Scores(code, options));
+                }
+            }
+            Some(options) if fits => return Ok(Self::Choices(code, options)),
+            None if fits && own.dtype.is_float() == leaf.dtype.is_float() => {
+                return Ok(Self::Copy(leaf.dtype));
+            }
+            _ => {}
+        }
+        let show = |leaf: &LeafSpec| format!("{} {} {:?}", leaf.key, leaf.dtype, leaf.shape);
+        Err(fit.error("action", &show(leaf), &show(own)))
+    }
+
+    /// Writes the action of every row into column `index`.
+    ///
+    /// # Errors
+    /// [`PolicyError::NotFinite`] for the first row without an action; [`PolicyError::Failed`] for a choice that there is not.
+    pub(super) fn write(
+        &self,
+        index: usize,
+        values: &[f32],
+        input: &PolicyIn<'_>,
+        out: &mut RowsMut<'_>,
+    ) -> Result<(), PolicyError> {
+        let rows = out.envs();
+        let width = (values.len() / rows.max(1)).max(1);
+        for (row, values) in values.chunks_exact(width).enumerate() {
+            check(input, row, "output of the network", values)?;
+        }
+        match self {
+            Self::Copy(dtype) => return copy(*dtype, index, values, out),
+            Self::Choices(code, options) => {
+                let actions = out.get_mut::<i64>(Key::new(index))?;
+                for (action, &value) in actions.iter_mut().zip(values) {
+                    *action = value as i64;
+                }
+                for row in actions.chunks_exact(width) {
+                    check_choices(*code, options, row)?;
+                }
+            }
+            Self::Scores(code, options) => {
+                let actions = out.get_mut::<i64>(Key::new(index))?;
+                actions.fill(0);
+                let actions = actions.chunks_exact_mut(code.elements(options).max(1));
+                for (action, scores) in actions.zip(values.chunks_exact(width)) {
+                    let mut first = 0;
+                    for (number, &options) in options.iter().enumerate() {
+                        let best = largest(&scores[first..first + options]);
+                        code.write(action, number, first, best);
+                        first += options;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the choices of a row are among their options.
+fn check_choices(code: ChoiceCode, options: &[usize], row: &[i64]) -> Result<(), PolicyError> {
+    let mut first = 0;
+    for (number, &options) in options.iter().enumerate() {
+        let fits = match code {
+            ChoiceCode::Index => row
+                .get(number)
+                .is_some_and(|&choice| (0..options as i64).contains(&choice)),
+            ChoiceCode::OneHot => {
+                let own = row.get(first..first + options).unwrap_or(&[]);
+                own.iter().all(|&x| x == 0 || x == 1) && own.iter().sum::<i64>() == 1
+            }
+        };
+        if !fits {
+            let expected = match code {
+                ChoiceCode::Index => format!("a number below {options}"),
+                ChoiceCode::OneHot => format!("a single 1 among {options} numbers"),
+            };
+            return Err(PolicyError::failed(format!(
+                "expected {expected} for choice {number}, got {row:?}"
+            )));
+        }
+        first += options;
+    }
+    Ok(())
+}
+
+/// Writes values in the element type of column `index`.
+pub(super) fn copy(
+    dtype: DType,
+    index: usize,
+    values: &[f32],
+    out: &mut RowsMut<'_>,
+) -> Result<(), PolicyError> {
+    macro_rules! cast {
+        ($type:ty) => {
+            for (to, &from) in out
+                .get_mut::<$type>(Key::new(index))?
+                .iter_mut()
+                .zip(values)
+            {
+                *to = from as $type;
+            }
+        };
+    }
+    match dtype {
+        DType::Bool => {
+            for (to, &from) in out.get_mut::<bool>(Key::new(index))?.iter_mut().zip(values) {
+                *to = from != 0.0;
+            }
+        }
+        DType::U8 => cast!(u8),
+        DType::I8 => cast!(i8),
+        DType::I16 => cast!(i16),
+        DType::I32 => cast!(i32),
+        DType::I64 => cast!(i64),
+        DType::F32 => out.get_mut::<f32>(Key::new(index))?.copy_from_slice(values),
+        DType::F64 => cast!(f64),
+    }
+    Ok(())
+}

@@ -1,0 +1,476 @@
+use serde::{Deserialize, Serialize};
+
+use crate::weights::Reader;
+use crate::{PolicyError, Weights, WeightsError};
+
+use super::function::{Function, Reduction, Zip};
+use super::graph_plan::GraphPlan;
+use super::{Activation, Layer, Sequential, put};
+
+/// A value of a [`Graph`]: so many numbers for each row, or the same ones for all rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Value(pub(crate) usize);
+
+/// Numbers `start`, `start + step`, … of one of the values that [`Op::Take`] reads: `count` of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run(
+    /// Which of the values.
+    pub u32,
+    /// The first number.
+    pub u32,
+    /// How many there are.
+    pub u32,
+    /// From one number to the next; 0 repeats one.
+    pub i32,
+);
+
+/// How a [`Value`] comes from others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Op {
+    /// What is given for each row.
+    Input(usize),
+    /// A parameter.
+    Parameter(usize),
+    /// Numbers, as their bits, so that none is lost when they are written down.
+    Constant(Vec<u32>),
+    /// `x Wᵀ + b`, from `x`, `W` and, if there is one, `b`. Neither `W` nor `b` may depend on inputs. Where `x` has several times
+    /// as many numbers as `W` reads, each such run is mapped.
+    Linear {
+        /// Numbers that `W`, `[outputs, inputs]`, writes.
+        outputs: usize,
+        /// Numbers that it reads.
+        inputs: usize,
+    },
+    /// An element-wise function of one value.
+    Map(Function),
+    /// An element-wise function of two values.
+    Zip(Zip),
+    /// The second value where the first is not 0, otherwise the third.
+    Where,
+    /// Numbers of the values, one run after the other: slices, transposes, concatenations, copies for broadcasting.
+    Take(Vec<Run>),
+    /// Reduces each run of so many numbers to one.
+    Reduce(Reduction, usize),
+    /// The softmax of each run of so many numbers.
+    Softmax(usize),
+    /// The logarithm of the softmax of each run of so many numbers.
+    LogSoftmax(usize),
+    /// Subtracts the mean of each run of so many numbers, and divides by its deviation, of whose square `eps` more is taken.
+    Normalize {
+        /// Numbers in a run.
+        run: usize,
+        /// Added to the variance.
+        #[serde(with = "windrow_env::written::float")]
+        eps: f32,
+    },
+    /// From a table of runs of so many numbers: the runs with the numbers that the second value has. NaN where there is none.
+    Lookup(usize),
+    /// From each run of so many numbers of the first value: the numbers at the places that the second value has, as many for each
+    /// run. NaN where there is none.
+    Gather(usize),
+    /// From each run of so many weights: a choice, whose probability is proportional to its weight, by the second value, uniform in
+    /// `[0, 1)`, of which there is one for each run. NaN where the weights are no distribution.
+    Pick(usize),
+    /// So many random numbers for each row, by the branch of the row's noise of that number.
+    Noise(Draw, usize, usize),
+}
+
+/// The distribution of random numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Draw {
+    /// Uniform in `[0, 1)`.
+    Uniform,
+    /// Normal, with mean 0 and deviation 1.
+    Normal,
+}
+
+/// A parameter of a [`Graph`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Parameter {
+    name: String,
+    shape: Vec<usize>,
+    #[serde(skip)]
+    values: Vec<f32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Node {
+    pub(crate) op: Op,
+    pub(crate) from: Vec<Value>,
+}
+
+/// A network of any form, for inference: values, each computed from those before it.
+///
+/// Every row is evaluated by itself, and its result is the same to the last bit whatever other rows are evaluated with it. What depends
+/// on parameters alone is computed once, when they are loaded. Linear maps are those of [`Sequential`].
+///
+/// ```
+/// use windrow_policy::nn::{Activation, Graph, Zip};
+///
+/// let mut net = Graph::new();
+/// let (x, goal) = (net.input(4), net.input(2));
+/// let joined = net.cat(&[x, goal]);
+/// let hidden = net.linear("body", joined, 64);
+/// let hidden = net.activation(hidden, Activation::Tanh);
+/// let (mean, value) = (net.linear("mean", hidden, 2), net.linear("value", hidden, 1));
+/// let mut outputs = [vec![0.0; 6], vec![0.0; 3]];
+/// net.forward(&[&[0.1; 12], &[0.2; 6]], &[mean, value], &mut outputs)?; // 3 rows
+/// assert_eq!(outputs[0][..2], outputs[0][2..4]);
+/// # Ok::<(), windrow_policy::PolicyError>(())
+/// ```
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Graph {
+    /// Numbers in a row of each input.
+    inputs: Vec<usize>,
+    parameters: Vec<Parameter>,
+    nodes: Vec<Node>,
+    /// For the values that are asked for; made at the first evaluation, and anew when parameters change.
+    #[serde(skip)]
+    plan: Option<(Vec<Value>, GraphPlan)>,
+}
+
+impl Graph {
+    /// A graph without values.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more input, of so many numbers for each row.
+    pub fn input(&mut self, elements: usize) -> Value {
+        self.inputs.push(elements);
+        self.push(Op::Input(self.inputs.len() - 1), &[])
+    }
+
+    /// One more parameter, all zero until it is loaded.
+    pub fn parameter(&mut self, name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Value {
+        let shape = shape.into();
+        self.parameters.push(Parameter {
+            name: name.into(),
+            values: vec![0.0; shape.iter().product()],
+            shape,
+        });
+        self.push(Op::Parameter(self.parameters.len() - 1), &[])
+    }
+
+    /// Numbers that are the same in each row.
+    pub fn constant(&mut self, values: &[f32]) -> Value {
+        let bits = values.iter().map(|value| value.to_bits()).collect();
+        self.push(Op::Constant(bits), &[])
+    }
+
+    /// `x Wᵀ + b`, with parameters `name.weight`, `[outputs, inputs]`, and `name.bias`, `[outputs]`.
+    pub fn linear(&mut self, name: &str, x: Value, outputs: usize) -> Value {
+        let inputs = self.elements(x).unwrap_or(0);
+        let weight = self.parameter(format!("{name}.weight"), [outputs, inputs]);
+        let bias = self.parameter(format!("{name}.bias"), [outputs]);
+        self.push(Op::Linear { outputs, inputs }, &[x, weight, bias])
+    }
+
+    /// An activation.
+    pub fn activation(&mut self, x: Value, activation: Activation) -> Value {
+        self.map(x, Function::Activation(activation))
+    }
+
+    /// An element-wise function.
+    pub fn map(&mut self, x: Value, function: Function) -> Value {
+        self.push(Op::Map(function), &[x])
+    }
+
+    /// An element-wise function of two values with as many numbers.
+    pub fn zip(&mut self, zip: Zip, a: Value, b: Value) -> Value {
+        self.push(Op::Zip(zip), &[a, b])
+    }
+
+    /// Values side by side.
+    pub fn cat(&mut self, values: &[Value]) -> Value {
+        let width = |value: &Value| self.elements(*value).unwrap_or(0) as u32;
+        let runs = (0..).zip(values.iter().map(width));
+        let runs = runs.map(|(from, count)| Run(from, 0, count, 1)).collect();
+        self.push(Op::Take(runs), values)
+    }
+
+    /// Numbers `start..start + count` of a value.
+    pub fn slice(&mut self, x: Value, start: usize, count: usize) -> Value {
+        self.push(Op::Take(vec![Run(0, start as u32, count as u32, 1)]), &[x])
+    }
+
+    /// Any other value; what does not fit is an error of [`check`](Self::check).
+    pub fn push(&mut self, op: Op, from: &[Value]) -> Value {
+        let from = from.to_vec();
+        self.nodes.push(Node { op, from });
+        self.plan = None;
+        Value(self.nodes.len() - 1)
+    }
+
+    /// A graph that is a chain of the layers of `net`, with their parameters; also returns its output.
+    #[must_use]
+    pub fn of(net: &Sequential) -> (Self, Value) {
+        let mut graph = Self::new();
+        let mut x = graph.input(net.inputs().unwrap_or(1));
+        for (number, layer) in net.layers().iter().enumerate() {
+            let own = layer.parameters();
+            let parameters: Vec<_> = own
+                .iter()
+                .map(|(name, values, shape)| {
+                    let value = graph.parameter(format!("{number}.{name}"), shape.clone());
+                    if let Some(parameter) = graph.parameters.last_mut() {
+                        parameter.values = values.to_vec();
+                    }
+                    value
+                })
+                .collect();
+            x = match layer {
+                Layer::Linear(linear) => {
+                    let (outputs, inputs) = (linear.outputs(), linear.inputs());
+                    graph.push(
+                        Op::Linear { outputs, inputs },
+                        &[&[x], &parameters[..]].concat(),
+                    )
+                }
+                Layer::Activation(activation) => graph.activation(x, *activation),
+                Layer::LayerNorm(norm) => {
+                    let (run, eps) = (norm.features(), norm.eps);
+                    let normal = graph.push(Op::Normalize { run, eps }, &[x]);
+                    let scaled = graph.zip(Zip::Mul, normal, parameters[0]);
+                    graph.zip(Zip::Add, scaled, parameters[1])
+                }
+                Layer::Flatten => x,
+            };
+        }
+        (graph, x)
+    }
+
+    /// Numbers in a row of each input.
+    #[must_use]
+    pub fn inputs(&self) -> &[usize] {
+        &self.inputs
+    }
+
+    /// Numbers in a row of a value.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn elements(&self, value: Value) -> Result<usize, PolicyError> {
+        let widths = self.widths()?;
+        let (asked, all) = (value.0, widths.len());
+        widths
+            .get(asked)
+            .copied()
+            .ok_or_else(|| misfit(asked, "values", all, asked))
+    }
+
+    /// Whether all values fit each other.
+    ///
+    /// # Errors
+    /// [`PolicyError::Layer`] naming the first value that does not fit.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        self.widths().map(drop)
+    }
+
+    /// Numbers in a row of each value.
+    fn widths(&self) -> Result<Vec<usize>, PolicyError> {
+        let mut widths: Vec<usize> = Vec::with_capacity(self.nodes.len());
+        for (number, node) in self.nodes.iter().enumerate() {
+            if let Some(later) = node.from.iter().find(|from| from.0 >= number) {
+                return Err(misfit(number, "values before it", number, later.0));
+            }
+            let from: Vec<usize> = node.from.iter().map(|from| widths[from.0]).collect();
+            let width = match &node.op {
+                Op::Input(index) => self.inputs.get(*index).copied(),
+                Op::Parameter(index) => self
+                    .parameters
+                    .get(*index)
+                    .map(|parameter| parameter.values.len()),
+                op => op.width(&from),
+            };
+            let got = from.first().copied().unwrap_or(0);
+            widths.push(width.ok_or_else(|| misfit(number, "numbers in a row", 0, got))?);
+        }
+        Ok(widths)
+    }
+
+    /// Whether each value depends on inputs or draws, and not on parameters alone.
+    pub(crate) fn varying(&self) -> Vec<bool> {
+        let mut varying: Vec<bool> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let own = matches!(node.op, Op::Input(_) | Op::Noise(..));
+            varying.push(
+                own || node
+                    .from
+                    .iter()
+                    .any(|from| varying.get(from.0) == Some(&true)),
+            );
+        }
+        varying
+    }
+
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The numbers of a parameter.
+    pub(crate) fn values(&self, parameter: usize) -> &[f32] {
+        self.parameters
+            .get(parameter)
+            .map_or(&[], |parameter| &parameter.values)
+    }
+
+    /// Evaluates `values`: each input is `[rows, elements]`, row-major, and so is each output. Draws are those of environment 0 with
+    /// seed 0, one frame for each row.
+    ///
+    /// Allocates at its first call for these values and at the first after parameters have changed, otherwise never.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check); [`PolicyError::Rows`] when inputs or outputs are not as many rows as the first output.
+    pub fn forward(
+        &mut self,
+        inputs: &[&[f32]],
+        values: &[Value],
+        outputs: &mut [Vec<f32>],
+    ) -> Result<(), PolicyError> {
+        let rows = match (values, &*outputs) {
+            ([value, ..], [output, ..]) => output.len() / self.elements(*value)?.max(1),
+            _ => 0,
+        };
+        let noise: Vec<_> = (0..rows)
+            .map(|row| crate::Noise::new(0, 0, row as u64))
+            .collect();
+        self.prepare(values)?;
+        match &mut self.plan {
+            Some((_, plan)) => plan.forward(inputs, &noise, outputs),
+            None => Ok(()),
+        }
+    }
+
+    /// Computes what depends on parameters alone, and packs weights, unless that has been done for these values.
+    pub(crate) fn prepare(&mut self, values: &[Value]) -> Result<(), PolicyError> {
+        if self.plan.as_ref().is_none_or(|(of, _)| of != values) {
+            let widths = self.widths()?;
+            let plan = GraphPlan::new(self, &widths, values)?;
+            self.plan = Some((values.to_vec(), plan));
+        }
+        Ok(())
+    }
+
+    /// What [`prepare`](Self::prepare) has made.
+    pub(crate) fn plan(&mut self) -> Option<&mut GraphPlan> {
+        self.plan.as_mut().map(|(_, plan)| plan)
+    }
+
+    /// Takes over the parameters in `weights`, all or (on error) none.
+    ///
+    /// # Errors
+    /// [`WeightsError::Misfits`] naming every tensor that is missing, unexpected, or of another shape or element type.
+    pub fn load(&mut self, weights: &Weights) -> Result<(), WeightsError> {
+        let mut reader = Reader::new(weights, "");
+        let read = self.read(&mut reader);
+        reader.finish()?;
+        for (parameter, values) in self.parameters.iter_mut().zip(read) {
+            parameter.values = values;
+        }
+        self.plan = None;
+        Ok(())
+    }
+
+    /// Reads all parameters without changing any.
+    pub(crate) fn read(&self, reader: &mut Reader<'_>) -> Vec<Vec<f32>> {
+        let parameters = self.parameters.iter();
+        parameters
+            .map(|parameter| reader.take(&parameter.name, &parameter.shape))
+            .collect()
+    }
+
+    /// A copy of all parameters, by name.
+    #[must_use]
+    pub fn weights(&self) -> Weights {
+        let mut weights = Weights::new([]);
+        for parameter in &self.parameters {
+            put(
+                &mut weights,
+                &parameter.name,
+                &parameter.values,
+                &parameter.shape,
+            );
+        }
+        weights
+    }
+
+    /// Room for parameters that were not written down.
+    pub(crate) fn allocate(&mut self) -> Result<(), PolicyError> {
+        for (number, parameter) in self.parameters.iter_mut().enumerate() {
+            let len = parameter
+                .shape
+                .iter()
+                .try_fold(1_usize, |a, &b| a.checked_mul(b));
+            let values = len.and_then(|len| super::layer::filled(0.0, len));
+            parameter.values = values.ok_or(PolicyError::LayerMemory {
+                layer: number,
+                kind: "Graph",
+                inputs: parameter.shape.last().copied().unwrap_or(0),
+                outputs: parameter.shape.first().copied().unwrap_or(0),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn misfit(layer: usize, what: &'static str, expected: usize, got: usize) -> PolicyError {
+    PolicyError::Layer {
+        layer,
+        kind: "Graph",
+        what,
+        expected,
+        got,
+    }
+}
+
+impl Op {
+    /// Numbers that the operation gives for each row, from values with so many; `None` where they do not fit it.
+    fn width(&self, from: &[usize]) -> Option<usize> {
+        let whole = |width: usize, run: usize| {
+            (run > 0 && width > 0 && width.is_multiple_of(run)).then_some(width)
+        };
+        match (self, from) {
+            (Self::Constant(bits), []) => Some(bits.len()),
+            (Self::Noise(_, elements, _), []) => Some(*elements),
+            (Self::Linear { outputs, inputs }, [x, weight, bias @ ..]) => {
+                let fits = inputs.checked_mul(*outputs) == Some(*weight) && *outputs > 0;
+                let biased = matches!(bias, []) || bias == [*outputs];
+                whole(*x, *inputs)
+                    .filter(|_| fits && biased)
+                    .map(|x| x / inputs * outputs)
+            }
+            (Self::Map(_), [x]) => Some(*x),
+            (Self::Zip(_), [a, b]) => (a == b).then_some(*a),
+            (Self::Where, [test, a, b]) => (test == a && a == b).then_some(*a),
+            (Self::Take(runs), _) => runs.iter().try_fold(0, |sum, run| {
+                let last = i64::from(run.1) + i64::from(run.3) * (i64::from(run.2) - 1);
+                let width = from.get(run.0 as usize).copied().unwrap_or(0) as i64;
+                let fits = run.2 > 0 && i64::from(run.1) < width && (0..width).contains(&last);
+                fits.then_some(sum + run.2 as usize)
+            }),
+            (Self::Reduce(_, run), [x]) => whole(*x, *run).map(|x| x / run),
+            (Self::Softmax(run) | Self::LogSoftmax(run) | Self::Normalize { run, .. }, [x]) => {
+                whole(*x, *run)
+            }
+            (Self::Lookup(run), [table, index]) => whole(*table, *run).map(|_| index * run),
+            (Self::Gather(run), [x, index]) => {
+                let runs = whole(*x, *run)? / run;
+                index.is_multiple_of(runs).then_some(*index)
+            }
+            (Self::Pick(run), [weights, uniform]) => whole(*weights, *run)
+                .map(|x| x / run)
+                .filter(|runs| runs == uniform),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "graph_tests.rs"]
+mod tests;
