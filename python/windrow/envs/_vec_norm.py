@@ -278,9 +278,6 @@ class VecNorm(Running):
     _rule = "VecNorm"
     SEP = "-<.>-"
 
-    def __new__(cls, *args: Any, new_api: bool | None = None, **kwargs: Any) -> Any:
-        return VecNormV2(*args, **kwargs) if new_api else super().__new__(cls)
-
     def __init__(
         self,
         in_keys: Keys = None,
@@ -292,6 +289,10 @@ class VecNorm(Running):
         shapes: Any = None,
         new_api: bool | None = None,
     ) -> None:
+        if new_api:
+            self.__class__ = VecNormV2  # type: ignore[assignment]
+            VecNormV2.__init__(self, ["observation", "reward"] if in_keys is None else in_keys, out_keys, decay=decay, eps=eps)  # type: ignore[arg-type]
+            return
         if shared_td is not None or shapes is not None:
             raise ValueError("VecNorm has the shapes of its environment and shares statistics by itself, got shared_td or shapes")
         self._begin(["observation", "reward"] if in_keys is None else in_keys, out_keys, decay, eps)

@@ -359,13 +359,13 @@ class TransformedEnv(EnvBase):
         """
         having = self._with_states()
         for number, state in _by_transform(state_dict).items():
-            transform = having.get(number, Transform())
-            if not getattr(transform, "_takes_states", False):
-                self._handle = None
-            try:
+            if number in having:
+                transform = having[number]
                 transform.load_state_dict(state, strict)
-            except KeyError as error:
-                raise KeyError(f"transform {number} of {self._transforms!r}: {error.args[0]}") from None
+                if not getattr(transform, "_takes_states", False):
+                    self._handle = None
+            elif strict:
+                raise KeyError(f"there is no transform {number} with a state in {self._transforms!r}")
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes the environment inside too."""

@@ -63,7 +63,13 @@ impl Statistics {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let process = std::process::id();
         let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("windrow-statistics-{process}-{number}"));
+        let memory = PathBuf::from("/dev/shm");
+        let folder = if memory.is_dir() {
+            memory
+        } else {
+            std::env::temp_dir()
+        };
+        let path = folder.join(format!("windrow-statistics-{process}-{number}"));
         let token = format!("{:08x}{:08x}", process, number as u32);
         let made = (|| {
             let file = File::create_new(&path)?;

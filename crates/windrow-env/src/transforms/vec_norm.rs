@@ -219,6 +219,15 @@ struct Plan {
     frozen: bool,
 }
 
+/// The least deviation and what the means are corrected with.
+#[derive(Debug, Clone, Copy)]
+struct Rates {
+    decay: f64,
+    eps: f64,
+    /// Logarithm of the decay.
+    log: f32,
+}
+
 impl Plan {
     fn attach(
         self,
@@ -265,6 +274,11 @@ impl Plan {
         let widest = kept.iter().map(|kept| kept.elements).max().unwrap_or(0);
         let running = Running {
             plan: self,
+            rates: Rates {
+                decay: self.decay,
+                eps: self.eps,
+                log: self.decay.ln() as f32,
+            },
             kept,
             numbers: vec![0.0; total],
             scratch: vec![0.0; 2 * widest],
@@ -286,6 +300,7 @@ struct Kept {
 #[derive(Debug)]
 pub struct Running {
     plan: Plan,
+    rates: Rates,
     kept: Vec<Kept>,
     /// The statistics of all columns; each number is one of the column's element type.
     numbers: Vec<f64>,
@@ -334,8 +349,7 @@ impl Kernel for Running {
             second,
             count: &mut others[0],
             scratch: self.scratch[..2 * elements].split_at_mut(elements),
-            decay: self.plan.decay,
-            eps: self.plan.eps,
+            rates: self.rates,
         };
         if self.is_frozen && *of.count == 0.0 {
             return Err(SpecError::Argument {
@@ -358,10 +372,10 @@ impl Kernel for Running {
             Rule::Means(_) => {
                 let count = *of.count;
                 for row in values.chunks_exact_mut(elements.max(1)) {
-                    if !self.is_frozen {
-                        of.add_means(row);
+                    match self.is_frozen {
+                        false => of.in_turn(row),
+                        true => of.normalise(row),
                     }
-                    of.normalise(row);
                 }
                 if !counts {
                     *of.count = count;
@@ -378,8 +392,7 @@ struct Moments<'a> {
     second: &'a mut [f64],
     count: &'a mut f64,
     scratch: (&'a mut [f64], &'a mut [f64]),
-    decay: f64,
-    eps: f64,
+    rates: Rates,
 }
 
 impl Moments<'_> {
@@ -405,7 +418,7 @@ impl Moments<'_> {
     fn by_sums<T: Real>(&mut self, values: &mut [T], is_frozen: bool) {
         if !is_frozen {
             let rows = self.sum_up(values);
-            let decay = T::of(self.decay);
+            let decay = T::of(self.rates.decay);
             let fade = |all: &mut [f64], some: &[f64]| {
                 for (all, some) in all.iter_mut().zip(some) {
                     *all = (T::of(*all) * decay + T::of(*some)).double();
@@ -413,9 +426,9 @@ impl Moments<'_> {
             };
             fade(self.first, self.scratch.0);
             fade(self.second, self.scratch.1);
-            *self.count = f64::from(*self.count as f32 * self.decay as f32 + rows as f32);
+            *self.count = f64::from(*self.count as f32 * self.rates.decay as f32 + rows as f32);
         }
-        let (count, eps) = (T::of(*self.count), T::of(self.eps));
+        let (count, eps) = (T::of(*self.count), T::of(self.rates.eps));
         let (means, deviations) = (&mut *self.scratch.0, &mut *self.scratch.1);
         let both = self.first.iter().zip(&*self.second);
         for ((&sum, &squares), (mean, deviation)) in both.zip(means.iter_mut().zip(deviations)) {
@@ -426,17 +439,54 @@ impl Moments<'_> {
         self.apply(values);
     }
 
+    /// How much `rows` more count beside all before, which are counted with them.
+    #[inline(always)]
+    fn weight(&self, rows: usize) -> f64 {
+        match self.rates.decay {
+            // What TorchRL divides is whole, so it gets a number of float32.
+            1.0 => f64::from(rows as f32 / *self.count as f32),
+            decay if rows == 1 => 1.0 - decay,
+            decay => 1.0 - decay.powi(rows as i32),
+        }
+    }
+
+    /// The share of the means that comes from steps that there were, in float32, as TorchRL has it.
+    #[inline(always)]
+    fn kept(&self) -> f64 {
+        match self.rates.decay {
+            1.0 => 1.0,
+            _ => f64::from(1.0 - (*self.count as f32 * self.rates.log).exp()),
+        }
+    }
+
+    /// Moves the means towards one row, and normalises it.
+    #[inline(always)]
+    fn in_turn<T: Real>(&mut self, row: &mut [T]) {
+        *self.count += 1.0;
+        let weight = T::of(self.weight(1));
+        let (near, rest) = (weight < T::of(0.5), T::of(1.0) - weight);
+        let (scale, eps) = (T::of(1.0) / T::of(self.kept()), T::of(self.rates.eps));
+        let both = self.first.iter_mut().zip(&mut *self.second);
+        for (x, (first, second)) in row.iter_mut().zip(both) {
+            let (mean, square) = (T::of(*first), T::of(*second));
+            let (far, far_square) = (*x - mean, *x * *x - square);
+            let (mean, square) = match near {
+                true => (mean + weight * far, square + weight * far_square),
+                false => (*x - far * rest, *x * *x - far_square * rest),
+            };
+            (*first, *second) = (mean.double(), square.double());
+            // Rounding may take the variance below 0, of which there is no root.
+            let variance = at_least((square - mean * mean) * scale, T::default());
+            *x = (*x - mean * scale) / at_least(variance.sqrt(), eps);
+        }
+    }
+
     /// Moves the means towards those of all rows.
     #[inline(always)]
     fn add_means<T: Real>(&mut self, values: &[T]) {
         let rows = self.sum_up(values);
         *self.count += rows as f64;
-        let weight = match self.decay {
-            // What TorchRL divides is whole, so it gets a number of float32.
-            1.0 => f64::from(rows as f32 / *self.count as f32),
-            decay if rows == 1 => 1.0 - decay,
-            decay => 1.0 - decay.powi(rows as i32),
-        };
+        let weight = self.weight(rows);
         let (rows, weight) = (T::of(rows as f64), T::of(weight));
         let near = weight < T::of(0.5);
         let rest = T::of(1.0) - weight;
@@ -458,12 +508,7 @@ impl Moments<'_> {
     /// Normalises rows by the means, corrected for the steps that there were not yet.
     #[inline(always)]
     fn normalise<T: Real>(&mut self, values: &mut [T]) {
-        let kept = match self.decay {
-            1.0 => 1.0,
-            // In float32, as TorchRL does it.
-            decay => 1.0 - (*self.count as f32 * decay.ln() as f32).exp(),
-        };
-        let (kept, eps) = (T::of(f64::from(kept)), T::of(self.eps));
+        let (kept, eps) = (T::of(self.kept()), T::of(self.rates.eps));
         let (means, deviations) = (&mut *self.scratch.0, &mut *self.scratch.1);
         let both = self.first.iter().zip(&*self.second);
         for ((&first, &second), (mean, deviation)) in both.zip(means.iter_mut().zip(deviations)) {
