@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 
@@ -18,25 +17,7 @@ from tensordict.nn import (
 from torch import nn
 from torchrl.modules import MLP, IndependentNormal, ProbabilisticActor, TanhNormal
 
-from windrow import _lower
 from windrow.collectors import Collector
-
-
-#: Where users find the classes of each package.
-HOMES = {"torch": "torch.distributions", "tensordict": "tensordict.nn", "torchrl": "torchrl.modules"}
-
-
-@pytest.mark.parametrize(("package", "name"), [(package, name) for package, names in _lower.KNOWN.items() for name in sorted(names)])
-def test_every_known_class_is_known_where_users_find_it(package: str, name: str) -> None:
-    found = getattr(importlib.import_module(HOMES[package]), name)
-    assert found.__name__ == name and _lower._is_known(found)
-
-
-def test_a_class_of_the_same_name_is_not_taken_for_a_known_one() -> None:
-    class TanhNormal:
-        pass
-
-    assert not _lower._is_known(TanhNormal)
 
 
 def normal_actor(last: nn.Module, outputs: int, kind: type = TanhNormal, **bounds: float) -> TensorDictSequential:
@@ -99,16 +80,20 @@ def test_a_layer_that_stands_in_two_places_is_read_twice() -> None:
     assert torch.equal(batch["action"], policy(batch["observation"]).argmax(-1))
 
 
-def test_a_distribution_of_the_users_own_is_left_to_torch() -> None:
-    class TanhNormal(torch.distributions.Normal):
-        pass
+def test_a_distribution_of_the_users_own_is_evaluated_as_it_is() -> None:
+    class Shifted(torch.distributions.Normal):
+        def rsample(self, shape: torch.Size = torch.Size()) -> torch.Tensor:
+            return super().rsample(shape) + 7.0
 
     net = nn.Sequential(nn.Linear(3, 2), NormalParamExtractor())
     policy = TensorDictSequential(
         TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
-        ProbabilisticTensorDictModule(in_keys=["loc", "scale"], out_keys=["action"], distribution_class=TanhNormal),
+        ProbabilisticTensorDictModule(in_keys=["loc", "scale"], out_keys=["action"], distribution_class=Shifted),
     )
-    assert _lower.lower(policy, "random") is None
+    with Collector("Pendulum-v1", policy, frames_per_batch=200, policy_backend="native") as collector:
+        batch = next(collector)
+    deviates = (batch["action"] - batch["loc"] - 7.0) / batch["scale"]
+    assert abs(deviates.mean()) < 0.3 and abs(deviates.std() - 1) < 0.3
 
 
 def test_a_network_that_windrow_evaluates_leaves_the_modes_of_tensordict_alone() -> None:

@@ -27,6 +27,8 @@ def policy() -> TensorDictModule:
             self.net = torch.nn.Linear(2, 2)
 
         def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            # A decision by numbers.
+            assert not observation.isnan().any()
             return torch.nn.functional.one_hot((2 * self.net(observation)).argmax(-1), 2)
 
     return TensorDictModule(Doubled(), ["observation"], ["action"])

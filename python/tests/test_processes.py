@@ -94,6 +94,8 @@ class Greedy(torch.nn.Module):
         self.net = policy_of()
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        # A decision by numbers.
+        assert not observation.isnan().any()
         return torch.nn.functional.one_hot(self.net(observation).argmax(-1), 2)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tensordict.nn import InteractionType, probabilistic
+from tensordict.nn import InteractionType, probabilistic, set_interaction_type
 from tensordict.nn import utils as shared_modes
 
 
@@ -22,6 +22,8 @@ class _Thread(threading.local):
     """The modes of one thread, by name; None while it does not act."""
 
     modes: dict[str, Any] | None = None
+    #: Whether it acts without objects of its own, where there are none yet.
+    borrows = False
 
 
 _THREAD = _Thread()
@@ -54,6 +56,10 @@ def aggregation() -> Any:
 @contextlib.contextmanager
 def acting(exploration_type: str, aggregates: Any) -> Iterator[None]:
     """Lets this thread act in this context, as :func:`act_from_now_on` does."""
+    if _THREAD.borrows and not isinstance(probabilistic._interaction_type, _PerThread):
+        with torch.no_grad(), set_interaction_type(InteractionType(exploration_type)):
+            yield
+        return
     before = _THREAD.modes
     _THREAD.modes = _modes(exploration_type, aggregates)
     try:
@@ -61,6 +67,16 @@ def acting(exploration_type: str, aggregates: Any) -> Iterator[None]:
             yield
     finally:
         _THREAD.modes = before
+
+
+@contextlib.contextmanager
+def borrowing() -> Iterator[None]:
+    """A context in which :func:`acting` sets the mode of the whole process for a moment, unless torch evaluates a policy already."""
+    _THREAD.borrows = True
+    try:
+        yield
+    finally:
+        _THREAD.borrows = False
 
 
 def act_from_now_on(exploration_type: str, aggregates: Any) -> None:

@@ -1,322 +1,405 @@
-"""Networks that windrow evaluates itself, read out of modules of PyTorch and tensordict.
+"""Policies that windrow evaluates itself, as graphs of what torch computes.
 
-:func:`lower` has two steps. :func:`_read` turns a policy into a :class:`Network`, or raises :class:`NotLowerable`; no other
-function knows modules. Then the network has to give the same numbers as the policy for random inputs. Otherwise torch
-evaluates the policy.
+:func:`lower` has two steps. A :class:`~windrow._trace.Trace` follows a policy's operations, whatever its class, for two numbers of rows,
+and gives a graph, or raises :class:`NotLowerable`. Then the graph has to give the same numbers as the policy for random inputs, with the
+same draws. Otherwise torch evaluates the policy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
+import itertools
+import json
 import math
-from dataclasses import asdict, dataclass, field
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
-from tensordict import TensorDict
-from tensordict.nn import (
-    InteractionType,
-    ProbabilisticTensorDictModule,
-    TensorDictModule,
-    TensorDictSequential,
-    set_interaction_type,
-)
 from torch import nn
 
-from windrow import _weights
-from windrow._windrow import evaluate_network
+from windrow import _recurrent, _rules, _weights
+from windrow._acting import acting, borrowing
+from windrow._policy import Conditions
+from windrow._torch_policy import BOOKKEEPING, TorchPolicy, calls_with_tensordict
+from windrow._trace import DTYPES, Calls, NotLowerable, Replay, Trace, Value
+from windrow._windrow import evaluate_graph
+from windrow.envs._specs import Key, path
 
-#: Rows of random inputs on which policy and network are compared.
-ROWS = 16
-#: Relative and absolute difference allowed between both: networks add in another order and approximate tanh and exp.
+assert _rules
+
+#: Rows of the two traces. Primes, since what is a multiple of them is taken for rows.
+ROWS = (37, 41)
+#: Relative and absolute difference allowed between torch and the graph, which adds in another order and approximates tanh and exp; a
+#: hundred times as much for log-probabilities.
 TOLERANCE = (1e-4, 1e-5)
-#: Classes that are known by their names, wherever in their package they are defined.
-KNOWN = {
-    "torch": {"Categorical", "Normal", "OneHotCategorical"},
-    "tensordict": {"AddStateIndependentNormalScale", "NormalParamExtractor", "OneHotCategorical"},
-    "torchrl": {"IndependentNormal", "MLP", "NormalParamExtractor", "OneHotCategorical", "SafeModule", "TanhNormal"},
-}
-#: Head of the engine's networks for each known distribution.
-HEADS = {
-    "Categorical": "Categorical",
-    "OneHotCategorical": "Categorical",
-    "Normal": "Normal",
-    "IndependentNormal": "Normal",
-    "TanhNormal": "TanhNormal",
-}
-#: The least deviation of networks, and what they add to a softplus: the defaults of tensordict.
-LEAST_SCALE, LEAST_SOFTPLUS = 1e-4, 0.01
+#: Packages whose hooks do nothing but compute.
+TRUSTED = ("torch", "tensordict", "torchrl")
 
-
-class NotLowerable(Exception):
-    """Why torch has to evaluate a policy."""
+Leaf = tuple[tuple[int, ...], torch.dtype]
 
 
 @dataclass
-class Network:
-    """A network as the engine describes it; the fields are those of its description, but for the weights.
+class Lowered:
+    """A policy that was lowered.
 
     Attributes:
-        in_keys: the observations that it reads.
-        layers: name and numbers of each layer.
-        names: each parameter's name in the network and in the policy.
-        head: what turns outputs into an action.
-        scale: ``"exp"`` or ``"softplus"``, which turns the second half of the outputs into deviations; None without that half.
-        bias: what the softplus adds to its input, as its value at 0.
-        least: the least deviation that comes from a parameter.
-        return_log_prob: write the log-probability of actions.
-        return_params: write the parameters of the distribution.
-        bounds: lower and upper bounds of a squashed distribution.
+        core: the description that the engine reads.
+        check: raises RuntimeError where the policy would compute something else by now, other than by new weights.
+        source: the module that has the weights.
     """
 
-    in_keys: list[list[str]] = field(default_factory=lambda: [["observation"]])
-    layers: list[tuple[str, list[float]]] = field(default_factory=list)
-    names: list[tuple[str, str]] = field(default_factory=list)
-    head: str = "Deterministic"
-    scale: str | None = None
-    bias: float = 0.0
-    least: float = 0.0
-    return_log_prob: bool = False
-    return_params: bool = False
-    bounds: tuple[list[float], list[float]] | None = None
-
-    @property
-    def widths(self) -> list[tuple[int, int]]:
-        """Numbers that each layer of a known size reads and writes."""
-        sized = [(name, numbers) for name, numbers in self.layers if name in ("Linear", "LayerNorm")]
-        return [(int(numbers[0]), int(numbers[1] if name == "Linear" else numbers[0])) for name, numbers in sized]
-
-    @property
-    def has_scales(self) -> bool:
-        """Whether the layers end with what makes deviations."""
-        return self.scale is not None or any(own == "log_std" for own, _ in self.names)
-
-    @property
-    def actions(self) -> int:
-        """Numbers of an action, or options of a choice."""
-        return self.widths[-1][1] // (1 if self.scale is None else 2)
+    core: dict[str, Any]
+    check: Callable[[], None]
+    source: nn.Module
 
 
-def lower(policy: Any, exploration_type: str, *, strict: bool = False) -> dict[str, Any] | None:
-    """A description of ``policy`` for the engine; None if torch has to evaluate it.
+def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
+    """The graph of ``policy``.
 
     Args:
-        exploration_type: name of the exploration type that will hold: the actions that it chooses are compared too.
-        strict: raise an error instead of returning None.
+        conditions: how it is called.
+        env: an environment, which tells what is observed, or a function that makes one, which does not.
 
     Raises:
-        ValueError: the policy cannot be lowered, although ``strict``.
+        NotLowerable: torch has to evaluate the policy.
     """
-    try:
-        network = _read(policy)
-        weights = _weights.tensors_of(policy)
-        _check_weights(weights, network)
-        # Samples are compared by their densities.
-        guess = "deterministic" if exploration_type == "random" else exploration_type
-        _compare(policy, network, weights, guess)
-        return {**asdict(network), "weights": weights}
-    except NotLowerable as reason:
-        if strict:
-            raise ValueError(f'policy_backend="native": {reason}') from None
-        return None
-
-
-def _read(policy: Any) -> Network:
-    """The network in ``policy``: every part of it is one that is known, exactly.
-
-    Raises:
-        NotLowerable: a part is not known.
-    """
-    if not isinstance(policy, nn.Module):
-        raise NotLowerable(f"expected a module, got {type(policy).__name__}")
-    for name, module in policy.named_modules():
-        if module._forward_hooks or module._forward_pre_hooks:
-            raise NotLowerable(f"{name or 'the policy'} has hooks")
-    network = Network()
-    if isinstance(policy, TensorDictSequential):
-        parts = list(policy.module)
-        if len(parts) != 2 or not isinstance(parts[1], ProbabilisticTensorDictModule):
-            raise NotLowerable("expected a module, and one that draws an action from its outputs")
-        _set_head(network, _add_declared(network, parts[0], "module.0.module."), parts[1])
-    elif type(policy) is TensorDictModule or _is(policy, "SafeModule"):
-        out_keys = _add_declared(network, policy, "module.")
-        if out_keys != ["action"]:
-            raise NotLowerable(f"the module writes {out_keys}, expected 'action' alone")
+    if "_windrow_compiled" in getattr(policy, "__dict__", {}):
+        raise NotLowerable("compile_policy was asked for")
+    policy = _weights.original(policy)
+    source = source_of(policy)
+    if source is None:
+        raise NotLowerable(f"expected a module, or a method of one, got {type(policy).__name__}")
+    if conditions.threads and source is not policy:
+        raise NotLowerable("a method of a module, which acts in a worker of its own")
+    _check_hooks(source)
+    reasons: list[str] = []
+    for observed, actions in _observed(env) or _guessed(policy):
+        try:
+            graph, used, reads_init = _read(policy, conditions, observed, actions)
+            break
+        except NotLowerable as reason:
+            reasons.append(str(reason))
+        except Exception as error:
+            reasons.append(f"it cannot be called: {type(error).__name__}: {error}".splitlines()[0])
     else:
-        _add(network, policy, "")
-    if not network.widths:
-        raise NotLowerable("a network without a layer of a known size")
-    return network
+        raise NotLowerable(reasons[0] if reasons else "what it observes is not known before the environment is made")
+    weights = _weights.tensors_of(source)
+    core = {"graph": graph, "weights": weights, "used": used, "reads_init": reads_init}
+    state = _plain(source)
+
+    def check() -> None:
+        nonlocal state
+        now = _plain(source)
+        if now == state:
+            return
+        try:
+            same = _read(policy, conditions, observed, actions)[0] == graph
+        except Exception:
+            same = False
+        if not same:
+            raise RuntimeError(
+                f"{type(source).__name__} computes something else than when windrow read it, other than by its weights: build a new "
+                "collector, or one with policy_backend='torch', which calls the policy as it is"
+            )
+        state = now
+
+    return Lowered(core, check, source)
 
 
-def _add_declared(network: Network, module: Any, path: str) -> list[Any]:
-    """Adds the layers of a module of tensordict and the observation that it reads; returns the names of its outputs."""
-    if not isinstance(module, TensorDictModule) or isinstance(module, TensorDictSequential):
-        raise NotLowerable(f"{type(module).__name__} is not a TensorDictModule with one module")
-    network.in_keys = [[key] if isinstance(key, str) else list(key) for key in module.in_keys]
-    if len(network.in_keys) != 1:
-        raise NotLowerable("several observations for one module")
-    _add(network, module.module, path)
-    return list(module.out_keys)
+def source_of(policy: Any) -> nn.Module | None:
+    """The module whose weights a policy has; None for other functions."""
+    owner = policy if isinstance(policy, nn.Module) else getattr(policy, "__self__", None)
+    return owner if isinstance(owner, nn.Module) else None
 
 
-def _is(module: Any, name: str) -> bool:
-    """Whether ``module`` is of the class that is :data:`KNOWN` as ``name``, not of one derived from it."""
-    return type(module).__name__ == name and _is_known(type(module))
+def _check_hooks(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values()):
+            kind = hook if inspect.isroutine(hook) else type(hook)
+            if getattr(kind, "__module__", "").split(".")[0] not in TRUSTED:
+                raise NotLowerable(f"{name or 'the policy'} has hooks")
 
 
-def _is_known(kind: type) -> bool:
-    return kind.__name__ in KNOWN.get(kind.__module__.split(".")[0], ())
+def _plain(module: nn.Module) -> list[Any]:
+    """What the parts of ``module`` hold beside weights: changes of it may change what they compute."""
+    held: list[Any] = []
+    for part in module.modules():
+        fixed = {name: part._buffers.get(name) for name in part._non_persistent_buffers_set}
+        for name, value in (*vars(part).items(), *fixed.items()):
+            if isinstance(value, torch.Tensor):
+                held.append((name, id(value), value._version))
+            elif value is None or isinstance(value, (bool, int, float, str)):
+                held.append((name, value))
+            elif isinstance(value, (list, dict, set)) and not name.startswith("_"):
+                held.append((name, len(value)))
+    return held
 
 
-def _add(network: Network, module: nn.Module, path: str) -> None:
-    """Adds the layers of ``module``, whose parameters have names that begin with ``path``."""
-    if network.has_scales:
-        raise NotLowerable("layers behind those that make a distribution's parameters")
-    if type(module) is nn.Sequential or _is(module, "MLP"):
-        # `named_children` names a layer once that stands in several places.
-        for name, child in module._modules.items():
-            if child is not None:
-                _add(network, child, f"{path}{name}.")
-    elif _is(module, "NormalParamExtractor"):
-        network.scale, network.bias = _scale_of(module)
-    elif _is(module, "AddStateIndependentNormalScale"):
-        _add_scale(network, module, path)
-    else:
-        number = len(network.layers)
-        network.layers.append(_layer(module))
-        network.names += [(f"{number}.{name}", f"{path}{name}") for name, _ in module.named_parameters()]
+# What the policy reads
 
 
-def _layer(module: Any) -> tuple[str, list[float]]:
-    kind = type(module)
-    if kind is nn.Linear:
-        return "Linear", [module.in_features, module.out_features, float(module.bias is not None)]
-    if kind is nn.LayerNorm:
-        if len(module.normalized_shape) != 1 or module.weight is None or module.bias is None:
-            raise NotLowerable("a LayerNorm over several dimensions or without parameters")
-        return "LayerNorm", [module.normalized_shape[0], module.eps]
-    if kind is nn.GELU:
-        return ("GELUTanh" if module.approximate == "tanh" else "GELU"), []
-    if kind is nn.ELU:
-        return "ELU", [module.alpha]
-    if kind in (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.SiLU, nn.Flatten):
-        return kind.__name__, []
-    raise NotLowerable(f"{kind.__name__} is not one of windrow's layers")
+def _observed(env: Any) -> list[tuple[dict[Key, Leaf], list[Key]]]:
+    """The observations and actions of an environment, with float32 in place of float64 second; none where that is not known yet."""
+    from windrow.collectors._workers import env_of, is_function
 
-
-def _scale_of(extractor: Any) -> tuple[str, float]:
-    """The name and the bias of what makes deviations. tensordict keeps only a function, which is compared with known ones:
-    the outputs of the whole policy may all lie where several of them agree."""
-    points = torch.linspace(-6.0, 6.0, 49)
-    with torch.no_grad():
-        scales = extractor(torch.stack([points, points], -1))[1].flatten()
-    bias = float(scales[24])
-    shift = math.log(max(math.expm1(bias - LEAST_SOFTPLUS), 1e-6))
-    known = {"exp": points.exp(), "softplus": nn.functional.softplus(points + shift) + LEAST_SOFTPLUS}
-    for name, expected in known.items():
-        if extractor.scale_lb == LEAST_SCALE and torch.allclose(scales, expected, *TOLERANCE):
-            return name, 0.0 if name == "exp" else bias
-    raise NotLowerable("deviations are neither exp nor a biased softplus, with scale_lb=1e-4, of the outputs")
-
-
-def _add_scale(network: Network, module: Any, path: str) -> None:
-    parameter = module.state_independent_scale
-    outputs = network.widths[-1][1] if network.widths else 0
-    if parameter.numel() != outputs or parameter.dim() != 1:
-        raise NotLowerable("deviations of another shape than the action")
-    if module.scale_mapping != "exp":
-        raise NotLowerable(
-            f"scale_mapping={module.scale_mapping!r} of deviations that no observation changes: expected 'exp'"
-        )
-    network.least = float(module.scale_lb)
-    network.names.append(("log_std", f"{path}state_independent_scale"))
-
-
-def _set_head(network: Network, outputs: list[Any], drawn: ProbabilisticTensorDictModule) -> None:
-    """Takes the head from the module that draws an action from outputs of these names."""
-    kind, in_keys, out_keys = drawn.distribution_class, list(drawn.in_keys), list(drawn.out_keys)
-    if out_keys[0] != "action" or set(in_keys) != set(outputs):
-        raise NotLowerable(f"an action drawn from {in_keys}, where the module writes {outputs}")
-    if not _is_known(kind) or kind.__name__ not in HEADS:
-        raise NotLowerable(f"{kind.__module__}.{kind.__name__} is no known distribution")
-    network.head = HEADS[kind.__name__]
-    is_normal = network.head != "Categorical"
-    if sorted(in_keys) != (["loc", "scale"] if is_normal else ["logits"]) or is_normal != network.has_scales:
-        raise NotLowerable(f"{kind.__name__} of {in_keys}")
-    if set(out_keys) != ({"action", "action_log_prob"} if drawn.return_log_prob else {"action"}):
-        raise NotLowerable(f"outputs {out_keys}")
-    network.return_log_prob, network.return_params = bool(drawn.return_log_prob), True
-    arguments = dict(drawn.distribution_kwargs or {})
-    if is_normal and arguments.get("tanh_loc"):
-        raise NotLowerable("tanh_loc")
-    if network.head == "TanhNormal":
-        limits = [torch.as_tensor(arguments.get(*bound), dtype=torch.float32) for bound in (("low", -1.0), ("high", 1.0))]
-        low, high = ([float(number) for number in limit.expand(network.actions)] for limit in limits)
-        network.bounds = low, high
-
-
-def _check_weights(weights: dict[str, torch.Tensor], network: Network) -> None:
-    unknown = sorted(set(weights) - {theirs for _, theirs in network.names})
-    if unknown:
-        raise NotLowerable(f"{unknown[0]} is a parameter of no known layer")
-    for name, tensor in weights.items():
-        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
-            raise NotLowerable(f"{name} is {tensor.dtype} on {tensor.device}, expected float32 on the CPU")
-
-
-def _compare(policy: Any, network: Network, weights: dict[str, torch.Tensor], guess: str) -> None:
-    """Compares policy and network for random inputs: their outputs, their actions by the exploration type ``guess``, and the
-    log-probabilities that they give to actions of the network.
-
-    Raises:
-        NotLowerable: they differ, or cannot be compared.
-    """
-    generator = torch.Generator().manual_seed(0)
-    inputs = 2 * torch.randn(ROWS, network.widths[0][0], generator=generator)
-    is_drawn = network.head != "Deterministic"
-    asked = {**asdict(network), "weights": weights, "in_keys": [["input"]], "return_log_prob": is_drawn}
-    own = evaluate_network(asked, [inputs], network.actions, guess)
-    # A copy is called, since a call may change buffers.
-    theirs = copy.deepcopy(policy)
+    if env is None or is_function(env):
+        return []
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), set_interaction_type(InteractionType(guess)):
-            given = TensorDict({tuple(network.in_keys[0]): inputs}, batch_size=[ROWS])
-            is_declared = isinstance(policy, TensorDictModule)
-            expected = dict(theirs(given).items()) if is_declared else {"action": theirs(inputs)}
-            if is_drawn:
-                distribution = theirs.module[1].get_dist(given)
-                if network.return_log_prob:
-                    _compare_log_prob("the best guess", distribution, network, own)
-                sample = evaluate_network(asked, [inputs], network.actions, "random")
-                _compare_log_prob("a sample", distribution, network, sample)
+        env = env_of(env)
+        if not hasattr(env, "full_action_spec_unbatched"):
+            from windrow.envs import GymWrapper
+
+            env = GymWrapper(env)
+        actions = list(env.full_action_spec_unbatched.keys(True, True))
+        leaves = dict(env.observation_spec_unbatched.items(True, True)).items()
+        observed = {key: (tuple(spec.shape), spec.dtype) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}
+    except Exception:
+        # Said where it is made.
+        return []
+    single = {key: (shape, torch.float32 if dtype == torch.float64 else dtype) for key, (shape, dtype) in observed.items()}
+    return [(observed, actions)] if single == observed else [(observed, actions), (single, actions)]
+
+
+def _guessed(policy: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
+    """Observations that ``policy`` may read, by the sizes of its layers: vectors of float32."""
+    read = _recurrent.keys_of(policy, "in_keys")
+    written = {key for out in _recurrent.keys_of(policy, "out_keys") or () for key in (out, path(out)[1:])}
+    keys = ["observation"] if read is None else [key for key in read if key not in written and path(key) not in written]
+    keys = [key for key in keys if key != _recurrent.IS_INIT]
+    choices = []
+    for key in keys:
+        parts = [part for part in source_of(policy).modules() if key in (_recurrent.keys_of(part, "in_keys") or ())]  # type: ignore[union-attr]
+        # The innermost one.
+        layers = (parts[-1] if parts else source_of(policy)).modules()  # type: ignore[union-attr]
+        choices.append(list(dict.fromkeys(itertools.chain.from_iterable(map(_widths, layers))))[:6])
+    for widths in itertools.islice(itertools.product(*choices), 16):
+        yield {key: ((width,), torch.float32) for key, width in zip(keys, widths)}, ["action"]
+
+
+def _widths(layer: nn.Module) -> list[int]:
+    names = ("in_features", "input_size", "num_features", "normalized_shape")
+    found = [getattr(layer, name, None) for name in names]
+    return [width if isinstance(width, int) else width[0] for width in found if width]
+
+
+# Reading
+
+
+def _read(policy: Any, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key]) -> tuple[str, list[str], bool]:
+    """The graph of ``policy`` as JSON, the names of the weights that it reads, and whether it reads where episodes begin."""
+    with borrowing():
+        return _compared(copy.deepcopy(policy), conditions, observed, actions)
+
+
+def _compared(theirs: Any, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key]) -> tuple[str, list[str], bool]:
+    """As :func:`_read`, of a copy of the policy."""
+    module = source_of(theirs)
+    assert module is not None
+    if conditions.evaluates:
+        module.eval()
+    called = replace(conditions, threads=False, evaluates=False)
+    few = _Reading(theirs, module, called, observed, actions, ROWS[0])
+    graph = few.trace()
+    modes = [part.training for part in module.modules()]
+    module.train(not module.training)
+    many = _Reading(theirs, module, called, observed, actions, ROWS[1])
+    try:
+        is_same = many.trace() == graph
     except NotLowerable:
-        raise
-    except Exception as error:
-        raise NotLowerable(f"the module cannot be called with {list(inputs.shape)} numbers: {error}") from error
-    action = expected["action"]
-    is_one_hot = network.head == "Categorical" and action.dim() > 1
-    _check_equal("action", action.argmax(-1) if is_one_hot else action, own["action"])
-    for name in ("loc", "scale", "logits"):
-        if name in own:
-            _check_equal(name, expected.get(name), own[name])
+        is_same = False
+    for part, mode in zip(module.modules(), modes):
+        part.training = mode
+    if not is_same:
+        if module.training:
+            raise NotLowerable("it computes something else in training mode, such as Dropout or batch normalisation: call eval()")
+        if many.trace() != graph:
+            raise NotLowerable("it computes something else for another number of rows")
+    text = json.dumps(graph)
+    few.compare(text)
+    if few.asked_of_rows():
+        few.compare(text)
+    return text, few.used, few.policy.reads_init
 
 
-def _compare_log_prob(what: str, distribution: Any, network: Network, own: dict[str, torch.Tensor]) -> None:
-    action = own["action"]
-    if "OneHot" in type(distribution).__name__:
-        action = nn.functional.one_hot(action, network.actions)
-    log_prob = distribution.log_prob(action)
-    if log_prob.dim() > 1 and not network.return_log_prob:
-        log_prob = log_prob.flatten(1).sum(1)
-    _check_equal(f"log_prob of {what}", log_prob, own["action_log_prob"], 100.0)
+class _Reading:
+    """One way of calling a policy: with so many ``rows``."""
+
+    def __init__(
+        self,
+        policy: Any,
+        module: nn.Module,
+        conditions: Conditions,
+        observed: dict[Key, Leaf],
+        actions: list[Key],
+        rows: int,
+    ) -> None:
+        self.policy = TorchPolicy(policy, conditions, copied=False)
+        self.module, self.conditions, self.rows = module, conditions, rows
+        if self.policy.reads_init and _recurrent.IS_INIT not in observed:
+            observed = {**observed, _recurrent.IS_INIT: ((1,), torch.bool)}
+        generator = torch.Generator().manual_seed(rows)
+        self.given = {key: _drawn(leaf, rows, generator) for key, leaf in observed.items()}
+        with _quiet(), torch.random.fork_rng(devices=[]):
+            found = self.policy.bind(self.given, actions, [rows])
+        self.names = [names for names, _ in found]
+        self.results = [value for _, value in found]
+        self.memory = self.policy.memory if self.policy.wants_first else None
+        self.first: dict[Key, torch.Tensor] = {}
+        if self.memory is not None:
+            if self.memory._began:
+                raise NotLowerable(f"it carries on {next(iter(self.memory._began))!r}, which is observed")
+            if any(not torch.equal(one, other) for one, other in zip(self.memory._draw().values(), self.memory._draw().values())):
+                raise NotLowerable("its first states are drawn")
+            self.first = {key: value.clone() for key, value in self.memory._draw().items()}
+            # Any numbers will do, as long as they differ by row.
+            states = {key: torch.randn(value.shape, generator=generator).to(value) for key, value in self.first.items()}
+            self.given = {**self.given, **states}
+
+    def call(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The outputs of the policy and its next states."""
+        given = list(self.given.values())
+        with acting(self.conditions.exploration_type, self.conditions.aggregates), _quiet(), torch.random.fork_rng(devices=[]):
+            if self.memory is None:
+                return list(self.policy.call(*given)), []
+            with self.policy.stepwise:
+                self.policy.keys = list(self.given)
+                returned = self.policy._evaluate(given)
+        outputs = [returned.get(key, self.given.get(key)) for key in self.policy.out_keys]
+        return outputs, [returned.get(source) for source in self.memory._sources.values()]
+
+    def trace(self) -> dict[str, Any]:
+        """The policy as the engine reads it."""
+        before, drawn = _plain(self.module), _python_draws()
+        trace = Trace(self.rows, _weights.tensors_of(self.module))
+        for key, tensor in self.given.items():
+            trace.input(tensor, is_flag=key == _recurrent.IS_INIT)
+        try:
+            with trace, Calls(trace):
+                outputs, states = self.call()
+        except Exception:
+            if trace.doubt is not None:
+                raise NotLowerable(trace.doubt) from None
+            raise
+        if trace.doubt is not None:
+            raise NotLowerable(trace.doubt)
+        if _plain(self.module) != before:
+            raise NotLowerable("it changes attributes of its own")
+        if _python_draws() != drawn:
+            raise NotLowerable("it draws random numbers in Python")
+        values = [self._by_row(trace, tensor) for tensor in (*outputs, *states)]
+        draws = [value for value, _ in trace.draws]
+        graph, nodes, inputs, self.used = trace.graph([*values, *draws])
+        self._draws, self._asked = trace.draws, trace.asked
+        self.outputs = list(zip(self.names, outputs, values))
+        self.inputs = [list(self.given)[index] for index in inputs]
+        self.states = values[len(outputs) :]
+        written = {key: nodes[len(outputs) + number] for number, key in enumerate(self.memory._sources if self.memory else ())}
+        columns = [[self._leaf(names, tensor), node] for (names, tensor, _), node in zip(self.outputs, nodes)]
+        # Not columns, but values to compare.
+        self.extra = nodes[len(values) :]
+        read = [self._input(key, written) for key in self.inputs]
+        return {"graph": graph, "inputs": read, "outputs": columns}
+
+    def _by_row(self, trace: Trace, tensor: Any) -> Value:
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0 or tensor.shape[0] != self.rows or tensor.dtype not in DTYPES:
+            what = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise NotLowerable(f"an output is {what}, expected one entry for each row")
+        return trace.spread(trace.of(tensor), tensor.shape, 0)
+
+    def _leaf(self, names: list[str], tensor: torch.Tensor) -> dict[str, Any]:
+        return {"key": names, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape[1:])}
+
+    def _input(self, key: Key, written: dict[Key, int]) -> dict[str, Any]:
+        if key in written:
+            first = self.first[key]
+            if bool((first != first[:1]).any()):
+                raise NotLowerable("its first states differ by row")
+            return {"State": {"next": written[key], "first": [float(number) for number in first[0].flatten()]}}
+        return {"Observation": self._leaf(list(path(key)), self.given[key])}
+
+    # Comparing
+
+    def asked_of_rows(self) -> bool:
+        """Whether the policy asks if any row begins an episode; from now on, none does."""
+        if self._asked:
+            self.given[_recurrent.IS_INIT] = torch.zeros_like(self.given[_recurrent.IS_INIT])
+        return self._asked
+
+    def compare(self, graph: str) -> None:
+        """Compares torch and ``graph`` for these inputs, with the same draws.
+
+        Raises:
+            NotLowerable: they differ.
+        """
+        described = json.loads(graph)
+        # Draws are outputs too.
+        for number, (node, (value, dtype)) in enumerate(zip(self.extra, self._draws)):
+            shape = [self.rows, math.prod(value.shape) // self.rows]
+            described["outputs"].append([self._leaf(["draw", str(number)], torch.empty(shape)), node])
+        weights = _weights.tensors_of(self.module)
+        asked = {"graph": json.dumps(described), "weights": weights, "used": self.used, "reads_init": False}
+        flat = [self.given[key].reshape(self.rows, -1).float().contiguous() for key in self.inputs]
+        own = evaluate_graph(asked, flat, self.rows)
+        count = len(self.outputs)
+        draws = [self._tensor(*draw, given) for draw, given in zip(self._draws, own[count : count + len(self._draws)])]
+        with Replay(draws):
+            outputs, states = self.call()
+        for (names, _, _), expected, got in zip(self.outputs, outputs, own):
+            _check_equal(".".join(names), expected, got)
+        kept = [key for key in self.inputs if self.memory is not None and key in self.memory._sources]
+        sources = list(self.memory._sources) if self.memory is not None else []
+        for key, got in zip(kept, own[count + len(self._draws) :]):
+            _check_equal(f"state {key!r}", states[sources.index(key)], got)
+
+    def _tensor(self, value: Value, dtype: torch.dtype, own: torch.Tensor) -> torch.Tensor:
+        """A draw as torch would have given it."""
+        before, rows, batch, after = value.split(self.rows)
+        return own.view(rows, before, batch, after).transpose(0, 1).reshape(value.shape).to(dtype)
 
 
-def _check_equal(what: str, expected: torch.Tensor | None, got: torch.Tensor, tolerance: float = 1.0) -> None:
-    if expected is None or expected.shape != got.shape:
-        shape = None if expected is None else list(expected.shape)
-        raise NotLowerable(f"{what}: shape {shape} of the module, {list(got.shape)} of the network")
-    rtol, atol = (tolerance * number for number in TOLERANCE)
-    if not torch.allclose(expected.to(got.dtype), got, rtol=rtol, atol=atol):
-        error = (expected.to(got.dtype) - got).abs().max()
-        raise NotLowerable(f"{what}: module and network differ by {float(error):.2g}")
+def _drawn(leaf: Leaf, rows: int, generator: torch.Generator) -> torch.Tensor:
+    """Random observations that differ by row."""
+    shape, dtype = (rows, *leaf[0]), leaf[1]
+    if dtype.is_floating_point:
+        return (2 * torch.randn(shape, generator=generator)).to(dtype)
+    drawn = torch.randint(0, 2, shape, generator=generator)
+    if shape[-1] > 1:
+        # A mask that allows something.
+        drawn[..., 0] |= (drawn == 0).all(-1)
+    return drawn.to(dtype)
+
+
+def _check_equal(what: str, expected: torch.Tensor, own: torch.Tensor) -> None:
+    rtol, atol = (number * (100 if "log_prob" in what else 1) for number in TOLERANCE)
+    expected = expected.reshape(own.shape).float()
+    if not torch.allclose(expected, own, rtol=rtol, atol=atol, equal_nan=True):
+        raise NotLowerable(f"{what}: torch and the graph differ by {float((expected - own).abs().max()):.2g}")
+
+
+def _python_draws() -> tuple[Any, Any]:
+    """The states of Python's and NumPy's generators."""
+    numpy = np.random.get_state()
+    return random.getstate(), (numpy[1].tobytes(), numpy[2])  # type: ignore[index]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """A context in which distributions and specs take numbers without looking at them."""
+    validates = torch.distributions.Distribution._validate_args
+    specs = sys.modules.get("torchrl.data.tensor_specs")
+    compiles = getattr(specs, "is_compiling", None)
+    torch.distributions.Distribution.set_default_validate_args(False)
+    if compiles is not None:
+        vars(specs)["is_compiling"] = lambda: True
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(validates)
+        if compiles is not None:
+            vars(specs)["is_compiling"] = compiles

@@ -49,11 +49,15 @@ class Choice:
         core: None for random actions, functions that make an object for each worker, or a description of a network.
         source: the user's module, where weights come from when none are given; None without one.
         shared: the collector acts with the user's own module, not with copies of it.
+        check: raises RuntimeError where a policy that the engine evaluates would do something else by now.
+        doubt: why torch evaluates the policy.
     """
 
     core: Any
     source: Any = None
     shared: bool = False
+    check: Callable[[], None] | None = None
+    doubt: str | None = None
 
 
 def exploration_name(exploration_type: Any, exploration_mode: Any = None) -> str:
@@ -128,15 +132,21 @@ def choose(
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
     core: Any = [partial(_called, lambda: policy, conditions, copied=conditions.threads)]
+    check = doubt = None
+    source: Any = _weights.original(policy) if hasattr(policy, "state_dict") else None
     if backend != "torch" and conditions.device is None:
         from windrow import _lower
 
-        lowered = _lower.lower(policy, conditions.exploration_type, strict=backend == "native")
-        if lowered is not None:
-            core = {**lowered, "fallback": None if backend == "native" else core}
-    module = _weights.original(policy) if hasattr(policy, "state_dict") else None
-    shared = module is not None and not conditions.threads and conditions.device is None
-    return Choice(core, source=module, shared=shared)
+        try:
+            lowered = _lower.lower(policy, conditions, env)
+            core = {**lowered.core, "fallback": None if backend == "native" else core}
+            check, source = lowered.check, lowered.source
+        except _lower.NotLowerable as reason:
+            doubt = str(reason)
+            if backend == "native":
+                raise ValueError(f'policy_backend="native": {doubt}') from None
+    shared = source is not None and not conditions.threads and conditions.device is None
+    return Choice(core, source=source, shared=shared, check=check, doubt=doubt)
 
 
 def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from windrow._windrow import CollectorCore
@@ -20,17 +20,21 @@ class WeightSource:
         core: the engine's collector.
         module: where weights come from that are not given; None without such a module.
         is_actor: the collector acts with ``module`` itself, not with copies of it.
+        check: raises an error where a module that the engine has read would compute something else by now.
     """
 
-    def __init__(self, core: CollectorCore, module: Any, *, is_actor: bool) -> None:
+    def __init__(
+        self, core: CollectorCore, module: Any, *, is_actor: bool, check: Callable[[], None] | None = None
+    ) -> None:
         self._core = core
         self._module = module
         self._is_actor = is_actor
         is_native = core.policy_backend() == "native"
         #: The engine calls the module, which therefore has the weights already.
         self._is_called = is_actor and not is_native
-        #: The submodules of each part of a module that the engine has read.
-        self._parts = [(part, dict(part._modules)) for part in module.modules()] if module is not None and is_native else []
+        #: The submodules and hooks of each part of a module that the engine has read.
+        self._parts = [(part, _parts_of(part)) for part in module.modules()] if module is not None and is_native else []
+        self._check = check if is_native else None
         #: Where the tensors are that :meth:`follow` looks at: a dictionary, a name in it and the tensor of that name.
         self._slots: list[tuple[dict[str, Any], str, Any]] | None = None
         if is_actor and is_native:
@@ -120,17 +124,23 @@ class WeightSource:
     def _check_parts(self) -> None:
         """Raises an error where the module, if it was called, would do something else than the network that was read."""
         for part, parts in self._parts:
-            if part._modules != parts or part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__:
+            if _parts_of(part) != parts:
                 raise RuntimeError(
                     f"{type(part).__name__} of the policy has other parts or hooks than when windrow read it: build a new "
                     "collector, or one with policy_backend='torch', which calls the policy as it is"
                 )
+        if self._check is not None:
+            self._check()
 
     def _check_workers(self, workers: Iterable[int]) -> None:
         number = int(self._core.stats()["workers"])
         unknown = [worker for worker in workers if not 0 <= worker < number]
         if unknown:
             raise ValueError(f"there is no worker {unknown[0]}: the collector has {number}")
+
+
+def _parts_of(part: Any) -> tuple[Any, ...]:
+    return dict(part._modules), list(part._forward_hooks), list(part._forward_pre_hooks), part.__dict__.get("forward")
 
 
 def original(policy: Any) -> Any:

@@ -14,7 +14,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "collects",
-    "evaluate_network",
+    "evaluate_graph",
     "multi_step",
     "native_ids",
     "run_worker",
@@ -105,7 +105,7 @@ class EvaluatorCore:
     def finalize(self) -> None: ...
     def belongs_here(self) -> bool: ...
 
-def evaluate_network(description: dict[str, Any], inputs: Iterable[Any], actions: int, exploration: str) -> dict[str, Any]: ...
+def evaluate_graph(description: dict[str, Any], inputs: Iterable[Any], rows: int) -> list[Any]: ...
 
 @final
 class ReplayBufferCore:

@@ -166,8 +166,8 @@ class CollectorArguments(Arguments):
         "assume that the policy maps a TensorDict to a TensorDict, whatever its signature", default=False, check=truth
     )
     policy_backend: Literal["auto", "native", "torch"] = argument(
-        '``"native"`` evaluates the policy in Rust, ``"torch"`` calls it; ``"auto"`` chooses the former where windrow knows '
-        "the policy's network",
+        '``"native"`` evaluates the policy in Rust, ``"torch"`` calls it; ``"auto"`` chooses the former where a graph of '
+        "what torch computes gives the same numbers; ``repr`` says why it does not",
         default="auto",
     )
     compile_policy: bool | dict[str, Any] | None = argument(

@@ -79,7 +79,9 @@ class BaseCollector(TorchRLMethods):
             self._fall_back(str(reason))
             choice = self._make_core(arguments)
         self._warn_of_rounding(arguments.frames_per_batch)
-        self._source = WeightSource(self._core, choice.source, is_actor=choice.shared)
+        self._source = WeightSource(self._core, choice.source, is_actor=choice.shared, check=choice.check)
+        #: Why torch evaluates the policy.
+        self._doubt = choice.doubt
         if arguments.interruptor is not None:
             follow(arguments.interruptor, self._core)
         if type(self.policy).__name__ == "RandomPolicy" and self.policy.action_spec is None:
@@ -294,7 +296,7 @@ class BaseCollector(TorchRLMethods):
             f"{type(self).__name__}({stats['frames']} frames {total}, {stats['requested_frames_per_batch']} a batch, "
             f"{stats['workers']} workers {'inline' if self._placement == 'inline' else 'in ' + self._placement}, "
             f"{stats['num_envs']} environments, "
-            f"policy={self.policy_backend})"
+            f"policy={self.policy_backend}{f': {self._doubt}' if self._doubt else ''})"
         )
 
 

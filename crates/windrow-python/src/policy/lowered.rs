@@ -1,7 +1,7 @@
 //! A network of the engine, with the module that it was read out of as a fallback.
 //!
-//! Whether a network fits is known only when the policy is bound, since it depends on the environment: its observations, its action space
-//! and the bounds of its actions. Then one of the two is chosen for good, and the other dropped.
+//! Whether a network fits is known only when the policy is bound, since it depends on the environment: its observations and its action
+//! space. Then one of the two is chosen for good, and the other dropped.
 
 use windrow::Weights;
 use windrow::policy::{Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec};
@@ -26,11 +26,7 @@ impl Lowered {
 
 impl Policy for Lowered {
     fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
-        let fits = self.network.check_bounds(binding.spec);
-        match (
-            fits.and_then(|()| self.network.policy.bind(binding)),
-            &mut self.module,
-        ) {
+        match (self.network.policy.bind(binding), &mut self.module) {
             (Err(_), Some(module)) => module.bind(binding),
             (bound, _) => {
                 self.module = None;

@@ -30,7 +30,7 @@ use torch::TorchPolicy;
 
 /// Adds the function by which Python compares a network with the module that it was read out of.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(network::evaluate_network, module)?)
+    module.add_function(wrap_pyfunction!(network::evaluate_graph, module)?)
 }
 
 /// How a worker's policy is made.
@@ -108,8 +108,8 @@ impl PolicyRecipe {
     pub(crate) fn reads_init(&self, py: Python<'_>) -> PyResult<bool> {
         match self {
             Self::Torch(makers) => makers.get(py, 0)?.getattr(py, "reads_init")?.extract(py),
-            // Networks read real numbers alone.
-            Self::Random | Self::Native(..) => Ok(false),
+            Self::Random => Ok(false),
+            Self::Native(network, _) => Ok(lock(network).reads_init),
         }
     }
 

@@ -1,0 +1,507 @@
+"""What each operation of torch is in a graph of the engine: rules of :class:`windrow._trace.Trace`.
+
+A rule is called with the trace and the operation. It returns the value of the result, or one for each of several results; None where a
+graph has none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from windrow._trace import ELEMENT, ROW, RULES, SOURCE, Operation, Trace, Value
+
+Rule = Callable[[Trace, Operation], Any]
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Makes a function the rule of these operations."""
+
+    def add(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+# Moving
+
+
+@rule(
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand", "t", "transpose", "permute", "select", "slice",
+    "split", "split_with_sizes", "unbind", "alias", "detach", "clone", "contiguous", "repeat", "flip", "roll", "movedim", "diagonal",
+    "unfold", "narrow", "lift_fresh", "lift", "cat", "stack", "chunk", "unsafe_chunk", "unsafe_split", "expand_copy",
+)
+def _moved(trace: Trace, op: Operation) -> Any:
+    first, *rest = op.args
+    many = isinstance(first, (list, tuple))
+    values = [trace.of(tensor) for tensor in (first if many else [first])]
+    placed = [trace.places(value, number) for number, value in enumerate(values)]
+    moved = op.func(placed if many else placed[0], *rest, **op.kwargs)
+    several = isinstance(moved, (list, tuple))
+    nodes = torch.tensor([value.node for value in values])
+    results = []
+    for one in moved if several else [moved]:
+        table, shape, batch = trace.by_row(one, None)
+        results.append(Value(trace.taken((nodes[table >> SOURCE] << ROW) | (table & ELEMENT)), shape, batch))
+    return results if several else results[0]
+
+
+@rule("_to_copy", "to")
+def _cast(trace: Trace, op: Operation) -> Value:
+    return _as_type(trace, op("self"), op.out.dtype)
+
+
+def _as_type(trace: Trace, x: torch.Tensor, dtype: torch.dtype) -> Value:
+    value = trace.of(x)
+    if dtype == torch.bool and x.dtype != torch.bool:
+        return trace.zip("Ne", value, 0.0)
+    return trace.map("Trunc", value) if x.is_floating_point() and not dtype.is_floating_point else value
+
+
+@rule("copy")
+def _copy(trace: Trace, op: Operation) -> Value:
+    return trace.spread(_as_type(trace, op("src"), op.out.dtype), op.out.shape)
+
+
+@rule("index")
+def _index(trace: Trace, op: Operation) -> Any:
+    x, indices = op("self"), op("indices")
+    given = [index for index in indices if index is not None]
+    if not any(map(trace.follows, given)):
+        return _moved(trace, op)
+    value = trace.of(x)
+    if len(indices) == 1 and value.batch is None:
+        return _looked_up(trace, value, given[0], op.out)
+    # x[arange(rows), index]
+    if len(given) == 2 and x.dim() == 2 and value.batch == 0 and torch.equal(given[0], torch.arange(trace.rows)):
+        index = trace.of(given[1])
+        return trace.like({"Gather": x.shape[1]}, [value, index], op.out.shape, index.batch)
+    trace.refuse("indices that differ by row")
+
+
+@rule("embedding")
+def _embedding(trace: Trace, op: Operation) -> Value:
+    return _looked_up(trace, trace.of(op("weight")), op("indices"), op.out)
+
+
+def _looked_up(trace: Trace, table: Value, index: torch.Tensor, out: torch.Tensor) -> Value:
+    places = trace.of(index)
+    if table.batch is not None:
+        trace.refuse("a table that differs by row")
+    return trace.like({"Lookup": math.prod(table.shape[1:])}, [table, places], out.shape, places.batch)
+
+
+@rule("gather")
+def _gather(trace: Trace, op: Operation) -> Value:
+    x, index = op("self"), op("index")
+    ndim = x.dim()
+    dim = op("dim") % ndim
+    if any(a != b for d, (a, b) in enumerate(zip(x.shape, index.shape)) if d != dim):
+        trace.refuse("gather of a part")
+    order = [d for d in range(ndim) if d != dim] + [dim]
+    value, places = (trace.move(lambda placed: placed.permute(order), trace.of(tensor)) for tensor in (x, index))
+    if value.batch is None:
+        value = trace.spread(value, value.shape, places.batch)
+    if value.batch is not None and places.batch is None:
+        places = trace.spread(places, places.shape, value.batch)
+    if value.batch == ndim - 1 or value.batch != places.batch:
+        trace.refuse("rows are mixed")
+    result = trace.like({"Gather": value.shape[-1]}, [value, places], places.shape, places.batch)
+    return trace.move(lambda placed: placed.permute([order.index(d) for d in range(ndim)]), result)
+
+
+@rule("nll_loss_forward")
+def _nll_loss(trace: Trace, op: Operation) -> Any:
+    x = op("self")
+    if op("reduction") != 0 or op("weight") is not None or x.dim() != 2:
+        trace.refuse("a loss")
+    places = trace.move(lambda placed: placed.unsqueeze(-1), trace.of(op("target")))
+    chosen = trace.like({"Gather": x.shape[1]}, [trace.of(x), places], places.shape, places.batch)
+    return [trace.map("Neg", trace.move(lambda placed: placed.squeeze(-1), chosen)), None]
+
+
+# Element by element
+
+FUNCTIONS: dict[str, Any] = {
+    name: name.capitalize()
+    for name in (
+        "abs neg sign exp expm1 log log1p sqrt rsqrt reciprocal floor ceil round trunc sin cos erf erfinv isnan square".split()
+    )
+} | {"logical_not": "Not"}
+ACTIVATIONS = {
+    "tanh": "Tanh", "relu": "ReLU", "sigmoid": "Sigmoid", "silu": "SiLU", "mish": "Mish", "hardsigmoid": "Hardsigmoid",
+    "hardswish": "Hardswish", "selu": "SELU",
+}
+#: Activations with numbers, and the names of these in torch and in the engine.
+SHAPED = {
+    "leaky_relu": ("LeakyReLU", {"slope": "negative_slope"}),
+    "celu": ("CELU", {"alpha": "alpha"}),
+    "softplus": ("Softplus", {"beta": "beta", "threshold": "threshold"}),
+    "hardtanh": ("Hardtanh", {"low": "min_val", "high": "max_val"}),
+    "softshrink": ("Softshrink", {"lambda": "lambd"}),
+    "hardshrink": ("Hardshrink", {"lambda": "lambd"}),
+    "threshold": ("Threshold", {"threshold": "threshold", "value": "value"}),
+}
+
+
+def _mapped(function: Any) -> Rule:
+    return lambda trace, op: trace.map(function, trace.of(op("self")))
+
+
+def _shaped(name: str, numbers: dict[str, str]) -> Rule:
+    def add(trace: Trace, op: Operation) -> Value:
+        return trace.activation({name: {own: float(op(theirs)) for own, theirs in numbers.items()}}, trace.of(op("self")))
+
+    return add
+
+
+RULES.update({name: _mapped(function) for name, function in FUNCTIONS.items()})
+RULES.update({name: _mapped({"Activation": activation}) for name, activation in ACTIVATIONS.items()})
+RULES.update({name: _shaped(*activation) for name, activation in SHAPED.items()})
+
+
+@rule("bitwise_not")
+def _bitwise_not(trace: Trace, op: Operation) -> Value:
+    if op.out.dtype != torch.bool:
+        trace.refuse("bits of integers")
+    return trace.map("Not", trace.of(op("self")))
+
+
+@rule("gelu")
+def _gelu(trace: Trace, op: Operation) -> Value:
+    return trace.activation("GELUTanh" if op("approximate") == "tanh" else "GELU", trace.of(op("self")))
+
+
+@rule("elu")
+def _elu(trace: Trace, op: Operation) -> Value:
+    value, alpha, scale, rate = trace.of(op("self")), op("alpha"), op("scale"), op("input_scale")
+    if rate == 1:
+        result = trace.activation({"ELU": {"alpha": alpha}}, value)
+        return result if scale == 1 else trace.zip("Mul", result, scale)
+    if not math.isclose(alpha * rate, 1.0, rel_tol=1e-6) or scale != 1:
+        trace.refuse("elu with another input_scale than that of celu")
+    return trace.activation({"CELU": {"alpha": alpha}}, value)
+
+
+@rule("_prelu_kernel")
+def _prelu(trace: Trace, op: Operation) -> Value:
+    value = trace.of(op("self"))
+    return trace.each("Where", [trace.zip("Gt", value, 0.0), value, trace.zip("Mul", value, op("weight"))])
+
+
+@rule("log_sigmoid_forward")
+def _log_sigmoid(trace: Trace, op: Operation) -> Any:
+    return [trace.activation("LogSigmoid", trace.of(op("self"))), None]
+
+
+@rule("clamp", "clamp_min", "clamp_max")
+def _clamp(trace: Trace, op: Operation) -> Value:
+    value = trace.of(op("self"))
+    for kind, bound in (("Max", op("min", None)), ("Min", op("max", None))):
+        value = value if bound is None else trace.zip(kind, value, bound)
+    return value
+
+
+ZIPS = {
+    "maximum": "Max", "minimum": "Min", "remainder": "Remainder", "eq": "Eq", "ne": "Ne", "lt": "Lt", "le": "Le", "gt": "Gt", "ge": "Ge",
+    "logical_and": "And", "logical_or": "Or", "mul": "Mul",
+}
+
+
+def _zipped(kind: str) -> Rule:
+    return lambda trace, op: trace.zip(kind, op("self"), op("other"))
+
+
+RULES.update({name: _zipped(kind) for name, kind in ZIPS.items()})
+
+
+@rule("pow")
+def _pow(trace: Trace, op: Operation) -> Value:
+    return trace.zip("Pow", op("self"), op("exponent"))
+
+
+@rule("bitwise_and", "bitwise_or", "bitwise_xor")
+def _bitwise(trace: Trace, op: Operation) -> Value:
+    if op.out.dtype != torch.bool:
+        trace.refuse("bits of integers")
+    return trace.zip({"and": "And", "or": "Or", "xor": "Ne"}[op.name.rsplit("_", 1)[-1]], op("self"), op("other"))
+
+
+@rule("add", "sub", "rsub")
+def _add(trace: Trace, op: Operation) -> Value:
+    a, b, alpha = op("self"), op("other"), op("alpha", 1)
+    if op.name == "rsub":
+        a, b = b, a if alpha == 1 else trace.zip("Mul", a, alpha)
+    elif alpha != 1:
+        b = trace.zip("Mul", b, alpha)
+    return trace.zip("Add" if op.name == "add" else "Sub", a, b)
+
+
+@rule("div")
+def _div(trace: Trace, op: Operation) -> Value:
+    result, rounding = trace.zip("Div", op("self"), op("other")), op("rounding_mode", None)
+    return result if rounding is None else trace.map(rounding.capitalize(), result)
+
+
+@rule("floor_divide")
+def _floor_divide(trace: Trace, op: Operation) -> Value:
+    return trace.map("Floor", trace.zip("Div", op("self"), op("other")))
+
+
+@rule("addcmul", "addcdiv")
+def _addc(trace: Trace, op: Operation) -> Value:
+    both = trace.zip("Mul" if op.name == "addcmul" else "Div", op("tensor1"), op("tensor2"))
+    return trace.zip("Add", op("self"), trace.zip("Mul", both, op("value")))
+
+
+@rule("lerp")
+def _lerp(trace: Trace, op: Operation) -> Value:
+    a, b = op("self"), op("end")
+    return trace.zip("Add", a, trace.zip("Mul", trace.zip("Sub", b, a), op("weight")))
+
+
+@rule("where")
+def _where(trace: Trace, op: Operation) -> Value:
+    return trace.each("Where", [trace.of(op(name)) for name in ("condition", "self", "other")], op.out.shape)
+
+
+@rule("masked_fill")
+def _masked_fill(trace: Trace, op: Operation) -> Value:
+    return trace.each("Where", [trace.of(op(name)) for name in ("mask", "value", "self")], op.out.shape)
+
+
+@rule("atanh")
+def _atanh(trace: Trace, op: Operation) -> Value:
+    value = trace.of(op("self"))
+    logs = [trace.map("Log1p", one) for one in (value, trace.map("Neg", value))]
+    return trace.zip("Mul", trace.zip("Sub", *logs), 0.5)
+
+
+@rule("erfc")
+def _erfc(trace: Trace, op: Operation) -> Value:
+    return trace.zip("Sub", 1.0, trace.map("Erf", trace.of(op("self"))))
+
+
+@rule("isfinite", "isinf")
+def _isfinite(trace: Trace, op: Operation) -> Value:
+    return trace.zip("Lt" if op.name == "isfinite" else "Eq", trace.map("Abs", trace.of(op("self"))), math.inf)
+
+
+@rule("nan_to_num")
+def _nan_to_num(trace: Trace, op: Operation) -> Value:
+    value, limits = trace.of(op("self")), torch.finfo(op.out.dtype)
+    value = trace.each("Where", [trace.map("Isnan", value), trace.of(op("nan") or 0.0), value])
+    for infinity, given, limit in ((math.inf, op("posinf"), limits.max), (-math.inf, op("neginf"), limits.min)):
+        replaced = trace.of(limit if given is None else given)
+        value = trace.each("Where", [trace.zip("Eq", value, infinity), replaced, value])
+    return value
+
+
+@rule("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "fill", "zero")
+def _alike(trace: Trace, op: Operation) -> Value:
+    return trace.spread(trace.of(op("value")), op.out.shape) if op.name == "fill" else trace.constant(op.out)
+
+
+@rule("empty_like", "new_empty")
+def _empty(trace: Trace, op: Operation) -> None:
+    """What has never been written is no value of anything."""
+
+
+# Along dimensions
+
+REDUCTIONS = {"sum": "Sum", "prod": "Prod", "amax": "Max", "amin": "Min", "logsumexp": "Logsumexp", "any": "Max", "all": "Min"}
+
+
+@rule(*REDUCTIONS, "mean")
+def _reduce(trace: Trace, op: Operation) -> Value | None:
+    x, dim = op("self"), op("dim", None)
+    value = trace.of(x)
+    if op.name == "any" and dim is None and value.node in trace.flags:
+        trace.asked = True
+        return None
+    if op.name in ("any", "all") and x.dtype != torch.bool:
+        value = trace.zip("Ne", value, 0.0)
+    result = trace.reduce(REDUCTIONS.get(op.name, "Sum"), value, dim, op("keepdim", False))
+    return trace.zip("Mul", result, op.out.numel() / x.numel()) if op.name == "mean" else result
+
+
+@rule("argmax", "argmin")
+def _arg(trace: Trace, op: Operation) -> Value:
+    return trace.reduce(op.name.capitalize(), trace.of(op("self")), op("dim"), op("keepdim"))
+
+
+@rule("max", "min")
+def _extreme(trace: Trace, op: Operation) -> Any:
+    kind, other, dim = op.name.capitalize(), op("other", None), op("dim", None)
+    if other is not None:
+        return trace.zip(kind, op("self"), other)
+    if dim is None:
+        return trace.reduce(kind, trace.of(op("self")), None)
+    return [trace.reduce(one, trace.of(op("self")), dim, op("keepdim")) for one in (kind, f"Arg{op.name}")]
+
+
+@rule("linalg_vector_norm")
+def _norm(trace: Trace, op: Operation) -> Value:
+    if op("ord") != 2:
+        trace.refuse(f"a norm of order {op('ord')}")
+    return _length(trace, trace.of(op("self")), op("dim"), op("keepdim"))
+
+
+def _length(trace: Trace, value: Value, dims: Any, keepdim: bool) -> Value:
+    return trace.map("Sqrt", trace.reduce("Sum", trace.map("Square", value), dims, keepdim))
+
+
+@rule("_weight_norm_interface")
+def _weight_norm(trace: Trace, op: Operation) -> Any:
+    value = trace.of(op("v"))
+    others = [one for one in range(len(value.shape)) if one != op("dim") % len(value.shape)]
+    return [trace.zip("Mul", value, trace.zip("Div", op("g"), _length(trace, value, others, True))), None]
+
+
+@rule("_softmax", "_log_softmax")
+def _softmax(trace: Trace, op: Operation) -> Value:
+    name = "LogSoftmax" if op.name == "_log_softmax" else "Softmax"
+    return trace.runs(lambda run: {name: run}, trace.of(op("self")), [op("dim")], reduces=False)
+
+
+@rule("native_layer_norm")
+def _layer_norm(trace: Trace, op: Operation) -> Any:
+    value, shape = trace.of(op("input")), op("normalized_shape")
+    dims = range(len(value.shape) - len(shape), len(value.shape))
+    result = trace.runs(lambda run: {"Normalize": {"run": run, "eps": op("eps")}}, value, dims, reduces=False)
+    return [_scaled(trace, result, op("weight"), op("bias")), None, None]
+
+
+def _scaled(trace: Trace, value: Value, weight: Any, bias: Any) -> Value:
+    value = value if weight is None else trace.zip("Mul", value, weight)
+    return value if bias is None else trace.zip("Add", value, bias)
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit_no_training")
+def _batch_norm(trace: Trace, op: Operation) -> Any:
+    if op("training", False) or op("running_mean") is None:
+        trace.refuse("batch normalisation by the numbers of a batch")
+    value, weight, bias = trace.of(op("input")), op("weight"), op("bias")
+
+    def channel(given: Any) -> Value:
+        return trace.move(lambda placed: placed.view(-1, *[1] * (len(value.shape) - 2)), trace.of(given))
+
+    scale = trace.map("Rsqrt", trace.zip("Add", op("running_var"), op("eps")))
+    scale = scale if weight is None else trace.zip("Mul", scale, weight)
+    centred = trace.zip("Sub", value, channel(op("running_mean")))
+    return [_scaled(trace, centred, channel(scale), None if bias is None else channel(bias)), None, None]
+
+
+# Products
+
+
+@rule("addmm")
+def _addmm(trace: Trace, op: Operation) -> Value:
+    if op("beta") != 1 or op("alpha") != 1:
+        trace.refuse("addmm with factors")
+    return trace.linear(trace.of(op("mat1")), _transposed(trace, op("mat2")), trace.of(op("self")))
+
+
+@rule("mm")
+def _mm(trace: Trace, op: Operation) -> Value:
+    return trace.linear(trace.of(op("self")), _transposed(trace, op("mat2")))
+
+
+def _transposed(trace: Trace, weight: Any) -> Value:
+    return trace.move(lambda placed: placed.t(), trace.of(weight))
+
+
+@rule("mv")
+def _mv(trace: Trace, op: Operation) -> Value:
+    row = trace.move(lambda placed: placed.unsqueeze(0), trace.of(op("vec")))
+    return trace.move(lambda placed: placed.squeeze(0), trace.linear(row, trace.of(op("self"))))
+
+
+@rule("dot", "vdot")
+def _dot(trace: Trace, op: Operation) -> Value:
+    return trace.reduce("Sum", trace.zip("Mul", op("self"), op("other", None) if op.has("other") else op("tensor")), None)
+
+
+@rule("mkldnn_rnn_layer")
+def _lstm_layer(trace: Trace, op: Operation) -> Any:
+    x, size = op("input"), op("hidden_size")
+    if op("mode") != 2 or op("bidirectional") or op("reverse") or x.shape[0] != 1:
+        trace.refuse("an LSTM of several steps, or one that runs backwards")
+
+    def flat(given: Any) -> Value:
+        return trace.move(lambda placed: placed.reshape(-1, placed.shape[-1]), trace.of(given))
+
+    old, state = flat(op("cx_")), flat(op("hx_"))
+    weights = [trace.of(op(f"weight{number}")) for number in range(4)]
+    gates = trace.zip("Add", trace.linear(flat(x), weights[0], weights[2]), trace.linear(state, weights[1], weights[3]))
+    i, f, g, o = (trace.move(lambda placed, k=k: placed[:, k * size : (k + 1) * size], gates) for k in range(4))
+    i, f, o = (trace.activation("Sigmoid", gate) for gate in (i, f, o))
+    kept = trace.zip("Mul", f, old)
+    new = trace.zip("Add", kept, trace.zip("Mul", i, trace.activation("Tanh", g)))
+    given = trace.zip("Mul", o, trace.activation("Tanh", new))
+    results = zip((given, given, new), op.out)
+    return [*(trace.move(lambda placed, shape=one.shape: placed.reshape(shape), value) for value, one in results), None]
+
+
+# Random numbers
+
+
+def _noise(trace: Trace, kind: str, op: Operation) -> Value:
+    """Random numbers in the shape of the result, whose rows are along the same dimension as those of the first argument."""
+    first = op.args[0] if op.args else None
+    known = trace.known(first) if isinstance(first, torch.Tensor) else None
+    return trace.noise(kind, op.out.shape, None if known is None or known.shape != op.out.shape else known.batch)
+
+
+@rule("rand", "rand_like", "randn", "randn_like")
+def _fresh(trace: Trace, op: Operation) -> Value:
+    return _noise(trace, "Normal" if op.name.startswith("randn") else "Uniform", op)
+
+
+@rule("normal", "normal_functional")
+def _normal(trace: Trace, op: Operation) -> Value:
+    mean, deviation = op("mean"), op("std")
+    given = [trace.spread(trace.of(one), op.out.shape) for one in (mean, deviation) if isinstance(one, torch.Tensor)]
+    batch = next((value.batch for value in given if value.batch is not None), None)
+    noise = trace.noise("Normal", op.out.shape, batch)
+    return trace.zip("Add", trace.zip("Mul", noise, deviation), mean)
+
+
+@rule("uniform")
+def _uniform(trace: Trace, op: Operation) -> Value:
+    low, high = op("from"), op("to")
+    return trace.zip("Add", trace.zip("Mul", _noise(trace, "Uniform", op), high - low), low)
+
+
+@rule("exponential")
+def _exponential(trace: Trace, op: Operation) -> Value:
+    return trace.zip("Mul", trace.map("Log1p", trace.map("Neg", _noise(trace, "Uniform", op))), -1.0 / op("lambd"))
+
+
+@rule("bernoulli")
+def _bernoulli(trace: Trace, op: Operation) -> Value:
+    return trace.zip("Lt", _noise(trace, "Uniform", op), op("p", None) if op.has("p") else op("self"))
+
+
+@rule("randint", "randint_like", "random")
+def _randint(trace: Trace, op: Operation) -> Value:
+    low, high = op("low", None) or op("from", None) or 0, op("high", None) or op("to", None)
+    if not isinstance(low, int) or not isinstance(high, int):
+        trace.refuse("random integers without bounds")
+    noise = trace.map("Floor", trace.zip("Mul", _noise(trace, "Uniform", op), float(high - low)))
+    return noise if low == 0 else trace.zip("Add", noise, float(low))
+
+
+@rule("multinomial")
+def _multinomial(trace: Trace, op: Operation) -> Value:
+    value, shape = trace.of(op("self")), op.out.shape
+    if op("num_samples") != 1:
+        trace.refuse(f"{op('num_samples')} choices at once")
+    if value.batch is None:
+        value = trace.spread(value, value.shape, next((d for d, n in enumerate(shape) if n % trace.rows == 0), None))
+    return trace.like({"Pick": value.shape[-1]}, [value, trace.noise("Uniform", shape, value.batch)], shape, value.batch)
+

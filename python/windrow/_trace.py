@@ -1,0 +1,505 @@
+"""What torch computes, as a graph that the engine evaluates.
+
+:class:`Trace` sees every operation of torch below it, whatever module or function asks for it. It follows those that depend on inputs or
+weights, row by row: each tensor it follows is a :class:`Value`, which has the same layout in every row. All others are constants.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+#: Element types that values may have; the engine computes with float32.
+DTYPES = {torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+#: What changes nothing.
+NOTHING = {("Add", 0), ("Sub", 0), ("Mul", 1), ("Div", 1)}
+#: How places are encoded: the number of a value, the row (from 1; 0 holds for all rows), and the element of a row.
+SOURCE, ROW = 48, 32
+ELEMENT = (1 << ROW) - 1
+
+
+#: What each operation is in a graph, by its name; see ``windrow._rules``.
+RULES: dict[str, Callable[[Any, Any], Any]] = {}
+
+
+class NotLowerable(Exception):
+    """Why torch has to evaluate a policy."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of ``shape`` as a node of the graph. ``batch`` is the dimension that rows are along, each with several entries of it if need
+    be; None for a value that is the same in all rows. A node holds the elements of a row in the order of the other dimensions."""
+
+    node: int
+    shape: tuple[int, ...]
+    batch: int | None
+
+    def split(self, rows: int) -> tuple[int, int, int, int]:
+        """Elements before the rows, rows, and elements of a row: of the batch dimension, and behind it."""
+        if self.batch is None:
+            return 1, 1, 1, math.prod(self.shape)
+        before, own, after = self.shape[: self.batch], self.shape[self.batch], self.shape[self.batch + 1 :]
+        return math.prod(before), rows, own // rows, math.prod(after)
+
+
+class Operation:
+    """A call of an operation of torch: its name, without the underscore of those that work in place, its arguments and its result."""
+
+    out: Any
+
+    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.name = func._schema.name.removeprefix("aten::").removesuffix("_")
+
+    def has(self, name: str) -> bool:
+        """Whether the operation has an argument of this name."""
+        return any(argument.name == name for argument in self.func._schema.arguments)
+
+    def __call__(self, name: str, *other: Any) -> Any:
+        """The argument of this name, or its default; ``other`` where the operation has no such argument."""
+        for place, argument in enumerate(self.func._schema.arguments):
+            if argument.name == name:
+                if name in self.kwargs or place >= len(self.args) or argument.kwarg_only:
+                    return self.kwargs.get(name, argument.default_value)
+                return self.args[place]
+        if not other:
+            raise NotLowerable(f"{self.name} without {name}")
+        return other[0]
+
+
+class Trace(TorchDispatchMode):
+    """Follows inputs and weights through operations.
+
+    Args:
+        rows: rows of each input.
+        weights: the tensors that are parameters, by name.
+    """
+
+    def __init__(self, rows: int, weights: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.rows = rows
+        self.weights = weights
+        #: Operation and sources of each node, the elements of a row, and for those that only move elements: which ones.
+        self.nodes: list[tuple[Any, tuple[int, ...]]] = []
+        self.sizes: list[int] = []
+        self._varying: list[bool] = []
+        self.tables: dict[int, torch.Tensor] = {}
+        #: Results of random operations, in order.
+        self.draws: list[tuple[Value, torch.dtype]] = []
+        self.inputs: list[Value] = []
+        #: Inputs of which code may ask whether any row has them, if it computes the same where none does; and whether it did.
+        self.flags: set[int] = set()
+        self.asked = False
+        self.doubt: str | None = None
+        self._known: dict[tuple[Any, ...], Value] = {}
+        self._storages: dict[int, set[tuple[Any, ...]]] = {}
+        self._kept: list[Any] = []
+        self._cache: dict[Any, int] = {}
+        self._noises = 0
+        self._names: dict[tuple[Any, ...], str] = {self._place(tensor): name for name, tensor in weights.items() if tensor.numel()}
+        self._owned = {tensor.untyped_storage()._cdata for tensor in weights.values()}
+
+    # Nodes
+
+    def node(self, op: Any, sources: Sequence[int], size: int) -> int:
+        """The node of an operation, whose result has ``size`` elements in a row."""
+        key = (json.dumps(op), tuple(sources))
+        if key not in self._cache:
+            self._cache[key] = len(self.nodes)
+            self._append(op, sources, size)
+        return self._cache[key]
+
+    def _append(self, op: Any, sources: Sequence[int], size: int) -> None:
+        own = isinstance(op, dict) and ("Input" in op or "Noise" in op)
+        self._varying.append(own or any(self._varying[source] for source in sources))
+        self.nodes.append((op, tuple(sources)))
+        self.sizes.append(size)
+
+    def like(self, op: Any, sources: Sequence[Value], shape: Sequence[int], batch: int | None) -> Value:
+        """The value of an operation, of ``shape``."""
+        value = Value(-1, tuple(shape), batch)
+        before, _, own, after = value.split(self.rows)
+        return Value(self.node(op, [source.node for source in sources], before * own * after), tuple(shape), batch)
+
+    def constant(self, tensor: torch.Tensor) -> Value:
+        """``tensor``, which is the same in every row: it has no dimension for them, or one along which nothing changes."""
+        tensor = tensor.detach()
+        if tensor.numel() == 0 or tensor.is_complex() or tensor.is_sparse:
+            self.refuse(f"a constant of shape {list(tensor.shape)} and type {tensor.dtype}")
+        shape = tuple(tensor.shape)
+        for batch in (dim for dim, size in enumerate(shape) if size % self.rows == 0):
+            value = Value(-1, shape, batch)
+            split = tensor.reshape(value.split(self.rows))
+            if bool((split == split[:, :1]).all()):
+                return Value(self._bits(split[:, 0]), shape, batch)
+        return Value(self._bits(tensor), shape, None)
+
+    def _bits(self, tensor: torch.Tensor) -> int:
+        values = tensor.to(torch.float32).reshape(-1).contiguous()
+        bits = (values.view(torch.int32).to(torch.int64) & 0xFFFFFFFF).tolist()
+        return self.node({"Constant": bits}, (), len(bits))
+
+    def input(self, tensor: torch.Tensor, *, is_flag: bool = False) -> None:
+        """Makes ``tensor``, ``[rows, ...]``, the next input."""
+        value = self.like({"Input": len(self.inputs)}, (), tensor.shape, 0)
+        self.inputs.append(value)
+        if is_flag:
+            self.flags.add(value.node)
+        self._keep(tensor, value)
+
+    # Tensors
+
+    def _place(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        storage = tensor.untyped_storage()._cdata
+        return storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+    def _keep(self, tensor: torch.Tensor, value: Value) -> None:
+        place = self._place(tensor)
+        if tensor.numel() == 0:
+            return
+        self._known[place] = value
+        self._storages.setdefault(place[0], set()).add(place)
+        self._kept.append(tensor)
+
+    def _forget(self, changed: tuple[Any, ...]) -> None:
+        """Drops tensors that share elements with what was changed in place."""
+        own = _offsets(changed)
+        kept = set()
+        for place in self._storages.get(changed[0], ()):
+            if bool(torch.isin(_offsets(place), own).any()):
+                self._known.pop(place, None)
+            else:
+                kept.add(place)
+        self._storages[changed[0]] = kept
+
+    def of(self, given: Any) -> Value:
+        """The value of a tensor or a number; a value itself."""
+        if isinstance(given, Value):
+            return given
+        if not isinstance(given, torch.Tensor):
+            return self.constant(torch.tensor(given, dtype=torch.float64 if isinstance(given, float) else None))
+        found = self.known(given)
+        if found is not None:
+            return found
+        if given.requires_grad:
+            self.refuse(f"a parameter of shape {list(given.shape)} that is none of the policy's own")
+        return self.constant(given)
+
+    def known(self, tensor: torch.Tensor) -> Value | None:
+        """The value of ``tensor``, if it is followed; weights are from their first use on."""
+        place = self._place(tensor)
+        value = self._known.get(place)
+        if value is None and place in self._names:
+            name = self._names[place]
+            if tensor.dtype != torch.float32:
+                self.refuse(f"{name} is {tensor.dtype}, expected float32")
+            value = self.like({"Parameter": name}, (), tensor.shape, None)
+            self._keep(tensor, value)
+        elif value is None and (place[0] in self._storages or place[0] in self._owned):
+            self.refuse(f"a view of {list(tensor.shape)} numbers that were made or changed elsewhere")
+        return value
+
+    def follows(self, given: Any) -> bool:
+        """Whether anything in ``given`` depends on inputs or weights."""
+        return any(self.known(tensor) is not None for tensor in _tensors(given))
+
+    def refuse(self, reason: str) -> None:
+        """Raises the reason, and remembers it, since code may catch any error."""
+        self.doubt = self.doubt or reason
+        raise NotLowerable(reason)
+
+    # Moving elements
+
+    def places(self, value: Value, source: int) -> torch.Tensor:
+        """For each element of ``value``: the number of the ``source``, row and element. ``value.shape``"""
+        before, rows, own, after = value.split(self.rows)
+        base = torch.arange(before * own * after).view(before, 1, own, after) + (source << SOURCE)
+        if value.batch is not None:
+            row = torch.arange(1, rows + 1) if self.varies(value.node) else torch.zeros(rows, dtype=torch.int64)
+            base = base + (row << ROW).view(1, rows, 1, 1)
+        return base.reshape(value.shape)
+
+    def move(self, function: Callable[..., torch.Tensor], *values: Value, batch: int | None = None) -> Value:
+        """What ``function`` makes of ``values``, where it moves and copies elements alone."""
+        placed = function(*(self.places(value, number) for number, value in enumerate(values)))
+        table, shape, found = self.by_row(placed, batch)
+        nodes = torch.tensor([value.node for value in values])
+        table = (nodes[table >> SOURCE] << ROW) | (table & ELEMENT)
+        return Value(self.taken(table), shape, found)
+
+    def by_row(self, placed: torch.Tensor, batch: int | None) -> tuple[torch.Tensor, tuple[int, ...], int | None]:
+        """One row of ``placed``, its shape, and the dimension that rows are along; ``batch`` where no value says which it is."""
+        shape = tuple(placed.shape)
+        if placed.numel() == 0:
+            self.refuse("a value without elements")
+        row = (placed >> ROW) & ((1 << (SOURCE - ROW)) - 1)
+        for dim in range(len(shape)) if batch is None else [batch]:
+            if shape[dim] % self.rows:
+                continue
+            split = Value(-1, shape, dim).split(self.rows)
+            own, each = placed.reshape(split), row.reshape(split)
+            expected = torch.arange(1, self.rows + 1).view(1, -1, 1, 1)
+            bare = own & ~(((1 << (SOURCE - ROW)) - 1) << ROW)
+            if bool(((each == 0) | (each == expected)).all()) and bool((bare == bare[:, :1]).all()):
+                return bare[:, 0].reshape(-1), shape, dim
+        if bool(row.any()) or batch is not None:
+            self.refuse("rows are mixed")
+        return placed.reshape(-1), shape, None
+
+    def taken(self, table: torch.Tensor) -> int:
+        """The node with the elements of ``table``: node and element for each."""
+        for node in (table >> ROW).unique().tolist():
+            inner = self.tables.get(node)
+            if inner is not None:
+                own = (table >> ROW) == node
+                table = torch.where(own, inner[(table & ELEMENT) * own], table)
+        sources = (table >> ROW).unique().tolist()
+        if len(sources) == 1 and len(table) == self.sizes[sources[0]]:
+            if bool(((table & ELEMENT) == torch.arange(len(table))).all()):
+                return int(sources[0])
+        key = (table.numpy().tobytes(), len(sources))
+        if key not in self._cache:
+            self._cache[key] = len(self.nodes)
+            self._append("Take", sources, len(table))
+            self.tables[self._cache[key]] = table
+        return self._cache[key]
+
+    def spread(self, value: Value, shape: Sequence[int], batch: int | None = None) -> Value:
+        """``value`` broadcast to ``shape``."""
+        return self.move(lambda placed: placed.broadcast_to(tuple(shape)), value, batch=batch)
+
+    # Computing
+
+    def each(self, op: Any, values: Sequence[Value], shape: Sequence[int] | None = None) -> Value:
+        """An element-wise operation of values that are broadcast."""
+        shape = torch.broadcast_shapes(*(value.shape for value in values)) if shape is None else shape
+        wide = [self.spread(value, shape) for value in values]
+        found = [value.batch for value in wide if value.batch is not None and self.varies(value.node)]
+        batch = next(iter(found), next((value.batch for value in wide if value.batch is not None), None))
+        if any(one != batch for one in found):
+            self.refuse("rows are mixed")
+        # The others give the same elements for each row.
+        wide = [own if own.batch == batch else self.spread(value, shape, batch) for own, value in zip(wide, values)]
+        return self.like(op, wide, shape, batch)
+
+    def map(self, function: Any, value: Value) -> Value:
+        return self.like({"Map": function}, [value], value.shape, value.batch)
+
+    def zip(self, kind: str, a: Any, b: Any) -> Value:
+        if isinstance(b, (int, float)) and (kind, b) in NOTHING:
+            return self.of(a)
+        return self.each({"Zip": kind}, [self.of(a), self.of(b)])
+
+    def activation(self, name: Any, value: Value) -> Value:
+        return self.map({"Activation": name}, value)
+
+    def runs(self, op: Callable[[int], Any], value: Value, dims: Sequence[int], *, reduces: bool, keepdim: bool = True) -> Value:
+        """An operation on each run of the elements along ``dims``."""
+        ndim = len(value.shape)
+        dims = sorted({dim % ndim for dim in dims}) if ndim else []
+        kept = [dim for dim in range(ndim) if dim not in dims]
+        run = math.prod(value.shape[dim] for dim in dims)
+        last = self.move(lambda placed: placed.permute(*kept, *dims), value)
+        if last.batch is not None and last.batch >= len(kept):
+            self.refuse("rows are mixed")
+        if reduces:
+            shape = [value.shape[dim] for dim in kept]
+            result = self.like(op(run), [last], shape, last.batch)
+            if keepdim:
+                for dim in dims:
+                    result = self.move(lambda placed, dim=dim: placed.unsqueeze(dim), result)
+            return result
+        result = self.like(op(run), [last], last.shape, last.batch)
+        order = [*kept, *dims]
+        return self.move(lambda placed: placed.permute(*(order.index(dim) for dim in range(ndim))), result)
+
+    def reduce(self, kind: str, value: Value, dims: Any, keepdim: bool = False) -> Value:
+        if dims is None or dims == []:
+            dims = range(len(value.shape))
+        dims = [dims] if isinstance(dims, int) else list(dims)
+        return self.runs(lambda run: {"Reduce": [kind, run]}, value, dims, reduces=True, keepdim=keepdim)
+
+    def linear(self, x: Value, weight: Value, bias: Value | None = None) -> Value:
+        """``x Wᵀ + b``; ``x`` has two dimensions, and rows are along its first."""
+        if weight.batch is not None or self.varies(weight.node) or x.batch not in (None, 0):
+            self.refuse("a product of two values that differ by row")
+        outputs, inputs = weight.shape
+        fits = bias is not None and bias.shape == (outputs,) and bias.batch is None and not self.varies(bias.node)
+        values = [x, weight, bias] if fits and bias is not None else [x, weight]
+        result = self.like({"Linear": {"outputs": outputs, "inputs": inputs}}, values, (x.shape[0], outputs), x.batch)
+        return result if fits or bias is None else self.zip("Add", result, bias)
+
+    def varies(self, node: int) -> bool:
+        """Whether a node depends on inputs or draws."""
+        return self._varying[node]
+
+    # Draws
+
+    def noise(self, kind: str, shape: Sequence[int], batch: int | None = None) -> Value:
+        """Fresh random numbers of ``shape``."""
+        if batch is None:
+            batch = next((dim for dim, size in enumerate(shape) if size and size % self.rows == 0), None)
+        if batch is None:
+            self.refuse(f"random numbers of shape {list(shape)}, the same in all rows")
+        before, _, own, after = Value(-1, tuple(shape), batch).split(self.rows)
+        size = before * own * after
+        self._noises += 1
+        return Value(self.node({"Noise": [kind, size, self._noises - 1]}, (), size), tuple(shape), batch)
+
+    # Dispatch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        if not is_random and not self.follows((args, kwargs)):
+            return func(*args, **kwargs)
+        name = func._schema.name.removeprefix("aten::")
+        rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
+        if rule is None or "out" in kwargs:
+            self.refuse(f"no operation of windrow's graphs is {name}")
+            raise AssertionError
+        op = Operation(func, args, kwargs)
+        if func._schema.is_mutable:
+            target = args[0]
+            if target.untyped_storage()._cdata in self._owned:
+                self.refuse("it changes its own weights")
+            # What it was before.
+            op.args = (target.detach() if self.known(target) is not None else target.clone(), *args[1:])
+        out = op.out = func(*args, **kwargs)
+        result = rule(self, op)
+        if func._schema.is_mutable:
+            self._forget(self._place(out))
+        if is_random:
+            self.draws.append((result, out.dtype))
+        for tensor, value in zip(_tensors(out), result if isinstance(result, (tuple, list)) else [result]):
+            if value is None:
+                continue
+            if tensor.dtype not in DTYPES and self.varies(value.node):
+                self.refuse(f"{name} gives {tensor.dtype}")
+            if tuple(tensor.shape) != value.shape:
+                self.refuse(f"{name} of shape {list(value.shape)}, expected {list(tensor.shape)}")
+            self._keep(tensor, value)
+        return out
+
+    # The graph
+
+    def graph(self, outputs: Sequence[Value]) -> tuple[dict[str, Any], list[int], list[int], list[str]]:
+        """What the engine reads: the nodes that ``outputs`` need, the numbers of these among them, the inputs that they read, and the
+        names of the weights."""
+        needed = [False] * len(self.nodes)
+        for value in outputs:
+            needed[value.node] = True
+        for node in reversed(range(len(self.nodes))):
+            if needed[node]:
+                for source in self.nodes[node][1]:
+                    needed[source] = True
+        number: dict[int, int] = {}
+        inputs: list[int] = []
+        names: dict[str, list[int]] = {}
+        nodes = []
+        for node, (op, sources) in enumerate(self.nodes):
+            if not needed[node]:
+                continue
+            number[node] = len(number)
+            if op == "Take":
+                op = {"Take": _runs(self.tables[node], sources)}
+            elif isinstance(op, dict) and "Input" in op:
+                inputs.append(op["Input"])
+                op = {"Input": len(inputs) - 1}
+            elif isinstance(op, dict) and "Parameter" in op:
+                name = op["Parameter"]
+                names.setdefault(name, list(self.weights[name].shape))
+                op = {"Parameter": list(names).index(name)}
+            nodes.append({"op": op, "from": [number[source] for source in sources]})
+        graph = {
+            "inputs": [self.sizes[self.inputs[index].node] for index in inputs],
+            "parameters": [{"name": name, "shape": shape} for name, shape in names.items()],
+            "nodes": nodes,
+        }
+        return graph, [number[value.node] for value in outputs], inputs, list(names)
+
+
+class Calls(TorchFunctionMode):
+    """Refuses what reads numbers behind the back of a :class:`Trace`, and computes one-hot vectors without looking at numbers."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "one_hot":
+            index, *rest = args
+            options = rest[0] if rest else kwargs.get("num_classes", -1)
+            if options > 0:
+                return (index.unsqueeze(-1) == torch.arange(options)).to(torch.int64)
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        # Distributions ask whether numbers are valid.
+        checks = caller.startswith(("torch.distributions.", "torchrl.modules.distributions."))
+        if checks and name in ("any", "all") and len(args) == 1 and not kwargs:
+            with _disable_current_modes():
+                return func(*args)
+        if name in ("numpy", "tolist", "__array__", "__dlpack__", "data_ptr") and not checks and self._trace.follows(args):
+            self._trace.refuse(f"{name}() of a value that differs by row")
+        return func(*args, **kwargs)
+
+
+class Replay(TorchDispatchMode):
+    """Gives the results of random operations, in order, instead of drawing."""
+
+    def __init__(self, draws: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._draws: Iterator[torch.Tensor] = iter(draws)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        drawn = next(self._draws)
+        return args[0].copy_(drawn) if func._schema.is_mutable else drawn
+
+
+def _offsets(place: tuple[Any, ...]) -> torch.Tensor:
+    """The elements of its storage that a tensor has."""
+    _, offset, shape, strides, dtype = place
+    offsets = torch.tensor([offset])
+    for size, stride in zip(shape, strides):
+        offsets = (offsets.unsqueeze(-1) + torch.arange(size) * stride).flatten()
+    return offsets * dtype.itemsize
+
+
+def _tensors(given: Any) -> Iterator[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif isinstance(given, (list, tuple)):
+        for one in given:
+            yield from _tensors(one)
+    elif isinstance(given, dict):
+        yield from _tensors(list(given.values()))
+
+
+def _runs(table: torch.Tensor, sources: tuple[int, ...]) -> list[list[int]]:
+    """``table`` as runs of equally distant elements of one source: its number, the first, how many, the distance."""
+    runs: list[list[int]] = []
+    numbers = {source: number for number, source in enumerate(sources)}
+    for place in table.tolist():
+        source, element = numbers[place >> ROW], place & ELEMENT
+        last = runs[-1] if runs else None
+        if last is not None and last[0] == source:
+            if last[2] == 1:
+                last[2:] = [2, element - last[1]]
+                continue
+            if element == last[1] + last[2] * last[3]:
+                last[2] += 1
+                continue
+        runs.append([source, element, 1, 1])
+    return runs
