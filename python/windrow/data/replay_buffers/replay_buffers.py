@@ -81,7 +81,9 @@ class ReplayBuffer:
         self._batch_size = arguments.batch_size
         transform = _one_of("transform", arguments, "transform_factory", lambda make: make())
         #: Samples go through them in order, written frames through their ``inv`` in the opposite order.
-        self._transforms: list[Transform] = [] if transform is None else [transform]
+        self._transforms: list[Transform] = []
+        if transform is not None:
+            self.append_transform(transform)
         seed = _one_of("seed", arguments, "generator", _seed_from)
         self._choices = {"seed": seed, "sample_timeout": arguments.sample_timeout}
         self._objects = Objects()
@@ -187,6 +189,9 @@ class ReplayBuffer:
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
         """As :meth:`append_transform`, but before the transform in place ``index``."""
+        if isinstance(transform, torch.nn.Module):
+            # Buffers use modules, and train none.
+            transform.eval()
         self._transforms.insert(index, _Inverted(transform) if invert else transform)
         return self
 
