@@ -46,7 +46,7 @@ impl Column {
     /// Writes `value` for all rows into column `index`; `batch` are the dimensions before those of a row.
     ///
     /// # Errors
-    /// [`PolicyError::Failed`] for another shape, a float in the place of an integer, numbers that name no choice, or numbers that the
+    /// [`PolicyError::Failed`] for another shape, a float in the place of a choice, numbers that name no choice, or numbers that the
     /// column cannot hold.
     pub(super) fn write(
         &self,
@@ -63,8 +63,9 @@ impl Column {
         {
             return self.choose(value, *code, options, index, out);
         }
-        let narrowing = value.dtype().is_float() && !self.leaf.dtype.is_float();
-        if !has_shape(value, batch, &self.leaf.shape) || narrowing {
+        let is_choice = matches!(self.code, Code::Choices(..));
+        let is_float = value.dtype().is_float() && !self.leaf.dtype.is_float();
+        if !has_shape(value, batch, &self.leaf.shape) || (is_choice && is_float) {
             return Err(self.misfit(value, rows));
         }
         let value = self.cast(value)?.contiguous();
@@ -74,7 +75,13 @@ impl Column {
         for_dtype!(self.leaf.dtype, T => copy::<T>(&value, index, out))
     }
 
-    /// `value` in the column's type. Digits may be lost, but no finite number becomes infinite and no integer another one.
+    /// Whether values of this type are floats in the place of integers, which they have to be whole for.
+    pub(super) fn needs_whole(&self, dtype: DType) -> bool {
+        matches!(self.code, Code::Values) && dtype.is_float() && !self.leaf.dtype.is_float()
+    }
+
+    /// `value` in the column's type. Digits may be lost between floats, but no finite number becomes infinite, and no integer, or float
+    /// in the place of one, another number.
     fn cast(&self, value: &Tensor) -> Result<Tensor, PolicyError> {
         let (from, to) = (value.dtype(), self.leaf.dtype);
         if from == to {
@@ -83,7 +90,8 @@ impl Column {
         let cast = value.cast(to).map_err(PolicyError::failed)?;
         let lost = match (from.is_float(), to.is_float()) {
             (false, true) => None,
-            (true, _) => overflown(value, &cast).map_err(PolicyError::failed)?,
+            (true, true) => overflown(value, &cast).map_err(PolicyError::failed)?,
+            (true, false) => broken(value, &cast).map_err(PolicyError::failed)?,
             (false, false) => wrapped(value, &cast).map_err(PolicyError::failed)?,
         };
         match lost {
@@ -186,6 +194,14 @@ fn has_shape(value: &Tensor, batch: &[usize], shape: &[usize]) -> bool {
 fn wrapped(value: &Tensor, cast: &Tensor) -> Result<Option<String>, TensorError> {
     let (value, cast) = (value.cast(DType::I64)?, cast.cast(DType::I64)?);
     let mut pairs = value.iter::<i64>()?.zip(cast.iter::<i64>()?);
+    let lost = pairs.find(|(value, cast)| value != cast);
+    Ok(lost.map(|(value, _)| value.to_string()))
+}
+
+/// The first number that is another one in `cast`.
+fn broken(value: &Tensor, cast: &Tensor) -> Result<Option<String>, TensorError> {
+    let (value, cast) = (value.cast(DType::F64)?, cast.cast(DType::F64)?);
+    let mut pairs = value.iter::<f64>()?.zip(cast.iter::<f64>()?);
     let lost = pairs.find(|(value, cast)| value != cast);
     Ok(lost.map(|(value, _)| value.to_string()))
 }

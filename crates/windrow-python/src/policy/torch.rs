@@ -7,7 +7,9 @@
 //! `bind`, `act` and `load` run in the worker's thread; the reference's `check` and `weights` run in the thread that publishes or asks for
 //! weights. Each call takes the interpreter's lock, so the policies of several threads take turns, except where torch gives the lock up.
 
-use pyo3::exceptions::PyTypeError;
+use std::ffi::CString;
+
+use pyo3::exceptions::{PyTypeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::{Tensor, for_dtype};
@@ -111,6 +113,9 @@ impl TorchPolicy {
             .zip(&actions)
             .map(|(leaf, (_, spec))| Column::of_action(leaf, spec))
             .collect();
+        for (column, (_, value)) in columns.iter().zip(&found) {
+            warn_of_cast(column, value)?;
+        }
         for (names, value) in &found[columns.len()..] {
             columns.push(extra_column(names, value, &batch)?);
         }
@@ -130,6 +135,20 @@ impl TorchPolicy {
             seeded_to: worker::is_one().then_some(u64::MAX),
         })
     }
+}
+
+/// Warns of an action that is written as floats, where the environment takes integers.
+fn warn_of_cast(column: &Column, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = value.py();
+    let dtype = batch::from_torch(value)?.dtype();
+    if !column.needs_whole(dtype) {
+        return Ok(());
+    }
+    let (key, leaf) = (&column.leaf.key, column.leaf.dtype);
+    let told = format!(
+        "the policy writes {key} as {dtype}, the environment takes {leaf}: whole numbers are cast, others are an error"
+    );
+    PyErr::warn(py, &py.get_type::<PyUserWarning>(), &CString::new(told)?, 1)
 }
 
 /// An observation to try a policy with: the first one, since zeros may be invalid, as a mask that allows no action;
