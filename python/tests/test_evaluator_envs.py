@@ -189,3 +189,25 @@ def test_extracted_weights_are_a_copy_that_tensordict_knows() -> None:
     with torch.no_grad():
         policy.last.weight.fill_(7.0)
     assert not (weights["last", "weight"] == 7.0).any()
+
+
+@pytest.mark.parametrize("dumps", [True, False])
+def test_recorders_write_after_each_evaluation(dumps: bool) -> None:
+    from torchrl.envs import GymEnv, StepCounter, Transform, TransformedEnv
+
+    class Recorder(Transform):
+        logger = None
+
+        def dump(self, step: int | None = None) -> None:
+            steps.append(step)
+
+    steps: list[int | None] = []
+    env = TransformedEnv(TransformedEnv(GymEnv("Pendulum-v1"), StepCounter()), Recorder())
+    policy = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+    seen: list[list[int | None]] = []
+    with Evaluator(
+        env, policy, num_trajectories=1, max_steps=3, dump_video=dumps, on_result=lambda result: seen.append(list(steps))
+    ) as evaluator:
+        evaluator.evaluate(step=7)
+        evaluator.evaluate()
+    assert steps == ([7, 8] if dumps else []) and seen == [steps[:1], steps]

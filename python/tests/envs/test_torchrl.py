@@ -52,11 +52,13 @@ def test_a_single_environment_is_collected() -> None:
     assert batch["next", "flag"].dtype == torch.bool and batch["data", "count"].dtype == torch.int32
 
 
-@pytest.mark.parametrize("make", [lambda: Counting((2, 3)), lambda: SerialEnv(6, Counting)], ids=["batch", "serial"])
-def test_batches_are_flattened(make: Any) -> None:
+@pytest.mark.parametrize(
+    ("make", "size"), [(lambda: Counting((2, 3)), (2, 3)), (lambda: SerialEnv(6, Counting), (6,))], ids=["batch", "serial"]
+)
+def test_batches_have_the_dimensions_of_their_environments(make: Any, size: tuple[int, ...]) -> None:
     batch = next(Collector(make, None, frames_per_batch=6 * 12))
-    assert batch.shape == (6, 12)
-    assert batch["data", "count"].squeeze(-1).tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]] * 6
+    assert batch.shape == (*size, 12)
+    assert batch.reshape(6, 12)["data", "count"].squeeze(-1).tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]] * 6
 
 
 def test_some_are_reset_and_the_others_go_on() -> None:

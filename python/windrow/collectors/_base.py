@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+import math
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import cached_property
 from types import NoneType
 from typing import Any, ClassVar, Self
 
@@ -212,6 +214,7 @@ class BaseCollector(TorchRLMethods):
 
     def _processed(self, batch: Any) -> Any:
         """A batch, or zeros in the shape of one, after post-processing."""
+        batch = self._shaped(batch)
         if self._devices.storing is not None:
             batch = batch.to(self._devices.storing)
         if self._arguments.compact_obs:
@@ -225,6 +228,21 @@ class BaseCollector(TorchRLMethods):
             private = [key for key in batch.keys(True) if any(name.startswith("_") for name in _names(key))]
             batch = batch.exclude(*private) if private else batch
         return batch
+
+    def _shaped(self, batch: Any) -> Any:
+        """The batch with all dimensions of a worker's environments, where these are in one that has several."""
+        arguments = self._arguments
+        if batch.ndim < 2 or arguments.split_trajs or arguments.trajs_per_batch is not None or len(self._dimensions) < 2:
+            return batch
+        inner, names = self._dimensions[1:], batch.names
+        shaped = batch.unflatten(batch.ndim - 2, (batch.shape[-2] // math.prod(inner), *inner))
+        shaped.names = [*names[:-1], *[None] * len(inner), names[-1]]
+        return shaped
+
+    @cached_property
+    def _dimensions(self) -> tuple[int, ...]:
+        """The batch size of a worker's environment."""
+        return tuple(getattr(self._workers.env(0), "batch_size", ()))
 
     def _finish(self, batch: Any) -> Any:
         """What is delivered of a batch, or written."""
@@ -321,8 +339,8 @@ class Collector(BaseCollector):
     # As of `MultiCollector`.
     __signature__ = inspect.signature(SingleArguments)
 
-    def __new__(cls, *args: Any, **arguments: Any) -> Any:
-        several = _several(args, arguments) if cls is Collector else None
+    def __new__(cls, *args: Any, **arguments: Any) -> Self:
+        several: Any = _several(args, arguments) if cls is Collector else None
         return super().__new__(cls) if several is None else several
 
     @takes(SingleArguments)

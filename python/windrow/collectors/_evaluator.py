@@ -1,3 +1,4 @@
+import functools
 import inspect
 import secrets
 import sys
@@ -109,7 +110,11 @@ class EvaluatorArguments(Arguments):
         '``("next", "reward")``', default=("next", "reward"), check=_only(("next", "reward"), _EPISODES)
     )
     done_keys: Any = argument('``("next", "done")``', default=("next", "done"), check=_only(("next", "done"), _EPISODES))
-    dump_video: bool = argument("False", default=False, check=_only(False, "environments of windrow record no videos"))
+    dump_video: bool = argument(
+        "call ``dump(step=...)`` of recorders among the environment's transforms, such as TorchRL's ``VideoRecorder``, after each "
+        "evaluation in a thread",
+        default=True,
+    )
 
     frames_per_batch: int | None = ignored("an evaluation takes as many frames as its episodes have", default=None)
     collector_cls: Any = ignored("an evaluator collects by itself", default=None)
@@ -201,6 +206,8 @@ class Evaluator(Ending):
             "exploration_type": exploration,
             "lazy": isinstance(env, Factory) and arguments.policy is None,
         }
+        if sent is None and arguments.dump_video and (isinstance(env, Factory) or any(_statistics.recorders(env))):
+            options["on_result"] = functools.partial(_dump, env, f"{arguments.log_prefix}/step", options["on_result"])
         try:
             self._core = EvaluatorCore(options)
         except BaseException:
@@ -346,6 +353,18 @@ class Evaluator(Ending):
         if weights is None:
             weights = self._source
         return None if weights is None else _weights.widened(_weights.weights_of(weights))
+
+
+def _dump(env: Any, step: str, on_result: Callable[[Any], object] | None, result: dict[str, Any]) -> None:
+    """Lets the recorders of an environment write what they have recorded, before ``on_result`` is called."""
+    from windrow.collectors import _statistics
+
+    try:
+        for recorder in _statistics.recorders(env.made if isinstance(env, Factory) else env):
+            recorder.dump(step=result[step])
+    finally:
+        if on_result is not None:
+            on_result(result)
 
 
 def _tensors(result: dict[str, Any]) -> "TensorDictBase":

@@ -77,6 +77,12 @@ def share(env: Any, statistics: Statistics) -> None:
         part._statistics = statistics.part(number)
 
 
+def recorders(env: Any) -> Iterator[Any]:
+    """The parts of ``env`` that write what they have recorded when they are told to, such as ``VideoRecorder`` of TorchRL."""
+    # What has `transforms` tells each of them.
+    return (part for part in _parts(env) if hasattr(type(part), "dump") and hasattr(part, "logger"))
+
+
 def _set_makers(env: SerialEnv, makers: list[Any]) -> None:
     env._makers, env._source = makers, None
 

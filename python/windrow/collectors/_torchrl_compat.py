@@ -39,6 +39,11 @@ class TorchRLMethods(Control):
             return getattr(arguments, name)
 
     @property
+    def init_random_frames(self) -> int:
+        """Frames at the start with random actions."""
+        return max(0, int(self._arguments.init_random_frames or 0))
+
+    @property
     def closed(self) -> bool:
         """Whether the collector was shut down."""
         return self._ended
