@@ -29,13 +29,13 @@ class Game(gymnasium.Env[Any, Any]):
 
     def __init__(self) -> None:
         frames = numpy.random.default_rng(0).integers(0, 256, (32, 210, 160, 3), dtype=numpy.uint8)
-        self.frames = itertools.cycle([{"pixels": frame} for frame in frames])
+        self.frames = itertools.cycle(frames)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return next(self.frames), {}
+        return {"pixels": next(self.frames)}, {}
 
     def step(self, action: Any) -> Any:
-        return next(self.frames), 0.0, False, False, {}
+        return {"pixels": next(self.frames)}, 0.0, False, False, {}
 
 
 def stack(envs: Any, own: Any) -> Any:
@@ -60,6 +60,8 @@ def resizing() -> None:
         return
     except ImportError:
         pass
+    observation: Any = importlib.import_module("torchrl.envs.transforms._observation")
+    observation._has_tv = True
     functional: Any = ModuleType("torchvision.transforms.functional")
 
     def resize(image: Any, size: list[int], interpolation: str, antialias: bool) -> Any:
@@ -70,7 +72,6 @@ def resizing() -> None:
     for name in ("torchvision", "torchvision.transforms"):
         sys.modules[name] = ModuleType(name)
     sys.modules[functional.__name__] = functional
-    importlib.import_module("torchrl.envs.transforms._observation")._has_tv = True
 
 
 def main() -> int:

@@ -131,17 +131,10 @@ impl Transform for ToTensorImage {
                     from,
                     to: 0,
                     scaled,
-                    row: if permuted {
-                        (*width, *channels)
-                    } else {
-                        (width * channels, 1)
-                    },
-                    plane: if permuted {
-                        height * width
-                    } else {
-                        height * width * channels
-                    },
-                    table: (0..=255).map(|x| f64::from(x as f32 / 255.0)).collect(),
+                    width: if permuted { *width } else { width * channels },
+                    channels: if permuted { *channels } else { 1 },
+                    plane: height * if permuted { *width } else { width * channels },
+                    table: (0..=255u8).map(|x| f32::from(x) / 255.0).collect(),
                 },
             })
         };
@@ -156,12 +149,13 @@ pub struct Channelled {
     from: usize,
     to: usize,
     scaled: bool,
-    /// Width and number of channels.
-    row: (usize, usize),
+    /// Elements of a row of one channel.
+    width: usize,
+    channels: usize,
     /// Elements of one channel.
     plane: usize,
     /// Each byte divided by 255.
-    table: Vec<f64>,
+    table: Vec<f32>,
 }
 
 impl Make for Channelled {
@@ -207,11 +201,11 @@ impl Channelled {
 
     #[inline(always)]
     fn channels<T: Copy, F>(&self, seen: &[T], to: &mut [F], value: impl Fn(T) -> F) {
-        let (width, channels) = self.row;
+        let (width, channels) = (self.width.max(1), self.channels);
         let picture = (self.plane * channels).max(1);
-        let row = (width * channels).max(1);
         for (seen, to) in seen.chunks_exact(picture).zip(to.chunks_exact_mut(picture)) {
-            for (y, pixels) in seen.chunks_exact(row).enumerate() {
+            // Row by row, so that a row is read from the nearest memory.
+            for (y, pixels) in seen.chunks_exact(width * channels).enumerate() {
                 for channel in 0..channels {
                     let to = &mut to[channel * self.plane + y * width..][..width];
                     let values = pixels[channel..].iter().step_by(channels);

@@ -156,6 +156,8 @@ pub struct Scaled<R> {
     columns: Axis<R>,
     /// One plane with its new rows and its old columns.
     between: Vec<R>,
+    /// One new row.
+    line: Vec<R>,
 }
 
 /// The weights along one dimension.
@@ -177,6 +179,7 @@ impl<R: Real> Scaled<R> {
             rows: Axis::new(of, seen[0], size[0]),
             columns: Axis::new(of, seen[1], size[1]),
             between: vec![R::of(0.0); size[0] * seen[1]],
+            line: vec![R::of(0.0); size[1]],
         }
     }
 
@@ -202,11 +205,8 @@ impl<R: Real> Scaled<R> {
                 .chunks_exact(width)
                 .zip(to.chunks_exact_mut(wide))
             {
-                for (x, to) in to.iter_mut().enumerate() {
-                    let (start, weights) = self.columns.of(x);
-                    let values = row[start..].iter().zip(weights);
-                    let sum =
-                        values.fold(R::of(0.0), |sum, (&value, &weight)| sum.plus(weight, value));
+                self.columns.combine(row, &mut self.line);
+                for (to, sum) in to.iter_mut().zip(&self.line) {
                     *to = match T::DTYPE.is_float() {
                         true => T::nearest(sum.double()),
                         false => T::nearest(sum.double().round_ties_even()),
@@ -223,6 +223,33 @@ impl<R: Real> Axis<R> {
     #[inline(always)]
     fn of(&self, i: usize) -> (usize, &[R]) {
         (self.starts[i], &self.weights[i * self.taps..][..self.taps])
+    }
+
+    /// Combines elements of `row`. The usual numbers of weights are known to the compiler.
+    fn combine(&self, row: &[R], to: &mut [R]) {
+        match self.taps {
+            3 => self.combine_of::<3>(row, to),
+            5 => self.combine_of::<5>(row, to),
+            7 => self.combine_of::<7>(row, to),
+            _ => {
+                for (x, to) in to.iter_mut().enumerate() {
+                    let (start, weights) = self.of(x);
+                    let values = row[start..].iter().zip(weights);
+                    *to = values.fold(R::of(0.0), |sum, (&value, &weight)| sum.plus(weight, value));
+                }
+            }
+        }
+    }
+
+    fn combine_of<const TAPS: usize>(&self, row: &[R], to: &mut [R]) {
+        let (weights, _) = self.weights.as_chunks::<TAPS>();
+        for ((to, &start), weights) in to.iter_mut().zip(&self.starts).zip(weights) {
+            let mut sum = R::of(0.0);
+            for (weight, value) in weights.iter().zip(&row[start..start + TAPS]) {
+                sum = sum.plus(*weight, *value);
+            }
+            *to = sum;
+        }
     }
 
     /// Weights for `size` elements of `seen` ones, computed in the precision in which PyTorch computes them.
