@@ -89,7 +89,7 @@ class CatTensors(Transform):
         if self.in_keys is None and self.dim != -1:
             raise ValueError(f"CatTensors: without in_keys, dim is -1, got {self.dim}")
         if self.in_keys is not None:
-            keys = _listed(self.in_keys)
+            keys = _listed(list(self.in_keys) if isinstance(self.in_keys, tuple) and self.sort else self.in_keys)
             self.in_keys = sorted(keys, key=lambda key: "_-|-_".join(path(key))) if self.sort else keys
 
     @property
@@ -347,6 +347,8 @@ class ExcludeTransform(Transform):
 @dataclass(eq=False)
 class FrameSkipTransform(Transform):
     """Takes every action several times, or until the episode ends: rewards add up, and the last observation is seen.
+
+    Transforms inside see every step, a :class:`StepCounter` counts it; those outside see every action.
 
     Args:
         frame_skip: how often.
