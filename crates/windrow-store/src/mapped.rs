@@ -116,11 +116,34 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         // Some file systems cannot allocate ahead.
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => {
+            // A file system may have allocated all that was left, which other programs need.
+            file.set_len(0)?;
+            Err(error.into())
+        }
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     file.set_len(bytes)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_room_takes_none() {
+        let folder = Path::new("/dev/shm");
+        if !folder.is_dir() {
+            return;
+        }
+        let path = folder.join(format!("windrow-no-room-{}", std::process::id()));
+        let error = Mapped::open(&path, 1 << 45).unwrap_err();
+        let left = path.metadata().map(|found| found.len());
+        std::fs::remove_file(&path).unwrap();
+        assert!(error.to_string().contains("make room"), "{error}");
+        assert_eq!(left.unwrap(), 0);
+    }
 }
