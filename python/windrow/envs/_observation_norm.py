@@ -175,9 +175,9 @@ def _reduced(given: int | tuple[int, ...], cat_dim: int | None, lead: int, own: 
     outside = [dim for dim in dims if not -lead - own <= dim < lead + own]
     if outside:
         raise ValueError(f"reduce_dim={given}: observations have {lead + own} dimensions, environments and time included")
-    if cat_dim is not None and cat_dim not in dims:
-        raise ValueError(f"cat_dim must be one of reduce_dim={given}, got {cat_dim}")
     reduced = {dim % (lead + own) for dim in dims}
+    if cat_dim is not None and cat_dim % (lead + own) not in reduced:
+        raise ValueError(f"cat_dim must be one of reduce_dim={given}, got {cat_dim}")
     missing = set(range(lead)) - reduced
     if missing and dims != (0,):
         needed = tuple(range(lead))
