@@ -181,3 +181,34 @@ def test_clones_and_calls_on_all_parts() -> None:
     assert seen == ["StepCounter", "Twice", "GymEnv", "TransformedEnv"]
     assert env.eval() is env and not env.transform[1].training
     assert type(env.transform.pop()).__name__ == "Twice" and "twice" not in env.rollout(2).keys()
+
+
+def test_recorders_see_pictures_of_the_own_environment() -> None:
+    class Recorder(Twice):
+        dumped = 0
+
+        def dump(self, **_: Any) -> None:
+            self.dumped += self.calls
+
+    env = pendulum(Recorder(), StepCounter())
+    env.rollout(4)
+    env.transform.dump()
+    assert env.transform[0].dumped == env.transform[0].calls > 4
+    assert isinstance(env.transform[:1], Compose) and len(env.transform[:1]) == 1
+
+
+def test_statistics_of_torchrls_are_kept_by_evaluators() -> None:
+    from windrow.collectors import Evaluator
+
+    env = pendulum(StepCounter(), torchrl.envs.VecNormV2(in_keys=["observation"]), RewardSum())
+    norm = env.transform[1]
+    env.rollout(20)
+    assert norm._count["observation"] == 21
+    with Evaluator(env, ours.RandomPolicy(env.action_spec), num_trajectories=1, max_steps=30) as evaluator:
+        evaluator.evaluate()
+    assert norm._count["observation"] == 21 and not norm.frozen
+    state = env.state_dict()
+    fresh = pendulum(StepCounter(), torchrl.envs.VecNormV2(in_keys=["observation"]), RewardSum())
+    fresh.rollout(2)
+    fresh.load_state_dict(state)
+    torch.testing.assert_close(fresh.state_dict()["1"], state["1"])

@@ -14,7 +14,7 @@ import pytest
 import torch
 from windrow import WorkerError
 from windrow.collectors import Collector
-from windrow.envs import GymEnv, GymWrapper, check_env
+from windrow.envs import GymEnv, GymWrapper, SerialEnv, check_env
 
 IDS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
 
@@ -78,6 +78,35 @@ def test_of_an_unknown_id_nothing_far_is_suggested(env_name: str) -> None:
 def test_several_workers_are_side_by_side() -> None:
     several = GymEnv("Pendulum-v1", num_workers=2)
     assert type(several).__name__ == "ParallelEnv" and several.rollout(2).shape == (2, 2)
+
+
+def test_what_scripts_ask_of_environments() -> None:
+    env = SerialEnv(2, lambda: GymEnv("CartPole-v1"))
+    env.start()
+    env.set_spec_lock_().check_env_specs()
+    assert env.done_key == "done" and env.done_keys_groups == [["done", "terminated", "truncated"]] and env.state_keys == []
+    assert env.input_spec_unbatched["full_action_spec", "action"].shape == (2,) and env.output_spec_unbatched.shape == ()
+    root = env.reset()
+    assert not env.any_done(root) and "_reset" not in root.keys() and env.maybe_reset(root) is root
+    root["done"][1], root["step"] = True, torch.ones(2)
+    begun = env.maybe_reset(root.clone())
+    assert torch.equal(begun["observation"][0], root["observation"][0])
+    assert not torch.equal(begun["observation"][1], root["observation"][1]) and not begun["done"].any()
+
+
+def test_actions_may_be_indices_of_choices() -> None:
+    env = GymEnv("CartPole-v1")
+    stepped = [env.step(env.reset(seed=0).set("action", torch.tensor(action))) for action in (1, [0, 1])]
+    assert torch.equal(stepped[0]["next", "observation"], stepped[1]["next", "observation"])
+
+    def act(tensordict: Any) -> Any:
+        return tensordict.set("action", (tensordict["observation"][..., 2] > 0).long())
+
+    with Collector(GymEnv("CartPole-v1"), act, frames_per_batch=50, policy_backend="torch") as collector:
+        batch = next(collector)
+    assert torch.equal(batch["action"].argmax(-1), (batch["observation"][:, 2] > 0).long())
+    with pytest.raises(WorkerError, match='"action": expected the index of one of 2 choices, got 2'):
+        next(Collector(GymEnv("CartPole-v1"), lambda td: td.set("action", torch.tensor(2)), frames_per_batch=5))
 
 
 def test_ids_are_listed() -> None:

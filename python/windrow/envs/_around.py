@@ -32,28 +32,30 @@ def tell(transform: Any) -> None:
 
 
 class Around:
-    """Makes environments with a ``transform`` of TorchRL's around those of ``recipe``: with the transform itself if no other environment
-    has it, otherwise with a copy, as each process has one.
+    """Makes environments with ``transforms`` of TorchRL's around those of ``recipe``: with the transforms themselves if no other
+    environment has them, otherwise with copies, as each process has.
     """
 
-    def __init__(self, recipe: Recipe, transform: Any) -> None:
-        self.recipe, self.transform = recipe, transform
+    def __init__(self, recipe: Recipe, transforms: list[Any]) -> None:
+        self.recipe, self.transforms = recipe, transforms
 
     def __call__(self) -> Adapter:
-        transform = self.transform if self.transform.container is None else self.transform.clone()
-        transform.reset_parent()
-        return Adapter(_Transformed(Inside(self.recipe), transform))
+        transforms = [transform if transform.container is None else transform.clone() for transform in self.transforms]
+        for transform in transforms:
+            transform.reset_parent()
+        return Adapter(_Transformed(Inside(self.recipe), theirs.Compose(*transforms)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"recipe": self.recipe, "transform": self.transform.clone()}
+        return {"recipe": self.recipe, "transforms": [transform.clone() for transform in self.transforms]}
 
 
 class _Transformed(theirs.TransformedEnv):
-    """Gives its transform back when it is closed."""
+    """Gives its transforms back when it is closed."""
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         super().close(raise_if_closed=raise_if_closed)
-        self.transform.reset_parent()
+        for transform in self.transform:
+            transform.reset_parent()
 
 
 class _Made(EnvBase):

@@ -286,6 +286,19 @@ class EnvBase(Described, metaclass=Counterpart):
     def empty_cache(self) -> None:
         """Nothing: specs follow the transforms in any case."""
 
+    #: Specs are made anew for each who asks.
+    is_spec_locked = True
+
+    def set_spec_lock_(self, mode: bool = True) -> EnvBase:
+        """This environment: its specs cannot be changed in any case."""
+        return self
+
+    def check_env_specs(self, **arguments: Any) -> None:
+        """Checks that this environment does what its specs promise, as :func:`check_env_specs` does."""
+        from windrow.envs._check import check_env_specs
+
+        check_env_specs(self, **arguments)
+
     def state_dict(self) -> dict[str, Any]:
         """Nothing: an environment's state is its own."""
         return {}

@@ -67,6 +67,10 @@ class SerialEnv(EnvBase):
         self._makers = _for_each("create_env_fn", arguments.create_env_fn, number)
         self._kwargs = _for_each("create_env_kwargs", arguments.create_env_kwargs or {}, number)
 
+    def start(self) -> None:
+        """Makes the environments, which happens at first use in any case."""
+        self._made()
+
     def _new_recipe(self) -> Many:
         given = zip(self._makers, self._kwargs, strict=True)
         return Many(tuple(of(make, kwargs or None) for make, kwargs in given))

@@ -54,6 +54,9 @@ class Facts:
             value = value.reshape(self.num_envs, *leaf.shape)
             chosen = [torch.zeros_like(v).scatter(-1, v.argmax(-1, True), 1) for v in value.split(list(leaf.nvec or ()), -1)]
             value = torch.cat(chosen, -1)
+        elif leaf.kind == "one_hot" and value.numel() == self.num_envs * len(leaf.nvec or ()) != self.num_envs * math.prod(leaf.shape):
+            indices = value.reshape(self.num_envs, -1).long().unbind(-1)
+            value = torch.cat([torch.nn.functional.one_hot(index, n) for index, n in zip(indices, leaf.nvec or ())], -1)
         expected = (self.num_envs, *leaf.shape)
         if value.numel() != math.prod(expected):
             raise ValueError(
@@ -138,8 +141,10 @@ class Described:
     full_done_spec, full_done_spec_unbatched = done_spec, done_spec_unbatched
     state_spec, state_spec_unbatched = _spec("state", "What is read beside actions: nothing.")
     full_state_spec, full_state_spec_unbatched = state_spec, state_spec_unbatched
-    input_spec = _spec("input", "``full_state_spec`` and ``full_action_spec``.")[0]
-    output_spec = _spec("output", "``full_reward_spec``, ``full_done_spec`` and ``full_observation_spec``.")[0]
+    input_spec, input_spec_unbatched = _spec("input", "``full_state_spec`` and ``full_action_spec``.")
+    output_spec, output_spec_unbatched = _spec(
+        "output", "``full_reward_spec``, ``full_done_spec`` and ``full_observation_spec``."
+    )
     specs = _spec("all", "``output_spec`` and ``input_spec``.")[0]
 
     def _specs_of(self, part: str, batch: tuple[int, ...] | None = None) -> Composite:
@@ -164,6 +169,9 @@ class Described:
     )
     reward_key: Key = _read("Name of the reward of the step.", lambda env: "reward")
     done_keys: list[Key] = _read("Names of the flags.", lambda env: list(FLAGS))
+    done_key: Key = _read("Name of the flag that says whether an episode ended.", lambda env: "done")
+    done_keys_groups: list[list[Key]] = _read("Names of the flags, those of one group together.", lambda env: [env.done_keys])
+    state_keys: list[Key] = _read("Names of what is read beside actions: none.", lambda env: [])
     reset_keys: list[Key] = _read("Name of the flags that ask for a partial reset.", lambda env: ["_reset"])
 
     def _keys(self, part: str) -> list[Key]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,11 +94,11 @@ def around(recipe: Recipe, transforms: Sequence[Any], plain: bool = False) -> Re
     """What ``recipe`` makes with ``transforms`` around it, the first nearest to it. Those of TorchRL run as they are."""
     for transform in filter(is_windrows, transforms):
         recipe = transform._prepare(recipe)
-    for transform in transforms:
-        if is_windrows(transform):
-            recipe = recipe.transformed(*transform._described(plain))
+    for own, group in itertools.groupby(transforms, is_windrows):
+        if own:
+            recipe = recipe.transformed(*(described for transform in group for described in transform._described(plain)))
         else:
             from windrow.envs._around import Around
 
-            recipe = Adapted(Around(recipe, transform), False)
+            recipe = Adapted(Around(recipe, list(group)), False)
     return recipe

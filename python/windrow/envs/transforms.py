@@ -223,12 +223,19 @@ class Compose(Transform):
         """Takes the transform at ``index`` out."""
         return self.transforms.pop(index)
 
+    def dump(self, **arguments: Any) -> None:
+        """Has transforms write what they have gathered, such as the pictures of a ``VideoRecorder``."""
+        for transform in self.transforms:
+            if hasattr(transform, "dump"):
+                transform.dump(**arguments)
+
     def clone(self) -> Compose:
         """The same for another environment."""
         return Compose(*(transform.clone() for transform in self.transforms))
 
-    def __getitem__(self, index: int) -> Any:
-        return self.transforms[index]
+    def __getitem__(self, index: int | slice) -> Any:
+        found = self.transforms[index]
+        return Compose(*found) if isinstance(index, slice) else found
 
     def __len__(self) -> int:
         return len(self.transforms)
@@ -393,7 +400,7 @@ class _Wrapped(EnvBase):
         return of(self._env)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or "_env" not in vars(self):
+        if name.startswith("_") or not is_of_torchrl(vars(self).get("_env")):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._env, name)
 

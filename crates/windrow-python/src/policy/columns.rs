@@ -63,6 +63,14 @@ impl Column {
         {
             return self.choose(value, *code, options, index, out);
         }
+        if let Code::Choices(ChoiceCode::OneHot, options) = &self.code
+            && value.dtype() != DType::Bool
+            && !value.dtype().is_float()
+            && !has_shape(value, batch, &self.leaf.shape)
+            && has_shape(value, batch, &[options.len()])
+        {
+            return self.mark(value, options, index, out);
+        }
         let is_choice = matches!(self.code, Code::Choices(..));
         let is_float = value.dtype().is_float() && !self.leaf.dtype.is_float();
         if !has_shape(value, batch, &self.leaf.shape) || (is_choice && is_float) {
@@ -160,6 +168,42 @@ impl Column {
         Ok(())
     }
 
+    /// Writes the one-hot vectors of choices that are given as indices.
+    fn mark(
+        &self,
+        value: &Tensor,
+        options: &[usize],
+        index: usize,
+        out: &mut RowsMut<'_>,
+    ) -> Result<(), PolicyError> {
+        let value = value
+            .cast(DType::I64)
+            .map_err(PolicyError::failed)?
+            .contiguous();
+        let indices = value.as_slice::<i64>().map_err(PolicyError::failed)?;
+        let actions = out.get_mut::<i64>(Key::new(index))?;
+        actions.fill(0);
+        let width = options.iter().sum::<usize>().max(1);
+        let rows = indices.chunks_exact(options.len().max(1));
+        for (row, indices) in actions.chunks_exact_mut(width).zip(rows) {
+            let mut first = 0;
+            for (&options, &given) in options.iter().zip(indices) {
+                let chosen = usize::try_from(given)
+                    .ok()
+                    .filter(|&chosen| chosen < options);
+                let Some(chosen) = chosen else {
+                    return Err(PolicyError::failed(format!(
+                        "{}: expected the index of one of {options} choices, got {given}",
+                        self.leaf.key
+                    )));
+                };
+                row[first + chosen] = 1;
+                first += options;
+            }
+        }
+        Ok(())
+    }
+
     /// The error of a value that has another shape or kind than the column.
     fn misfit(&self, value: &Tensor, rows: usize) -> PolicyError {
         let expected = match &self.code {
@@ -169,8 +213,7 @@ impl Column {
                 self.leaf.shape.as_slice()
             ),
             Code::Choices(ChoiceCode::OneHot, _) => format!(
-                "one-hot int64 {:?}, or a float for each choice (indices need an environment with \
-                 categorical_action_encoding=True)",
+                "one-hot int64 {:?}, an index, or a float for each choice",
                 self.leaf.shape.as_slice()
             ),
         };
