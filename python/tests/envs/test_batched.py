@@ -168,6 +168,30 @@ def test_a_vector_that_never_comes_to_rest_is_an_error() -> None:
         env.reset(env.rand_step(root)["next"].set("_reset", torch.ones(2, 1, dtype=torch.bool)))
 
 
+def cartpoles(kind: Any = SyncVectorEnv, **kwargs: Any) -> Any:
+    return kind([lambda: gymnasium.make("CartPole-v1")] * 2, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        lambda: gymnasium.wrappers.vector.NormalizeObservation(cartpoles()),
+        lambda: cartpoles(gymnasium.vector.AsyncVectorEnv, shared_memory=False),
+    ],
+    ids=["a wrapper", "processes without shared memory"],
+)
+@pytest.mark.filterwarnings("ignore:CartPole-v1 resets an environment by its next step")
+def test_what_loses_masks_delivers_no_reset(vector: Any) -> None:
+    """Each step of a CartPole earns a reward of 1, and a reset 0."""
+    made = vector()
+    batch = next(Collector(made, None, frames_per_batch=200, seed=0))
+    assert (batch["next", "reward"] == 1).all() and int(batch["next", "terminated"].sum()) > 4
+    same = (batch["collector", "traj_ids"].diff() == 0).unsqueeze(-1).expand(-1, -1, 4)
+    assert torch.equal(batch["observation"][:, 1:][same], batch["next", "observation"][:, :-1][same])
+    del batch
+    made.close()
+
+
 def test_a_vector_that_takes_one_seed_for_all_is_seeded() -> None:
     class OneSeed(SyncVectorEnv):
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

@@ -91,8 +91,10 @@ impl VectorEnvs {
         info: &[Entry],
     ) -> Result<Self, EnvError> {
         let made = Self::describe(held.object.bind(py), one_hot);
-        let (mut spec, num_envs, reader, writer, (mode, partial)) =
-            made.map_err(EnvError::failed)?;
+        let (mut spec, num_envs, reader, writer) = made.map_err(EnvError::failed)?;
+        let habits = || helpers(py)?.call_method1("habits", (held.object.bind(py),));
+        let habits = habits().and_then(|habits| habits.extract());
+        let (mode, partial): (String, String) = habits.map_err(EnvError::failed)?;
         let info = InfoReader::new(py, info, &mut spec)?;
         let (leaves, acted) = (spec.observation_leaves(), spec.action_leaves());
         Ok(Self {
@@ -122,12 +124,11 @@ impl VectorEnvs {
         })
     }
 
-    /// The properties of a vector: its spec, the number of its environments, the reader of observations and the writer of actions, and
-    /// its `habits` in `windrow.envs._vectors`.
+    /// The properties of a vector: its spec, the number of its environments, the reader of observations and the writer of actions.
     fn describe(
         env: &Bound<'_, PyAny>,
         one_hot: bool,
-    ) -> PyResult<(EnvSpec, usize, Reader, Writer, (String, String))> {
+    ) -> PyResult<(EnvSpec, usize, Reader, Writer)> {
         let (id, limit) = identity(env)?;
         let observed = env.getattr("single_observation_space")?;
         let acted = env.getattr("single_action_space")?;
@@ -137,8 +138,7 @@ impl VectorEnvs {
         spec.max_episode_steps = limit;
         spec.keeps_seed = true;
         let num_envs = env.getattr("num_envs")?.extract()?;
-        let habits = helpers(env.py())?.call_method1("habits", (env,))?;
-        Ok((spec, num_envs, reader, writer, habits.extract()?))
+        Ok((spec, num_envs, reader, writer))
     }
 
     /// Steps all environments. Where the vector has reset some in the same step, `obs` has how their episodes ended, and `seen` how the
