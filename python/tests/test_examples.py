@@ -16,6 +16,8 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
     [
         ("ppo_halfcheetah", 4000, "mean return: "),
         ("dqn_cartpole", 1100, "mean return: "),
+        ("ppo_atari", 1000, "mean return: "),
+        ("cleanrl_ppo", 2000, "see cleanrl_ppo.png"),
         ("native_policy", 1000, "the first two did the same: True"),
     ],
 )
