@@ -163,10 +163,8 @@ impl Make for Channelled {
         if self.dtypes == (DType::U8, DType::F32) && self.scaled {
             let seen = from.get(Key::<u8>::new(self.from))?;
             let mut table = [0f32; 256];
-            table
-                .iter_mut()
-                .zip(&self.table)
-                .for_each(|(to, &x)| *to = x as f32);
+            // Of a known length, so that no index has to be checked.
+            table.copy_from_slice(&self.table);
             let to = to.get_mut(Key::<f32>::new(self.to))?;
             self.channels(seen, to, |x| table[usize::from(x)]);
             return Ok(());
