@@ -78,7 +78,7 @@ fn main() -> Result<(), EnvError> {
     ] {
         println!(
             "{name}  {:.1} µs",
-            1e6 * seconds(&[transform.clone()], dtype, shape)?
+            1e6 * seconds(std::slice::from_ref(transform), dtype, shape)?
         );
     }
     let all = [pool, tensor, grey, resize, frames];
