@@ -89,7 +89,7 @@ def test_an_evaluator_uses_them_and_leaves_them(backend: str, wrapped: bool) -> 
 
 def test_an_evaluator_without_statistics_says_so() -> None:
     with pytest.raises(Exception, match="expected statistics to normalise with: load some, or gather some first"):
-        with Evaluator(normed, torch.nn.Linear(4, 1), num_trajectories=1, max_steps=5, backend="thread") as evaluator:
+        with Evaluator(normed, torch.nn.Linear(3, 1), num_trajectories=1, max_steps=5, backend="thread") as evaluator:
             evaluator.evaluate()
 
 
