@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tensordict::DType;
 use windrow_env::{EnvSpec, Spec};
-use windrow_policy::nn::{Layer, Sequential};
+use windrow_policy::nn::{Graph, Layer, Sequential};
 use windrow_policy::{
     Binding, EnvRows, ExplorationType, Head, NetworkPolicy, Noise, Policy, PolicyIn, RandomPolicy,
 };
@@ -98,6 +98,33 @@ fn measure(name: &str, mut net: Sequential, inputs: usize, outputs: usize) -> Ou
     Ok(())
 }
 
+/// The network as a graph beside itself: the ratio of their times, at least 0.95.
+fn measure_graph(name: &str, net: &Sequential, inputs: usize, outputs: usize) -> Outcome {
+    for rows in [1, 8, 64] {
+        let (mut net, (mut graph, value)) = (net.clone(), Graph::of(net));
+        let input = vec![0.1; rows * inputs];
+        let (mut out, mut own) = (vec![0.0; rows * outputs], [vec![0.0; rows * outputs]]);
+        graph.forward(&[&input], &[value], &mut own)?;
+        net.forward(&input, &mut out)?;
+        assert_eq!(own[0], out);
+        let [chain, whole] = alternate(
+            || {
+                let _ = net.forward(black_box(&input), &mut out);
+                black_box(&mut out);
+            },
+            || {
+                let _ = graph.forward(&[black_box(&input)], &[value], &mut own);
+                black_box(&mut own);
+            },
+        );
+        let ratio = chain / whole;
+        println!(
+            "{name:<14} rows {rows:>3}: {chain:>9.3} us, graph {whole:>9.3} us, {ratio:>5.2}x"
+        );
+    }
+    Ok(())
+}
+
 /// A whole policy on CartPole's specs beside the network alone.
 fn measure_policy(name: &str, make: impl Fn() -> Box<dyn Policy>, net: &Sequential) -> Outcome {
     let env = EnvSpec::new(
@@ -157,6 +184,8 @@ fn main() -> Outcome {
     let small = tanh([4, 64, 64, 2]);
     measure("4-64-64-2", small.clone(), 4, 2)?;
     measure("17-256-256-6", tanh([17, 256, 256, 6]), 17, 6)?;
+    measure_graph("4-64-64-2", &small, 4, 2)?;
+    measure_graph("17-256-256-6", &tanh([17, 256, 256, 6]), 17, 6)?;
     measure_policy("random policy", || Box::new(RandomPolicy::new()), &small)?;
     let categorical = || NetworkPolicy::new(small.clone(), Head::Categorical);
     measure_policy("categorical", || Box::new(categorical()), &small)

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::weights::Reader;
-use crate::{PolicyError, Weights, WeightsError};
+use crate::{Noise, PolicyError, Weights, WeightsError};
 
 use super::function::{Function, Reduction, Zip};
 use super::graph_plan::GraphPlan;
@@ -131,6 +131,9 @@ pub struct Graph {
     /// For the values that are asked for; made at the first evaluation, and anew when parameters change.
     #[serde(skip)]
     plan: Option<(Vec<Value>, GraphPlan)>,
+    /// What [`forward`](Self::forward) draws from, by row.
+    #[serde(skip)]
+    noise: Vec<Noise>,
 }
 
 impl Graph {
@@ -323,7 +326,7 @@ impl Graph {
     /// Evaluates `values`: each input is `[rows, elements]`, row-major, and so is each output. Draws are those of environment 0 with
     /// seed 0, one frame for each row.
     ///
-    /// Allocates at its first call for these values and at the first after parameters have changed, otherwise never.
+    /// Allocates at its first call for these values or with so many rows, and at the first after parameters have changed, otherwise never.
     ///
     /// # Errors
     /// As [`check`](Self::check); [`PolicyError::Rows`] when inputs or outputs are not as many rows as the first output.
@@ -333,18 +336,15 @@ impl Graph {
         values: &[Value],
         outputs: &mut [Vec<f32>],
     ) -> Result<(), PolicyError> {
-        let rows = match (values, &*outputs) {
-            ([value, ..], [output, ..]) => output.len() / self.elements(*value)?.max(1),
-            _ => 0,
-        };
-        let noise: Vec<_> = (0..rows)
-            .map(|row| crate::Noise::new(0, 0, row as u64))
-            .collect();
         self.prepare(values)?;
-        match &mut self.plan {
-            Some((_, plan)) => plan.forward(inputs, &noise, outputs),
-            None => Ok(()),
-        }
+        let Some((_, plan)) = &mut self.plan else {
+            return Ok(());
+        };
+        let rows = outputs.first().map_or(0, |output| plan.rows(output.len()));
+        let drawn = self.noise.len()..rows;
+        self.noise
+            .extend(drawn.map(|row| Noise::new(0, 0, row as u64)));
+        plan.forward(inputs, &self.noise[..rows], outputs)
     }
 
     /// Computes what depends on parameters alone, and packs weights, unless that has been done for these values.

@@ -175,6 +175,13 @@ impl GraphPlan {
         })
     }
 
+    /// How many rows so many numbers of the first output are.
+    pub(crate) fn rows(&self, len: usize) -> usize {
+        self.outputs
+            .first()
+            .map_or(0, |(_, width)| len / width.max(&1))
+    }
+
     /// Evaluates inputs `[rows, width]` into outputs `[rows, width]`, with one stream of noise for each row; never allocates.
     ///
     /// # Errors
@@ -538,7 +545,10 @@ impl Step {
             Task::Linear(packed, skip, after) => {
                 let x = from(0);
                 packed.apply(simd, &x.values[*skip..], x.stride, out);
-                after.iter().for_each(|function| function.apply(simd, out));
+                // A closure would not be compiled for this processor.
+                for function in after {
+                    function.apply(simd, out);
+                }
             }
             Task::Map(function) => {
                 let x = from(0);

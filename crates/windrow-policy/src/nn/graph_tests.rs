@@ -1,5 +1,4 @@
 use super::*;
-use crate::Noise;
 
 fn numbers(seed: u64, n: usize) -> Vec<f32> {
     let mut noise = Noise::new(seed, 0, 0);
