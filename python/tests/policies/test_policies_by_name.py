@@ -75,5 +75,16 @@ def compare(own: Any, expected: Any) -> None:
         torch.testing.assert_close(found[key].double(), value.double(), rtol=1e-3, atol=1e-3, msg=lambda text: f"{key}: {text}")
 
 
+def test_what_a_script_anneals_reaches_the_next_batch() -> None:
+    policy = theirs.dqn_egreedy()
+    with collector(policy, "cartpole", "native", "random") as source:
+        for eps, least, most in ((1.0, 4, 16), (0.0, 0, 0)):
+            policy[-1].eps.fill_(eps)
+            batch = next(source)
+            greedy = batch["action_value"].argmax(-1)
+            assert least <= int((batch["action"] != greedy).sum()) <= most
+        assert source._core.weights()["module.1.eps_end"] == policy[-1].eps_end, "weights that no operation reads are kept"
+
+
 def test_most_policies_are_lowered() -> None:
     assert sum(why is None for _, _, why in theirs.POLICIES.values()) >= 26
