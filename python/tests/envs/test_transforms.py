@@ -190,6 +190,16 @@ def test_samples_of_buffers_are_transformed_by_torchrl() -> None:
     torch.testing.assert_close(Compose(norm, norm.clone())(played)["observation"], expected * 4)
 
 
+def test_statistics_are_exchanged_with_torchrl() -> None:
+    theirs = pytest.importorskip("torchrl.envs").ObservationNorm(loc=1.0, scale=2.0, in_keys=["observation"], standard_normal=True)
+    own = ObservationNorm(in_keys=["observation"])
+    own.load_state_dict(theirs.state_dict())
+    again = ObservationNorm(in_keys=["observation"], **own.state_dict())
+    for norm in (own, again):
+        assert norm.standard_normal is True and (norm.loc.item(), norm.scale.item()) == (1.0, 2.0)
+    assert set(own.state_dict()) == set(theirs.state_dict())
+
+
 def test_statistics_are_saved_and_loaded() -> None:
     def make() -> TransformedEnv:
         return TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), ObservationNorm(in_keys=["observation"])))

@@ -64,7 +64,7 @@ class ObservationNorm(Transform):
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             if out != key and len(out) != 1:
                 raise ValueError(f"an out_key that is not its in_key has one name, got {out!r}")
-        self.standard_normal, self.eps = standard_normal, eps
+        self.standard_normal, self.eps = bool(standard_normal), eps
         #: What is added and the factor, or, where ``standard_normal``, mean and deviation, for each of the keys.
         self._stats: Stats | None = None if loc is None else dict.fromkeys(self.in_keys, (_numbers(loc), _numbers(scale)))
 
@@ -150,17 +150,27 @@ class ObservationNorm(Transform):
         return described
 
     def state_dict(self) -> dict[str, Any]:
-        """The statistics, if there are any."""
+        """The statistics, if there are any, as TorchRL has them: one ``loc`` and one ``scale``, or a dictionary of them where
+        observations have different ones.
+        """
         if self._stats is None:
             return {}
-        loc, scale = ({".".join(key): _tensor(pair[place]) for key, pair in self._stats.items()} for place in range(2))
-        return {"loc": loc, "scale": scale}
+        state: dict[str, Any] = {"standard_normal": torch.tensor(self.standard_normal)}
+        for place, part in enumerate(("loc", "scale")):
+            values = {".".join(key): _tensor(pair[place]) for key, pair in self._stats.items()}
+            first, *others = values.values()
+            state[part] = values if any(not torch.equal(first, other) for other in others) else first
+        return state
 
     def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
-        """Takes over what :meth:`state_dict` gave."""
+        """Takes over what :meth:`state_dict` gave, here or in TorchRL."""
         if state_dict:
-            loc, scale = ({key: _numbers(state_dict[part][".".join(key)]) for key in self.in_keys} for part in ("loc", "scale"))
+            loc, scale = (
+                {key: _numbers(given[".".join(key)] if isinstance(given, dict) else given) for key in self.in_keys}
+                for given in (state_dict["loc"], state_dict["scale"])
+            )
             self._stats = {key: (loc[key], scale[key]) for key in self.in_keys}
+            self.standard_normal = bool(state_dict.get("standard_normal", self.standard_normal))
 
     def __repr__(self) -> str:
         keys = [".".join(key) for key in self.in_keys]
