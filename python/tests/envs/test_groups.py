@@ -169,3 +169,21 @@ def test_an_episode_goes_on_behind_a_step_that_is_marked() -> None:
         first, second = next(collector), next(collector)
     assert first["next", "agents", "truncated"][-1].all() and not second["agents", "truncated"].any()
     assert second["agents", "observation"][0].unique().tolist() == [2]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_environments_of_several_dimensions_keep_them(workers: int) -> None:
+    arguments = {"frames_per_batch": 48 * workers, "total_frames": 96 * workers}
+    if workers == 1:
+        collector = Collector(Agents((2, 3)), None, **arguments)
+    else:
+        collector = MultiSyncCollector([lambda: Agents((2, 3))] * 2, None, placement="threads", **arguments)
+    theirs = next(iter(TheirCollector(Agents((2, 3)), None, frames_per_batch=48, total_frames=48)))
+    for batch in (collector.fake_tensordict(), *collector):
+        assert batch.shape == (2 * workers, 3, 8) and batch.names[-1] == "time"
+        assert groups(batch) == [(2 * workers, 3, 8, 2)] * 2 and batch["agents", "observation"].shape[-1] == 3
+    assert sizes(batch[:2]) == sizes(theirs)
+    assert torch.equal(batch[:2]["next", "agents", "reward"], theirs["next", "agents", "reward"])
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+    buffer.extend(batch[:2])
+    assert torch.equal(buffer[:]["agents", "observation"], batch[:2].reshape(-1)["agents", "observation"])
