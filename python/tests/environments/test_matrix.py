@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -21,6 +22,12 @@ from windrow.collectors import Collector
 from windrow.envs import GymEnv, GymWrapper, SerialEnv
 
 FRAMES, SEED = 200, 7
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MuJoCo writes a file with its warnings where it runs."""
+    monkeypatch.chdir(tmp_path)
 
 
 def collect(env: Any, seed: int | None = SEED) -> Any:
@@ -45,7 +52,7 @@ SINGLE = {
     "gymnasium": [("FrozenLake-v1", {}, 10), ("HalfCheetah-v5", {"max_episode_steps": 60}, 3), ("Blackjack-v1", {}, 50)],
 }
 
-#: How an environment is given, of an id and arguments. Under a bare id there are no arguments, and choices are indices.
+#: How an environment is given, of an id and arguments.
 WAYS: dict[str, Callable[..., Any]] = {
     "object": lambda id, kwargs: gymnasium.make(id, **kwargs),
     "factory": lambda id, kwargs: partial(gymnasium.make, id, **kwargs),
