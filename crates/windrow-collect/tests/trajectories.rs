@@ -404,11 +404,11 @@ fn what_is_missing_or_other_is_named_and_changes_nothing() {
         push(&mut batcher, &other),
         r#"entry "action": push: expected shape [2, 3], got [2, 3, 2]"#
     );
-    let wide = Tensor::zeros(DType::I64, [2, 3, 1]).unwrap();
+    let wide = Tensor::zeros(DType::I64, [2, 3, 2]).unwrap();
     other.set(("collector", "traj_ids"), wide).unwrap();
     assert_eq!(
         push(&mut batcher, &other),
-        r#"entry ("collector", "traj_ids"): trajectories: expected shape [2, 3], got [2, 3, 1]"#
+        r#"entry ("collector", "traj_ids"): trajectories: expected shape [2, 3], got [2, 3, 2]"#
     );
     assert_eq!(batcher.pending_frames(), before);
     batcher.push(&source.batch(&[2], 3)).unwrap();
