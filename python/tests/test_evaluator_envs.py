@@ -175,7 +175,7 @@ def test_a_module_acts_in_evaluation_mode(by_factory: bool) -> None:
     Normalised.modes = []
     policy = Normalised()
     policies = {"policy_factory": Normalised} if by_factory else {"policy": policy}
-    with Evaluator(cartpole, num_trajectories=1, **policies) as evaluator:
+    with Evaluator(cartpole, num_trajectories=1, policy_backend="torch", **policies) as evaluator:
         evaluator.evaluate()
         evaluator.evaluate(policy)
     assert set(Normalised.modes) == {False}

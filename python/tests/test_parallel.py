@@ -79,8 +79,9 @@ def test_steps_are_those_of_serial_environments(parallel, make) -> None:
     env.close()
     env.close()
     assert all(ends(process) for process in members)
-    with pytest.raises(RuntimeError, match="ParallelEnv was closed"):
-        env.reset()
+    # It can be used again, with other processes.
+    same(ours, played(env))
+    assert set(pids(env)).isdisjoint(members)
 
 
 def test_some_are_reset_and_the_others_go_on(parallel) -> None:

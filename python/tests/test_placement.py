@@ -174,7 +174,7 @@ def test_a_compiled_policy_is_compiled_where_it_acts(build, how) -> None:
     if how == "argument":
         options: dict[str, Any] = {"policy": network, "compile_policy": {"backend": "eager"}}
     elif how == "module":
-        options = {"policy": torch.compile(network, backend="eager")}
+        options = {"policy": torch.compile(network, backend="eager"), "policy_backend": "torch"}
     else:
         options = {"policy_factory": lambda: torch.compile(network, backend="eager")}
     collector = build(MultiSyncCollector, [Counting], **options)

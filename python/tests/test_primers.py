@@ -84,12 +84,13 @@ def test_states_begin_with_the_default_value() -> None:
     [
         (TensorDictPrimer({"h": Unbounded((2,))}, random=True), "'h' begins with random numbers, expected a number"),
         (TensorDictPrimer({"h": Unbounded((2,), dtype=torch.int64)}), r"'h' is torch.int64, expected torch.float32"),
-        (TensorDictPrimer({"h": Unbounded((2,))}, default_value=lambda: 0), "expected a number as default_value"),
+        (TensorDictPrimer({"h": Unbounded((2,))}, default_value=lambda: torch.zeros(2)), "expected a number as default_value"),
     ],
 )
-def test_what_a_state_cannot_begin_with_is_named(primer, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        GymEnv("CartPole-v1").append_transform(primer)
+def test_what_a_state_cannot_begin_with_is_named_and_left_to_torchrl(primer, message) -> None:
+    with pytest.warns(UserWarning, match=message):
+        env = GymEnv("CartPole-v1").append_transform(primer)
+    assert env.reset()["h"].shape == (2,)
 
 
 def test_environments_of_one_vector_have_the_same_states() -> None:

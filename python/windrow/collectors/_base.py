@@ -241,8 +241,9 @@ class BaseCollector(TorchRLMethods):
 
     @cached_property
     def _dimensions(self) -> tuple[int, ...]:
-        """The batch size of a worker's environment."""
-        return tuple(getattr(self._workers.env(0), "batch_size", ()))
+        """The batch size of a worker's environment, if it is one of TorchRL: others have a dimension at most."""
+        env = self._workers.env(0)
+        return () if getattr(env, "_batch_locked", None) is None else tuple(env.batch_size)
 
     def _finish(self, batch: Any) -> Any:
         """What is delivered of a batch, or written."""

@@ -13,15 +13,14 @@ from windrow.envs._base import EnvBase
 from windrow.envs._recipe import Recipe
 from windrow.envs._torchrl import Adapter
 
-_told: set[str] = set()
+_told: set[tuple[str, str | None]] = set()
 
 
 def tell(transform: Any) -> None:
-    """Says once for each class that a transform is TorchRL's, and what it costs."""
-    name = type(transform).__name__
-    if name not in _told:
-        _told.add(name)
-        refused = vars(transform).get("refused_by_windrow")
+    """Says once for each class and reason that a transform is TorchRL's, and what it costs."""
+    name, refused = type(transform).__name__, vars(transform).get("refused_by_windrow")
+    if (name, refused) not in _told:
+        _told.add((name, refused))
         why = f" ({refused})" if refused else ""
         warnings.warn(
             f"{name} is a transform of TorchRL's, not of windrow's{why}: it runs in Python, around every step, which costs a few "

@@ -140,7 +140,10 @@ impl TorchPolicy {
 /// Warns of an action that is written as floats, where the environment takes integers.
 fn warn_of_cast(column: &Column, value: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = value.py();
-    let dtype = batch::from_torch(value)?.dtype();
+    // What cannot be read is told when it is written, with its name.
+    let Ok(dtype) = batch::from_torch(value).map(|value| value.dtype()) else {
+        return Ok(());
+    };
     if !column.needs_whole(dtype) {
         return Ok(());
     }
