@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +24,29 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
 
 
+#: Values that other processes have compared, where tests run in several.
+_elsewhere = 0
+
+
+def _compared() -> int:
+    compare = sys.modules.get("transforms._compare")
+    return compare.compared if compare is not None else 0
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tells the process that has started this one how much was compared here."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["compared"] = _compared()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Adds what another process has compared."""
+    global _elsewhere
+    _elsewhere += getattr(node, "workeroutput", {}).get("compared", 0)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says how much was compared with TorchRL."""
-    compare = sys.modules.get("transforms._compare")
-    if compare is not None and (line := compare.summary()):
-        terminalreporter.write_line(line)
+    if count := _compared() + _elsewhere:
+        terminalreporter.write_line(f"{count:,} transformed values compared with TorchRL's")

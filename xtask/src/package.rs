@@ -93,7 +93,8 @@ fn types(root: &Path, python: &Path) -> Result<Verdict> {
 
 fn tests(root: &Path, python: &Path) -> Result<Verdict> {
     let mut command = in_environment(root, python);
-    command.args(["-m", "pytest", "--quiet"]);
+    // Many tests start programs and wait for them, so two at a time take little more than half as long.
+    command.args(["-m", "pytest", "--quiet", "-n", "2", "--dist", "worksteal"]);
     let finished = process::run(&mut command, Show::All)?;
     Ok(Verdict::of_tests(
         finished.success,

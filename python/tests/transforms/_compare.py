@@ -13,12 +13,7 @@ from torchrl.envs import TransformedEnv as TheirTransformedEnv
 from windrow.envs import GymWrapper, TransformedEnv
 
 #: Values compared so far, by all tests of this process.
-_compared = 0
-
-
-def summary() -> str | None:
-    """The line that a run of tests ends with; None where nothing was compared."""
-    return f"{_compared:,} transformed values compared with TorchRL's" if _compared else None
+compared = 0
 
 
 def assert_same(ours: Any, theirs: Any, *, but: Iterable[Any] = (), rtol: float = 0.0, atol: float = 0.0) -> int:
@@ -32,7 +27,7 @@ def assert_same(ours: Any, theirs: Any, *, but: Iterable[Any] = (), rtol: float 
     Returns:
         How many values were compared.
     """
-    global _compared
+    global compared
     left_out = {key if isinstance(key, tuple) else (key,) for key in but}
     left_out |= {("next", *key) for key in left_out}
 
@@ -47,7 +42,7 @@ def assert_same(ours: Any, theirs: Any, *, but: Iterable[Any] = (), rtol: float 
     for key, value in expected.items():
         torch.testing.assert_close(got[key], value, rtol=rtol, atol=atol, equal_nan=True, msg=lambda why, key=key: f"{key}: {why}")
         count += value.numel()
-    _compared += count
+    compared += count
     return count
 
 
