@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Any
 
 
-class _Finder(MetaPathFinder, Loader):
+class _Finder:
     """Finds them after all others. It answers for names of windrow alone; a module is a view of TorchRL's, in which windrow's own
     classes stand for TorchRL's where the package around the module has them.
     """
@@ -21,11 +22,14 @@ class _Finder(MetaPathFinder, Loader):
         package, *rest = name.split(".")
         if package != "windrow" or len(rest) < 2 or rest[0] not in ("collectors", "data", "envs") or any(n.startswith("_") for n in rest):
             return None
+        # Imported here, and no base class of `importlib.abc`: these take longer than all of windrow.
+        import importlib.util
+
         try:
             theirs = importlib.util.find_spec(_of_torchrl(name))
         except ModuleNotFoundError:
             return None
-        return theirs and ModuleSpec(name, self, is_package=theirs.submodule_search_locations is not None)
+        return theirs and ModuleSpec(name, self, is_package=theirs.submodule_search_locations is not None)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
