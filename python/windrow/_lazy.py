@@ -1,8 +1,13 @@
-"""Packages that come with an extra, or with the user's environments: each is imported when something in it is first asked for."""
+"""What is imported when something in it is first asked for: packages that come with an extra, or with the user's environments, and
+windrow's own modules behind the names of its packages. A worker process imports the few that it needs.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["gymnasium", "numpy", "tensordict", "torch"]
@@ -19,6 +24,23 @@ class _Lazy:
         # Later lookups find what is in the module without a call.
         self.__dict__ = module.__dict__
         return getattr(module, attribute)
+
+
+def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """A ``__getattr__`` for ``package``: finds names in the modules below it that ``homes`` says, and the modules themselves."""
+
+    def found(name: str) -> Any:
+        if home := homes.get(name):
+            value = getattr(importlib.import_module(f"{package}.{home}"), name)
+        elif not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
+            value = importlib.import_module(f"{package}.{name}")
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        # Later lookups find it without a call.
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return found
 
 
 if TYPE_CHECKING:

@@ -36,13 +36,13 @@ class _Finder:
 
     def exec_module(self, module: ModuleType) -> None:
         theirs = importlib.import_module(_of_torchrl(module.__name__))
-        around = vars(sys.modules[module.__name__.rpartition(".")[0]])
+        around = sys.modules[module.__name__.rpartition(".")[0]]
 
         def found(name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
             value = getattr(theirs, name)
-            own = around.get(name)
+            own = getattr(around, name) if name in getattr(around, "__all__", ()) else vars(around).get(name)
             return own if isinstance(own, type) and own.__module__.startswith("windrow.") else value
 
         vars(module).update(__getattr__=found, __doc__=theirs.__doc__)

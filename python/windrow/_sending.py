@@ -142,7 +142,8 @@ def member(env: Any, kwargs: dict[str, Any] | None = None) -> bytes:
     Raises:
         TypeError: as :func:`environments`.
     """
-    from windrow.collectors._workers import Factory, is_function
+    from windrow.collectors._factory import Factory
+    from windrow.collectors._workers import is_function
 
     try:
         return environments(Factory(env) if is_function(env) else env, kwargs, None)
@@ -381,7 +382,7 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         known = [(name, value.__globals__[name]) for name in _names(value.__code__) if name in value.__globals__]
         named = [(f" uses {name}", part) for name, part in (*free, *known)]
         return [(name, part) for name, part in named if not isinstance(part, (ModuleType, BuiltinFunctionType))]
-    from windrow.collectors._workers import Factory
+    from windrow.collectors._factory import Factory
 
     # The user gave the function, and no factory.
     return [("" if isinstance(value, Factory) else f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
@@ -480,7 +481,8 @@ def _answered(verb: str, *arguments: Any) -> Any:
 
 
 def _environment() -> Any:
-    from windrow.collectors._workers import Factory, env_of
+    from windrow.collectors._factory import Factory
+    from windrow.collectors._workers import env_of
 
     given = _asked.environment
     return given.made if isinstance(given, Factory) else env_of(given)

@@ -1,33 +1,37 @@
 """Collectors run a policy in environments, and deliver batches of experience."""
 
-from windrow.collectors._base import (
-    AsyncCollector,
-    BaseCollector,
-    Collector,
-    MultiAsyncCollector,
-    MultiCollector,
-    MultiSyncCollector,
-)
-from windrow.collectors._evaluator import Evaluator
-from windrow.collectors._interruptor import Interruptor
-from windrow.collectors._profile import ProfileConfig
-from windrow.collectors._updaters import (
-    MultiProcessedWeightUpdater,
-    RayWeightUpdater,
-    RemoteModuleWeightUpdater,
-    VanillaWeightUpdater,
-    WeightUpdaterBase,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from windrow._lazy import names_of
 from windrow.modules import RandomPolicy
 
-# Old and present names of TorchRL.
-DataCollectorBase = BaseCollector
-SyncDataCollector = Collector
-aSyncDataCollector = AsyncCollector
-_MultiDataCollector = MultiCollector
-MultiSyncDataCollector = MultiSyncCollector
-MultiaSyncDataCollector = MultiAsyncCollector
-_Interruptor = Interruptor
+if TYPE_CHECKING:
+    from windrow.collectors._base import (
+        AsyncCollector,
+        BaseCollector,
+        Collector,
+        DataCollectorBase,
+        MultiAsyncCollector,
+        MultiaSyncDataCollector,
+        MultiCollector,
+        MultiSyncCollector,
+        MultiSyncDataCollector,
+        SyncDataCollector,
+        _MultiDataCollector,
+        aSyncDataCollector,
+    )
+    from windrow.collectors._evaluator import Evaluator
+    from windrow.collectors._interruptor import Interruptor, _Interruptor
+    from windrow.collectors._profile import ProfileConfig
+    from windrow.collectors._updaters import (
+        MultiProcessedWeightUpdater,
+        RayWeightUpdater,
+        RemoteModuleWeightUpdater,
+        VanillaWeightUpdater,
+        WeightUpdaterBase,
+    )
 
 __all__ = [
     "AsyncCollector",
@@ -51,3 +55,18 @@ __all__ = [
     "WeightUpdaterBase",
     "aSyncDataCollector",
 ]
+
+if not TYPE_CHECKING:
+    #: The modules of all names that are no classes of collectors.
+    _HOMES = {
+        "Evaluator": "_evaluator",
+        "Interruptor": "_interruptor",
+        "MultiProcessedWeightUpdater": "_updaters",
+        "ProfileConfig": "_profile",
+        "RayWeightUpdater": "_updaters",
+        "RemoteModuleWeightUpdater": "_updaters",
+        "VanillaWeightUpdater": "_updaters",
+        "WeightUpdaterBase": "_updaters",
+        "_Interruptor": "_interruptor",
+    }
+    __getattr__ = names_of(__name__, {name: _HOMES.get(name, "_base") for name in (*__all__, "_Interruptor", "_MultiDataCollector")})

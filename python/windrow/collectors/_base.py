@@ -413,6 +413,15 @@ class MultiAsyncCollector(MultiCollector):
     _sync = False
 
 
+# Old and present names of TorchRL.
+DataCollectorBase = BaseCollector
+SyncDataCollector = Collector
+aSyncDataCollector = AsyncCollector
+_MultiDataCollector = MultiCollector
+MultiSyncDataCollector = MultiSyncCollector
+MultiaSyncDataCollector = MultiAsyncCollector
+
+
 def _several(args: tuple[Any, ...], given: dict[str, Any]) -> MultiCollector | None:
     """The collector with several workers that the arguments of a :class:`Collector` ask for; None if they do not.
 

@@ -11,7 +11,8 @@ from windrow._numbers import at_least
 from windrow._windrow import EvaluatorCore
 from windrow.collectors._arguments import Device
 from windrow.collectors._ending import ALIVE, Ending
-from windrow.collectors._workers import Factory, device_of, env_of, is_function, policy_factories
+from windrow.collectors._factory import Factory
+from windrow.collectors._workers import device_of, env_of, is_function, policy_factories
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

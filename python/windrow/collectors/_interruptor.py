@@ -50,6 +50,10 @@ class Interruptor:
             core.cut(stopped)
 
 
+#: TorchRL's name.
+_Interruptor = Interruptor
+
+
 def follow(interruptor: Any, core: CollectorCore) -> None:
     """Lets an interruptor cut the batches of a collector short. Anything but an :class:`Interruptor` is asked by a thread, which ends
     with the collector."""

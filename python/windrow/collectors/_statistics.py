@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from windrow.collectors._workers import Factory, is_function
+from windrow.collectors._factory import Factory
+from windrow.collectors._workers import is_function
 from windrow.envs._batched import SerialEnv
 from windrow.envs._torchrl_compat import is_windrows
 from windrow.envs._vec_norm import Running, Statistics

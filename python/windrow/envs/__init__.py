@@ -23,59 +23,58 @@ are found here too. Its transforms go around windrow's environments, in Python. 
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from windrow.envs import utils
-from windrow.envs._base import EnvBase
-from windrow.envs._batched import ParallelEnv, SerialEnv
-from windrow.envs._check import check_env, check_env_specs
-from windrow.envs._torchrl_compat import of_torchrl
-from windrow.envs.env_creator import EnvCreator, env_creator
-from windrow.envs.libs.gym import GymEnv, GymWrapper
-from windrow.envs.transforms import (
-    ActionDiscretizer,
-    ActionMask,
-    BinarizeReward,
-    ClipTransform,
-    Compose,
-    DoubleToFloat,
-    DTypeCastTransform,
-    CatFrames,
-    CatTensors,
-    CenterCrop,
-    EndOfLifeTransform,
-    ExcludeTransform,
-    FiniteTensorDictCheck,
-    FlattenObservation,
-    FrameSkipTransform,
-    GrayScale,
-    InitTracker,
-    NoopResetEnv,
-    ObservationNorm,
-    RewardClipping,
-    RewardScaling,
-    RewardSum,
-    SignTransform,
-    StepCounter,
-    TargetReturn,
-    Transform,
-    TransformedEnv,
-    VecNorm,
-    VecNormV2,
-    PermuteTransform,
-    RenameTransform,
-    Resize,
-    SelectTransform,
-    SqueezeTransform,
-    TimeMaxPool,
-    ToTensorImage,
-    UnsqueezeTransform,
-)
-from windrow.modules import RandomPolicy
+from windrow._lazy import names_of
+
+# A module has the name too, which the import of that would bind here.
+from windrow.envs.env_creator import env_creator
 
 if TYPE_CHECKING:
+    from windrow.envs._base import EnvBase
+    from windrow.envs._batched import EnvCreator, ParallelEnv, SerialEnv
+    from windrow.envs._check import check_env, check_env_specs
+    from windrow.envs.libs.gym import GymEnv, GymWrapper
+    from windrow.envs.transforms import (
+        ActionDiscretizer,
+        ActionMask,
+        BinarizeReward,
+        ClipTransform,
+        Compose,
+        DoubleToFloat,
+        DTypeCastTransform,
+        CatFrames,
+        CatTensors,
+        CenterCrop,
+        EndOfLifeTransform,
+        ExcludeTransform,
+        FiniteTensorDictCheck,
+        FlattenObservation,
+        FrameSkipTransform,
+        GrayScale,
+        InitTracker,
+        NoopResetEnv,
+        ObservationNorm,
+        RewardClipping,
+        RewardScaling,
+        RewardSum,
+        SignTransform,
+        StepCounter,
+        TargetReturn,
+        Transform,
+        TransformedEnv,
+        VecNorm,
+        VecNormV2,
+        PermuteTransform,
+        RenameTransform,
+        Resize,
+        SelectTransform,
+        SqueezeTransform,
+        TimeMaxPool,
+        ToTensorImage,
+        UnsqueezeTransform,
+    )
+    from windrow.modules import RandomPolicy
     from windrow.envs.utils import ExplorationType, exploration_type, set_exploration_type
 
 __all__ = [
@@ -131,10 +130,31 @@ __all__ = [
     "set_exploration_type",
 ]
 
+#: The modules of all names that are no transforms.
+_HOMES = {
+    "EnvBase": "_base",
+    "EnvCreator": "_batched",
+    "ExplorationType": "utils",
+    "GymEnv": "libs.gym",
+    "GymWrapper": "libs.gym",
+    "ParallelEnv": "_batched",
+    "RandomPolicy": "utils",
+    "SerialEnv": "_batched",
+    "check_env": "_check",
+    "check_env_specs": "_check",
+    "exploration_type": "utils",
+    "set_exploration_type": "utils",
+}
+_own = names_of(__name__, {name: _HOMES.get(name, "transforms") for name in __all__})
+
 
 def __getattr__(name: str) -> Any:
-    if name in utils.OF_TENSORDICT:
-        return getattr(utils, name)
-    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
-        return importlib.import_module(f"{__name__}.{name}")
-    return of_torchrl(__name__, "torchrl.envs")(name)
+    try:
+        return _own(name)
+    except AttributeError:
+        # `from windrow.envs import _module` asks for the attribute before it imports the module.
+        if name.startswith("_"):
+            raise
+        from windrow.envs._torchrl_compat import of_torchrl
+
+        return of_torchrl(__name__, "torchrl.envs")(name)

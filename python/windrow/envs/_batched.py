@@ -254,8 +254,3 @@ class EnvCreator:
 
     def __repr__(self) -> str:
         return f"EnvCreator({self.create_env_fn!r}, {self.create_env_kwargs!r})"
-
-
-def env_creator(create_env_fn: Callable[..., Any]) -> "EnvCreator":
-    """The function ``create_env_fn`` as an :class:`EnvCreator`."""
-    return EnvCreator(create_env_fn)

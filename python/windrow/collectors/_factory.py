@@ -1,0 +1,44 @@
+"""Functions that make environments and policies in workers, by themselves: a worker process imports nothing else of collectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Factory:
+    """Calls ``function`` to make environments or a policy for one worker, and keeps the last ``together`` of them, which step
+    together; with ``first``, only the first that it ever made, not its replacements. ``number`` is the worker's.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, number: int = 0, together: int = 1, first: bool = False) -> None:
+        self.number = number
+        self.made_together: list[Any] = []
+        self._function = function
+        self._together = together
+        self._first = first
+        self._calls = 0
+
+    def __call__(self, **arguments: Any) -> Any:
+        try:
+            made = self._function(**arguments)
+        except BaseException:
+            # The next call makes the first of a new set.
+            self._calls = 0
+            raise
+        if not self._first and self._calls % self._together == 0:
+            self.made_together = []
+        if len(self.made_together) < (1 if self._first else self._together):
+            self.made_together.append(made)
+        self._calls += 1
+        return made
+
+    @property
+    def makes_random(self) -> bool:
+        """Whether it makes random policies, whose actions are then those of the environment's space."""
+        return isinstance(self._function, type) and self._function.__name__ == "RandomPolicy"
+
+    @property
+    def made(self) -> Any:
+        """The first of what was made last; None before that."""
+        return self.made_together[0] if self.made_together else None
