@@ -13,6 +13,7 @@ import inspect
 import itertools
 import json
 import math
+import operator
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -91,15 +92,15 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
         raise NotLowerable(reasons[0] if reasons else "what it observes is not known before the environment is made")
     weights = _weights.tensors_of(source)
     core = {"graph": graph, "weights": weights, "used": used, "reads_init": reads_init}
-    state = _plain(source)
+    state, is_untouched = _plain(source), _glance(source)
 
     def check() -> None:
-        nonlocal state
-        now = _plain(source)
-        if now == state:
+        nonlocal state, is_untouched
+        if is_untouched():
             return
+        now = _plain(source)
         try:
-            same = _read(policy, conditions, observed, actions)[0] == graph
+            same = now == state or _read(policy, conditions, observed, actions)[0] == graph
         except Exception:
             same = False
         if not same:
@@ -107,7 +108,7 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
                 f"{type(source).__name__} computes something else than when windrow read it, other than by its weights: build a new "
                 "collector, or one with policy_backend='torch', which calls the policy as it is"
             )
-        state = now
+        state, is_untouched = now, _glance(source)
 
     return Lowered(core, check, source)
 
@@ -126,19 +127,50 @@ def _check_hooks(module: nn.Module) -> None:
                 raise NotLowerable(f"{name or 'the policy'} has hooks")
 
 
+def _held(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """What the parts of ``module`` hold beside weights."""
+    for part in module.modules():
+        yield from vars(part).items()
+        yield from ((name, part._buffers.get(name)) for name in part._non_persistent_buffers_set)
+
+
 def _plain(module: nn.Module) -> list[Any]:
     """What the parts of ``module`` hold beside weights: changes of it may change what they compute."""
     held: list[Any] = []
-    for part in module.modules():
-        fixed = {name: part._buffers.get(name) for name in part._non_persistent_buffers_set}
-        for name, value in (*vars(part).items(), *fixed.items()):
-            if isinstance(value, torch.Tensor):
-                held.append((name, id(value), value._version))
-            elif value is None or isinstance(value, (bool, int, float, str)):
-                held.append((name, value))
-            elif isinstance(value, (list, dict, set)) and not name.startswith("_"):
-                held.append((name, len(value)))
+    for name, value in _held(module):
+        if isinstance(value, torch.Tensor):
+            held.append((name, id(value), value._version))
+        elif value is None or isinstance(value, (bool, int, float, str)):
+            held.append((name, value))
+        elif isinstance(value, (list, dict, set)) and not name.startswith("_"):
+            held.append((name, len(value)))
     return held
+
+
+def _glance(module: nn.Module) -> Callable[[], bool]:
+    """A function that says, in a fifth of the time, whether :func:`_plain` still gives what it gives now. Where it says no, ask that."""
+    parts, held = list(module.modules()), list(_held(module))
+    tensors = [value for _, value in held if isinstance(value, torch.Tensor)]
+    sized = [value for name, value in held if isinstance(value, (list, dict, set)) and not name.startswith("_")]
+
+    def objects() -> list[Any]:
+        found: list[Any] = []
+        for part in parts:
+            for names in (vars(part), part._modules, part._buffers):
+                found += names
+                found += names.values()
+        return found
+
+    def counts() -> list[int]:
+        return [*map(len, sized), *(tensor._version for tensor in tensors)]
+
+    before, counted = objects(), counts()
+
+    def is_untouched() -> bool:
+        now = objects()
+        return len(now) == len(before) and all(map(operator.is_, now, before)) and counts() == counted
+
+    return is_untouched
 
 
 # What the policy reads
