@@ -18,6 +18,13 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def untold() -> None:
+    """A transform that runs as TorchRL's is told once in a program: in each test that makes one, whatever tests came before."""
+    if around := sys.modules.get("windrow.envs._around"):
+        around._told.clear()
+
+
 @pytest.fixture
 def network() -> nn.Module:
     """A small network for CartPole."""
