@@ -244,6 +244,16 @@ def test_the_end_of_a_process_is_told_with_its_place(build, end, told) -> None:
     assert told in str(error) and error.worker == 0
 
 
+def test_what_was_collected_before_an_end_is_delivered_after_it(build) -> None:
+    def end() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    collector = build(AsyncCollector, lambda: Counting(end), num_envs=2, frames_per_batch=8)
+    assert next(collector).shape == (2, 4)
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        next(collector)
+
+
 def test_a_crash_leaves_its_stack(build) -> None:
     with pytest.raises(WorkerError, match="SIGSEGV") as caught:
         next(build(MultiSyncCollector, [lambda: Counting(lambda: os.kill(os.getpid(), signal.SIGSEGV)), lambda: Counting()]))

@@ -17,7 +17,7 @@ from windrow import _needs, _policy, _sending
 from windrow._arguments import outside, takes, warn_ignored
 from windrow._numbers import whole
 from windrow._weights import WeightSource
-from windrow._windrow import CollectorCore, ReplayBufferCore
+from windrow._windrow import CollectorCore, ReplayBufferCore, WorkerError
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
 from windrow.collectors._ending import ALIVE
 from windrow.collectors._interruptor import Interruptor, follow
@@ -232,7 +232,15 @@ class BaseCollector(TorchRLMethods):
     def _shaped(self, batch: Any) -> Any:
         """The batch with all dimensions of a worker's environments, where these are in one that has several."""
         arguments = self._arguments
-        if batch.ndim < 2 or arguments.split_trajs or arguments.trajs_per_batch is not None or len(self._dimensions) < 2:
+        if batch.ndim < 2 or arguments.split_trajs or arguments.trajs_per_batch is not None:
+            return batch
+        try:
+            if len(self._dimensions) < 2:
+                return batch
+        except WorkerError:
+            raise
+        except RuntimeError:
+            # The worker process that knows them has ended, which the next call tells. What it has collected is delivered.
             return batch
         inner, names = self._dimensions[1:], batch.names
         shaped = batch.unflatten(batch.ndim - 2, (batch.shape[-2] // math.prod(inner), *inner))
