@@ -148,7 +148,7 @@ def _plain(module: nn.Module) -> list[Any]:
 
 
 def _glance(module: nn.Module) -> Callable[[], bool]:
-    """A function that says, in a fifth of the time, whether :func:`_plain` still gives what it gives now. Where it says no, ask that."""
+    """A function that soon says whether :func:`_plain` still gives what it gives now. Where it says no, ask that."""
     parts, held = list(module.modules()), list(_held(module))
     tensors = [value for _, value in held if isinstance(value, torch.Tensor)]
     sized = [value for name, value in held if isinstance(value, (list, dict, set)) and not name.startswith("_")]

@@ -240,7 +240,8 @@ class BaseCollector(TorchRLMethods):
         except WorkerError:
             raise
         except RuntimeError:
-            # The worker process that knows them has ended, which the next call tells. What it has collected is delivered.
+            # The worker process that knows them has ended, which the next call tells. What it has collected is delivered, with
+            # one dimension of environments.
             return batch
         inner, names = self._dimensions[1:], batch.names
         shaped = batch.unflatten(batch.ndim - 2, (batch.shape[-2] // math.prod(inner), *inner))
