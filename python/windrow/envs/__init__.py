@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from windrow._lazy import names_of
 
-# A module has the name too, which the import of that would bind here.
+# A module has the same name. Were it imported later, `windrow.envs.env_creator` would become the module.
 from windrow.envs.env_creator import env_creator
 
 if TYPE_CHECKING:
