@@ -1,6 +1,7 @@
-"""A process that has imported torch and forks workers: ``python -m windrow._nursery``, which collectors start.
+"""A process that has imported what workers need, and forks them: ``python -m windrow._nursery MODULE ...``, which collectors start.
 
-A worker then starts in some milliseconds in place of seconds, and shares most of its memory. ``windrow_process::Nursery`` is the other side.
+A worker then starts in some milliseconds, and shares most of its memory with the others, so that they find it in the caches of a core that they
+take turns on. ``windrow_process::Nursery`` is the other side.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ from windrow import _worker
 _BORN, _ENDED = 2, 3
 #: Length of the body, kind and number of descriptors, before the body of a frame.
 _HEAD = struct.Struct("<IBB")
-#: What workers need and nothing of the user's: its import could start threads, or differ from one worker to the next.
-_MODULES = ("numpy", "torch", "tensordict.nn", "cloudpickle", "windrow.collectors", "windrow._torch_policy", "windrow.envs._specs")
 
 
 class _Nursery:
@@ -69,7 +68,7 @@ class _Nursery:
     def may_fork(self) -> bool:
         """A fork copies one thread alone, and no state of a GPU: locks of other threads would stay locked for ever."""
         threads = len(os.listdir("/proc/self/task"))
-        on_gpu = sys.modules["torch"].cuda.is_initialized()
+        on_gpu = "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized()
         if threads == 1 and not on_gpu:
             return True
         if not self.has_complained:
@@ -142,13 +141,11 @@ def _prepare(parent: int, path: list[str], variables: dict[str, str], threads: i
     os.environ.update(variables, WINDROW_WORKER=f"1:{parent}:{os.getppid()}")
     sys.path[:] = path
     importlib.invalidate_caches()
-    import numpy
-    import torch
-
     # Each worker would draw the same numbers. Python's own generator sees to that itself.
-    numpy.random.seed()
-    torch.seed()
-    torch.set_num_threads(threads)
+    sys.modules["numpy"].random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.seed()
+        torch.set_num_threads(threads)
 
 
 def main() -> None:
@@ -167,7 +164,7 @@ def main() -> None:
     os.dup2(fd, 0)
     os.close(fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for module in (*_MODULES, *sys.argv[1:]):
+    for module in sys.argv[1:]:
         importlib.import_module(module)
     if importlib.util.find_spec("gymnasium"):
         importlib.import_module("gymnasium")

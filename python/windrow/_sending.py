@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 #: By these, libraries are told how many threads to use. Workers that use several each would take turns.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+#: What a nursery imports, the second only where workers need torch. Nothing of the user's: its import could start threads, or differ from
+#: one worker to the next.
+_MODULES = ("numpy", "cloudpickle", "windrow.collectors", "windrow.envs._specs")
+_TORCH = ("torch", "tensordict.nn", "windrow._torch_policy")
 #: Exceptions that take more bytes than this are sent as text, of which so many characters are left.
 _LONG = 1 << 20
 
@@ -50,7 +54,8 @@ class RemoteTraceback(Exception):
 
 def program(threads: int, warm: bool) -> tuple[str, list[str], dict[str, str], tuple[Nursery, bytes] | None]:
     """The interpreter as a worker: its path, arguments, and variables that are set beside those of this process. Its libraries use
-    so many ``threads``, unless the user has set their variables. A ``warm`` one is forked: the nursery, and what it is told.
+    so many ``threads``, unless the user has set their variables. The nursery that forks it, and what it is told, where that can be:
+    libraries have one thread in all that a nursery forks, and torch alone takes more. A ``warm`` one has imported torch.
 
     Raises:
         NoProcesses: nobody knows where the interpreter is, as in a program that embeds it.
@@ -67,30 +72,29 @@ def program(threads: int, warm: bool) -> tuple[str, list[str], dict[str, str], t
     path = [os.path.abspath(entry) for entry in sys.path]
     variables = {"PYTHONPATH": os.pathsep.join(path), "WINDROW_PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     forked = None
-    if warm:
+    if warm or (threads == 1 and len(limits) == len(_THREADS)):
         asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
         request = os.getpid(), path, {**os.environ, **limits}, int(asked) if asked.isdecimal() else threads
-        forked = _nursery(flags, variables), pickle.dumps(request)
+        forked = _nursery(flags, variables, warm), pickle.dumps(request)
     return sys.executable, [*flags, "windrow._worker"], {**limits, **variables}, forked
 
 
-_warm: tuple[Any, Nursery] | None = None
-"""The nursery of this process, and what it was started with."""
+_nurseries: dict[bool, tuple[Any, Nursery]] = {}
+"""The nurseries of this process, with torch and without, and what each was started with."""
 
 
-def _nursery(flags: list[str], variables: dict[str, str]) -> Nursery:
+def _nursery(flags: list[str], variables: dict[str, str], warm: bool) -> Nursery:
     """The process that forks workers. Another one where this interpreter, or what a process reads as it starts, is another now."""
-    global _warm
     from windrow._windrow import Nursery
 
     read = {name: value for name, value in os.environ.items() if name.startswith(("PYTHON", "LD_", "MALLOC_"))}
-    extra = ["torchrl.envs"] if "torchrl.envs" in sys.modules else []
-    start = os.getpid(), sys.executable, flags, read, extra
-    if _warm is None or _warm[0] != start:
+    modules = [*_MODULES, *(_TORCH if warm else ()), *(["torchrl.envs"] if warm and "torchrl.envs" in sys.modules else [])]
+    start = os.getpid(), sys.executable, flags, read, modules
+    if warm not in _nurseries or _nurseries[warm][0] != start:
         # Threads of libraries would keep it from forking, and so would a look at GPUs that uses them.
         variables = {**variables, **dict.fromkeys(_THREADS, "1"), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-        _warm = start, Nursery(sys.executable, [*flags, "windrow._nursery", *extra], variables)
-    return _warm[1]
+        _nurseries[warm] = start, Nursery(sys.executable, [*flags, "windrow._nursery", *modules], variables)
+    return _nurseries[warm][1]
 
 
 def uses_torch(core: Any, environments: Any) -> bool:
