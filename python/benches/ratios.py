@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 FRAMES = 1000
 REPEATS = 7
 
@@ -52,14 +54,13 @@ def batches(env: Any, policy: Any = None, **arguments: Any) -> Any:
     return Collector(env, policy, **{"frames_per_batch": FRAMES, **arguments})
 
 
-def bare_loop(policy: Any = None) -> Side:
+def bare_loop(policy: Any = None, env: Any = None) -> Side:
     """As many steps of Gymnasium's environment as a batch has frames, with a module called for each if there is one."""
     import gymnasium
-    import numpy
     import torch
 
-    env = gymnasium.make("CartPole-v1")
-    action = numpy.random.default_rng(0).integers(0, 2, FRAMES)
+    env = env or gymnasium.make("CartPole-v1")
+    action = np.random.default_rng(0).integers(0, 2, FRAMES)
     state = {"observation": env.reset(seed=0)[0]}
 
     def steps() -> None:
@@ -122,6 +123,16 @@ def gymnasium_cartpole() -> Any:
     return GymEnv("CartPole-v1", backend="gymnasium")
 
 
+def wrapped_cartpole() -> Any:
+    """Gymnasium's CartPole, normalised and clipped as in CleanRL's scripts."""
+    import gymnasium
+    from gymnasium import wrappers
+
+    env = wrappers.RecordEpisodeStatistics(wrappers.FlattenObservation(gymnasium.make("CartPole-v1")))
+    env = wrappers.TransformObservation(wrappers.NormalizeObservation(env), lambda obs: np.clip(obs, -10, 10), None)
+    return wrappers.TransformReward(wrappers.NormalizeReward(env), lambda reward: np.clip(reward, -10, 10))
+
+
 def native_cartpole() -> Any:
     """CartPole of windrow."""
     from windrow.envs import GymEnv
@@ -152,11 +163,17 @@ def figures(least: float) -> list[tuple[str, Callable[[], float], float]]:
         one()
         return 250e-6 / statistics.median(seconds(one, least) for _ in range(REPEATS))
 
+    def wrapped() -> float:
+        from windrow.envs import GymWrapper
+
+        return ratio(batches(GymWrapper(wrapped_cartpole())).next, bare_loop(env=wrapped_cartpole()), least)
+
     vector = {"num_envs": 64, "frames_per_batch": 64 * 100, "policy_backend": "torch"}
     return [
         ("gymnasium, random / bare loop", against(sides["random"], bare_loop), 0.8),
         ("gymnasium, lowered net / bare random loop", against(sides["lowered"], bare_loop), 0.7),
         ("gymnasium, module / bare loop with it", against(sides["module"], lambda: bare_loop(net)), 0.8),
+        ("gymnasium in wrappers, random / bare loop", wrapped, 3.0),
         ("native, lowered net / the same in Rust", python_against_rust, 0.9),
         ("64 native, module / module alone", against(lambda: batches(native_cartpole(), net, **vector).next, lambda: module_alone(net, 64, 100)), 0.8),
         ("250 µs / making a batch", microseconds, 1.0),

@@ -8,7 +8,7 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyTuple};
 use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow::slab::{LeafSpec, RowMut, Rows, RowsMut};
 
@@ -17,6 +17,7 @@ use super::read::Reader;
 use super::rows::{Origin, Target};
 use super::source::Held;
 use super::space::Space;
+use super::wrappers::{Returned, Reward, Wrappers};
 use super::write::Writer;
 use crate::gc::GcRef;
 use crate::gil::{self, attach};
@@ -36,7 +37,7 @@ pub(super) struct GymEnvs {
 /// One world, its methods looked up.
 #[derive(Debug)]
 struct World {
-    step: GcRef,
+    wrappers: Wrappers,
     reset: GcRef,
     /// Calls of `step` for each action, one or more. Their rewards add up.
     frame_skip: usize,
@@ -48,7 +49,8 @@ struct World {
 
 /// The values that a step returned. Only the observation of the last of several steps is read.
 struct Stepped<'py> {
-    observation: Bound<'py, PyAny>,
+    /// None where the wrappers have it.
+    observation: Option<Bound<'py, PyAny>>,
     reward: f64,
     terminated: bool,
     truncated: bool,
@@ -83,7 +85,7 @@ impl GymEnvs {
                 EnvError::Foreign(format!("environment {}: {error}", stepped.len()))
             })?;
             stepped.push(World {
-                step: held.method(py, "step")?,
+                wrappers: Wrappers::of(py, &held)?,
                 reset: held.method(py, "reset")?,
                 frame_skip,
                 info,
@@ -105,7 +107,7 @@ impl GymEnvs {
 
     /// Steps environment `env` by its action in `actions`, and writes what it observes: reward, `terminated` and `truncated`.
     fn step_world(
-        &self,
+        &mut self,
         py: Python<'_>,
         env: usize,
         actions: Rows<'_>,
@@ -116,7 +118,7 @@ impl GymEnvs {
         };
         // A new object for each step, since an environment may keep its actions.
         let action = self.writer.write(py, Origin::One(action))?;
-        let world = &self.worlds[env];
+        let world = &mut self.worlds[env];
         let mut stepped = world.step_once(&action, &self.spec.id)?;
         // Rewards add up; an episode that ends on the way ends the step, with the observation it ended with.
         for _ in 1..world.frame_skip {
@@ -127,8 +129,11 @@ impl GymEnvs {
             stepped = world.step_once(&action, &self.spec.id)?;
             stepped.reward += reward;
         }
-        self.reader
-            .read(&stepped.observation, &mut Target::One(row_of(obs, env)?))?;
+        let mut target = Target::One(row_of(obs, env)?);
+        match &stepped.observation {
+            Some(observation) => self.reader.read(observation, &mut target)?,
+            None => world.wrappers.write(py, &self.reader, &mut target)?,
+        }
         world.info.read(&stepped.info, row_of(obs, env)?)?;
         Ok((stepped.reward as f32, stepped.terminated, stepped.truncated))
     }
@@ -179,30 +184,32 @@ impl World {
     /// One call of `step`.
     #[inline]
     fn step_once<'py>(
-        &self,
+        &mut self,
         action: &Bound<'py, PyAny>,
         id: &str,
     ) -> Result<Stepped<'py>, EnvError> {
-        let result = gil::call(self.step.bind(action.py()), (action,), None)
-            .map_err(|raised| self.held.failed(action.py(), raised))?;
+        let py = action.py();
+        let result = self.wrappers.step(action, self.frame_skip == 1);
+        let result = result.map_err(|raised| self.held.failed(py, raised))?;
         // A tuple, as Gymnasium says: four values are an environment of the old gym, whose `done` is ambiguous.
         let values = match result.cast::<PyTuple>() {
             Ok(values) if values.len() == 5 => values,
             _ => return Err(not_five(id, &result)),
         };
-        let reward = values.get_item(1).map_err(EnvError::failed)?;
+        let mut values = Returned::of(values).map_err(EnvError::failed)?;
+        (self.wrappers.change(&mut values)).map_err(|raised| self.held.failed(py, raised))?;
         // Most rewards are floats (numpy's float64 is one too), which need no call.
-        let reward = match reward.cast::<PyFloat>() {
-            Ok(reward) => reward.value(),
-            Err(_) => number(&reward, id)?,
+        let reward = match (values.reward.number(), values.reward) {
+            (Some(reward), _) | (None, Reward::Number(reward)) => reward,
+            (None, Reward::Object(reward)) => number(&reward, id)?,
         };
         let read = || -> PyResult<Stepped<'py>> {
             Ok(Stepped {
-                observation: values.get_item(0)?,
+                observation: values.observation,
                 reward,
-                terminated: flag("terminated", &*values.get_borrowed_item(2)?)?,
-                truncated: flag("truncated", &*values.get_borrowed_item(3)?)?,
-                info: values.get_item(4)?,
+                terminated: flag("terminated", &values.terminated)?,
+                truncated: flag("truncated", &values.truncated)?,
+                info: values.info,
             })
         };
         read().map_err(EnvError::failed)
@@ -225,7 +232,7 @@ fn number(reward: &Bound<'_, PyAny>, id: &str) -> Result<f64, EnvError> {
 
 /// A boolean of Python, numpy or torch, or one of the numbers that are equal to it.
 #[inline]
-fn flag(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+pub(super) fn flag(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     if let Ok(value) = value.cast::<PyBool>() {
         return Ok(value.is_true());
     }

@@ -28,6 +28,7 @@ mod rows;
 mod source;
 mod space;
 mod vector;
+mod wrappers;
 mod write;
 
 use crate::gc::GcRoots;

@@ -128,6 +128,11 @@ impl Held {
         EnvError::failed(self.roots.raised(py, raised))
     }
 
+    /// Holds an object that belongs to this one.
+    pub(super) fn hold(&self, object: &Bound<'_, PyAny>) -> GcRef {
+        self.roots.hold(object)
+    }
+
     /// The object's method `name`.
     ///
     /// # Errors

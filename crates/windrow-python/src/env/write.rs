@@ -157,7 +157,7 @@ fn narrow<'py>(
 }
 
 /// A new array: an environment may keep it, and rows are used again.
-fn array<'py, T: numpy::Element + Copy>(
+pub(super) fn array<'py, T: numpy::Element + Copy>(
     py: Python<'py>,
     values: &[T],
     lead: Option<usize>,
