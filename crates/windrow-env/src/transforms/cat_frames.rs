@@ -3,7 +3,7 @@ use tensordict::{DType, NestedKey, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 
 use super::keys::Keys;
-use super::relaid::{Layout, Make, Relaid, dimension, place, rearranged};
+use super::relaid::{Layout, Make, Relaid, dimension, rearranged};
 use crate::number::Number;
 use crate::{Attach, EnvError, Spec, SpecError, Transform};
 
@@ -111,16 +111,7 @@ impl Transform for CatFrames {
             }
             made.push((Frames::new(self, from, &leaf, chunk, envs.num_envs())?, to));
         }
-        layout.lay(envs, |envs| {
-            let made = made.into_iter();
-            made.map(|(frames, to)| {
-                Ok(Frames {
-                    to: place(envs, to)?,
-                    ..frames
-                })
-            })
-            .collect()
-        })
+        layout.lay(envs, made, |frames, to| frames.to = to)
     }
 }
 

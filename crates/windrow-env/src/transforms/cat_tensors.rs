@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey, Shape, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
-use super::relaid::{Layout, Make, Relaid, dimension, place};
+use super::relaid::{Layout, Make, Relaid, dimension};
 use crate::number::Number;
 use crate::{Attach, EnvError, Spec, SpecError, Transform, written};
 
@@ -153,17 +153,15 @@ impl Transform for CatTensors {
             layout.retain(|key| *key == self.out_key || !keys.contains(key));
         }
         layout.put(&self.out_key, Spec::Unbounded { dtype, shape }, None);
-        layout.lay(envs, |envs| {
-            let to = place(envs, &self.out_key)?;
-            let largest = found.iter().map(|(_, leaf)| leaf.elements()).max();
-            Ok(vec![Concatenated {
-                dtype,
-                parts,
-                row: total * inner,
-                to,
-                doubles: Vec::with_capacity(largest.unwrap_or_default()),
-            }])
-        })
+        let largest = found.iter().map(|(_, leaf)| leaf.elements()).max();
+        let made = Concatenated {
+            dtype,
+            parts,
+            row: total * inner,
+            to: 0,
+            doubles: Vec::with_capacity(largest.unwrap_or_default()),
+        };
+        layout.lay(envs, vec![(made, &self.out_key)], |made, to| made.to = to)
     }
 }
 

@@ -7,7 +7,7 @@ use tensordict::{DType, NestedKey, Shape, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
 use super::keys::Keys;
-use super::relaid::{Layout, Make, Relaid, dimension, place, rearranged, reshaped};
+use super::relaid::{Layout, Make, Relaid, dimension, rearranged, reshaped};
 use crate::{Attach, EnvError, EnvSpec, Transform};
 
 /// Flattens the dimensions `first_dim` to `last_dim` of observations into one. Dimensions are those of one environment's value, counted
@@ -170,7 +170,7 @@ fn reshape(
         let shape = changed(envs.inner(), from, &spec.shape())?;
         rename_action(envs, from, to, |spec| reshaped(spec, shape.clone()))?;
     }
-    layout.lay(envs, |_| Ok(Vec::new()))
+    layout.lay(envs, Vec::new(), |_, _| ())
 }
 
 /// The action `key` of environments.
@@ -283,16 +283,7 @@ impl Transform for PermuteTransform {
             }
             made.push((permuted, to));
         }
-        layout.lay(envs, |envs| {
-            let made = made.into_iter();
-            made.map(|(permuted, to)| {
-                Ok(Permuted {
-                    to: place(envs, to)?,
-                    ..permuted
-                })
-            })
-            .collect()
-        })
+        layout.lay(envs, made, |permuted, to| permuted.to = to)
     }
 }
 

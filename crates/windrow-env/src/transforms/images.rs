@@ -1,11 +1,11 @@
 //! Pictures: their layout, their colours, and parts of them.
 
 use serde::{Deserialize, Serialize};
-use tensordict::{DType, NestedKey, Shape, for_dtype};
+use tensordict::{DType, Shape, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
 use super::keys::Keys;
-use super::relaid::{Layout, Make, Relaid, mapped, place};
+use super::relaid::{Layout, Make, Relaid, mapped};
 use crate::number::Number;
 use crate::{Attach, EnvError, Spec, Transform};
 
@@ -36,20 +36,7 @@ pub(super) fn picture<M: Make>(
         layout.put(to, spec, None);
         made.push((make, to));
     }
-    layout.lay(envs, |envs| fitted(envs, made, fit))
-}
-
-fn fitted<M>(
-    envs: &Attach<'_>,
-    made: Vec<(M, &NestedKey)>,
-    fit: impl Fn(&mut M, usize),
-) -> Result<Vec<M>, EnvError> {
-    let made = made.into_iter();
-    made.map(|(mut make, key)| {
-        fit(&mut make, place(envs, key)?);
-        Ok(make)
-    })
-    .collect()
+    layout.lay(envs, made, fit)
 }
 
 /// What was expected of a picture.

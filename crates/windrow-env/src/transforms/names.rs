@@ -82,7 +82,7 @@ impl Transform for RenameTransform {
         for (from, to) in self.keys_inv.iter() {
             rename_action(envs, from, to, Clone::clone)?;
         }
-        layout.lay(envs, |_| Ok(Vec::new()))
+        layout.lay(envs, Vec::new(), |_, _| ())
     }
 }
 
@@ -139,7 +139,7 @@ impl Transform for SelectTransform {
             let mut selected = self.selected_keys.iter();
             selected.any(|one| is_below(one, key)) || is_kept(&spec.rewards) || is_kept(&spec.flags)
         });
-        layout.lay(envs, |_| Ok(Vec::new()))
+        layout.lay(envs, Vec::new(), |_, _| ())
     }
 }
 
@@ -173,6 +173,6 @@ impl Transform for ExcludeTransform {
             }
             layout.retain(|key| !is_below(excluded, key));
         }
-        layout.lay(envs, |_| Ok(Vec::new()))
+        layout.lay(envs, Vec::new(), |_, _| ())
     }
 }

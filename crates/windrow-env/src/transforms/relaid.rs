@@ -106,7 +106,8 @@ impl Layout {
         copies.is_none().then_some(spec)
     }
 
-    /// Makes these the observations of `envs`, where `makes` are to fill those that are not copied.
+    /// Makes these the observations of `envs`. Each of `made` fills the leaf of the name beside it, whose place `put` tells it; the others
+    /// are copied.
     ///
     /// # Errors
     /// [`SpecError::NameTaken`] where two leaves, or a leaf and something else in a frame, have the same name;
@@ -114,7 +115,8 @@ impl Layout {
     pub(super) fn lay<M: Make>(
         self,
         envs: &mut Attach<'_>,
-        makes: impl FnOnce(&Attach<'_>) -> Result<Vec<M>, EnvError>,
+        made: Vec<(M, &NestedKey)>,
+        put: impl Fn(&mut M, usize),
     ) -> Result<Relaid<M>, EnvError> {
         let inner = envs.inner().observation_leaves();
         for (i, entry) in self.entries.iter().enumerate() {
@@ -149,7 +151,11 @@ impl Layout {
         if copies.is_some() {
             envs.replace_observations();
         }
-        let makes = makes(envs)?;
+        let mut makes = Vec::with_capacity(made.len());
+        for (mut make, key) in made {
+            put(&mut make, envs.spec.find_observation(key)?.0);
+            makes.push(make);
+        }
         Ok(Relaid { copies, makes })
     }
 }
@@ -317,9 +323,4 @@ pub(super) fn mapped(spec: &Spec, dtype: DType, shape: Shape, map: impl Fn(f64) 
         },
         _ => Spec::Unbounded { dtype, shape },
     }
-}
-
-/// The place of observation `key`, which the transform has put there.
-pub(super) fn place(envs: &Attach<'_>, key: &NestedKey) -> Result<usize, EnvError> {
-    Ok(envs.spec.find_observation(key)?.0)
 }

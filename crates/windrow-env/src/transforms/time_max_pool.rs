@@ -3,7 +3,7 @@ use tensordict::{DType, NestedKey, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowBlock, RowMut};
 
 use super::keys::Keys;
-use super::relaid::{Layout, Make, Relaid, place};
+use super::relaid::{Layout, Make, Relaid};
 use crate::number::Number;
 use crate::{Attach, EnvError, Spec, SpecError, Transform};
 
@@ -62,16 +62,7 @@ impl Transform for TimeMaxPool {
             };
             made.push((pooled, to));
         }
-        layout.lay(envs, |envs| {
-            let made = made.into_iter();
-            made.map(|(pooled, to)| {
-                Ok(Pooled {
-                    to: place(envs, to)?,
-                    ..pooled
-                })
-            })
-            .collect()
-        })
+        layout.lay(envs, made, |pooled, to| pooled.to = to)
     }
 }
 
