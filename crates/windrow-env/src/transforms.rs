@@ -67,7 +67,7 @@ pub use resize::{Interpolation, Resize};
 pub use reward_scaling::RewardScaling;
 pub use reward_sum::RewardSum;
 pub use sign_transform::SignTransform;
-pub use statistics::Statistics;
+pub use statistics::{Gathered, Statistics};
 pub use step_counter::StepCounter;
 pub use target_return::{TargetMode, TargetReturn};
 pub use time_max_pool::TimeMaxPool;

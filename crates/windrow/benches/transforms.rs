@@ -30,7 +30,7 @@ fn main() {
         added(|envs| stack(envs.transformed(second()).unwrap()))
     });
     let shared = Statistics::new().unwrap();
-    timing::at_most("vecnorm_stack_shared_us", 0.6, || {
+    timing::at_most("vecnorm_stack_shared_us", 0.3, || {
         added(|envs| stack(envs.transformed(norm().sharing(&shared)).unwrap()))
     });
 }

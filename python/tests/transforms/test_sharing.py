@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 import torchrl.envs as theirs
 
-from windrow.collectors import Collector, Evaluator, MultiSyncCollector
+from windrow.collectors import Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import Compose, EnvCreator, GymEnv, RewardSum, SerialEnv, TransformedEnv, VecNorm, VecNormV2
 
 
@@ -33,6 +34,21 @@ def test_workers_of_one_environment_share_its_statistics(placement: str, num_env
             assert count(env) >= 60 * number + 2 * num_envs
         assert bool(batch["observation"].isfinite().all())
         assert count(env) == 120 + 2 * num_envs
+
+
+def test_killed_workers_leave_whole_statistics() -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1"), VecNorm(in_keys=["observation"], decay=1.0))
+    with MultiAsyncCollector([env] * 3, None, frames_per_batch=50, placement="processes", on_loss=6) as collector:
+        for kill in range(6):
+            next(collector)
+            os.kill(collector.stats("per_worker")[f"worker_{kill % 3}/pid"], 9)
+        before = float(env.transform.state_dict()["_extra_state"]["observation_count"])
+        for _ in range(4):
+            next(collector)
+    saved = env.transform.state_dict()["_extra_state"]
+    assert before >= 300 and float(saved["observation_count"]) > before
+    # The cosine and the sine of one angle, in each observation.
+    torch.testing.assert_close(saved["observation_ssq"][:2].sum(), saved["observation_count"][0], rtol=1e-3, atol=1e-3, check_dtype=False)
 
 
 def test_a_frozen_transform_leaves_them_as_they_are_at_once() -> None:
@@ -128,7 +144,7 @@ def test_states_of_torchrls_environments_are_taken() -> None:
     wide = {"_extra_state": {name: torch.ones(5) for name in ("observation_sum", "observation_ssq")} | {"observation_count": torch.ones(1)}}
     narrow = TransformedEnv(GymEnv("Pendulum-v1"), VecNorm(in_keys=["observation"]))
     narrow.rollout(3)
-    with pytest.raises(ValueError, match=r"expected statistics of .*float32', \[3\].*got some of .*\[5\]"):
+    with pytest.raises(ValueError, match=r'statistics of VecNorm: expected .*"float32",\[3\].*got .*\[5\]'):
         narrow.load_state_dict({"0": wide})
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from windrow._windrow import Statistics
 from windrow.collectors._factory import Factory
 from windrow.collectors._workers import is_function
 from windrow.envs._batched import SerialEnv
 from windrow.envs._torchrl_compat import is_windrows
-from windrow.envs._vec_norm import Running, Statistics
+from windrow.envs._vec_norm import Running
 
 
 def frozen(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +76,7 @@ def thaw_recipes(env: Any) -> None:
 def share(env: Any, statistics: Statistics) -> None:
     """Has ``env`` of windrow gather statistics in ``statistics``, each of its transforms in a part of its own."""
     for number, part in enumerate(part for part in _parts(env) if isinstance(part, Running)):
-        part._statistics = statistics.part(number)
+        part._statistics = statistics.section(number)
 
 
 def recorders(env: Any) -> Iterator[Any]:

@@ -228,9 +228,7 @@ class EnvCreator:
     def _own_memory(self) -> Any:
         with _ONE_AT_A_TIME:
             if self._statistics is None:
-                from windrow.envs._vec_norm import Statistics
-
-                self._statistics = Statistics()
+                self._statistics = _windrow.Statistics()
             return self._statistics
 
     def _memory(self) -> Any:

@@ -2,119 +2,43 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-import weakref
-from collections.abc import Sequence
 from typing import Any
 
 from windrow._lazy import numpy, torch
 from windrow._lazy import tensordict as td
+from windrow._windrow import Statistics
 from windrow.envs._number_transforms import Keys, keys_of
 from windrow.envs._observation_norm import ObservationNorm
 from windrow.envs._recipe import Described
-from windrow.envs._sharing import FileLock
 from windrow.envs._specs import Key, path, short
 from windrow.envs._transform import Transform
-
-#: Of the file: a token of 16 characters, whether nothing changes the numbers, and the length of the description that follows.
-_TOKEN, _FROZEN, _HEAD = 16, 16, 32
 
 Parts = dict[Key, list[Any]]
 
 
-class Statistics:
-    """A file with running statistics: what they are of (JSON), then for each key two numbers for each element and a count (``float64``).
+def _read(statistics: Statistics) -> Parts | None:
+    """Two arrays and a count for each key; None as long as no environment has begun."""
+    gathered = statistics.read()
+    if gathered is None:
+        return None
+    parts: Parts = {}
+    numbers = numpy.frombuffer(gathered[1], numpy.float64)
+    for names, dtype, shape in gathered[0]:
+        size = int(numpy.prod(shape, dtype=int))
+        first, second, steps, numbers = numpy.split(numbers, [size, 2 * size, 2 * size + 1])
+        parts[short(tuple(names))] = [*(half.reshape(shape).astype(dtype) for half in (first, second)), float(steps[0])]
+    return parts
 
-    The environments of all threads and processes that got its path change it, under its lock; see ``statistics.rs``.
+
+def _write(statistics: Statistics, rule: str, parts: Parts) -> None:
+    """Puts other numbers in their place.
+
+    Raises:
+        ValueError: the environments have statistics of something else.
     """
-
-    def __init__(self) -> None:
-        self._token, self.begin = os.urandom(_TOKEN // 2).hex(), 0
-        self._use(os.memfd_create("windrow-statistics") if hasattr(os, "memfd_create") else os.dup(tempfile.TemporaryFile().fileno()))
-        os.pwrite(self._file, self._token.encode(), 0)
-
-    def _use(self, file: int) -> None:
-        self._file = file
-        self._lock = FileLock(file)
-        weakref.finalize(self, os.close, file)
-
-    def part(self, number: int) -> Statistics:
-        """The ``number``-th of several statistics in this file, which lie far apart."""
-        other = Statistics.__new__(Statistics)
-        other._token, other.begin = self._token, number << 32
-        other._use(os.dup(self._file))
-        return other
-
-    def written(self) -> dict[str, Any]:
-        """Where the engine finds it."""
-        return {"path": f"/proc/{os.getpid()}/fd/{self._file}", "token": self._token, "begin": self.begin}
-
-    def __getstate__(self) -> Any:
-        return self.written()
-
-    def __setstate__(self, state: Any) -> None:
-        """Opens the file of another process, or of this one."""
-        self._token, self.begin = state["token"], state["begin"]
-        try:
-            file = os.open(state["path"], os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise RuntimeError(f"the statistics of a transform are gone with its process, or with the transform: {error}") from error
-        self._use(file)
-        if os.pread(file, _TOKEN, 0) != self._token.encode():
-            raise RuntimeError("the statistics of a transform are gone with the transform")
-
-    @property
-    def frozen(self) -> bool:
-        """Whether environments leave the numbers as they are."""
-        return os.pread(self._file, 1, self.begin + _FROZEN) == b"\1"
-
-    @frozen.setter
-    def frozen(self, frozen: bool) -> None:
-        os.pwrite(self._file, bytes([frozen]), self.begin + _FROZEN)
-
-    def read(self) -> Parts | None:
-        """Two arrays and a count for each key; None as long as no environment has begun."""
-        with self._lock:
-            columns, at = self._columns()
-            size = sum(16 * _count(shape) + 8 for _, _, shape in columns)
-            numbers = numpy.frombuffer(os.pread(self._file, size, at), numpy.float64)
-        parts: Parts = {}
-        for names, dtype, shape in columns:
-            first, second, steps, numbers = numpy.split(numbers, numpy.cumsum([_count(shape), _count(shape), 1]))
-            parts[short(tuple(names))] = [*(half.reshape(shape).astype(dtype) for half in (first, second)), float(steps[0])]
-        return parts or None
-
-    def write(self, rule: str, parts: Parts) -> None:
-        """Puts other numbers in their place.
-
-        Raises:
-            ValueError: the environments have statistics of something else.
-        """
-        own = [[list(path(key)), str(first.dtype), list(first.shape)] for key, (first, _, _) in parts.items()]
-        with self._lock:
-            columns, at = self._columns()
-            if columns and columns != own:
-                raise ValueError(f"expected statistics of {columns}, got some of {own}")
-            if not columns:
-                told = json.dumps({"rule": rule, "columns": own}).encode()
-                at = self.begin + -(-(_HEAD + len(told)) // 8) * 8
-                os.pwrite(self._file, told, self.begin + _HEAD)
-            numbers = [numpy.append(numpy.append(first.ravel(), second.ravel()), count) for first, second, count in parts.values()]
-            os.pwrite(self._file, numpy.concatenate(numbers).astype(numpy.float64).tobytes(), at)
-            if not columns:
-                os.pwrite(self._file, len(told).to_bytes(8, "little"), self.begin + _HEAD - 8)
-
-    def _columns(self) -> tuple[list[Any], int]:
-        """What the numbers are of, and where they begin."""
-        length = int.from_bytes(os.pread(self._file, 8, self.begin + _HEAD - 8), "little")
-        told = os.pread(self._file, length, self.begin + _HEAD)
-        return json.loads(told)["columns"] if told else [], self.begin + -(-(_HEAD + length) // 8) * 8
-
-
-def _count(shape: Sequence[int]) -> int:
-    return int(numpy.prod(shape, dtype=int))
+    columns = [(list(path(key)), str(first.dtype), list(first.shape)) for key, (first, _, _) in parts.items()]
+    numbers = [numpy.concatenate([first.ravel(), second.ravel(), [count]]) for first, second, count in parts.values()]
+    statistics.write(rule, columns, numpy.concatenate(numbers).astype(numpy.float64).tobytes())
 
 
 class Running(Transform):
@@ -161,8 +85,8 @@ class Running(Transform):
         """The same for another environment, with a copy of the statistics."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__, _parent=None, _statistics=Statistics())
-        if parts := self._statistics.read():
-            other._statistics.write(self._rule, parts)
+        if parts := _read(self._statistics):
+            _write(other._statistics, self._rule, parts)
         return other.freeze() if self.frozen else other
 
     def __deepcopy__(self, memo: Any) -> Running:
@@ -181,7 +105,7 @@ class Running(Transform):
         return self.clone().freeze()
 
     def _gathered(self) -> Parts:
-        parts = self._statistics.read()
+        parts = _read(self._statistics)
         if parts is None:
             raise RuntimeError(f"{type(self).__name__} has no statistics yet: step its environment, or load some")
         return parts
@@ -235,7 +159,7 @@ class Running(Transform):
 
     def state_dict(self) -> dict[str, Any]:
         """The statistics, as TorchRL's transform of this name saves them."""
-        parts = self._statistics.read()
+        parts = _read(self._statistics)
         return {"_extra_state": self._saved(parts) if parts else None}
 
     def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
@@ -247,8 +171,8 @@ class Running(Transform):
         """
         saved = state_dict.get("_extra_state")
         if saved:
-            self._statistics.write(self._rule, self._loaded(saved))
-        elif self._statistics.read():
+            _write(self._statistics, self._rule, self._loaded(saved))
+        elif self._statistics.read() is not None:
             raise KeyError(f"no statistics in the state of {type(self).__name__}, which has some")
 
     def __repr__(self) -> str:

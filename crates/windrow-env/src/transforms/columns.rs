@@ -183,20 +183,15 @@ pub trait Kernel: Debug + Send {
         values: &mut [T],
     ) -> Result<(), EnvError>;
 
-    /// Called before the columns of a step or a reset are changed.
+    /// Runs `change`, which changes the columns of a step or a reset.
     ///
     /// # Errors
-    /// What the kernel works with cannot be read.
-    fn begin(&mut self) -> Result<(), EnvError> {
-        Ok(())
-    }
-
-    /// Called after [`begin`](Self::begin) and the columns, also where one could not be changed.
-    ///
-    /// # Errors
-    /// What the kernel works with cannot be written.
-    fn end(&mut self) -> Result<(), EnvError> {
-        Ok(())
+    /// What the kernel works with cannot be read or written.
+    fn within<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> Result<R, EnvError>
+    where
+        Self: Sized,
+    {
+        Ok(change(self))
     }
 }
 
@@ -260,10 +255,12 @@ impl<K: Kernel> Columns<K> {
     }
 
     /// Changes whole columns: after a step, whose `rewards` are given, or where all environments begin an episode.
-    fn all(&mut self, rows: &mut RowsMut<'_>, rewards: Option<&mut [f32]>) -> Result<(), EnvError> {
-        let Self {
-            columns, kernel, ..
-        } = self;
+    fn all(
+        columns: &[Column],
+        kernel: &mut K,
+        rows: &mut RowsMut<'_>,
+        rewards: Option<&mut [f32]>,
+    ) -> Result<(), EnvError> {
         let (is_step, rewards) = (rewards.is_some(), rewards.unwrap_or_default());
         for (i, column) in columns
             .iter()
@@ -294,10 +291,12 @@ impl<K: Kernel> Columns<K> {
     }
 
     /// Changes the rows of some environments.
-    fn some(&mut self, resets: &[Reset], rows: &mut RowsMut<'_>) -> Result<(), VecEnvError> {
-        let Self {
-            columns, kernel, ..
-        } = self;
+    fn some(
+        columns: &[Column],
+        kernel: &mut K,
+        rows: &mut RowsMut<'_>,
+        resets: &[Reset],
+    ) -> Result<(), VecEnvError> {
         for (i, column) in columns.iter().enumerate().filter(|(_, c)| !c.is_reward) {
             let (Some(from), Some(to)) = (column.from, column.to) else {
                 continue;
@@ -360,13 +359,14 @@ impl<K: Kernel> Effect for Columns<K> {
     }
 
     fn reset(&mut self, resets: &[Reset], mut obs: Observations<'_>) -> Result<(), VecEnvError> {
-        self.kernel.begin().map_err(|error| error.of(0))?;
-        let changed = match resets.len() == obs.rows.envs() {
-            true => (self.all(&mut obs.rows, None)).map_err(|error| error.of(0)),
-            false => self.some(resets, &mut obs.rows),
-        };
-        self.kernel.end().map_err(|error| error.of(0))?;
-        changed
+        let (columns, rows) = (&self.columns, &mut obs.rows);
+        let changed = self
+            .kernel
+            .within(|kernel| match resets.len() == rows.envs() {
+                true => Self::all(columns, kernel, rows, None).map_err(|error| error.of(0)),
+                false => Self::some(columns, kernel, rows, resets),
+            });
+        changed.map_err(|error| error.of(0))?
     }
 
     #[inline]
@@ -375,9 +375,9 @@ impl<K: Kernel> Effect for Columns<K> {
         mut obs: Observations<'_>,
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
-        self.kernel.begin().map_err(|error| error.of(0))?;
-        let changed = self.all(&mut obs.rows, Some(outcomes.reward));
-        self.kernel.end().map_err(|error| error.of(0))?;
+        let (columns, rows) = (&self.columns, &mut obs.rows);
+        let change = |kernel: &mut K| Self::all(columns, kernel, rows, Some(outcomes.reward));
+        let changed = self.kernel.within(change).flatten();
         changed.map_err(|error| error.of(0))
     }
 }

@@ -1,8 +1,6 @@
 //! Running statistics that environments share, also those in other processes.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,11 +9,16 @@ use serde::{Deserialize, Serialize};
 use super::columns::Column;
 use crate::{EnvError, SpecError};
 
-/// A place for running statistics that several environments share: a file, which the environments of other threads and processes open
-/// by its path. It needs no name in any folder.
+#[cfg(not(target_os = "linux"))]
+pub(super) use elsewhere::SharedNumbers;
+#[cfg(target_os = "linux")]
+pub(super) use windrow_slab::SharedNumbers;
+
+/// A place for running statistics that several environments share: memory that the environments of other threads and processes open
+/// by a path, which is no file in any folder. It is free when nobody has it open.
 ///
-/// Each environment takes the statistics, changes them and puts them back at each of its steps, under the file's lock, which the
-/// system releases where a process dies. How workers take turns decides what each finds there.
+/// Each environment takes the statistics, changes them and puts them back at each of its steps, while the others wait; one that dies
+/// meanwhile leaves those from before. How workers take turns decides what each finds there.
 ///
 /// ```
 /// use windrow_env::{Pendulum, Serial, Statistics, VecEnv, VecNorm};
@@ -27,81 +30,191 @@ use crate::{EnvError, SpecError};
 /// # Ok::<(), windrow_env::EnvError>(())
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "Place", into = "Place")]
 pub struct Statistics {
-    /// The file, which others can open by this path for as long as this value, or a clone of it, lives.
+    place: Place,
+    held: Option<Arc<SharedNumbers>>,
+}
+
+/// Where statistics are, in writing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Place {
+    /// The memory, which others can open by this path for as long as a value that keeps it open lives.
     path: PathBuf,
-    /// The first bytes, which tell the file from any other.
-    token: String,
-    /// Where in the file the statistics begin.
+    /// Tells it from any other.
+    token: u64,
+    /// The number of these statistics in it.
     #[serde(default)]
-    begin: u64,
-    #[serde(skip)]
-    _file: Option<Arc<File>>,
+    section: u32,
+}
+
+impl From<Place> for Statistics {
+    fn from(place: Place) -> Self {
+        Self { place, held: None }
+    }
+}
+
+impl From<Statistics> for Place {
+    fn from(of: Statistics) -> Self {
+        Self {
+            path: of.path(),
+            ..of.place
+        }
+    }
 }
 
 impl PartialEq for Statistics {
     fn eq(&self, other: &Self) -> bool {
-        (&self.path, &self.token, self.begin) == (&other.path, &other.token, other.begin)
+        Place::from(self.clone()) == other.clone().into()
     }
 }
 
-/// At the start: the token, whether nothing changes the statistics, and the length of the description that follows.
-const TOKEN: usize = 16;
-const HEAD: usize = TOKEN + 16;
-
 impl Statistics {
-    /// A place of its own, in memory.
+    /// A place of its own, which stays until this value and all clones are dropped.
     ///
     /// # Errors
     /// [`EnvError::Failed`] where the system gives none.
-    #[cfg(target_os = "linux")]
     pub fn new() -> Result<Self, EnvError> {
-        use std::os::fd::AsRawFd;
-        use std::sync::atomic::{AtomicU64, Ordering};
+        let made = SharedNumbers::create();
+        Ok(Self::holding(made.map_err(refused("cannot be made"))?, 0))
+    }
 
-        static MADE: AtomicU64 = AtomicU64::new(0);
-        let process = std::process::id();
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let memory = PathBuf::from("/dev/shm");
-        let folder = if memory.is_dir() {
-            memory
-        } else {
-            std::env::temp_dir()
+    /// The same place, which stays until this value is dropped, too.
+    ///
+    /// # Errors
+    /// [`EnvError::Failed`] where it is gone.
+    pub fn opened(&self) -> Result<Self, EnvError> {
+        Ok(Self::holding(self.open()?, self.place.section))
+    }
+
+    fn holding(numbers: SharedNumbers, section: u32) -> Self {
+        let place = Place {
+            path: numbers.path(),
+            token: numbers.token(),
+            section,
         };
-        let path = folder.join(format!("windrow-statistics-{process}-{number}"));
-        let token = format!("{:08x}{:08x}", process, number as u32);
-        let made = (|| {
-            let file = File::create_new(&path)?;
-            // It lives on without its name.
-            std::fs::remove_file(&path)?;
-            file.write_all_at(token.as_bytes(), 0)?;
-            Ok(file)
-        })();
-        let file = made.map_err(|error: io::Error| refused("cannot be made", &error))?;
-        Ok(Self {
-            path: format!("/proc/{process}/fd/{}", file.as_raw_fd()).into(),
-            token,
-            begin: 0,
-            _file: Some(Arc::new(file)),
-        })
+        Self {
+            place,
+            held: Some(Arc::new(numbers)),
+        }
+    }
+
+    /// Number `section` of several statistics in this place, which share nothing else.
+    #[must_use]
+    pub fn section(&self, section: u32) -> Self {
+        let mut other = self.clone();
+        other.place.section = section;
+        other
+    }
+
+    /// Where other processes find these: path, token and section.
+    #[must_use]
+    pub fn place(&self) -> (PathBuf, u64, u32) {
+        (self.path(), self.place.token, self.place.section)
+    }
+
+    /// Whether no environment changes the numbers.
+    ///
+    /// # Errors
+    /// [`EnvError::Failed`] where they are gone.
+    pub fn is_frozen(&self) -> Result<bool, EnvError> {
+        Ok(self.open()?.flag() != 0)
+    }
+
+    /// Keeps environments from changing the numbers, or lets them again, also those that are stepped already.
+    ///
+    /// # Errors
+    /// [`EnvError::Failed`] where they are gone.
+    pub fn set_frozen(&self, is_frozen: bool) -> Result<(), EnvError> {
+        self.open()?.set_flag(is_frozen.into());
+        Ok(())
+    }
+
+    /// What has been gathered; `None` as long as no environment has begun.
+    ///
+    /// # Errors
+    /// [`EnvError::Failed`] where it is gone.
+    pub fn read(&self) -> Result<Option<Gathered>, EnvError> {
+        let mut shared = self.open()?;
+        let text = shared.text().map_err(refused("cannot be read"))?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let mut of: Gathered = serde_json::from_slice(&text).map_err(EnvError::failed)?;
+        of.numbers = vec![0.0; shared.count()];
+        let read = shared.turn(|turn| turn.read(&mut of.numbers));
+        read.map_err(refused("cannot be read"))?;
+        Ok(Some(of))
+    }
+
+    /// Puts `gathered` in the place of what was gathered.
+    ///
+    /// # Errors
+    /// [`EnvError::Failed`] where it is gone, [`SpecError::Argument`] where environments have statistics of something else.
+    pub fn write(&self, gathered: &Gathered) -> Result<(), EnvError> {
+        let mut shared = self.settled(gathered)?;
+        let written = shared.turn(|turn| turn.write(&gathered.numbers));
+        written.map_err(refused("cannot be written"))
+    }
+
+    fn path(&self) -> PathBuf {
+        let held = self.held.as_ref();
+        held.map_or_else(|| self.place.path.clone(), |held| held.path())
+    }
+
+    fn open(&self) -> Result<SharedNumbers, EnvError> {
+        let opened = SharedNumbers::open(&self.path(), self.place.token, self.place.section);
+        opened.map_err(refused("are gone or cannot be opened"))
+    }
+
+    /// Opens them for statistics of the kind of `of`. Whoever opens them first settles that kind; numbers are 0 then.
+    ///
+    /// # Errors
+    /// [`EnvError::Failed`] where they are gone, [`SpecError::Argument`] where others share statistics of something else.
+    pub(super) fn settled(&self, of: &Gathered) -> Result<SharedNumbers, EnvError> {
+        let (mut shared, count) = (self.open()?, of.numbers.len());
+        let own = serde_json::to_vec(of).map_err(EnvError::failed)?;
+        let settled = shared.settle(&own, count).and_then(|()| shared.text());
+        let first = settled.map_err(refused("cannot be used"))?;
+        if first == own && shared.count() == count {
+            return Ok(shared);
+        }
+        Err(SpecError::Argument {
+            argument: "statistics",
+            of: of.rule.clone(),
+            expected: String::from_utf8_lossy(&first).into_owned(),
+            got: String::from_utf8_lossy(&own).into_owned(),
+        }
+        .into())
     }
 }
 
-fn refused(what: &str, error: &dyn std::fmt::Display) -> EnvError {
-    EnvError::failed(format!("shared statistics {what}: {error}"))
+pub(super) fn refused(what: &str) -> impl Fn(io::Error) -> EnvError {
+    move |error| EnvError::failed(format!("shared statistics {what}: {error}"))
 }
 
-/// What the statistics are of, which the first of the environments settles.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Description {
-    rule: String,
-    columns: Vec<(Vec<String>, String, Vec<usize>)>,
+/// Running statistics, as they were at some time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Gathered {
+    /// Name of the transform.
+    pub rule: String,
+    /// The names of each column, its element type, and the shape of its statistics.
+    pub columns: Vec<(Vec<String>, String, Vec<usize>)>,
+    /// For each column two numbers for each element, then a count.
+    #[serde(skip)]
+    pub numbers: Vec<f64>,
 }
 
-impl Description {
-    /// Of `columns`, with as many values of each as it has elements, where not as many as `each` environments have together.
-    pub(super) fn new(rule: &str, columns: &[Column], each: Option<usize>) -> Self {
+impl Gathered {
+    /// Nothing yet of `columns`, in `count` numbers: as many values of each as it has elements, where not as many as `each`
+    /// environments have together.
+    pub(super) fn nothing(
+        rule: &str,
+        columns: &[Column],
+        each: Option<usize>,
+        count: usize,
+    ) -> Self {
         let described = |column: &Column| {
             let names = column.key.components().iter().map(ToString::to_string);
             let shape = each.into_iter().chain(column.shape.iter().copied());
@@ -114,126 +227,67 @@ impl Description {
         Self {
             rule: rule.to_owned(),
             columns: columns.iter().map(described).collect(),
+            numbers: vec![0.0; count],
         }
     }
 }
 
-/// Statistics as one of the environments sees them.
-#[derive(Debug)]
-pub(super) struct Exchange {
-    file: File,
-    begin: u64,
-    /// The whole place, as it was read last.
-    bytes: Vec<u8>,
-    /// Where in `bytes` the numbers begin.
-    numbers: usize,
-}
+/// Memory is shared on Linux alone.
+#[cfg(not(target_os = "linux"))]
+mod elsewhere {
+    use std::io::{Error, ErrorKind, Result};
+    use std::path::{Path, PathBuf};
 
-impl Exchange {
-    /// Opens `shared` for `count` numbers, all 0 at first.
-    ///
-    /// # Errors
-    /// [`EnvError::Failed`] where the file is gone, [`SpecError::Argument`] where others share statistics of something else there.
-    pub(super) fn open(
-        shared: &Statistics,
-        of: &Description,
-        count: usize,
-    ) -> Result<Self, EnvError> {
-        let file = OpenOptions::new().read(true).write(true).open(&shared.path);
-        let file = file.map_err(|error| refused("cannot be opened", &error))?;
-        let mut token = [0; TOKEN];
-        let read = file.read_exact_at(&mut token, 0);
-        if read.is_err() || token != shared.token.as_bytes() {
-            return Err(refused("are gone", &shared.path.display()));
-        }
-        let own = serde_json::to_vec(of).map_err(EnvError::failed)?;
-        file.lock()
-            .map_err(|error| refused("cannot be locked", &error))?;
-        let settled = Self::settle(&file, shared.begin, of, &own, count);
-        file.unlock()
-            .map_err(|error| refused("cannot be locked", &error))?;
-        let numbers = settled?;
-        Ok(Self {
-            begin: shared.begin,
-            bytes: vec![0; numbers + count * 8],
-            numbers,
-            file,
-        })
-    }
+    #[derive(Debug)]
+    pub(in super::super) enum SharedNumbers {}
 
-    /// Where the numbers begin, after the description of the first or one that is the same.
-    fn settle(
-        file: &File,
-        begin: u64,
-        of: &Description,
-        own: &[u8],
-        count: usize,
-    ) -> Result<usize, EnvError> {
-        let failed = |error: io::Error| refused("cannot be used", &error);
-        let mut length = [0; 8];
-        // Where the file ends before, there is nothing yet.
-        let known = match file.read_exact_at(&mut length, begin + (HEAD - 8) as u64) {
-            Ok(()) => u64::from_le_bytes(length) as usize,
-            Err(_) => 0,
-        };
-        let of_length = |length: usize| (HEAD + length).next_multiple_of(8);
-        if known == 0 {
-            let numbers = of_length(own.len());
-            let zeros = vec![0; count * 8];
-            file.write_all_at(&zeros, begin + numbers as u64)
-                .map_err(failed)?;
-            file.write_all_at(own, begin + HEAD as u64)
-                .map_err(failed)?;
-            let length = (own.len() as u64).to_le_bytes();
-            file.write_all_at(&length, begin + (HEAD - 8) as u64)
-                .map_err(failed)?;
-            return Ok(numbers);
+    impl SharedNumbers {
+        pub(super) fn create() -> Result<Self> {
+            Err(Error::from(ErrorKind::Unsupported))
         }
-        let mut first = vec![0; known];
-        file.read_exact_at(&mut first, begin + HEAD as u64)
-            .map_err(failed)?;
-        match serde_json::from_slice::<Description>(&first) {
-            Ok(first) if first == *of => Ok(of_length(known)),
-            _ => Err(SpecError::Argument {
-                argument: "statistics",
-                of: of.rule.clone(),
-                expected: String::from_utf8_lossy(&first).into_owned(),
-                got: String::from_utf8_lossy(own).into_owned(),
-            }
-            .into()),
-        }
-    }
 
-    /// Locks the file and reads `numbers`; returns whether they are not to be changed.
-    pub(super) fn take(&mut self, numbers: &mut [f64]) -> Result<bool, EnvError> {
-        self.file
-            .lock()
-            .map_err(|error| refused("cannot be locked", &error))?;
-        let read = self.file.read_exact_at(&mut self.bytes, self.begin);
-        if let Err(error) = read {
-            let _ = self.file.unlock();
-            return Err(refused("cannot be read", &error));
+        pub(super) fn open(_: &Path, _: u64, _: u32) -> Result<Self> {
+            Self::create()
         }
-        let words = self.bytes[self.numbers..].as_chunks::<8>().0;
-        for (number, word) in numbers.iter_mut().zip(words) {
-            *number = f64::from_le_bytes(*word);
-        }
-        Ok(self.bytes[TOKEN] != 0)
-    }
 
-    /// Writes `numbers` where they have changed, and unlocks the file.
-    pub(super) fn put(&mut self, numbers: Option<&[f64]>) -> Result<(), EnvError> {
-        let mut written = Ok(());
-        if let Some(numbers) = numbers {
-            let words = self.bytes[self.numbers..].as_chunks_mut::<8>().0;
-            for (number, word) in numbers.iter().zip(words) {
-                *word = number.to_le_bytes();
-            }
-            let place = self.begin + self.numbers as u64;
-            written = self.file.write_all_at(&self.bytes[self.numbers..], place);
+        pub(super) fn path(&self) -> PathBuf {
+            match *self {}
         }
-        written
-            .and(self.file.unlock())
-            .map_err(|error| refused("cannot be written", &error))
+
+        pub(super) fn token(&self) -> u64 {
+            match *self {}
+        }
+
+        pub(super) fn settle(&mut self, _: &[u8], _: usize) -> Result<()> {
+            match *self {}
+        }
+
+        pub(super) fn text(&mut self) -> Result<Vec<u8>> {
+            match *self {}
+        }
+
+        pub(super) fn count(&self) -> usize {
+            match *self {}
+        }
+
+        pub(super) fn flag(&self) -> u32 {
+            match *self {}
+        }
+
+        pub(super) fn set_flag(&self, _: u32) {
+            match *self {}
+        }
+
+        pub(in super::super) fn turn<R>(&mut self, _: impl FnOnce(&mut Self) -> R) -> Result<R> {
+            match *self {}
+        }
+
+        pub(in super::super) fn read(&self, _: &mut [f64]) {
+            match *self {}
+        }
+
+        pub(in super::super) fn write(&mut self, _: &[f64]) {
+            match *self {}
+        }
     }
 }

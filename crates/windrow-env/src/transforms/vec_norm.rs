@@ -3,7 +3,7 @@ use tensordict::NestedKey;
 use windrow_slab::LeafSpec;
 
 use super::columns::{Columns, Kernel, Real, columns, reward};
-use super::statistics::{Description, Exchange, Statistics};
+use super::statistics::{Gathered, SharedNumbers, Statistics, refused};
 use crate::{Attach, EnvError, Spec, SpecError, Transform, written};
 
 /// Normalises observations and rewards by running statistics of them: sums, sums of squares and a count, from which older steps
@@ -269,8 +269,8 @@ impl Plan {
             });
             total += 2 * elements + 1;
         }
-        let description = Description::new(name, &columns, apart.then_some(times));
-        let shared = shared.map(|shared| Exchange::open(shared, &description, total));
+        let of = Gathered::nothing(name, &columns, apart.then_some(times), total);
+        let shared = shared.map(|shared| shared.settled(&of));
         let widest = kept.iter().map(|kept| kept.elements).max().unwrap_or(0);
         let running = Running {
             plan: self,
@@ -280,7 +280,7 @@ impl Plan {
                 log: self.decay.ln() as f32,
             },
             kept,
-            numbers: vec![0.0; total],
+            numbers: of.numbers,
             scratch: vec![0.0; 2 * widest],
             shared: shared.transpose()?,
             is_frozen: self.frozen,
@@ -306,24 +306,28 @@ pub struct Running {
     numbers: Vec<f64>,
     /// Room for two numbers for each element.
     scratch: Vec<f64>,
-    shared: Option<Exchange>,
+    shared: Option<SharedNumbers>,
     /// Whether they are used, but not changed, until the next step.
     is_frozen: bool,
 }
 
 impl Kernel for Running {
-    fn begin(&mut self) -> Result<(), EnvError> {
-        if let Some(shared) = &mut self.shared {
-            self.is_frozen = shared.take(&mut self.numbers)? || self.plan.frozen;
-        }
-        Ok(())
-    }
-
-    fn end(&mut self) -> Result<(), EnvError> {
-        match &mut self.shared {
-            None => Ok(()),
-            Some(shared) => shared.put((!self.is_frozen).then_some(&self.numbers)),
-        }
+    #[inline]
+    fn within<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> Result<R, EnvError> {
+        let Some(mut shared) = self.shared.take() else {
+            return Ok(change(self));
+        };
+        let changed = shared.turn(|turn| {
+            turn.read(&mut self.numbers);
+            self.is_frozen = turn.flag() != 0 || self.plan.frozen;
+            let changed = change(self);
+            if !self.is_frozen {
+                turn.write(&self.numbers);
+            }
+            changed
+        });
+        self.shared = Some(shared);
+        changed.map_err(refused("cannot be used"))
     }
 
     #[inline]

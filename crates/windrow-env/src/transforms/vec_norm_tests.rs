@@ -216,9 +216,7 @@ fn threads_lose_no_step() {
     });
     let mut one_more = VecDriver::new(pendulums(1).transformed(norm).unwrap());
     one_more.reset_seeded(&[0], 9).unwrap();
-    let json = serde_json::to_value(&shared).unwrap();
-    let bytes = std::fs::read(json["path"].as_str().unwrap()).unwrap();
-    let count = f64::from_le_bytes(bytes[bytes.len() - 8..].try_into().unwrap());
+    let count = shared.read().unwrap().unwrap().numbers[6];
     assert_eq!(count, f64::from(3 * 2 * 101 + 1));
 }
 
@@ -244,6 +242,46 @@ fn frozen_statistics_are_used_and_stay() {
         seen.push(frozen.seen::<f32>("observation"));
     }
     assert_eq!(seen[0], seen[1]);
+    shared.set_frozen(true).unwrap();
+    let before = shared.read().unwrap();
+    step(&mut moving, 3);
+    assert_eq!(shared.read().unwrap(), before);
+    shared.set_frozen(false).unwrap();
+    step(&mut moving, 1);
+    assert_ne!(shared.read().unwrap(), before);
+}
+
+#[test]
+fn statistics_are_read_and_written_without_environments() {
+    let (shared, other) = (Statistics::new().unwrap(), Statistics::new().unwrap());
+    assert_eq!(shared.read().unwrap(), None);
+    let norm = VecNorm::new(["observation"]).sharing(&shared);
+    let mut envs = VecDriver::new(pendulums(1).transformed(norm).unwrap());
+    envs.reset_seeded(&[0], 1).unwrap();
+    step(&mut envs, 5);
+    let gathered = shared.read().unwrap().unwrap();
+    let column = (
+        vec!["observation".to_owned()],
+        "float32".to_owned(),
+        vec![3],
+    );
+    assert_eq!(
+        (&*gathered.rule, &*gathered.columns),
+        ("VecNorm", &[column][..])
+    );
+    let place = other.section(3);
+    place.write(&gathered).unwrap();
+    let written = serde_json::to_string(&place).unwrap();
+    let read: Statistics = serde_json::from_str(&written).unwrap();
+    let opened = read.opened().unwrap();
+    drop((other, place));
+    assert_eq!(opened.read().unwrap().unwrap(), gathered);
+    assert_eq!(opened.section(2).read().unwrap(), None);
+    let refused = read.read().unwrap_err().to_string();
+    assert!(
+        refused.starts_with("shared statistics are gone"),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod recipe;
 mod rows;
 mod source;
 mod space;
+mod statistics;
 mod vector;
 mod wrappers;
 mod write;
@@ -36,9 +37,10 @@ use crate::gc::GcRoots;
 pub(crate) use recipe::Factory;
 use recipe::Recipe;
 
-/// Adds the class and the function for environments.
+/// Adds the classes and the function for environments.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<handle::EnvHandle>()?;
+    module.add_class::<statistics::SharedStatistics>()?;
     #[cfg(target_os = "linux")]
     module.add_class::<parallel::ParallelMembers>()?;
     module.add_function(wrap_pyfunction!(native_ids, module)?)
