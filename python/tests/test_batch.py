@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from environments import cartpole
+from cartpole import cartpole
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 
 

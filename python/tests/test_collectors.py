@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from environments import cartpole, in_threads
+from cartpole import cartpole, in_threads
 from windrow import collectors
 from windrow.collectors import (
     AsyncCollector,

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from environments import cartpole
+from cartpole import cartpole
 from waiting import threads, until
 from windrow._windrow import native_ids
 from windrow.collectors import (

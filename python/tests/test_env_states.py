@@ -13,7 +13,7 @@ from torchrl.envs import StepCounter as TheirStepCounter
 from torchrl.envs import TransformedEnv as TheirTransformedEnv
 from torchrl.envs import VecNormV2
 
-from environments import cartpole, in_threads
+from cartpole import cartpole, in_threads
 from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import EnvCreator, GymEnv, ObservationNorm, TransformedEnv
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from environments import cartpole
+from cartpole import cartpole
 from windrow import WorkerError
 from windrow.collectors import AsyncCollector, BaseCollector, Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ListStorage, ReplayBuffer

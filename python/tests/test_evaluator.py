@@ -17,7 +17,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from environments import cartpole
+from cartpole import cartpole
 from windrow.collectors import Evaluator, _evaluator
 from windrow.envs import StepCounter, TransformedEnv
 

@@ -17,7 +17,7 @@ from torchrl.envs import StepCounter as TheirStepCounter
 from torchrl.envs import TransformedEnv as TheirTransformedEnv
 from torchrl.envs import VecNorm, VecNormV2
 
-from environments import cartpole
+from cartpole import cartpole
 from windrow.collectors import Evaluator, _evaluator
 from windrow.envs import GymWrapper, RewardSum, SerialEnv, TransformedEnv
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from environments import cartpole
+from cartpole import cartpole
 from windrow.collectors import Collector, Evaluator, Interruptor, MultiSyncCollector, VanillaWeightUpdater
 
 HEAD = """

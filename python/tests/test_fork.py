@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from environments import cartpole
+from cartpole import cartpole
 from windrow.collectors import AsyncCollector, Collector, Evaluator, Interruptor, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import (
     LazyMemmapStorage,

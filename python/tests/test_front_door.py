@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from environments import cartpole
+from cartpole import cartpole
 from torchrl.modules import RandomPolicy as TorchRLRandomPolicy
 
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector

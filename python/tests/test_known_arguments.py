@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from environments import cartpole, in_threads
+from cartpole import cartpole, in_threads
 from windrow import WorkerError
 from windrow.collectors import (
     AsyncCollector,

@@ -15,7 +15,7 @@ import pytest
 import torch
 import windrow.envs
 
-from environments import cartpole
+from cartpole import cartpole
 from waiting import threads, until
 from windrow.collectors import Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
 

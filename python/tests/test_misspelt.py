@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from environments import cartpole
+from cartpole import cartpole
 from windrow.collectors import AsyncCollector, BaseCollector, Collector, Evaluator, MultiAsyncCollector, MultiCollector, MultiSyncCollector
 from windrow.data import (
     LazyMemmapStorage,

@@ -17,8 +17,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
+from cartpole import cartpole
 from counting import Counting, raises_lock, raises_odd, raises_surrogates, raises_value_error
-from environments import cartpole
 from test_processes import TERMINAL, ends, run
 from windrow import WorkerError
 from windrow.collectors import Collector, MultiSyncCollector

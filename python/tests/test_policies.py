@@ -25,7 +25,7 @@ from torch import nn
 from torch.distributions import Categorical
 from torchrl.modules import MLP
 
-from environments import cartpole, in_threads
+from cartpole import cartpole, in_threads
 from windrow.collectors import (
     AsyncCollector,
     Collector,

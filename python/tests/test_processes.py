@@ -16,8 +16,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
+from cartpole import cartpole
 from counting import Counting, raises_lock, raises_odd, raises_surrogates, raises_value_error, without_torch
-from environments import cartpole
 from recurrent import lstm
 from tensordict.nn import TensorDictModule
 from windrow import WorkerError

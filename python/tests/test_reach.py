@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from environments import cartpole, in_threads
+from cartpole import cartpole, in_threads
 from ledger import Ledger
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule

@@ -18,7 +18,7 @@ from torchrl.envs import SerialEnv, TensorDictPrimer
 from torchrl.envs import TransformedEnv as TheirTransformedEnv
 from torchrl.modules import MLP, GRUModule, LSTMModule, ProbabilisticActor, set_recurrent_mode
 
-from environments import cartpole
+from cartpole import cartpole
 from recurrent import HIDDEN, LAYERS, LSTM_STATE, POLICIES, cell, check, gru, head, lstm
 from windrow.collectors import AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer

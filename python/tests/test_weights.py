@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from environments import cartpole, in_threads
+from cartpole import cartpole, in_threads
 from windrow.collectors import (
     AsyncCollector,
     Collector,

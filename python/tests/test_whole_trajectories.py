@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from environments import cartpole
+from cartpole import cartpole
 from ledger import Ledger, check_ledger, length, trajectories_of
 
 from windrow.collectors import AsyncCollector, Collector, MultiAsyncCollector, MultiSyncCollector

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from environments import cartpole, in_threads
+from cartpole import cartpole, in_threads
 from tensordict import TensorDict
 
 from windrow.collectors import AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from environments import cartpole
+from cartpole import cartpole
 from tensordict import TensorDict
 
 from windrow.collectors import Collector

@@ -1,4 +1,4 @@
-"""Environments of the tests."""
+"""CartPole for the tests, and how to collect it in threads."""
 
 from __future__ import annotations
 
