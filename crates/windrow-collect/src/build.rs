@@ -129,7 +129,7 @@ fn build<S: LastStage>(
         chosen.updater,
         chosen.weight_source,
     );
-    let core = core(config, shared, publisher, chosen.sink, num_envs);
+    let core = core(config, shared, publisher, chosen.sink, (spec, num_envs));
     let shape = shape(
         config,
         batcher.map(|batcher| batcher.of_envs(beginning.total_envs)),
@@ -161,8 +161,9 @@ fn core(
     shared: Arc<Shared>,
     publisher: WeightPublisher,
     sink: Option<Box<dyn Sink>>,
-    num_envs: usize,
+    (spec, num_envs): (EnvSpec, usize),
 ) -> Core {
+    let are_all = spec.dimensions.iter().product::<usize>() == num_envs;
     Core {
         ring: Arc::clone(&shared.ring),
         shared,
@@ -171,6 +172,7 @@ fn core(
         cat_results: config.cat_results,
         preempting: config.preemptive_threshold.is_some(),
         num_envs,
+        dimensions: spec.dimensions.into_iter().filter(|_| are_all).collect(),
         writer: sink.map(|sink| Arc::new(SinkWriter::new(sink))),
         counters: Mutex::new(Counters::default()),
         forget: AtomicBool::new(false),

@@ -248,6 +248,8 @@ pub struct EnvSpec {
     /// Nested observations and actions that share dimensions of their own, such as agents: batches give these to the dict in
     /// which they are.
     pub groups: Vec<Group>,
+    /// Dimensions that the environments of one vector are in, where these are several: `[2, 3]` of six. Batches of Python have them.
+    pub dimensions: Vec<usize>,
     /// Whether a collector that is given no seed leaves the environments' generators as they are, since others may have
     /// seeded them.
     pub keeps_seed: bool,
@@ -268,6 +270,7 @@ impl EnvSpec {
             masks: Vec::new(),
             flags: Vec::new(),
             groups: Vec::new(),
+            dimensions: Vec::new(),
             keeps_seed: false,
         }
     }
@@ -308,8 +311,8 @@ impl EnvSpec {
         Ok(())
     }
 
-    /// Becomes the spec of these environments and of `other` together. Names, bounds of observations and time limits may
-    /// differ; limits that do are left out.
+    /// Becomes the spec of these environments and of `other` together. Names, bounds of observations, time limits and
+    /// dimensions may differ; limits and dimensions that do are left out.
     ///
     /// # Errors
     /// [`SpecError::Unlike`] when a policy would not see the same of both, or could not choose the same.
@@ -333,6 +336,9 @@ impl EnvSpec {
         self.alike("groups", other, |spec| spec.groups.clone())?;
         if self.max_episode_steps != other.max_episode_steps {
             self.max_episode_steps = None;
+        }
+        if self.dimensions != other.dimensions {
+            self.dimensions.clear();
         }
         self.keeps_seed &= other.keeps_seed;
         Ok(())
@@ -408,6 +414,17 @@ mod tests {
             error.starts_with("Nested has no observation \"sound\"; it has \"image\", "),
             "{error}"
         );
+    }
+
+    #[test]
+    fn dimensions_that_differ_are_left_out() {
+        let (mut spec, mut other) = (nested(), nested());
+        spec.dimensions = vec![2, 3];
+        spec.join(&spec.clone()).unwrap();
+        assert_eq!(spec.dimensions, [2, 3]);
+        other.dimensions = vec![3, 2];
+        spec.join(&other).unwrap();
+        assert!(spec.dimensions.is_empty());
     }
 
     #[test]

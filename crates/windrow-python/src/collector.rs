@@ -263,6 +263,11 @@ impl CollectorCore {
         Ok(())
     }
 
+    /// Dimensions that the environments of a worker are in, where they are in several.
+    fn dimensions(&self) -> PyResult<Vec<usize>> {
+        Ok(self.here()?.handle.dimensions().to_vec())
+    }
+
     /// `"torch"` or `"native"`: what evaluates the policy.
     fn policy_backend(&self) -> PyResult<&'static str> {
         let core = self.here()?;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ from torchrl.collectors import Collector as TheirCollector  # noqa: E402
 from torchrl.data import Categorical, Composite  # noqa: E402
 from torchrl.data import LazyTensorStorage as TheirStorage  # noqa: E402
 from torchrl.data import ReplayBuffer as TheirBuffer  # noqa: E402
-from windrow.collectors import Collector, MultiSyncCollector  # noqa: E402
+from windrow import WorkerError  # noqa: E402
+from windrow.collectors import AsyncCollector, Collector, MultiSyncCollector  # noqa: E402
 from windrow.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler  # noqa: E402
 
 
@@ -187,3 +190,31 @@ def test_environments_of_several_dimensions_keep_them(workers: int) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
     buffer.extend(batch[:2])
     assert torch.equal(buffer[:]["agents", "observation"], batch[:2].reshape(-1)["agents", "observation"])
+
+
+class Mortal(Agents):
+    """Kills its process at its step 12."""
+
+    steps = 0
+
+    def _step(self, tensordict: Any) -> Any:
+        self.steps += 1
+        if self.steps == 12:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._step(tensordict)
+
+
+def test_the_dimensions_of_a_worker_that_has_died_since_are_known() -> None:
+    collector = AsyncCollector(lambda: Mortal((2, 3)), None, placement="processes", frames_per_batch=48)
+    assert next(collector).shape == (2, 3, 8)
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        next(collector)
+    collector.shutdown(raise_on_error=False)
+
+
+def test_windrows_environments_have_one_dimension_around_several() -> None:
+    around = {6: ours.TransformedEnv(Agents((2, 3)), ours.StepCounter()), 12: ours.SerialEnv(2, lambda: Agents((2, 3)))}
+    for num_envs, env in around.items():
+        assert env.batch_size == (num_envs,)
+        with Collector(env, None, frames_per_batch=48) as collector:
+            assert next(collector).shape == (num_envs, 48 // num_envs)

@@ -9,7 +9,6 @@ import math
 import sys
 import warnings
 from collections.abc import Iterator
-from functools import cached_property
 from types import NoneType
 from typing import Any, ClassVar, Self
 
@@ -17,7 +16,7 @@ from windrow import _needs, _policy, _sending
 from windrow._arguments import outside, takes, warn_ignored
 from windrow._numbers import whole
 from windrow._weights import WeightSource
-from windrow._windrow import CollectorCore, ReplayBufferCore, WorkerError
+from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
 from windrow.collectors._ending import ALIVE
 from windrow.collectors._interruptor import Interruptor, follow
@@ -234,25 +233,12 @@ class BaseCollector(TorchRLMethods):
         arguments = self._arguments
         if batch.ndim < 2 or arguments.split_trajs or arguments.trajs_per_batch is not None:
             return batch
-        try:
-            if len(self._dimensions) < 2:
-                return batch
-        except WorkerError:
-            raise
-        except RuntimeError:
-            # The worker process that knows them has ended, which the next call tells. What it has collected is delivered, with
-            # one dimension of environments.
+        inner, names = self._core.dimensions()[1:], batch.names
+        if not inner:
             return batch
-        inner, names = self._dimensions[1:], batch.names
         shaped = batch.unflatten(batch.ndim - 2, (batch.shape[-2] // math.prod(inner), *inner))
         shaped.names = [*names[:-1], *[None] * len(inner), names[-1]]
         return shaped
-
-    @cached_property
-    def _dimensions(self) -> tuple[int, ...]:
-        """The batch size of a worker's environment, if it is one of TorchRL: others have a dimension at most."""
-        env = self._workers.env(0)
-        return () if getattr(env, "_batch_locked", None) is None else tuple(env.batch_size)
 
     def _finish(self, batch: Any) -> Any:
         """What is delivered of a batch, or written."""

@@ -106,6 +106,7 @@ class Adapter:
             "id": self.id,
             "num_envs": self.num_envs,
             "is_batched": self.is_batched,
+            "dimensions": list(self._batch),
             "max_episode_steps": None,
             "observation": self._observation,
             "action": self._action,

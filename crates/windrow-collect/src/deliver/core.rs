@@ -21,6 +21,8 @@ pub(crate) struct Core {
     pub(crate) preempting: bool,
     /// Environments of each worker.
     pub(crate) num_envs: usize,
+    /// Dimensions that these are in, where they are in several.
+    pub(crate) dimensions: Vec<usize>,
     /// Where batches are written, if they are.
     pub(crate) writer: Option<Arc<SinkWriter>>,
     pub(crate) counters: Mutex<Counters>,

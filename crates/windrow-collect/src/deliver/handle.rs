@@ -103,6 +103,12 @@ impl Handle {
         self.core.ring.slabs()
     }
 
+    /// Dimensions that the environments of a worker are in, where they are in [several](windrow_env::EnvSpec::dimensions); none elsewhere.
+    #[must_use]
+    pub fn dimensions(&self) -> &[usize] {
+        &self.core.dimensions
+    }
+
     /// Figures since the start.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -25,6 +25,8 @@ struct Written {
     #[serde(default)]
     groups: Vec<Group>,
     #[serde(default)]
+    dimensions: Vec<usize>,
+    #[serde(default)]
     keeps_seed: bool,
 }
 
@@ -118,6 +120,7 @@ mod tests {
             ("agents".into(), Shape::from_slice(&[3, 2])),
             (key("x"), Shape::new()),
         ];
+        spec.dimensions = vec![2, 3];
         spec.keeps_seed = true;
         spec
     }
@@ -141,13 +144,14 @@ mod tests {
     #[test]
     fn every_part_of_a_spec_is_written() {
         let plain = EnvSpec::new("mine/Full-v3", nested(), nested());
-        let changes: [fn(&mut EnvSpec, EnvSpec); 7] = [
+        let changes: [fn(&mut EnvSpec, EnvSpec); 8] = [
             |spec, full| spec.max_episode_steps = full.max_episode_steps,
             |spec, full| spec.rewards = full.rewards,
             |spec, full| spec.states = full.states,
             |spec, full| spec.masks = full.masks,
             |spec, full| spec.flags = full.flags,
             |spec, full| spec.groups = full.groups,
+            |spec, full| spec.dimensions = full.dimensions,
             |spec, full| spec.keeps_seed = full.keeps_seed,
         ];
         for change in changes {

@@ -83,6 +83,8 @@ pub(super) struct Description {
     pub(super) num_envs: usize,
     /// Whether batches have a dimension for the environments, even if there is one.
     pub(super) is_batched: bool,
+    /// Dimensions that the environments are in, where these are several.
+    pub(super) dimensions: Vec<usize>,
     pub(super) max_episode_steps: Option<usize>,
     pub(super) observation: Vec<LeafForm>,
     pub(super) action: Vec<LeafForm>,
@@ -111,6 +113,7 @@ impl Description {
             id: spec.id.clone(),
             num_envs,
             is_batched,
+            dimensions: spec.dimensions.clone(),
             max_episode_steps: spec.max_episode_steps,
             observation: leaves_of(&spec.observation, "observation")?,
             action: leaves_of(&spec.action, "action")?,
@@ -135,6 +138,7 @@ impl Description {
         let keys = |keys: Vec<Key>| keys.into_iter().map(|key| key.0).collect();
         let mut spec = EnvSpec::new(self.id, tree(self.observation)?, tree(self.action)?);
         spec.max_episode_steps = self.max_episode_steps;
+        spec.dimensions = self.dimensions;
         spec.rewards = keys(self.rewards);
         spec.states = keys(self.primed);
         spec.flags = keys(self.flags);

@@ -46,11 +46,11 @@ pub(super) struct ForeignEnvs {
 }
 
 impl ForeignEnvs {
-    /// The environments of `held`, and whether they have batch dimensions.
+    /// The environments of `held`, and whether they have batch dimensions. Where they are in several and `is_flat`, these are to be one.
     ///
     /// # Errors
     /// [`EnvError::Failed`] when it is no such adapter.
-    pub(super) fn new(py: Python<'_>, held: Held) -> Result<(Self, bool), EnvError> {
+    pub(super) fn new(py: Python<'_>, held: Held, is_flat: bool) -> Result<(Self, bool), EnvError> {
         let describe = || -> PyResult<(EnvSpec, Vec<LeafSpec>, usize, bool)> {
             let described = held.object.bind(py).call_method0("describe")?;
             let described: Description = described.extract()?;
@@ -62,6 +62,9 @@ impl ForeignEnvs {
             let (mut spec, state) = described.into_specs()?;
             // As for Gymnasium: the user may have seeded it.
             spec.keeps_seed = true;
+            if is_flat || spec.dimensions.len() < 2 {
+                spec.dimensions.clear();
+            }
             Ok((spec, state.leaf_specs("state"), num_envs, is_batched))
         };
         let (spec, state, num_envs, is_batched) = describe().map_err(EnvError::failed)?;

@@ -74,7 +74,7 @@ impl EnvHandle {
                 is_batched,
                 waits,
                 ..
-            } = recipe::prepare(&recipe, &roots)?;
+            } = recipe::prepare(&recipe, &roots, true)?;
             let (spec, num_envs) = (envs.spec().clone(), envs.num_envs());
             let (observation, action) = (spec.observation_leaves(), spec.action_leaves());
             Ok(Self {

@@ -224,12 +224,14 @@ impl Made {
 // Environments are made in the thread that steps them, which does not have the interpreter's lock: native ones are made without it,
 // and each of the others takes it for as long as it needs it.
 
-/// Makes the environments of `recipe`. Objects that are made for it are held in `roots`.
+/// Makes the environments of `recipe`. Objects that are made for it are held in `roots`. Those that are in several dimensions keep them
+/// unless something `is_around`: windrow's own environments have one dimension at most.
 ///
 /// # Errors
 /// The reason why they could not be made; an exception of Python's is the source of the error.
-pub(super) fn prepare(recipe: &Recipe, roots: &GcRoots) -> Result<Made, EnvError> {
+pub(super) fn prepare(recipe: &Recipe, roots: &GcRoots, is_around: bool) -> Result<Made, EnvError> {
     let mut outside = recipe.transforms.as_slice();
+    let is_around = is_around || !outside.is_empty();
     let made = match &recipe.source {
         Source::Native(env) => Made::native(native(env, 1)?, false),
         Source::Gym(env) => Made::python(gym(&[env], roots)?, false),
@@ -242,7 +244,7 @@ pub(super) fn prepare(recipe: &Recipe, roots: &GcRoots) -> Result<Made, EnvError
             Ok::<_, EnvError>(Made::python(envs, true))
         })?,
         Source::Adapted(lender) => attach(|py| {
-            let (envs, is_batched) = ForeignEnvs::new(py, lender.lend(py, roots)?)?;
+            let (envs, is_batched) = ForeignEnvs::new(py, lender.lend(py, roots)?, is_around)?;
             Ok::<_, EnvError>(Made::python(envs, is_batched))
         })?,
         Source::Many(members) if members.len() > 1 => {
@@ -258,7 +260,8 @@ pub(super) fn prepare(recipe: &Recipe, roots: &GcRoots) -> Result<Made, EnvError
             ..Made::native(processes.start()?, true)
         },
         Source::Call { function, kwargs } => {
-            prepare(&*called(function, kwargs.as_ref(), roots)?, roots)?
+            let recipe = called(function, kwargs.as_ref(), roots)?;
+            prepare(&recipe, roots, is_around)?
         }
     };
     outside.iter().try_fold(made, |made, transform| {
@@ -320,7 +323,7 @@ fn several(members: &[Arc<Recipe>], roots: &GcRoots) -> Result<Made, EnvError> {
     let (mut is_python, mut waits) = (false, false);
     let mut vectors = Vec::with_capacity(members.len());
     for member in &members {
-        let made = prepare(member, roots)?;
+        let made = prepare(member, roots, true)?;
         is_python |= made.is_python;
         waits |= made.waits;
         vectors.push(made.envs);
@@ -392,7 +395,7 @@ impl Factory {
     /// Makes `num_envs` environments of the recipe: one as it is, several in lockstep.
     fn make(&self, num_envs: usize) -> Result<Made, EnvError> {
         match num_envs {
-            1 => prepare(&self.recipe, &self.roots),
+            1 => prepare(&self.recipe, &self.roots, false),
             _ => {
                 let mut members = Vec::new();
                 members.try_reserve_exact(num_envs).map_err(|error| {

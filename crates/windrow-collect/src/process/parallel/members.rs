@@ -414,6 +414,8 @@ fn alike(made: &[Specified]) -> Result<(EnvSpec, usize), EnvError> {
         return Err(EnvError::Empty);
     };
     let mut spec = first.spec.clone();
+    // Those of one member.
+    spec.dimensions.clear();
     for (other, worker) in others.iter().zip(1..) {
         if other.num_envs != first.num_envs {
             return Err(EnvError::failed(CollectError::UnequalEnvs {
