@@ -87,6 +87,14 @@ pub enum SlabError {
         /// Elements that were given.
         got: usize,
     },
+    /// A block of rows has fewer environments than were asked for.
+    #[error("expected at most {most} environments, got {got}")]
+    Envs {
+        /// Environments of the block.
+        most: usize,
+        /// Environments that were asked for.
+        got: usize,
+    },
     /// Two sets of rows that should agree do not.
     #[error(
         "rows of different layouts: expected leaf {leaf} as {expected_dtype} {expected:?}, got {got_dtype} {got:?}"

@@ -29,3 +29,4 @@ pub use rows::{Key, Row, RowMut, Rows, RowsMut};
 pub use shared::{Bell, Mapping, RemoteRing, SharedFile, SharedNumbers, Turn};
 pub use sink::{Sink, SinkError, WriterId};
 pub use tensordict::LeafSpec;
+pub use wait_queue::WaitQueue;

@@ -8,6 +8,8 @@ use crate::{Rows, RowsMut, SlabError};
 #[derive(Debug)]
 pub struct RowBlock {
     block: Block,
+    /// Environments that there is memory for.
+    envs: usize,
     /// What `block` points into.
     _memory: HeapBuffer,
 }
@@ -31,8 +33,22 @@ impl RowBlock {
         Ok(Self {
             // SAFETY: the columns were placed before `end`, the size of the memory.
             block: unsafe { Block::new(memory.ptr(), envs, &columns) },
+            envs,
             _memory: memory,
         })
+    }
+
+    /// Leaves out all environments but the first `envs`, or takes them in again; there is memory for as many as it was made with.
+    ///
+    /// # Errors
+    /// [`SlabError::Envs`] for more, which changes nothing.
+    pub fn limit(&mut self, envs: usize) -> Result<(), SlabError> {
+        if envs > self.envs {
+            let most = self.envs;
+            return Err(SlabError::Envs { most, got: envs });
+        }
+        self.block.limit(envs);
+        Ok(())
     }
 
     /// The row, to be read.
@@ -50,5 +66,78 @@ impl RowBlock {
     pub fn rows_mut(&mut self) -> RowsMut<'_> {
         // SAFETY: as in `rows`; `self` is borrowed exclusively.
         unsafe { RowsMut::new(&self.block, 0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensordict::{DType, LeafSpec};
+
+    use super::RowBlock;
+    use crate::{Key, SlabError};
+
+    #[test]
+    fn fewer_environments_are_the_first_ones_and_more_than_it_was_made_for_are_refused() {
+        let leaves = [
+            LeafSpec::new("observation", DType::F32, [2]),
+            LeafSpec::new("mask", DType::Bool, []),
+        ];
+        let (numbers, flags) = (Key::<f32>::new(0), Key::<bool>::new(1));
+        let mut block = RowBlock::new(&leaves, 3).unwrap();
+        let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let mut rows = block.rows_mut();
+        rows.get_mut(numbers).unwrap().copy_from_slice(&values);
+        rows.get_mut(flags).unwrap()[2] = true;
+        for envs in [2, 0, 3, 1] {
+            block.limit(envs).unwrap();
+            let rows = block.rows();
+            assert_eq!(rows.envs(), envs);
+            assert_eq!(rows.get(numbers).unwrap(), &values[..2 * envs]);
+            assert_eq!(rows.get(flags).unwrap(), &[false, false, true][..envs]);
+            assert!(rows.env(envs).is_none());
+        }
+        block.rows_mut().zero(0).unwrap();
+        let refused = block.limit(4).unwrap_err();
+        assert!(
+            matches!(refused, SlabError::Envs { most: 3, got: 4 }),
+            "{refused}"
+        );
+        assert_eq!(block.rows().envs(), 1);
+        block.limit(3).unwrap();
+        let kept = block.rows().get(numbers).unwrap();
+        assert_eq!(kept, [0.0, 0.0, 3.0, 4.0, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn environments_of_one_block_are_copied_to_any_place_of_another() {
+        let leaves = [
+            LeafSpec::new("observation", DType::F64, [2]),
+            LeafSpec::new("action", DType::I64, []),
+        ];
+        let (pairs, single) = (Key::<f64>::new(0), Key::<i64>::new(1));
+        let mut from = RowBlock::new(&leaves, 2).unwrap();
+        let mut rows = from.rows_mut();
+        rows.get_mut(pairs)
+            .unwrap()
+            .copy_from_slice(&[1.0, 2.0, 3.0, 4.0]);
+        rows.get_mut(single).unwrap().copy_from_slice(&[7, 8]);
+        let mut to = RowBlock::new(&leaves, 4).unwrap();
+        let mut rows = to.rows_mut();
+        rows.copy_envs(1, from.rows(), 0..2).unwrap();
+        rows.copy_envs(0, from.rows(), 1..2).unwrap();
+        let rows = to.rows();
+        let expected = [3.0, 4.0, 1.0, 2.0, 3.0, 4.0, 0.0, 0.0];
+        assert_eq!(rows.get(pairs).unwrap(), expected);
+        assert_eq!(rows.get(single).unwrap(), [8, 7, 8, 0]);
+        let mut rows = to.rows_mut();
+        for (at, envs) in [(3, 0..2), (0, 1..3), (usize::MAX, 0..1)] {
+            assert!(rows.copy_envs(at, from.rows(), envs).is_err());
+        }
+        let other = RowBlock::new(&leaves[..1], 2).unwrap();
+        assert!(rows.copy_envs(0, other.rows(), 0..1).is_err());
+        let shaped = [leaves[1].clone(), leaves[0].clone()];
+        let other = RowBlock::new(&shaped, 2).unwrap();
+        assert!(rows.copy_envs(0, other.rows(), 0..1).is_err());
+        assert_eq!(to.rows().get(single).unwrap(), [8, 7, 8, 0]);
     }
 }

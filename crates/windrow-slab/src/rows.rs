@@ -1,6 +1,7 @@
 //! One row of time seen as columns: what environments and policies read and write.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use tensordict::{DType, Element, HeapBuffer, LeafSpec, Shape};
@@ -118,6 +119,14 @@ impl Block {
         Self {
             envs,
             lanes: columns.iter().map(lane).collect(),
+        }
+    }
+
+    /// The first `envs` environments of a block of one row, in the same memory.
+    pub(crate) fn limit(&mut self, envs: usize) {
+        self.envs = envs;
+        for lane in &mut self.lanes {
+            lane.stride = envs * lane.elements * lane.dtype.size();
         }
     }
 
@@ -328,6 +337,50 @@ impl<'a> RowsMut<'a> {
         Ok(())
     }
 
+    /// Copies every leaf of the environments `envs` of `from` to those from `at` on.
+    ///
+    /// # Errors
+    /// [`SlabError::Envs`] when one side has fewer environments, [`SlabError::Mismatch`] at the first leaf of another dtype
+    /// or shape, [`SlabError::NoSuchLeaf`] when `from` has fewer leaves. Nothing is written then.
+    pub fn copy_envs(
+        &mut self,
+        at: usize,
+        from: Rows<'_>,
+        envs: Range<usize>,
+    ) -> Result<(), SlabError> {
+        let Rows { block, t } = self.rows;
+        let count = envs.len();
+        let sides = [(at, block.envs), (envs.start, from.envs())];
+        for (start, most) in sides {
+            let got = start.saturating_add(count);
+            if got > most {
+                return Err(SlabError::Envs { most, got });
+            }
+        }
+        if from.leaves() < block.lanes.len() {
+            return Err(SlabError::NoSuchLeaf {
+                leaf: from.leaves(),
+                leaves: from.leaves(),
+            });
+        }
+        let lanes = || block.lanes.iter().zip(&from.block.lanes);
+        for (leaf, (to, source)) in lanes().enumerate() {
+            if source.dtype != to.dtype || source.elements != to.elements {
+                return Err(mismatch(leaf, (to, block.envs), (source, from.envs())));
+            }
+        }
+        for (to, source) in lanes() {
+            let bytes = to.elements * to.dtype.size();
+            // SAFETY: both sides have the environments, as compared above, of `bytes` bytes each in this lane; the receiving side is
+            // exclusive, so they cannot overlap.
+            unsafe {
+                let source = source.row(from.t).add(envs.start * bytes);
+                copy_row(source, to.row(t).add(at * bytes), count * bytes);
+            }
+        }
+        Ok(())
+    }
+
     /// Copies every leaf of `from`, which must be laid out alike.
     ///
     /// # Errors
@@ -345,19 +398,25 @@ impl<'a> RowsMut<'a> {
         for (leaf, (to, source)) in block.lanes.iter().zip(&from.block.lanes).enumerate() {
             // Equal strides of one dtype are equally many elements over all environments.
             if source.dtype != to.dtype || source.stride != to.stride {
-                return Err(SlabError::Mismatch {
-                    leaf,
-                    expected_dtype: to.dtype,
-                    expected: Shape::from_slice(&[block.envs, to.elements]),
-                    got_dtype: source.dtype,
-                    got: Shape::from_slice(&[from.envs(), source.elements]),
-                });
+                return Err(mismatch(leaf, (to, block.envs), (source, from.envs())));
             }
             // SAFETY: both sides hold `stride` bytes of the same dtype, as compared above; the receiving side is
             // exclusive, so they cannot overlap.
             unsafe { copy_row(source.row(from.t), to.row(t), to.stride) };
         }
         Ok(())
+    }
+}
+
+/// Two lanes, each with its environments, that are not alike.
+#[cold]
+fn mismatch(leaf: usize, to: (&Lane, usize), from: (&Lane, usize)) -> SlabError {
+    SlabError::Mismatch {
+        leaf,
+        expected_dtype: to.0.dtype,
+        expected: Shape::from_slice(&[to.1, to.0.elements]),
+        got_dtype: from.0.dtype,
+        got: Shape::from_slice(&[from.1, from.0.elements]),
     }
 }
 

@@ -12,8 +12,10 @@ use crate::sync::{AtomicU32, Condvar, Mutex, MutexGuard, Ordering};
 
 /// The threads that wait for a change of what a lock guards. Waking those that spin costs a counter, those that sleep a
 /// system call.
+///
+/// The lock is `std`'s, or that of loom or shuttle in a build for them.
 #[derive(Debug)]
-pub(crate) struct WaitQueue {
+pub struct WaitQueue {
     /// Calls of [`wake_all`](Self::wake_all), so that spinning threads need not take the lock.
     wakes: CachePadded<WakeCount>,
     /// Threads asleep; written under the lock only.
@@ -22,8 +24,16 @@ pub(crate) struct WaitQueue {
     spin: AdaptiveSpin,
 }
 
+impl Default for WaitQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl WaitQueue {
-    pub(crate) fn new() -> Self {
+    /// A queue in which no thread waits.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             wakes: CachePadded::new(WakeCount::new(0)),
             asleep: AtomicU32::new(0),
@@ -34,7 +44,7 @@ impl WaitQueue {
 
     /// Wakes all threads that wait. To be called after the lock was released, so that they find it free: a thread that fell
     /// asleep without having seen the change did so under the lock, before the change.
-    pub(crate) fn wake_all(&self) {
+    pub fn wake_all(&self) {
         self.wakes.fetch_add(1, Ordering::Release);
         if self.asleep.load(Ordering::Relaxed) > 0 {
             self.condvar.notify_all();
@@ -43,11 +53,7 @@ impl WaitQueue {
 
     /// Waits until `attempt` gives something: spins at first, then sleeps. Every change that could make it succeed must
     /// [wake](Self::wake_all).
-    pub(crate) fn wait<T, R>(
-        &self,
-        lock: &Mutex<T>,
-        mut attempt: impl FnMut(&mut T) -> Option<R>,
-    ) -> R {
+    pub fn wait<T, R>(&self, lock: &Mutex<T>, mut attempt: impl FnMut(&mut T) -> Option<R>) -> R {
         loop {
             if let Some(out) = self.wait_within(lock, None, &mut attempt) {
                 return out;
@@ -56,7 +62,7 @@ impl WaitQueue {
     }
 
     /// As [`wait`](Self::wait), but no longer than `timeout`: `None` when `attempt` gave nothing by then.
-    pub(crate) fn wait_within<T, R>(
+    pub fn wait_within<T, R>(
         &self,
         lock: &Mutex<T>,
         timeout: Option<Duration>,
