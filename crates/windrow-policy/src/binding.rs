@@ -20,7 +20,8 @@ use windrow_slab::Rows;
 pub struct Binding<'a> {
     /// What the environments observe and which actions they take.
     pub spec: &'a EnvSpec,
-    /// Environments that the policy acts for at a time: the rows of each call.
+    /// Environments that the policy acts for at a time: the rows of each call. Calls of a [served](crate::InferenceServer) policy
+    /// have any number of rows: this is the number of the client that came first.
     pub num_envs: usize,
     /// Whether batches have a dimension for the environments, which they may have for a single one too.
     pub batched: bool,

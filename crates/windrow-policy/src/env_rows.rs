@@ -39,6 +39,24 @@ impl EnvRows {
         envs
     }
 
+    /// Leaves no row, and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.ids.clear();
+        self.frames.clear();
+        self.is_first.clear();
+        self.any_first = false;
+        self.noise.clear();
+    }
+
+    /// The rows of `other` behind these, each with its own noise.
+    pub(crate) fn append(&mut self, other: &Self) {
+        self.ids.extend_from_slice(&other.ids);
+        self.frames.extend_from_slice(&other.frames);
+        self.is_first.extend_from_slice(&other.is_first);
+        self.any_first |= other.any_first;
+        self.noise.extend_from_slice(&other.noise);
+    }
+
     /// Number of rows.
     #[inline(always)]
     #[must_use]
@@ -142,6 +160,26 @@ mod tests {
         assert_eq!(envs.noise(2), Noise::new(3, 9, 1 << 40));
         envs.set_seed(4);
         assert_eq!(envs.noise(2), Noise::new(4, 9, 1 << 40));
+    }
+
+    #[test]
+    fn rows_of_others_keep_their_frames_flags_and_noise() {
+        let mut other = EnvRows::new(3, vec![4, 7]);
+        other.set_frame(5);
+        other.advance();
+        other.begin(1);
+        let mut joint = EnvRows::new(0, vec![9]);
+        for before in [1, 0] {
+            if before == 0 {
+                joint.clear();
+            }
+            joint.append(&other);
+            assert_eq!(joint.len(), before + 2);
+            assert_eq!(joint.ids()[before..], [4, 7]);
+            assert_eq!(joint.frames()[before..], [6, 6]);
+            assert_eq!(joint.is_first()[before..], [false, true]);
+            assert_eq!(joint.noise(before + 1), Noise::new(3, 7, 6));
+        }
     }
 
     #[test]

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use tensordict::NestedKey;
 use windrow_env::names::others;
 use windrow_slab::SlabError;
@@ -115,6 +117,36 @@ pub enum PolicyError {
         /// Why it cannot be read.
         reason: String,
     },
+    /// A policy with a state cannot be [served](crate::InferenceServer): its rows are those of whichever clients have asked.
+    #[error(
+        "a policy that keeps a state for each environment cannot be served: it writes {key} before and after each step; let each worker evaluate it"
+    )]
+    ServedState {
+        /// The state.
+        key: NestedKey,
+    },
+    /// The error of a served policy, which all requests of its batch get.
+    #[error(transparent)]
+    Served(Arc<PolicyError>),
+    /// There is no [server](crate::InferenceServer) any more.
+    #[error("the inference server has ended: {reason}")]
+    ServerEnded {
+        /// Why it has.
+        reason: Arc<str>,
+    },
+    /// A choice of an [inference server](crate::InferenceServer) is out of its range.
+    #[error("{name} of an inference server must be {expected}, got {got}")]
+    ServerConfig {
+        /// The choice.
+        name: &'static str,
+        /// What it may be.
+        expected: String,
+        /// What was given.
+        got: usize,
+    },
+    /// A thread could not be created.
+    #[error("failed to start the thread of the inference server: {0}")]
+    ServerThread(#[source] std::io::Error),
     /// Another error of the policy.
     #[error("{0}")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -4,7 +4,8 @@
 //! space; [`NetworkPolicy`] evaluates a [`Sequential`](nn::Sequential) network with PyTorch's names and numbers,
 //! without a framework, and [`GraphPolicy`] a [`Graph`](nn::Graph) of any form; [`policy_fn`] makes one out of a closure. A [`PolicyRecipe`] makes the policy of each worker, and
 //! can be written down unless code of the program makes it. Randomness comes from [`Noise`], keyed by seed,
-//! environment and frame, so that actions do not depend on how environments are spread over workers.
+//! environment and frame, so that actions do not depend on how environments are spread over workers. An
+//! [`InferenceServer`] evaluates one policy for many threads, in batches.
 //!
 //! ```
 //! use tensordict::DType;
@@ -49,6 +50,7 @@ mod policy;
 mod random;
 mod recipe;
 mod registry;
+mod server;
 mod store;
 mod sync;
 mod weights;
@@ -66,5 +68,6 @@ pub use policy::{Backend, Policy, PolicyIn, PolicySpec, Weights};
 pub use random::RandomPolicy;
 pub use recipe::PolicyRecipe;
 pub use registry::{IntoPolicy, PolicyRegistry, Registry};
+pub use server::{InferenceServer, Served, ServerConfig, ServerStats};
 pub use store::{Published, VanillaWeightUpdater, WeightRelay, WeightStore, WeightUpdater};
 pub use weights::{Misfit, WeightsError};

@@ -9,7 +9,8 @@ pub type Weights = TensorDict;
 
 /// Chooses actions for a block of rows.
 ///
-/// State that outlives a step, such as that of a recurrent network, belongs to the policy, one for each of [`EnvRows::ids`]. The
+/// State that outlives a step, such as that of a recurrent network, belongs to the policy, one for each row: a policy sees the same
+/// environments in the same order in each call, unless it is [served](crate::InferenceServer), which needs one without state. The
 /// policy resets the state of a row to its first value where [`EnvRows::is_first`] says that an episode begins. It declares the
 /// part that a learner needs in [`PolicySpec`] and writes it as any other column: the state from which an action was chosen as
 /// `k`, the state after it as `("next", k)`. The policy does not see random steps at the start, and its own columns are zero
@@ -54,7 +55,7 @@ pub type Weights = TensorDict;
 /// }
 /// ```
 pub trait Policy: Send {
-    /// Prepares the policy for the environments of one worker, and returns the columns that it will write: first the action
+    /// Prepares the policy for the environments of one worker, or of all that a [server](crate::InferenceServer) has as clients, and returns the columns that it will write: first the action
     /// leaves, exactly as [`EnvSpec::action_leaves`](windrow_env::EnvSpec::action_leaves) gives them, then any of its own.
     ///
     /// Called once, before the first [`act`](Policy::act). `binding` holds everything that the policy learns before it acts.
@@ -102,6 +103,12 @@ pub trait Policy: Send {
         Weights::new([])
     }
 
+    /// The version of the weights that chose the last actions, where that is not the version [loaded](Policy::load) last: where
+    /// a [server](crate::InferenceServer) evaluates the policy.
+    fn version(&self) -> Option<i64> {
+        None
+    }
+
     /// The policy, with its parameters, as a value that can be written down; `None` for code of the program.
     fn recipe(&self) -> Option<PolicyRecipe> {
         None
@@ -137,6 +144,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn weights(&self) -> Weights {
         (**self).weights()
+    }
+
+    fn version(&self) -> Option<i64> {
+        (**self).version()
     }
 
     fn recipe(&self) -> Option<PolicyRecipe> {

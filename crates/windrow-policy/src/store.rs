@@ -1,8 +1,8 @@
 //! Weights on their way from the learner to the workers: versioned, newest wins, never torn.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use crate::sync::{AtomicI64, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicI64, Mutex, Ordering, lock};
 use crate::{PolicyError, Weights};
 
 /// One generation of weights.
@@ -179,11 +179,6 @@ impl std::fmt::Debug for WeightStore {
             .field("version", &self.version())
             .finish_non_exhaustive()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that can panic runs under these locks.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A way for weights to reach a [`WeightStore`].
