@@ -3,6 +3,7 @@
 pub(crate) mod collectors;
 mod envs;
 mod frames;
+mod inference;
 mod staff;
 
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use crate::worker::cursor::{Beginning, CursorOptions};
 use crate::worker::making::{Maker, batched};
 use envs::makers;
 use frames::schedule;
+use inference::{check_inference, service};
 use staff::{Seats, Staff};
 
 impl CollectorBuilder {
@@ -79,6 +81,7 @@ fn build<S: LastStage>(
     let makers = makers(&chosen)?;
     let workers = makers.len();
     check_plan(config, workers)?;
+    check_inference(config)?;
     let batcher = batcher(&chosen)?;
     if config.num_envs == Some(0) {
         return Err(CollectError::NotPositive { name: "num_envs" });
@@ -88,6 +91,10 @@ fn build<S: LastStage>(
     let (spec, num_envs) = staff.common()?;
     let schedule = schedule(&chosen, workers, num_envs)?;
     let (seed, first_episodes) = beginning(config, &spec);
+    let service = service(&chosen, workers, num_envs)?;
+    if let Some(service) = &service {
+        staff.serve(service);
+    }
 
     let policy = staff.bind(&spec, &mut given_up)?;
     let reference = reference(&reference_maker, &policy)?;
@@ -106,7 +113,10 @@ fn build<S: LastStage>(
         on_loss: config.on_loss,
         is_interruption: chosen.is_interruption,
     };
-    let shared = Shared::new(ring, schedule, workers, loss_rule, seed);
+    let mut shared = Shared::new(ring, schedule, workers, loss_rule, seed);
+    if let Some(service) = service {
+        shared = shared.served_by(service);
+    }
     let beginning = Beginning {
         total_envs: workers * num_envs,
         seed,
@@ -206,7 +216,7 @@ fn beginning(config: &CollectorConfig, spec: &EnvSpec) -> (u64, Restart) {
 /// A policy that checks weights for policies that say `bound` about themselves.
 fn reference(maker: &Maker, bound: &PolicySpec) -> Result<Box<dyn Policy>, CollectError> {
     maker.guarded(|| {
-        let mut reference = maker.policy()?;
+        let mut reference = maker.policy.build(maker.worker)?;
         reference.become_reference(bound);
         Ok(reference)
     })

@@ -17,12 +17,12 @@ mod trajectories;
 mod worker;
 
 pub use build::collectors::{
-    AsyncCollector, MultiAsyncCollector, MultiCollector, MultiSyncCollector,
+    AsyncBatchedCollector, AsyncCollector, MultiAsyncCollector, MultiCollector, MultiSyncCollector,
 };
 pub use config::builder::CollectorBuilder;
 pub use config::hooks::Hooks;
 pub use config::options::CollectorConfig;
-pub use config::plan::{CatResults, Delivery, FramesPerBatch, OnLoss, Placement};
+pub use config::plan::{CatResults, Delivery, FramesPerBatch, Inference, OnLoss, Placement};
 pub use deliver::collector::{Collector, Paused};
 pub use deliver::handle::Handle;
 pub use deliver::sink_writer::SinkWriter;

@@ -15,6 +15,7 @@ use crate::CollectError;
 #[cfg(target_os = "linux")]
 use crate::process::employer::Employer;
 use crate::shared::LocalDesk;
+use crate::shared::service::Service;
 use crate::sync::GivenUp;
 use crate::worker::Worker;
 
@@ -33,11 +34,15 @@ pub(crate) enum Workers {
 }
 
 impl Workers {
-    /// Workers of this process: in the thread that asks, or each in one of its own.
-    pub(crate) fn local(inline: bool, workers: Vec<Worker<LocalDesk>>) -> Self {
+    /// Workers of this process: in the thread that asks, or each in one of its own, where `service` may evaluate their policy.
+    pub(crate) fn local(
+        inline: bool,
+        workers: Vec<Worker<LocalDesk>>,
+        service: Option<Arc<Service>>,
+    ) -> Self {
         match inline {
             true => Self::Inline(Inline::new(workers)),
-            false => Self::Threads(Threads::new(workers)),
+            false => Self::Threads(Threads::new(workers, service)),
         }
     }
 

@@ -17,6 +17,7 @@ pub(crate) mod publisher;
 pub(crate) mod reentrancy;
 pub(crate) mod reports;
 pub(crate) mod schedule;
+pub(crate) mod service;
 mod state;
 pub(crate) mod stats;
 

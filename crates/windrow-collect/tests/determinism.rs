@@ -12,8 +12,8 @@ mod world;
 
 use tensordict::{DType, TensorDict};
 use windrow_collect::{
-    AsyncCollector, CatResults, Collector, CollectorBuilder, Delivery, MultiSyncCollector,
-    Placement, TrajFormat,
+    AsyncCollector, CatResults, Collector, CollectorBuilder, Delivery, Inference,
+    MultiSyncCollector, Placement, TrajFormat,
 };
 use windrow_env::{Env, EnvError, EnvSpec, Outcome, Spec};
 use windrow_policy::{Head, NetworkPolicy, PolicyRecipe, nn::Sequential};
@@ -56,13 +56,17 @@ fn take(collector: &mut Collector, batches: usize) -> Vec<TensorDict> {
     batches.map(|batch| batch.unwrap().detach()).collect()
 }
 
-/// Whether `run` gives the same as one worker inline does, with any number of workers on threads and inline.
+/// Whether `run` gives the same as one worker inline does, with any number of workers wherever they run, and where a server acts for
+/// them.
 fn assert_alike(run: impl Fn(CollectorBuilder) -> Vec<TensorDict>, seed: u64) {
     let expected = run(builder(Placement::Inline, 1, seed));
     assert!(!expected.is_empty());
     for workers in CREWS {
-        for &placement in PLACEMENTS {
-            let got = run(builder(placement, workers, seed));
+        let placed = PLACEMENTS
+            .iter()
+            .map(|&placement| (placement, Inference::Local));
+        for (placement, inference) in placed.chain([(Placement::Threads, Inference::Served)]) {
+            let got = run(builder(placement, workers, seed).inference(inference));
             assert_eq!(got.len(), expected.len());
             for (n, (got, expected)) in got.iter().zip(&expected).enumerate() {
                 assert_eq!(got.batch_size(), expected.batch_size());
@@ -70,7 +74,7 @@ fn assert_alike(run: impl Fn(CollectorBuilder) -> Vec<TensorDict>, seed: u64) {
                     let same = got.get(&key).unwrap() == tensor;
                     assert!(
                         same,
-                        "{key} of batch {n}: {placement:?}, {workers} workers, seed {seed}"
+                        "{key} of batch {n}: {placement:?}, {inference:?}, {workers} workers, seed {seed}"
                     );
                 }
                 assert_eq!(got, expected);

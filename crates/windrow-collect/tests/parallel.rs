@@ -8,13 +8,16 @@ use std::sync::{Arc, Barrier, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tensordict::TensorDict;
 use windrow_collect::{
-    MultiSyncCollector, Parallel, ParallelEnvs, Placement, WorkerMain, WorkerProgram,
+    AsyncBatchedCollector, MultiAsyncCollector, MultiSyncCollector, OnLoss, Parallel, ParallelEnvs,
+    Placement, WorkerMain, WorkerProgram,
 };
 use windrow_env::{
     CartPole, Env, EnvError, EnvFactory, EnvRecipe, EnvSpec, Outcome, Outcomes, Reset, VecEnv,
     VecEnvError,
 };
+use windrow_policy::{Head, NetworkPolicy, nn::Sequential};
 use windrow_slab::{Key, Row, RowBlock, RowMut};
 
 /// Not a test: what a process of the tests below runs.
@@ -248,6 +251,53 @@ fn a_collector_takes_them_as_any_environments() {
             assert!(got.same_bits(expected), "{placement:?}");
         }
     }
+}
+
+#[test]
+fn a_server_acts_for_environments_in_processes_as_for_any_others() {
+    let net = Sequential::new().linear(4, 16).tanh().linear(16, 2).seed(1);
+    let policy = NetworkPolicy::new(net, Head::Categorical);
+    let batches = |builder: windrow_collect::CollectorBuilder| {
+        let builder = builder.num_workers(3).policy(policy.clone()).seed(3);
+        let builder = builder.frames_per_batch(40).total_frames(1200);
+        let mut collector = builder.build().unwrap();
+        let batches = collector.by_ref().map(|batch| batch.unwrap().detach());
+        let batches = batches.collect::<Vec<_>>();
+        collector.shutdown().unwrap();
+        batches
+    };
+    let served = batches(AsyncBatchedCollector::builder(parallel(["CartPole-v1"; 2])));
+    let local = batches(MultiAsyncCollector::builder("CartPole-v1").num_envs(2));
+    // Workers come in any order, and so often as they like; what each collects does not depend on that.
+    let mut common = 0;
+    for worker in 0..3 {
+        let of = |batches: &[TensorDict]| {
+            let its = |batch: &&TensorDict| {
+                let ids = batch.get(("collector", "traj_ids")).unwrap();
+                ids.to_vec::<i64>().unwrap()[0] % 6 / 2 == worker
+            };
+            batches.iter().filter(its).cloned().collect::<Vec<_>>()
+        };
+        for (served, local) in of(&served).iter().zip(&of(&local)) {
+            assert!(served.same_bits(local), "worker {worker}");
+            common += 1;
+        }
+    }
+    assert!(common > 0 && served.len() == 30, "{common}");
+    // One that ends is a fault of its worker, and of no other.
+    let ends = ["CartPole-v1", "Exits-v0", "CartPole-v1"].map(|id| parallel([id]));
+    let mut collector = AsyncBatchedCollector::builder("CartPole-v1")
+        .worker_envs(ends)
+        .on_loss(OnLoss::Continue)
+        .frames_per_batch(10)
+        .total_frames(400)
+        .build()
+        .unwrap();
+    let frames: usize = collector.by_ref().map(|batch| batch.unwrap().numel()).sum();
+    assert_eq!((frames, collector.stats().workers_alive), (400, 2));
+    let lost = collector.take_losses();
+    assert_eq!((lost.len(), lost[0].worker()), (1, 1));
+    collector.shutdown().unwrap();
 }
 
 #[test]

@@ -35,12 +35,13 @@ struct Readme;
 pub use tensordict::{self, DType, Tensor, TensorDict, TensorError};
 pub use windrow_collect::postproc::{self, Gae};
 pub use windrow_collect::{
-    AsyncCollector, BusyPolicy, CatResults, CollectError, Collector, CollectorBuilder,
-    CollectorConfig, Delivery, ErrorKind, Evaluation, Evaluator, EvaluatorBuilder, FaultKind,
-    FramesPerBatch, Handle, Hooks, LastStage, MultiAsyncCollector, MultiCollector,
-    MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile, Placement, PolicyLag, ProfileConfig,
-    ProfileSummary, Profiler, ProfilerRecipe, SentError, SinkWriter, Stats, TrajFormat,
-    TrajectoryBatcher, WorkerError, WorkerFault, WorkerProfile, WorkerStats,
+    AsyncBatchedCollector, AsyncCollector, BusyPolicy, CatResults, CollectError, Collector,
+    CollectorBuilder, CollectorConfig, Delivery, ErrorKind, Evaluation, Evaluator,
+    EvaluatorBuilder, FaultKind, FramesPerBatch, Handle, Hooks, Inference, LastStage,
+    MultiAsyncCollector, MultiCollector, MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile,
+    Placement, PolicyLag, ProfileConfig, ProfileSummary, Profiler, ProfilerRecipe, SentError,
+    SinkWriter, Stats, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault, WorkerProfile,
+    WorkerStats,
 };
 #[cfg(target_os = "linux")]
 pub use windrow_collect::{
@@ -49,8 +50,8 @@ pub use windrow_collect::{
 };
 pub use windrow_env::{self as env, CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
 pub use windrow_policy::{
-    self as policy, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyRecipe,
-    RandomPolicy, Registry, Weights, nn, policy_fn,
+    self as policy, ExplorationType, Head, InferenceServer, NetworkPolicy, Policy, PolicyError,
+    PolicyRecipe, RandomPolicy, Registry, ServerConfig, ServerStats, Weights, nn, policy_fn,
 };
 pub use windrow_replay::{
     self as replay, LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter,

@@ -6,7 +6,7 @@ use windrow_env::EnvFactory;
 
 use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
-use crate::config::plan::{Delivery, Placement};
+use crate::config::plan::{Delivery, Inference, Placement};
 use crate::deliver::collector::Collector;
 
 /// One worker in a thread of its own, which collects the next batch while the present one is being used.
@@ -24,6 +24,10 @@ pub struct MultiAsyncCollector;
 /// Workers in threads: [`MultiSyncCollector`] or [`MultiAsyncCollector`].
 #[derive(Debug, Clone, Copy)]
 pub struct MultiCollector;
+
+/// Workers in threads, for which a server evaluates one policy in batches; each batch is one worker's, whichever is ready first.
+#[derive(Debug, Clone, Copy)]
+pub struct AsyncBatchedCollector;
 
 impl AsyncCollector {
     /// A collector over the environments that `env` makes.
@@ -72,6 +76,29 @@ impl MultiAsyncCollector {
     #[must_use]
     pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
         builder_of(env, Placement::Threads, Delivery::FIRST_COME)
+    }
+}
+
+impl AsyncBatchedCollector {
+    /// A collector over the environments that `env` makes for each of its workers: many environments that step when they like, and
+    /// a policy that is worth evaluating for several of them at once. `frames_per_batch` is what one worker collects for one batch.
+    ///
+    /// ```
+    /// use windrow_collect::AsyncBatchedCollector;
+    ///
+    /// let mut collector = AsyncBatchedCollector::builder("CartPole-v1")
+    ///     .num_workers(8)
+    ///     .frames_per_batch(100)
+    ///     .total_frames(2000)
+    ///     .build()?;
+    /// assert_eq!(collector.by_ref().count(), 20);
+    /// let rows = collector.server_stats().map(|stats| stats.rows);
+    /// assert!(rows.is_some_and(|rows| rows >= 2000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn builder(env: impl EnvFactory + Send + Sync + 'static) -> CollectorBuilder {
+        builder_of(env, Placement::Threads, Delivery::FIRST_COME).inference(Inference::Served)
     }
 }
 

@@ -41,6 +41,7 @@ pub(super) fn makers(chosen: &CollectorBuilder) -> Result<Vec<Maker>, CollectErr
         config: Arc::clone(&config),
         env: Arc::clone(&chosen.envs[worker.min(chosen.envs.len() - 1)]),
         policy: chosen.policy.clone(),
+        service: None,
         is_interruption: chosen.is_interruption,
     };
     Ok((0..workers).map(maker).collect())

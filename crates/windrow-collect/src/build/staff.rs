@@ -14,6 +14,7 @@ use crate::config::plan::Placement;
 use crate::placement::Workers;
 #[cfg(target_os = "linux")]
 use crate::process::{crew::Crew, hiring::Hiring, messages::Ready, weights};
+use crate::shared::service::Service;
 use crate::shared::{LocalDesk, Shared};
 use crate::worker::Worker;
 use crate::worker::actor::describe_all;
@@ -83,6 +84,18 @@ impl Staff {
             Self::Here(local) => common(local.envs.iter().map(|env| (env.spec(), env.num_envs()))),
             #[cfg(target_os = "linux")]
             Self::Processes(hiring) => common(hiring.specs()),
+        }
+    }
+
+    /// Lets `service` evaluate the policy of workers in this process.
+    pub(super) fn serve(&mut self, service: &Arc<Service>) {
+        match self {
+            Self::Here(local) => {
+                let makers = local.makers.iter_mut();
+                makers.for_each(|maker| maker.service = Some(Arc::clone(service)));
+            }
+            #[cfg(target_os = "linux")]
+            Self::Processes(_) => {}
         }
     }
 
@@ -183,7 +196,8 @@ impl Local {
             })
         });
         let workers = seated.collect::<Result<Vec<_>, CollectError>>()?;
-        Ok(Workers::local(self.inline, workers))
+        let service = shared.service.clone();
+        Ok(Workers::local(self.inline, workers, service))
     }
 }
 

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use windrow_policy::ExplorationType;
 
 use crate::config::builder::CollectorBuilder;
-use crate::config::plan::{CatResults, Delivery, FramesPerBatch, OnLoss, Placement, Plan};
+use crate::config::plan::{
+    CatResults, Delivery, FramesPerBatch, Inference, OnLoss, Placement, Plan,
+};
 use crate::trajectories::TrajFormat;
 
 /// Declares options: a field of [`CollectorConfig`] with its default, and the setter of [`CollectorBuilder`] of the same
@@ -68,6 +70,18 @@ options! {
 
     /// How parts make batches, in place of what the collector's name says.
     delivery: Delivery = Delivery::Synchronous,
+
+    /// Who evaluates the policy. A server needs workers in threads, and a policy without a state.
+    inference: Inference = Inference::Local,
+
+    /// Most rows that a server evaluates at once; by default all environments.
+    max_batch_size?: usize,
+
+    /// Rows that a server waits for, 1 by default.
+    min_batch_size?: usize,
+
+    /// The longest that a request waits for others at a server, in seconds; 0.01 by default.
+    server_timeout?: f64,
 
     /// Workers; each has environments and a policy of its own. 1 by default.
     num_workers?: usize,

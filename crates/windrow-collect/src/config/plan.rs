@@ -21,6 +21,20 @@ pub enum Placement {
     Processes,
 }
 
+/// Who evaluates the policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Inference {
+    /// Each worker, for its own environments, with a policy of its own.
+    #[default]
+    Local,
+    /// An [`InferenceServer`](windrow_policy::InferenceServer), for all workers: one policy, that of worker 0, in batches of those
+    /// that are ready. It takes up new weights between two batches, so that a worker's part may hold frames of several
+    /// [versions](crate::CollectorBuilder::track_policy_version).
+    Served,
+}
+
 /// How the parts of workers make batches. Written down as `"synchronous"`, or as the number of workers in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensordict::TensorDict;
+use windrow_policy::ServerStats;
 use windrow_slab::SlabError;
 
 use crate::CollectError;
@@ -145,6 +146,13 @@ impl<S: LastStage> Collector<S> {
     #[must_use]
     pub fn worker_stats(&self) -> Vec<WorkerStats> {
         self.core.worker_stats()
+    }
+
+    /// Figures of the [inference server](crate::Inference::Served): how full its batches are, how long requests and forwards take.
+    /// `None` where workers evaluate the policy. A server that has taken the place of one that ended begins at zero.
+    #[must_use]
+    pub fn server_stats(&self) -> Option<ServerStats> {
+        self.core.server_stats()
     }
 
     /// Collects in a thread of its own, and writes the batches that the iterator would have returned to the

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use windrow_policy::ServerStats;
 use windrow_slab::Ring;
 
 use crate::config::plan::{CatResults, Plan};
@@ -76,6 +77,11 @@ impl Core {
             slabs: self.ring.slabs(),
             slab_bytes: self.ring.slabs() * self.ring.layout().bytes(),
         }
+    }
+
+    /// See [`Collector::server_stats`](crate::Collector::server_stats).
+    pub(crate) fn server_stats(&self) -> Option<ServerStats> {
+        self.shared.service.as_ref()?.stats()
     }
 
     /// An error has ended the collector: handles say that it is over.

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use tensordict::TensorDict;
-use windrow_policy::{Backend, Weights};
+use windrow_policy::{Backend, ServerStats, Weights};
 
 use crate::deliver::core::Core;
 use crate::shared::orders::Restart;
@@ -119,6 +119,12 @@ impl Handle {
     #[must_use]
     pub fn worker_stats(&self) -> Vec<WorkerStats> {
         self.core.worker_stats()
+    }
+
+    /// Figures of the inference server, if there is one.
+    #[must_use]
+    pub fn server_stats(&self) -> Option<ServerStats> {
+        self.core.server_stats()
     }
 
     /// As [`Collector::set_seed`](crate::Collector::set_seed). Unfinished trajectories are dropped with the next batch.

@@ -7,6 +7,7 @@ use crate::CollectError;
 use crate::error::{WorkerError, WorkerFault};
 use crate::shared::LocalDesk;
 use crate::shared::desk::Desk;
+use crate::shared::service::Service;
 use crate::sync::GivenUp;
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::sync::{Builder, JoinHandle};
@@ -23,15 +24,18 @@ pub(crate) struct Threads {
     ended: Option<Receiver<()>>,
     /// Threads that are known to have ended.
     gone: usize,
+    /// What evaluates the policy, where workers do not: it has a thread too.
+    service: Option<Arc<Service>>,
 }
 
 impl Threads {
-    pub(crate) fn new(workers: Vec<Worker<LocalDesk>>) -> Self {
+    pub(crate) fn new(workers: Vec<Worker<LocalDesk>>, service: Option<Arc<Service>>) -> Self {
         Self {
             waiting: workers,
             running: Vec::new(),
             ended: None,
             gone: 0,
+            service,
         }
     }
 
@@ -77,10 +81,24 @@ impl Threads {
         for worker in self.waiting.drain(..) {
             worker.contained(drop);
         }
+        let deadline = Instant::now() + timeout;
+        let running = self.join_workers(deadline);
+        if running > 0 {
+            return running;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ended = self
+            .service
+            .as_ref()
+            .is_none_or(|service| service.end(left));
+        usize::from(!ended)
+    }
+
+    /// How many threads of workers run at `deadline`.
+    fn join_workers(&mut self, deadline: Instant) -> usize {
         let Some(ended) = &self.ended else {
             return 0;
         };
-        let deadline = Instant::now() + timeout;
         while self.gone < self.running.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             match ended.recv_timeout(left) {

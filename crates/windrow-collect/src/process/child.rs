@@ -82,6 +82,7 @@ impl Child {
             Err(error) => return Ok(Err(error.into())),
         };
         let maker = Maker {
+            service: None,
             worker: hello.worker,
             config: Arc::new(hello.config),
             env: Arc::new(hello.env),

@@ -68,6 +68,12 @@ impl WeightPublisher {
 
     /// Publishes `weights` to worker `worker` alone; their version.
     pub(crate) fn publish_to(&self, worker: usize, weights: &Weights) -> Result<i64, CollectError> {
+        if self.shared.service.is_some() {
+            return Err(CollectError::Needs {
+                name: "update_worker_weights",
+                needs: "workers with policies of their own: inference local",
+            });
+        }
         self.check(weights)?;
         let published = self.shared.weights.publish_to(worker, weights);
         self.arrived()?;

@@ -11,6 +11,7 @@ use super::orders::{Orders, Restart, Resume};
 use super::reentrancy::CollectorId;
 use super::reports::{LossRule, Reports};
 use super::schedule::Schedule;
+use super::service::Service;
 use crate::config::plan::OnLoss;
 use crate::error::{FaultKind, WorkerError};
 use crate::probe::Profile;
@@ -25,7 +26,9 @@ pub(crate) struct Shared {
     schedule: Mutex<Schedule>,
     /// For each worker, until it begins its next part.
     orders: Vec<Mutex<Orders>>,
-    pub(crate) weights: WeightStore,
+    pub(crate) weights: Arc<WeightStore>,
+    /// What evaluates the policy, where workers do not.
+    pub(crate) service: Option<Arc<Service>>,
     pub(crate) reports: Reports,
     pub(super) loss_rule: LossRule,
     /// Where the time of profiled workers is recorded.
@@ -48,7 +51,8 @@ impl Shared {
             ring,
             schedule: Mutex::new(schedule),
             orders: (0..workers).map(|_| Mutex::default()).collect(),
-            weights: WeightStore::new(workers),
+            weights: Arc::new(WeightStore::new(workers)),
+            service: None,
             reports: Reports::new(workers),
             loss_rule,
             profile: Profile::new(workers),
@@ -58,7 +62,14 @@ impl Shared {
 
     /// Also passes weights on, for workers that cannot read them here.
     pub(crate) fn with_relay(mut self, relay: Arc<dyn WeightRelay>) -> Self {
-        self.weights = self.weights.with_relay(relay);
+        self.weights = Arc::new(WeightStore::new(self.workers()).with_relay(relay));
+        self
+    }
+
+    /// Lets `service` evaluate the policy, with weights of its store.
+    pub(crate) fn served_by(mut self, service: Arc<Service>) -> Self {
+        self.weights = Arc::clone(service.weights());
+        self.service = Some(service);
         self
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct Actor {
     replaced: Vec<Option<usize>>,
     exploration: ExplorationType,
     version: i64,
+    /// Whether the policy tells which version has acted.
+    tells_version: bool,
     /// Whether the next weights are taken even if they have the same version.
     forgotten: bool,
 }
@@ -51,6 +53,7 @@ impl Actor {
         let mut random = RandomPolicy::new();
         random.bind(binding)?;
         Ok(Self {
+            tells_version: policy.version().is_some(),
             policy,
             random,
             warming_up: false,
@@ -113,6 +116,7 @@ impl Actor {
                 got: describe_all(&columns),
             });
         }
+        self.tells_version = policy.version().is_some();
         self.policy = policy;
         self.forgotten = true;
         Ok(())
@@ -139,6 +143,9 @@ impl Actor {
             self.random.act(&input, step.policy.reborrow())?;
         } else {
             self.policy.act(&input, step.policy.reborrow())?;
+            if self.tells_version {
+                self.version = self.policy.version().unwrap_or(self.version);
+            }
         }
         step.version.fill(self.version);
         Ok(())

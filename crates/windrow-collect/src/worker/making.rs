@@ -12,8 +12,8 @@ use crate::CollectError;
 use crate::config::builder::EnvMaker;
 use crate::config::options::CollectorConfig;
 use crate::config::plan::Placement;
-use crate::error::IsInterruption;
-use crate::error::{WorkerError, WorkerFault};
+use crate::error::{IsInterruption, WorkerError, WorkerFault};
+use crate::shared::service::Service;
 
 /// Makes the environments and the policy of one worker.
 #[derive(Clone)]
@@ -22,6 +22,8 @@ pub(crate) struct Maker {
     pub(crate) config: Arc<CollectorConfig>,
     pub(crate) env: EnvMaker,
     pub(crate) policy: PolicyRecipe,
+    /// What evaluates the policy, where the worker does not.
+    pub(crate) service: Option<Arc<Service>>,
     pub(crate) is_interruption: IsInterruption,
 }
 
@@ -81,7 +83,10 @@ impl Maker {
     /// # Errors
     /// As [`PolicyRecipe::build`].
     pub(crate) fn policy(&self) -> Result<Box<dyn Policy>, PolicyError> {
-        self.policy.build(self.worker)
+        match &self.service {
+            Some(service) => Ok(Box::new(service.client()?)),
+            None => self.policy.build(self.worker),
+        }
     }
 
     /// Where the policy acts.

@@ -167,6 +167,7 @@ fn worker(
         },
         env,
         maker: Maker {
+            service: None,
             worker: 0,
             config: Arc::default(),
             env: Arc::new(move || {

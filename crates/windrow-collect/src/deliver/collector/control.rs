@@ -28,7 +28,8 @@ impl<S: LastStage> Collector<S> {
     /// As [`update_policy_weights`](Self::update_policy_weights), for worker `worker` alone.
     ///
     /// # Errors
-    /// As there, and [`CollectError::NoSuchWorker`] when there is no such worker.
+    /// As there, and [`CollectError::NoSuchWorker`] when there is no such worker; [`CollectError::Needs`] where a server evaluates one
+    /// policy for all.
     pub fn update_worker_weights(
         &mut self,
         worker: usize,

@@ -1,0 +1,58 @@
+//! The server that evaluates the policy, if one is to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use windrow_policy::{ServerConfig, WeightStore};
+
+use crate::CollectError;
+use crate::config::builder::CollectorBuilder;
+use crate::config::options::CollectorConfig;
+use crate::config::plan::{Inference, Placement};
+use crate::shared::service::Service;
+
+/// Whether there can be a server where one is wanted, and nothing is chosen for a server that there is not.
+pub(super) fn check_inference(config: &CollectorConfig) -> Result<(), CollectError> {
+    let needs = |name, needs| Err(CollectError::Needs { name, needs });
+    if config.inference == Inference::Served {
+        return match config.placement {
+            Placement::Threads => Ok(()),
+            _ => needs("inference served", "workers in threads: placement threads"),
+        };
+    }
+    let chosen = [
+        ("max_batch_size", config.max_batch_size.is_some()),
+        ("min_batch_size", config.min_batch_size.is_some()),
+        ("server_timeout", config.server_timeout.is_some()),
+    ];
+    match chosen.into_iter().find(|(_, chosen)| *chosen) {
+        Some((name, _)) => needs(name, "inference served"),
+        None => Ok(()),
+    }
+}
+
+/// What serves the policy to `workers` workers of `num_envs` environments, if it is served.
+pub(super) fn service(
+    chosen: &CollectorBuilder,
+    workers: usize,
+    num_envs: usize,
+) -> Result<Option<Arc<Service>>, CollectError> {
+    let config = &chosen.config;
+    if config.inference != Inference::Served {
+        return Ok(None);
+    }
+    let most = config.max_batch_size.unwrap_or(workers * num_envs);
+    let mut server = ServerConfig::new().max_batch_size(most);
+    server.min_batch_size = config.min_batch_size.unwrap_or(server.min_batch_size);
+    if let Some(seconds) = config.server_timeout {
+        let out_of_range = |_| CollectError::OutOfRange {
+            name: "server_timeout",
+            expected: "0 or more seconds",
+            got: seconds,
+        };
+        server.timeout = Duration::try_from_secs_f64(seconds).map_err(out_of_range)?;
+    }
+    let weights = Arc::new(WeightStore::new(workers));
+    let service = Service::new(chosen.policy.clone(), server, weights);
+    Ok(Some(Arc::new(service)))
+}
