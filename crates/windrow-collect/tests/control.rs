@@ -16,11 +16,13 @@ use std::thread;
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_collect::{CatResults, CollectError, Collector, Delivery, OnLoss, Placement};
+use windrow_collect::{
+    CatResults, CollectError, Collector, Delivery, Inference, OnLoss, Placement,
+};
 use windrow_slab::SlabError;
 
 use crew::world::{PLACEMENTS, World};
-use crew::{Crew, ENVS, WORKERS, all};
+use crew::{Crew, ENVS, WORKERS, all, apart};
 use faulty::{At, Fault, How, Makes, Notes};
 use frames::{Frame, MAX_LENGTH, by_env, check_contiguous, check_ids, check_pieces, frames, mask};
 use stamp::weights;
@@ -86,7 +88,11 @@ fn nothing_steps_while_a_pause_is_held_and_nothing_is_lost_by_it() {
             let before = steps.count();
             thread::sleep(Duration::from_millis(10));
             assert_eq!(steps.count(), before, "{crew:?}");
-            assert!(paused.collector().stats().frames <= (before * ENVS) as u64);
+            let rows = match crew.inference {
+                Inference::Served => WORKERS * ENVS,
+                _ => ENVS,
+            };
+            assert!(paused.collector().stats().frames <= (before * rows) as u64);
             drop(paused);
             batches.extend(take(&mut collector, 3));
         }
@@ -156,6 +162,7 @@ fn shares_are_cut_once_enough_workers_are_ready_and_the_total_stays_exact() {
         let total = 301;
         let mut collector = world
             .builder(crew.placement)
+            .inference(crew.inference)
             .delivery(crew.delivery)
             .cat_results(CatResults::Stack)
             .preemptive_threshold(threshold)
@@ -287,7 +294,7 @@ fn weights_come_from_the_source_before_each_batch_or_when_asked_for() {
 
 #[test]
 fn a_worker_can_have_weights_of_its_own() {
-    for crew in synchronous() {
+    for crew in apart().filter(|crew| crew.delivery == Delivery::Synchronous) {
         let mut collector = healthy(crew)
             .cat_results(CatResults::Stack)
             .build()

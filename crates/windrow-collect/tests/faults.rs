@@ -20,7 +20,7 @@ use windrow_env::EnvError;
 use windrow_env::testing::LedgerEnv;
 
 use crew::world::{PLACEMENTS, World, elsewhere};
-use crew::{ENVS, WORKERS, all};
+use crew::{ENVS, WORKERS, all, apart};
 use faulty::{At, Fault, How, Makes, Notes};
 use frames::{Frame, MAX_LENGTH, by_env, check_contiguous, check_ids, check_pieces, frames};
 
@@ -227,7 +227,7 @@ fn the_others_go_on_without_a_lost_worker_until_the_last_one_is_lost() {
 
 #[test]
 fn a_policy_that_fails_is_a_loss_like_any_other() {
-    for crew in all() {
+    for crew in apart() {
         for how in HOWS {
             let fault = Fault::new(At::Step(13), how(), usize::MAX);
             let mut world = crew.world([None, None], &[]);

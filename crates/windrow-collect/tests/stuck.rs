@@ -308,6 +308,7 @@ fn a_worker_in_the_midst_of_a_long_part_ends_at_its_next_step() {
     for crew in beside() {
         let mut collector = world
             .builder(crew.placement)
+            .inference(crew.inference)
             .delivery(crew.delivery)
             .frames_per_batch(100_000)
             .seed(0)
@@ -342,6 +343,7 @@ fn a_long_part_ends_at_its_next_step_when_collection_is_stopped_while_somebody_w
         let frames_per_batch = 100_000;
         let mut collector = world
             .builder(crew.placement)
+            .inference(crew.inference)
             .delivery(crew.delivery)
             .frames_per_batch(frames_per_batch)
             .seed(0)

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use windrow_collect::{CatResults, Collector, CollectorBuilder, Delivery, Placement, TrajFormat};
+use windrow_collect::{
+    CatResults, Collector, CollectorBuilder, Delivery, Inference, Placement, TrajFormat,
+};
 
 use super::faulty::Makes;
 use super::recorder::Recorder;
-use super::world::{PLACEMENTS, World};
+use super::world::{HOMES, World};
 
 /// Steps of a whole batch, over all of its parts: three workers cannot share them evenly.
 pub(crate) const STEPS: usize = 10;
@@ -41,6 +43,7 @@ pub(crate) enum Wait {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cell {
     pub(crate) placement: Placement,
+    pub(crate) inference: Inference,
     pub(crate) wait: Wait,
     pub(crate) kind: Kind,
     pub(crate) workers: usize,
@@ -63,7 +66,7 @@ const ENVS: [Option<usize>; 2] = [None, Some(2)];
 
 /// Number of all cells.
 pub(crate) const CELLS: usize =
-    PLACEMENTS.len() * WAITS.len() * KINDS.len() * WORKERS.len() * ENVS.len();
+    HOMES.len() * WAITS.len() * KINDS.len() * WORKERS.len() * ENVS.len();
 
 /// All cells.
 pub(crate) fn all() -> impl Iterator<Item = Cell> {
@@ -73,8 +76,10 @@ pub(crate) fn all() -> impl Iterator<Item = Cell> {
             i /= base;
             digit
         };
+        let (placement, inference) = HOMES[digit(HOMES.len())];
         Cell {
-            placement: PLACEMENTS[digit(PLACEMENTS.len())],
+            placement,
+            inference,
             wait: WAITS[digit(WAITS.len())],
             kind: KINDS[digit(KINDS.len())],
             workers: WORKERS[digit(WORKERS.len())],
@@ -143,6 +148,7 @@ impl Cell {
         // Seeded with 0, environment `i` takes the index `i` from its seed.
         let builder = World::of(envs)
             .builder(self.placement)
+            .inference(self.inference)
             .delivery(delivery)
             .cat_results(self.cat_results())
             .track_policy_version(true)
@@ -181,8 +187,8 @@ impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?}, {:?} of {} workers, {:?}, {:?} environments",
-            self.placement, self.wait, self.workers, self.kind, self.envs
+            "{:?}, {:?}, {:?} of {} workers, {:?}, {:?} environments",
+            self.placement, self.inference, self.wait, self.workers, self.kind, self.envs
         )
     }
 }

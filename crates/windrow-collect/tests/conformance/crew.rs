@@ -6,10 +6,10 @@ pub(crate) mod world;
 
 use std::time::Duration;
 
-use windrow_collect::{CollectorBuilder, Delivery, Placement};
+use windrow_collect::{CollectorBuilder, Delivery, Inference, Placement};
 
 use super::faulty::{Fault, Makes};
-use world::{PLACEMENTS, World};
+use world::{HOMES, World};
 
 pub(crate) const WORKERS: usize = 2;
 
@@ -22,15 +22,17 @@ pub(crate) const STEPS: usize = 10;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Crew {
     pub(crate) placement: Placement,
+    pub(crate) inference: Inference,
     pub(crate) delivery: Delivery,
 }
 
-/// Every placement, and every way to wait for two workers.
+/// Every placement, whoever evaluates the policy there, and every way to wait for two workers.
 pub(crate) fn all() -> impl Iterator<Item = Crew> {
     let first = |workers_per_batch| Delivery::FirstCome { workers_per_batch };
-    PLACEMENTS.iter().flat_map(move |&placement| {
+    HOMES.iter().flat_map(move |&(placement, inference)| {
         [Delivery::Synchronous, first(1), first(2)].map(|delivery| Crew {
             placement,
+            inference,
             delivery,
         })
     })
@@ -39,6 +41,11 @@ pub(crate) fn all() -> impl Iterator<Item = Crew> {
 /// Those of [`all`] whose workers are in this process, for tests that look into them.
 pub(crate) fn local() -> impl Iterator<Item = Crew> {
     all().filter(|crew| crew.placement != Placement::Processes)
+}
+
+/// Those of [`all`] whose workers have policies of their own. `tests/served.rs` has the faults of one that they share.
+pub(crate) fn apart() -> impl Iterator<Item = Crew> {
+    all().filter(|crew| crew.inference == Inference::Local)
 }
 
 impl Crew {
@@ -103,6 +110,7 @@ impl Crew {
     pub(crate) fn builder_of(self, world: &World) -> CollectorBuilder {
         world
             .builder(self.placement)
+            .inference(self.inference)
             .delivery(self.delivery)
             .num_envs(ENVS)
             .frames_per_batch(self.frames_per_batch())

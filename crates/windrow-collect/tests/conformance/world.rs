@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test target uses some of it")]
 
 use serde::{Deserialize, Serialize};
-use windrow_collect::{Collector, CollectorBuilder, Placement};
+use windrow_collect::{Collector, CollectorBuilder, Inference, Placement};
 use windrow_policy::{PolicyError, VanillaWeightUpdater, WeightStore, WeightUpdater, Weights};
 
 use crate::faulty::{Acts, Makes};
@@ -13,6 +13,15 @@ pub(crate) const PLACEMENTS: &[Placement] = &[
     Placement::Threads,
     #[cfg(all(target_os = "linux", not(shuttle)))]
     Placement::Processes,
+];
+
+/// Where workers run, and who evaluates their policy.
+pub(crate) const HOMES: &[(Placement, Inference)] = &[
+    (Placement::Inline, Inference::Local),
+    (Placement::Threads, Inference::Local),
+    (Placement::Threads, Inference::Served),
+    #[cfg(all(target_os = "linux", not(shuttle)))]
+    (Placement::Processes, Inference::Local),
 ];
 
 /// The placements of workers that run beside the test.
