@@ -165,7 +165,7 @@ impl Member {
 }
 
 /// Copies a row leaf by leaf.
-fn copy(
+pub(crate) fn copy(
     leaves: &[LeafSpec],
     from: Option<Row<'_>>,
     to: Option<RowMut<'_>>,

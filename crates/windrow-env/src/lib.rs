@@ -6,7 +6,8 @@
 //!
 //! [`CartPole`], [`Pendulum`], [`MountainCar`], [`MountainCarContinuous`] and [`Acrobot`] are those of Gymnasium, bit
 //! for bit. A [`Transform`] such as [`StepCounter`] changes what environments observe, accept or earn; [`Transformed`] puts
-//! it around them. [`testing`] explains how to write an environment, and checks it.
+//! it around them. An [`AsyncEnvPool`] has threads step environments, each when it is told to. [`testing`] explains how to
+//! write an environment, and checks it.
 //!
 //! ```
 //! use windrow_env::{CartPole, Outcomes, Reset, Serial, VecEnv};
@@ -47,6 +48,7 @@ mod joined;
 pub mod names;
 mod native;
 mod number;
+mod pool;
 mod recipe;
 mod registry;
 mod rng;
@@ -68,6 +70,7 @@ pub use error::{EnvError, VecEnvError};
 pub use factory::{EnvFactory, IntoVecEnv, sole};
 pub use joined::Joined;
 pub use native::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum};
+pub use pool::{Answer, AsyncEnvPool, Command, PoolError, Received, Want};
 pub use recipe::EnvRecipe;
 pub use registry::{EnvRegistry, IntoEnv, make, make_vec};
 pub use rng::{EnvRng, NumpyRng};

@@ -1,0 +1,157 @@
+//! One member of a pool: environments, the command that they have, and the rows that they read and write.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use windrow_slab::{RowBlock, Rows};
+
+use super::error::PoolError;
+use crate::{EnvError, Outcomes, Reset, VecEnv, VecEnvError};
+
+/// What an environment of a pool is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// To begin an episode.
+    Reset,
+    /// To take a step.
+    Step,
+    /// To take a step, and to begin another episode if it was the last one of an episode.
+    StepAndMaybeReset,
+}
+
+impl std::fmt::Display for Command {
+    /// The name of the calls, without `_send` and `_recv`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "async_reset",
+            Self::Step => "async_step",
+            Self::StepAndMaybeReset => "async_step_and_maybe_reset",
+        })
+    }
+}
+
+/// Belongs to one thread at a time: to the pool's user, or to the thread that steps it.
+pub(super) struct Member {
+    pub(super) index: usize,
+    envs: Box<dyn VecEnv>,
+    pub(super) command: Command,
+    /// Those of its environments that a reset is for, numbered among themselves.
+    pub(super) resets: Vec<Reset>,
+    pub(super) actions: RowBlock,
+    /// What the next action is for.
+    pub(super) obs: RowBlock,
+    /// What the last step led to, where a reset has followed it.
+    last: RowBlock,
+    has_last: bool,
+    pub(super) reward: Vec<f32>,
+    pub(super) terminated: Vec<bool>,
+    pub(super) truncated: Vec<bool>,
+    pub(super) is_reset: bool,
+    pub(super) has_failed: bool,
+    pub(super) fault: Option<PoolError>,
+    /// What a panic said.
+    pub(super) panicked: Option<String>,
+}
+
+impl Member {
+    pub(super) fn new(index: usize, envs: Box<dyn VecEnv>) -> Result<Self, EnvError> {
+        let rows = envs.num_envs();
+        let observation = envs.spec().observation_leaves();
+        Ok(Self {
+            index,
+            command: Command::Reset,
+            resets: Vec::with_capacity(rows),
+            actions: RowBlock::new(&envs.spec().action_leaves(), rows)?,
+            obs: RowBlock::new(&observation, rows)?,
+            last: RowBlock::new(&observation, rows)?,
+            has_last: false,
+            reward: vec![0.0; rows],
+            terminated: vec![false; rows],
+            truncated: vec![false; rows],
+            is_reset: false,
+            has_failed: false,
+            fault: None,
+            panicked: None,
+            envs,
+        })
+    }
+
+    /// What the last command led to: of a step, before any reset.
+    pub(super) fn next(&self) -> Rows<'_> {
+        match self.has_last {
+            true => self.last.rows(),
+            false => self.obs.rows(),
+        }
+    }
+
+    /// Does what the command says. Faults and panics are kept, for whoever receives the answer.
+    pub(super) fn obey(&mut self) {
+        self.has_last = false;
+        let first = self.index * self.envs.num_envs();
+        match catch_unwind(AssertUnwindSafe(|| self.act())) {
+            Ok(Ok(())) => (self.is_reset, self.has_failed) = (true, false),
+            Ok(Err(fault)) => {
+                (self.is_reset, self.has_failed) = (false, true);
+                self.fault = Some(fault.shifted(first).into());
+            }
+            Err(payload) => {
+                let message = said(&*payload);
+                self.panicked = Some(message.clone());
+                let env = first + self.envs.panicked_at().unwrap_or(0);
+                self.fault = Some(PoolError::Panicked { env, message });
+            }
+        }
+    }
+
+    fn act(&mut self) -> Result<(), VecEnvError> {
+        if self.command == Command::Reset {
+            for reset in &self.resets {
+                self.reward[reset.env] = 0.0;
+                self.terminated[reset.env] = false;
+                self.truncated[reset.env] = false;
+            }
+            return self.envs.reset(&self.resets, self.obs.rows_mut());
+        }
+        let outcomes = Outcomes {
+            reward: &mut self.reward,
+            terminated: &mut self.terminated,
+            truncated: &mut self.truncated,
+        };
+        self.envs
+            .step(self.actions.rows(), self.obs.rows_mut(), outcomes)?;
+        if self.command == Command::Step {
+            return Ok(());
+        }
+        let ended = self.terminated.iter().zip(&self.truncated);
+        let ended = ended.map(|(terminated, truncated)| terminated | truncated);
+        self.resets.clear();
+        for (env, _) in ended.enumerate().filter(|&(_, ended)| ended) {
+            self.resets.push(Reset { env, seed: None });
+        }
+        if self.resets.is_empty() {
+            return Ok(());
+        }
+        let kept = self.last.rows_mut().copy_from(self.obs.rows());
+        kept.map_err(|error| EnvError::from(error).of(0))?;
+        self.has_last = true;
+        self.envs.reset(&self.resets, self.obs.rows_mut())
+    }
+}
+
+/// What a panic said.
+fn said(payload: &(dyn Any + Send)) -> String {
+    let text = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "with a payload that is not a string".to_owned())
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Member")
+            .field("index", &self.index)
+            .field("command", &self.command)
+            .finish_non_exhaustive()
+    }
+}
