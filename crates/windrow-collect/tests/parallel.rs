@@ -14,8 +14,8 @@ use windrow_collect::{
     Placement, WorkerMain, WorkerProgram,
 };
 use windrow_env::{
-    CartPole, Env, EnvError, EnvFactory, EnvRecipe, EnvSpec, Outcome, Outcomes, Reset, VecEnv,
-    VecEnvError,
+    AsyncEnvPool, CartPole, Env, EnvError, EnvFactory, EnvRecipe, EnvSpec, Outcome, Outcomes,
+    PoolError, Reset, VecEnv, VecEnvError, Want,
 };
 use windrow_policy::{Head, NetworkPolicy, nn::Sequential};
 use windrow_slab::{Key, Row, RowBlock, RowMut};
@@ -477,4 +477,98 @@ fn a_wait_can_be_given_up_and_frozen_members_are_killed() {
     giving_up.join().unwrap();
     drop(driver);
     assert!(!members.iter().any(|&pid| is_alive(pid)));
+}
+
+/// A pool of one member each, and the processes. Waits are given up once the flag is set.
+fn pool(ids: &[&str], given_up: &Arc<AtomicBool>) -> (AsyncEnvPool, Vec<u32>) {
+    let start = |id: &&str| {
+        let given_up = Arc::clone(given_up);
+        let of = parallel([id]).interruptions(move || match given_up.load(Ordering::Relaxed) {
+            true => Err(EnvError::failed("given up")),
+            false => Ok(()),
+        });
+        of.start().unwrap()
+    };
+    let started: Vec<_> = ids.iter().map(start).collect();
+    let pids = started.iter().flat_map(pids).collect();
+    let boxed = |envs: ParallelEnvs| Box::new(envs) as Box<dyn VecEnv>;
+    let envs = started.into_iter().map(boxed).collect();
+    (AsyncEnvPool::new(envs, ids.len()).unwrap(), pids)
+}
+
+#[test]
+fn a_pool_steps_processes_as_any_environments() {
+    let all = [0, 1, 2].map(|env| Reset {
+        env,
+        seed: Some(9 + env as u64),
+    });
+    let play = |pool: &AsyncEnvPool| {
+        drop(pool.reset(&all).unwrap());
+        let mut seen: Vec<Vec<u32>> = vec![Vec::new(); 3];
+        let mut ready = vec![0, 1, 2];
+        for step in 0..100 {
+            let fill = |_: usize, mut rows: windrow_slab::RowsMut<'_>| {
+                rows.get_mut(Key::<i64>::new(0))?[0] = i64::from(step % 3 == 0);
+                Ok(())
+            };
+            pool.async_step_and_maybe_reset_send_with(&ready, fill)
+                .unwrap();
+            ready.clear();
+            // The first one, and then the others, so that each takes as many steps.
+            for want in [Want::at_least(1).at_most(1), Want::at_least(2)] {
+                for answer in pool.async_step_and_maybe_reset_recv(want).unwrap().iter() {
+                    let rows = answer.root().get::<f32>(Key::new(0)).unwrap();
+                    seen[answer.env()].extend(rows.iter().map(|value| value.to_bits()));
+                    ready.push(answer.env());
+                }
+            }
+        }
+        seen
+    };
+    let (processes, pids) = pool(&["CartPole-v1"; 3], &Arc::default());
+    let expected = play(&AsyncEnvPool::of(&["CartPole-v1"; 3], 1).unwrap());
+    assert_eq!(play(&processes), expected);
+    processes.async_reset_send(&all).unwrap();
+    drop(processes);
+    assert!(!pids.iter().any(|&pid| is_alive(pid)));
+}
+
+#[test]
+fn a_pool_names_the_process_that_fails_dies_or_freezes() {
+    let given_up = Arc::<AtomicBool>::default();
+    let (pool, pids) = pool(
+        &["CartPole-v1", "Exits-v0", "Freezes-v0", "Fails-v0"],
+        &given_up,
+    );
+    let all = [0, 1, 2, 3].map(|env| Reset { env, seed: None });
+    drop(pool.reset(&all).unwrap());
+    let actions = RowBlock::new(&pool.spec().action_leaves(), 4).unwrap();
+    for _ in 0..2 {
+        assert_eq!(pool.step(actions.rows()).unwrap().len(), 4);
+    }
+    pool.async_step_send(&[0, 1, 2, 3], actions.rows()).unwrap();
+    let mut faults = [1, 3].map(|env| pool.async_step_recv(Want::of(env)).unwrap_err().to_string());
+    faults.sort();
+    assert!(
+        faults[0].starts_with("environment 1: its process ended with exit status 3"),
+        "{faults:?}"
+    );
+    assert_eq!(faults[1], "environment 3: out of tea");
+    assert_eq!(pool.async_step_recv(Want::at_least(1)).unwrap().len(), 1);
+    // The one that raised goes on; the death is told again.
+    pool.async_reset_send(&[all[1], all[3]]).unwrap();
+    assert_eq!(pool.async_reset_recv(Want::of(3)).unwrap().len(), 1);
+    let error = pool.async_reset_recv(Want::of(1)).unwrap_err().to_string();
+    assert!(
+        error.starts_with("environment 1: its process ended"),
+        "{error}"
+    );
+    let stuck = pool.shutdown(Duration::from_millis(50)).unwrap_err();
+    assert!(
+        matches!(&stuck, PoolError::Stuck { envs, .. } if envs == &[2]),
+        "{stuck}"
+    );
+    given_up.store(true, Ordering::Relaxed);
+    pool.shutdown(Duration::from_secs(30)).unwrap();
+    assert!(!pids.iter().any(|&pid| is_alive(pid)));
 }

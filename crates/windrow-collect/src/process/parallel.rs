@@ -24,7 +24,7 @@ use windrow_slab::{Rows, RowsMut};
 
 pub use error::MemberError;
 use members::Members;
-use staff::Terms;
+use staff::{Interrupted, Terms};
 
 use crate::sync::{Mutex, SLICE, lock};
 
@@ -95,7 +95,8 @@ impl Parallel {
                 members,
                 program: None,
                 patience: Duration::from_secs(10),
-                interrupted: || Ok(()),
+                is_patient: false,
+                interrupted: Interrupted(Arc::new(|| Ok(()))),
             },
         })
     }
@@ -115,11 +116,21 @@ impl Parallel {
         self
     }
 
+    /// Gives members that are dropped, and are not in the middle of a step, as long as those that are closed.
+    #[must_use]
+    pub fn patient(mut self) -> Self {
+        self.terms.is_patient = true;
+        self
+    }
+
     /// Asks `interrupted` ten times a second while a call waits for members; its error ends the call. What the members were told to do is
     /// done all the same, and the next call waits for its end.
     #[must_use]
-    pub fn interruptions(mut self, interrupted: fn() -> Result<(), EnvError>) -> Self {
-        self.terms.interrupted = interrupted;
+    pub fn interruptions(
+        mut self,
+        interrupted: impl Fn() -> Result<(), EnvError> + Send + Sync + 'static,
+    ) -> Self {
+        self.terms.interrupted = Interrupted(Arc::new(interrupted));
         self
     }
 
@@ -132,7 +143,7 @@ impl Parallel {
         Ok(ParallelEnvs {
             spec: members.spec().clone(),
             num_envs: members.num_envs(),
-            interrupted: self.terms.interrupted,
+            interrupted: self.terms.interrupted.clone(),
             members: Arc::new(Mutex::new(members)),
         })
     }
@@ -184,7 +195,7 @@ impl EnvFactory for Parallel {
 pub struct ParallelEnvs {
     spec: EnvSpec,
     num_envs: usize,
-    interrupted: fn() -> Result<(), EnvError>,
+    interrupted: Interrupted,
     members: Arc<Mutex<Members>>,
 }
 
@@ -194,7 +205,7 @@ impl ParallelEnvs {
     pub fn handle(&self) -> ParallelHandle {
         ParallelHandle {
             members: Arc::downgrade(&self.members),
-            interrupted: self.interrupted,
+            interrupted: self.interrupted.clone(),
         }
     }
 
@@ -250,7 +261,7 @@ impl VecEnv for ParallelEnvs {
 #[derive(Debug, Clone)]
 pub struct ParallelHandle {
     members: Weak<Mutex<Members>>,
-    interrupted: fn() -> Result<(), EnvError>,
+    interrupted: Interrupted,
 }
 
 impl ParallelHandle {
@@ -308,7 +319,7 @@ impl ParallelHandle {
                 Err(std::sync::TryLockError::WouldBlock) => sleep(Duration::from_micros(200)),
             }
             if asked.elapsed() > SLICE {
-                (self.interrupted)()?;
+                (self.interrupted.0)()?;
                 asked = Instant::now();
             }
         }

@@ -243,7 +243,7 @@ impl Members {
                 return Ok(());
             }
             if asked.get_or_insert_with(Instant::now).elapsed() >= SLICE {
-                (self.staff.interrupted)().map_err(|error| error.of(0))?;
+                (self.staff.interrupted.0)().map_err(|error| error.of(0))?;
                 asked = None;
             }
             bell.wait(seen, Some(SLICE));

@@ -18,6 +18,16 @@ use crate::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 /// How long members have to end by themselves where nobody asked to close them.
 const DROPPED: Duration = Duration::from_millis(500);
 
+/// Asked from time to time whether a wait is given up.
+#[derive(Clone)]
+pub(super) struct Interrupted(pub(super) Arc<dyn Fn() -> Result<(), EnvError> + Send + Sync>);
+
+impl std::fmt::Debug for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Interrupted")
+    }
+}
+
 /// What is started, and how it ends.
 #[derive(Debug, Clone)]
 pub(super) struct Terms {
@@ -25,7 +35,9 @@ pub(super) struct Terms {
     /// `None` for this program.
     pub(super) program: Option<WorkerProgram>,
     pub(super) patience: Duration,
-    pub(super) interrupted: fn() -> Result<(), EnvError>,
+    /// Whether they have as long when they are dropped.
+    pub(super) is_patient: bool,
+    pub(super) interrupted: Interrupted,
 }
 
 /// The processes of all members.
@@ -36,7 +48,8 @@ pub(super) struct Staff {
     pub(super) door: Arc<Door>,
     pub(super) each: Vec<Member>,
     patience: Duration,
-    pub(super) interrupted: fn() -> Result<(), EnvError>,
+    is_patient: bool,
+    pub(super) interrupted: Interrupted,
     /// The process that started them.
     owner: u32,
 }
@@ -114,7 +127,8 @@ impl Staff {
             door,
             each: (0..count).map(|_| Member::default()).collect(),
             patience: terms.patience,
-            interrupted: terms.interrupted,
+            is_patient: terms.is_patient,
+            interrupted: terms.interrupted.clone(),
             owner: std::process::id(),
         })
     }
@@ -132,7 +146,7 @@ impl Staff {
                 }
                 Ok((member, report)) => self.note(member, report),
                 Err(RecvTimeoutError::Timeout) => {
-                    (self.interrupted)().map_err(|error| error.of(0))?
+                    (self.interrupted.0)().map_err(|error| error.of(0))?
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(EnvError::from(MemberError::Closed).of(0));
@@ -219,7 +233,7 @@ impl Staff {
         lanes();
         // One that was left in the middle of a step has been waited for long enough.
         let is_left = self.each.iter().any(|member| member.doing.is_some());
-        let patience = match is_asked && !is_left {
+        let patience = match (is_asked || self.is_patient) && !is_left {
             true => self.patience,
             false => self.patience.min(DROPPED),
         };
