@@ -140,8 +140,8 @@ def environments(env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], 
     return _pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
 
 
-def member(env: Any, kwargs: dict[str, Any] | None = None) -> bytes:
-    """How to make the environments ``env``, a member of a ``ParallelEnv``, in another process.
+def member(env: Any, kwargs: dict[str, Any] | None = None, of: str = "ParallelEnv", instead: str = "take SerialEnv") -> bytes:
+    """How to make the environments ``env``, a member ``of`` something that errors name with what to do ``instead``, in another process.
 
     Raises:
         TypeError: as :func:`environments`.
@@ -153,7 +153,7 @@ def member(env: Any, kwargs: dict[str, Any] | None = None) -> bytes:
         return environments(Factory(env) if is_function(env) else env, kwargs, None)
     except TypeError as error:
         # Said of collectors elsewhere.
-        told = str(error).replace('placement="processes" sends', "ParallelEnv sends").replace('choose placement="threads"', "take SerialEnv")
+        told = str(error).replace('placement="processes" sends', f"{of} sends").replace('choose placement="threads"', instead)
         raise TypeError(told) from error.__cause__
 
 

@@ -215,7 +215,7 @@ def test_limits_may_differ_from_environment_to_environment() -> None:
 def test_unlike_environments_are_refused() -> None:
     with pytest.raises(ValueError, match="observe and accept the same"):
         SerialEnv(2, [make, lambda: GymEnv("Pendulum-v1")]).reset()
-    with pytest.raises(ValueError, match="create_env_fn has 3 entries for num_workers=2"):
+    with pytest.raises(ValueError, match="create_env_fn has 3 entries for 2 environments"):
         SerialEnv(2, [make] * 3)
     with pytest.raises(TypeError, match="ParallelEnv has no argument nonsense"):
         ParallelEnv(2, make, nonsense=1, mp_start_method="fork")

@@ -13,7 +13,7 @@ from windrow._arguments import outside
 from windrow._windrow import IMPATIENCE, PATIENCE, CollectorCore, EvaluatorCore
 
 #: What has to end before the interpreter does.
-ALIVE: weakref.WeakSet[Ending] = weakref.WeakSet()
+ALIVE: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Ending:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from windrow.envs._base import EnvBase
     from windrow.envs._batched import EnvCreator, ParallelEnv, SerialEnv
     from windrow.envs._check import check_env, check_env_specs
+    from windrow.envs._pool import AsyncEnvPool, ProcessorAsyncEnvPool, ThreadingAsyncEnvPool
     from windrow.envs.libs.gym import GymEnv, GymWrapper
     from windrow.envs.transforms import (
         ActionDiscretizer,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ActionDiscretizer",
     "ActionMask",
+    "AsyncEnvPool",
     "BinarizeReward",
     "ClipTransform",
     "CatFrames",
@@ -104,6 +106,7 @@ __all__ = [
     "ObservationNorm",
     "ParallelEnv",
     "PermuteTransform",
+    "ProcessorAsyncEnvPool",
     "RandomPolicy",
     "RewardClipping",
     "RewardScaling",
@@ -115,6 +118,7 @@ __all__ = [
     "SignTransform",
     "StepCounter",
     "TargetReturn",
+    "ThreadingAsyncEnvPool",
     "Transform",
     "TransformedEnv",
     "VecNorm",
@@ -132,14 +136,17 @@ __all__ = [
 
 #: The modules of all names that are no transforms.
 _HOMES = {
+    "AsyncEnvPool": "_pool",
     "EnvBase": "_base",
     "EnvCreator": "_batched",
     "ExplorationType": "utils",
     "GymEnv": "libs.gym",
     "GymWrapper": "libs.gym",
     "ParallelEnv": "_batched",
+    "ProcessorAsyncEnvPool": "_pool",
     "RandomPolicy": "utils",
     "SerialEnv": "_batched",
+    "ThreadingAsyncEnvPool": "_pool",
     "check_env": "_check",
     "check_env_specs": "_check",
     "exploration_type": "utils",

@@ -103,23 +103,30 @@ class EnvBase(Described, metaclass=Counterpart):
             seeds, self._seeds = self._seeds, None
         root = self._tensordict(handle.reset(which, seeds)).exclude(*self.reward_keys)
         if tensordict is not None and asked is not None:
-            # Environments that go on keep their flags and the states of policies.
-            for key in [*FLAGS, *facts.primed]:
-                kept, begun = tensordict.get(key, None), root.get(key)
-                if kept is not None:
-                    own = asked.reshape((*facts.batch, *[1] * (begun.ndim - len(facts.batch)))).to(begun.device)
-                    root.set(key, begun.where(own, kept.reshape(begun.shape).to(begun.device)))
+            root = self._begun(root, tensordict, asked)
         self._seen = root if facts.masks else None
+        return root
+
+    def _begun(self, root: TensorDictBase, before: TensorDictBase, asked: Any) -> TensorDictBase:
+        """``root``, where environments that have not begun as ``asked`` keep their flags and the states of policies."""
+        for key in [*FLAGS, *self._known().primed]:
+            kept, begun = before.get(key, None), root.get(key)
+            if kept is not None:
+                own = asked.reshape((*root.batch_size, *[1] * (begun.ndim - root.ndim))).to(begun.device)
+                root.set(key, begun.where(own, kept.reshape(begun.shape).to(begun.device)))
         return root
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Takes the actions in ``tensordict``, and adds to it what follows as ``"next"``."""
         handle, facts = self._made(), self._known()
-        actions = [facts.to_action(tensordict, leaf) for leaf in facts.action]
-        seen, reward, terminated, truncated = handle.step(actions)
-        shape = (*facts.batch, 1)
+        return self._stepped(tensordict, handle.step([facts.to_action(tensordict, leaf) for leaf in facts.action]), facts.batch)
+
+    def _stepped(self, tensordict: TensorDictBase, stepped: Any, batch: tuple[int, ...]) -> TensorDictBase:
+        """``tensordict`` with ``"next"``: what environments have returned."""
+        facts, shape = self._known(), (*batch, 1)
+        seen, reward, terminated, truncated = stepped
         ended, cut = (torch.tensor(values).reshape(shape) for values in (terminated, truncated))
-        following = self._tensordict(seen, (ended | cut, ended, cut))
+        following = self._tensordict(seen, (ended | cut, ended, cut), batch)
         if "reward" not in facts.rewards:
             following.set("reward", torch.tensor(reward, dtype=torch.float32).reshape(shape))
         written = tensordict.get("next", None)
@@ -351,19 +358,22 @@ class EnvBase(Described, metaclass=Counterpart):
 
     # Tensors
 
-    def _empty(self) -> TensorDictBase:
-        return td.TensorDict({}, batch_size=self._known().batch, device=self.device)
+    def _empty(self, batch: tuple[int, ...] | None = None) -> TensorDictBase:
+        return td.TensorDict({}, batch_size=self._known().batch if batch is None else batch, device=self.device)
 
-    def _tensordict(self, seen: list[Any], flags: Sequence[Any] | None = None) -> TensorDictBase:
-        """What was observed, and the ``flags``, which are False unless given."""
-        facts, root = self._known(), self._empty()
+    def _tensordict(
+        self, seen: list[Any], flags: Sequence[Any] | None = None, batch: tuple[int, ...] | None = None
+    ) -> TensorDictBase:
+        """What was observed, and the ``flags``, which are False unless given; by all environments, or by as many as ``batch`` has."""
+        facts, root = self._known(), self._empty(batch)
+        batch = tuple(root.batch_size)
         for leaf, array in zip(facts.observation, seen, strict=True):
             tensor = torch.from_numpy(array)
-            root.set(leaf.key, tensor if facts.batch else tensor[0])
+            root.set(leaf.key, tensor.reshape((*batch, *tensor.shape[1:])))
         for key, size in facts.groups.items():
             group = root.get(key, None)
             if group is not None:
-                group.batch_size = (*facts.batch, *size)
-        for name, flag in zip(FLAGS, flags or [torch.zeros((*facts.batch, 1), dtype=torch.bool) for _ in FLAGS], strict=True):
+                group.batch_size = (*batch, *size)
+        for name, flag in zip(FLAGS, flags or [torch.zeros((*batch, 1), dtype=torch.bool) for _ in FLAGS], strict=True):
             root.set(name, flag)
         return root

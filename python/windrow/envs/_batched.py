@@ -64,8 +64,8 @@ class SerialEnv(EnvBase):
     def _set(self, arguments: BatchedArguments) -> None:
         super().__init__(arguments.device)
         number = self.num_workers = arguments.num_workers
-        self._makers = _for_each("create_env_fn", arguments.create_env_fn, number)
-        self._kwargs = _for_each("create_env_kwargs", arguments.create_env_kwargs or {}, number)
+        self._makers = for_each("create_env_fn", arguments.create_env_fn, number)
+        self._kwargs = for_each("create_env_kwargs", arguments.create_env_kwargs or {}, number)
 
     def start(self) -> None:
         """Makes the environments, which happens at first use in any case."""
@@ -169,11 +169,11 @@ class ParallelEnv(SerialEnv):
         super().close(raise_if_closed=raise_if_closed)
 
 
-def _for_each(name: str, given: Any, number: int) -> list[Any]:
+def for_each(name: str, given: Any, number: int) -> list[Any]:
     if not isinstance(given, Sequence) or isinstance(given, str):
         return [given] * number
     if len(given) != number:
-        raise ValueError(f"{name} has {len(given)} entries for num_workers={number}")
+        raise ValueError(f"{name} has {len(given)} entries for {number} environments")
     return list(given)
 
 

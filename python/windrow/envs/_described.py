@@ -46,23 +46,29 @@ class Facts:
             return list({step.key: step, **{leaf.key: leaf for leaf in self.observation if leaf.key in self.rewards}}.values())
         return [leaf for leaf in self.observation if leaf.key not in self.rewards] if part == "observation" else []
 
-    def to_action(self, tensordict: Any, leaf: Leaf) -> Any:
-        """The action of ``leaf`` as an array with a leading dimension for the environments."""
-        value = tensordict.get(leaf.key).detach().cpu()
+    def to_action(self, tensordict: Any, leaf: Leaf, rows: int | None = None) -> Any:
+        """The action of ``leaf`` as an array with a leading dimension for the environments; zeros follow where there are fewer ``rows``."""
+        value, rows = tensordict.get(leaf.key, None), self.num_envs if rows is None else rows
+        if value is None:
+            raise KeyError(f"expected an action {leaf.key!r} for {self.id}, got {sorted(map(str, tensordict.keys()))}")
+        value = value.detach().cpu()
         if leaf.kind == "one_hot" and value.is_floating_point():
             # Scores: the largest one chooses, before anything is rounded.
-            value = value.reshape(self.num_envs, *leaf.shape)
+            value = value.reshape(rows, *leaf.shape)
             chosen = [torch.zeros_like(v).scatter(-1, v.argmax(-1, True), 1) for v in value.split(list(leaf.nvec or ()), -1)]
             value = torch.cat(chosen, -1)
-        elif leaf.kind == "one_hot" and value.numel() == self.num_envs * len(leaf.nvec or ()) != self.num_envs * math.prod(leaf.shape):
-            indices = value.reshape(self.num_envs, -1).long().unbind(-1)
+        elif leaf.kind == "one_hot" and value.numel() == rows * len(leaf.nvec or ()) != rows * math.prod(leaf.shape):
+            indices = value.reshape(rows, -1).long().unbind(-1)
             value = torch.cat([torch.nn.functional.one_hot(index, n) for index, n in zip(indices, leaf.nvec or ())], -1)
-        expected = (self.num_envs, *leaf.shape)
+        expected = (rows, *leaf.shape)
         if value.numel() != math.prod(expected):
             raise ValueError(
-                f"action {leaf.key!r} of {self.id}: expected shape {(*self.batch, *leaf.shape)}, got {tuple(value.shape)}"
+                f"action {leaf.key!r} of {self.id}: expected shape {(*(self.batch if rows == self.num_envs else (rows,)), *leaf.shape)}, got {tuple(value.shape)}"
             )
-        return value.reshape(expected).to(Spec(leaf).dtype).numpy()
+        value = value.reshape(expected).to(Spec(leaf).dtype)
+        if rows < self.num_envs:
+            value = torch.cat([value, value.new_zeros(self.num_envs - rows, *leaf.shape)])
+        return value.numpy()
 
     def draw_action(self, leaf: Leaf, noise: Any, mask: Any = None) -> Any:
         """Random actions of ``leaf``, ``[num_envs, *shape]``: legal ones, where there is a ``mask`` (an array) that says which are."""

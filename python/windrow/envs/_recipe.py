@@ -141,6 +141,8 @@ class Parallel(Many, kind="parallel"):
     threads: int = 1
     #: Seconds that the processes have to end.
     timeout: float = 10.0
+    #: Whether they have as long where nobody closes them.
+    patient: bool = False
     #: The members as they are sent, where they are not recipes alone; and where those who step them are found.
     sent: tuple[bytes, ...] | None = field(default=None, compare=False, metadata=_UNWRITTEN)
     live: Any = field(default=None, compare=False, metadata=_UNWRITTEN)

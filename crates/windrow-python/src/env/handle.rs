@@ -215,7 +215,7 @@ pub(super) fn to_py(py: Python<'_>, error: &EnvError) -> PyErr {
 }
 
 /// As [`to_py`], for the error of one environment of several.
-fn vec_to_py(py: Python<'_>, error: &VecEnvError) -> PyErr {
+pub(super) fn vec_to_py(py: Python<'_>, error: &VecEnvError) -> PyErr {
     let raised = raised_in(py, error);
     #[cfg(target_os = "linux")]
     if let Some(told) = super::parallel::of_member(py, error, raised.as_ref()) {

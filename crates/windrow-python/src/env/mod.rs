@@ -22,6 +22,7 @@ mod info;
 mod loan;
 #[cfg(target_os = "linux")]
 mod parallel;
+mod pool;
 mod read;
 mod recipe;
 mod rows;
@@ -41,6 +42,7 @@ use recipe::Recipe;
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<handle::EnvHandle>()?;
     module.add_class::<statistics::SharedStatistics>()?;
+    module.add_class::<pool::EnvPool>()?;
     #[cfg(target_os = "linux")]
     module.add_class::<parallel::ParallelMembers>()?;
     module.add_function(wrap_pyfunction!(native_ids, module)?)

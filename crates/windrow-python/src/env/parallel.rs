@@ -45,11 +45,19 @@ impl Processes {
         let warm = worker::uses_torch(&py.None().into_bound(py), recipe.getattr("members")?)?;
         let program = worker::program(py, threads, warm)?;
         let live = recipe.getattr(intern!(py, "live"))?;
+        let owner = roots.clone();
+        let parallel = match recipe.getattr(intern!(py, "patient"))?.extract()? {
+            true => parallel.patient(),
+            false => parallel,
+        };
         Ok(Self {
             parallel: parallel
                 .worker_program(program)
                 .shutdown_timeout(timeout)
-                .interruptions(interrupted),
+                .interruptions(move || match owner.is_abandoned() {
+                    true => Err(EnvError::Foreign("its owner was given up".into())),
+                    false => interrupted(),
+                }),
             live: (!live.is_none()).then(|| roots.hold(&live)),
         })
     }
