@@ -1,7 +1,7 @@
 //! `windrow._windrow`: what the Python package is built on.
 //!
 //! Each room turns one kind of Python object into what the engine takes: `env` environments, `policy` policies, `replay` replay
-//! buffers, `batch` tensors, `profiler` profilers, `worker` what processes of their own need. `collector` and `evaluator` put them together. The engine does the collecting; this crate adds the rules of
+//! buffers, `batch` tensors, `profiler` profilers, `worker` what processes of their own need, `server` requests. `collector` and `evaluator` put them together. The engine does the collecting; this crate adds the rules of
 //! the interpreter: its lock (`gil`), its garbage collector (`gc`), `fork` (`process`) and its exceptions (`error`).
 //!
 //! The classes here are private to that package: their arguments were checked in Python, and their names may change. `README.md` beside
@@ -22,6 +22,7 @@ mod policy;
 mod process;
 mod profiler;
 mod replay;
+mod server;
 #[cfg(target_os = "linux")]
 mod worker;
 
@@ -36,6 +37,7 @@ fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     evaluator::register(module)?;
     policy::register(module)?;
     replay::register(module)?;
+    server::register(module)?;
     #[cfg(target_os = "linux")]
     worker::register(module)?;
     error::register(module)

@@ -1,4 +1,4 @@
-"""How collectors and evaluators end: with their context, with the last reference to them, or before the interpreter does."""
+"""How collectors, evaluators and servers end: with their context, with the last reference to them, or before the interpreter does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import weakref
 from typing import Any, Self
 
 from windrow._arguments import outside
-from windrow._windrow import IMPATIENCE, PATIENCE, CollectorCore, EvaluatorCore
+from windrow._windrow import IMPATIENCE, PATIENCE, CollectorCore, EvaluatorCore, ServerCore
 
 #: What has to end before the interpreter does.
 ALIVE: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -19,7 +19,7 @@ ALIVE: weakref.WeakSet[Any] = weakref.WeakSet()
 class Ending:
     """Owns threads of the engine, which end with it."""
 
-    _core: CollectorCore | EvaluatorCore
+    _core: CollectorCore | EvaluatorCore | ServerCore
 
     def shutdown(self) -> None:
         """Ends the threads, and raises errors that no call has raised."""
@@ -75,7 +75,7 @@ class Ending:
 
 @atexit.register
 def _end_all() -> None:
-    """Ends all collectors and evaluators: threads that need the interpreter must end before it does."""
+    """Ends all of them: threads that need the interpreter must end before it does."""
     was_interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
     deadline = time.monotonic() + (IMPATIENCE if was_interrupted else PATIENCE)
     for one in list(ALIVE):

@@ -1,10 +1,18 @@
-"""Policies."""
+"""Policies, and a server that evaluates one for many clients."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["RandomPolicy"]
+from windrow._lazy import names_of
+
+if TYPE_CHECKING:
+    from windrow.modules._inference import InferenceClient, InferenceServer
+
+__all__ = ["InferenceClient", "InferenceServer", "RandomPolicy"]
+
+if not TYPE_CHECKING:
+    __getattr__ = names_of(__name__, dict.fromkeys(("InferenceClient", "InferenceServer"), "_inference"))
 
 
 class RandomPolicy:
