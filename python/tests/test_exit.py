@@ -36,6 +36,7 @@ PROGRAMS = {
     "in processes": ("next(c := MultiSyncCollector([env] * 2, None, frames_per_batch=10))", 0),
     "in processes that run ahead": ("next(c := MultiAsyncCollector([env] * 2, None, frames_per_batch=10))\nsys.exit(3)", 3),
     "in threads that run ahead": ("next(c := MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10))", 0),
+    "that ask one policy": ("next(c := AsyncBatchedCollector([env] * 2, policy, frames_per_batch=10))\nsys.exit(3)", 3),
     "before the first batch": ("c = MultiAsyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10)", 0),
     "in the background": (
         "r = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=10)\n"

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from cartpole import cartpole
-from windrow.collectors import AsyncCollector, Collector, Evaluator, Interruptor, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Evaluator, Interruptor, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -79,8 +79,9 @@ KINDS = [
     lambda **more: AsyncCollector(cartpole, policy, placement="threads", frames_per_batch=20, **more),
     lambda **more: MultiSyncCollector([cartpole] * 2, policy, placement="threads", frames_per_batch=20, **more),
     lambda **more: MultiAsyncCollector([cartpole] * 2, nn.Linear(4, 2), placement="threads", frames_per_batch=20, **more),
+    lambda **more: AsyncBatchedCollector([cartpole] * 2, nn.Linear(4, 2), frames_per_batch=20, **more),
 ]
-NAMES = ["Collector", "AsyncCollector", "MultiSyncCollector", "MultiAsyncCollector"]
+NAMES = ["Collector", "AsyncCollector", "MultiSyncCollector", "MultiAsyncCollector", "AsyncBatchedCollector"]
 
 
 @pytest.mark.parametrize("make", KINDS, ids=NAMES)

@@ -9,7 +9,16 @@ import pytest
 from torch import nn
 
 from cartpole import cartpole
-from windrow.collectors import AsyncCollector, BaseCollector, Collector, Evaluator, MultiAsyncCollector, MultiCollector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    AsyncCollector,
+    BaseCollector,
+    Collector,
+    Evaluator,
+    MultiAsyncCollector,
+    MultiCollector,
+    MultiSyncCollector,
+)
 from windrow.data import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -24,7 +33,7 @@ from windrow.data import (
 )
 from windrow.envs import ParallelEnv, SerialEnv
 
-COLLECTORS = [BaseCollector, Collector, AsyncCollector, MultiSyncCollector, MultiAsyncCollector]
+COLLECTORS = [BaseCollector, Collector, AsyncCollector, AsyncBatchedCollector, MultiSyncCollector, MultiAsyncCollector]
 
 #: What is called, which argument is misspelt, and what it may have been meant to be.
 MISSPELT: list[tuple[Callable[..., Any], str, str | None]] = [

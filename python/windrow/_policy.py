@@ -29,6 +29,7 @@ class Conditions:
         evaluates: its module is put into evaluation mode, since nothing else uses it.
         aggregates: how it aggregates the log-probabilities of several actions.
         named: the device that the TensorDicts which it is given say that they are on; None for no device.
+        served: each call has any number of rows, of any environments.
     """
 
     exploration_type: str
@@ -39,6 +40,7 @@ class Conditions:
     evaluates: bool = False
     aggregates: Any = None
     named: Any = None
+    served: bool = False
 
 
 @dataclass(frozen=True)

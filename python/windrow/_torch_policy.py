@@ -71,7 +71,7 @@ class TorchPolicy:
         """
         self.keys = list(inputs)
         self.batch = torch.Size(batch)
-        self.groups = [(key, torch.Size(size)) for key, size in groups]
+        self.groups = [(key, torch.Size(size[len(batch) :])) for key, size in groups]
         with acting(self.conditions.exploration_type, self.conditions.aggregates):
             if calls_with_tensordict(self.policy, self.conditions.trust):
                 found = self._bind_tensordict(inputs, action_keys)
@@ -91,6 +91,8 @@ class TorchPolicy:
             act_from_now_on(self.conditions.exploration_type, self.conditions.aggregates)
         if self.conditions.device is not None:
             inputs = tuple(value.to(self.conditions.device) for value in inputs)
+        if self.conditions.served and inputs:
+            self.batch = inputs[0].shape[:1]
         return self.call(*inputs)
 
     def load(self, weights: TensorDictBase) -> None:
@@ -127,6 +129,11 @@ class TorchPolicy:
         self.stepwise = _recurrent.stepwise()
         self.call = self._whole_output
         memory, found = _recurrent.find(self.policy, inputs, self._probe, batch=self.batch, prime=self.conditions.register)
+        if memory is not None and self.conditions.served:
+            raise TypeError(
+                f"the policy carries {', '.join(map(repr, memory.given))} from step to step: a served policy has no state, since each "
+                "call is for other environments"
+            )
         left = self._left_alone if memory is None else self._left_alone - memory.given.keys()
         outputs = {key: value for key, value in found.items() if key not in left and not _recurrent.is_private(key)}
         missing = [key for key in action_keys if key not in outputs]
@@ -171,7 +178,7 @@ class TorchPolicy:
             # A group may hold only actions and rewards, which the policy does not see.
             inner = given.get(group, None)
             if inner is not None:
-                inner.batch_size = size
+                inner.batch_size = self.batch + size
         returned = self.policy(given)
         if returned is None:
             return given

@@ -29,7 +29,7 @@ use windrow::{
     CollectError, Collector, Handle, Placement, ProfileConfig, WorkerProfile, WorkerStats,
 };
 
-use crate::{batch, env, error, factory_lock, gil, profiler};
+use crate::{batch, env, error, factory_lock, gil, profiler, server};
 use options::Options;
 use seat::Seat;
 use stage::{Delivered, Owner, PyStage};
@@ -389,6 +389,13 @@ impl CollectorCore {
             Ok(out)
         };
         workers.iter().map(figures).collect()
+    }
+
+    /// Figures of the server that evaluates the policy, by name; `None` without one.
+    fn server_stats<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let core = self.here()?;
+        let stats = py.detach(|| core.handle.server_stats());
+        stats.map(|stats| server::figures(py, &stats)).transpose()
     }
 
     /// Records where the time of `workers` goes; `beside` is a function that makes another profiler of a worker by its number, and

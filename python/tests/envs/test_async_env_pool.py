@@ -15,8 +15,8 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+from cartpole import cartpole
 from counting import Counting, raises_odd, raises_value_error
-from environments import cartpole
 from tensordict import TensorDict
 from test_processes import ends
 from windrow.collectors import Collector

@@ -8,6 +8,7 @@ from windrow._lazy import names_of
 from windrow.modules import RandomPolicy
 
 if TYPE_CHECKING:
+    from windrow.collectors._async_batched import AsyncBatchedCollector
     from windrow.collectors._base import (
         AsyncCollector,
         BaseCollector,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AsyncBatchedCollector",
     "AsyncCollector",
     "BaseCollector",
     "Collector",
@@ -57,8 +59,9 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    #: The modules of all names that are no classes of collectors.
+    #: The modules of all names that are not in ``_base``.
     _HOMES = {
+        "AsyncBatchedCollector": "_async_batched",
         "Evaluator": "_evaluator",
         "Interruptor": "_interruptor",
         "MultiProcessedWeightUpdater": "_updaters",

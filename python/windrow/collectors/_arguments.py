@@ -309,3 +309,73 @@ class MultiArguments(CollectorArguments):
     """What a collector with several workers takes."""
 
     sync: bool | None = argument("whether each batch has a share of every worker", default=None)
+
+
+def one_of(*allowed: Any) -> Check:
+    """A check that refuses values other than ``allowed``."""
+
+    def check(name: str, value: Any) -> Any:
+        if value not in allowed:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r}")
+        return value
+
+    return check
+
+
+_BACKENDS = one_of("threading", "multiprocessing")
+
+
+class AsyncBatchedArguments(CollectorArguments):
+    """What a collector takes whose environments ask one policy."""
+
+    max_batch_size: int | None = argument(
+        "most observations in one call of the policy; by default those of all environments", default=None, check=at_least(1), engine=True
+    )
+    min_batch_size: int | None = argument(
+        "observations that a call waits for, up to ``server_timeout``; by default 1. In any case it waits for those that are about to "
+        "come, as far as that is known of their last steps",
+        default=None,
+        check=at_least(1),
+        engine=True,
+    )
+    server_timeout: float | None = argument(
+        "seconds that an observation waits for others at most; by default 0.01", default=None, check=real, engine=True
+    )
+    yield_completed_trajectories: bool = argument(
+        "deliver each trajectory by itself, ``[steps]``, as it ends; ``frames_per_batch`` is then what a worker collects at once",
+        default=False,
+    )
+    backend: Literal["threading", "multiprocessing"] | None = argument(
+        "where environments written in Python run: ``\"multiprocessing\"``, each in a process of its own, or ``\"threading\"``, where they "
+        "take turns. By default in processes, unless something cannot be pickled: a warning then says what. Native environments are "
+        "in threads, and so is the policy, in any case",
+        default=None,
+        check=_BACKENDS,
+    )
+    env_backend: Literal["threading", "multiprocessing"] | None = argument("the same as ``backend``", default=None, check=_BACKENDS)
+    track_policy_version: Any = argument(
+        "write ``policy_version``, the version of the weights that acted, at the root and, in the same memory, under ``\"next\"``",
+        default=True,
+        check=truth,
+        engine=True,
+    )
+    policy_version_key: Literal["policy_version"] | None = argument(
+        "None: the same as ``track_policy_version=False``", default="policy_version", check=one_of("policy_version", None)
+    )
+    transport: Any = ignored("requests go through memory of this process", default=None)
+    weight_sync: Any = ignored("weights travel through one store", default=None)
+    weight_sync_model_id: str = ignored("there is one policy", default="policy")
+    policy_version: int = ignored("versions begin at 0, or where a loaded state ended", default=0)
+    verbose: bool = ignored("stats() and server_stats() tell", default=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cudagraph_policy:
+            raise ValueError("cudagraph_policy needs batches of one size, but those of a served policy differ: leave it out")
+        if isinstance(self.policy_factory, (list, tuple)):
+            raise TypeError(f"policy_factory must be a function, since one policy acts for all, got a list of {len(self.policy_factory)}")
+        if self.yield_completed_trajectories and self.trajs_per_batch is not None:
+            raise ValueError("yield_completed_trajectories delivers one by one: leave trajs_per_batch out")
+        object.__setattr__(self, "backend", self.env_backend or self.backend)
+        if self.policy_version_key is None:
+            object.__setattr__(self, "track_policy_version", False)

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from types import NoneType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from windrow import _needs, _policy, _sending
 from windrow._arguments import outside, takes, warn_ignored
@@ -50,6 +50,8 @@ class BaseCollector(TorchRLMethods):
     _threads: ClassVar[bool] = False
     #: Whether there is one worker.
     _single: ClassVar[bool] = True
+    #: Whether each worker has a policy, or one is served to all.
+    _inference: ClassVar[Literal["local", "served"]] = "local"
     #: The batch that ``return_same_td`` delivers again.
     _same: Any = None
 
@@ -136,6 +138,7 @@ class BaseCollector(TorchRLMethods):
                 trust=bool(arguments.trust_policy),
                 register=arguments.auto_register_policy_transforms is not False,
                 named=self._devices.acting,
+                served=self._inference == "served",
             ),
             backend=arguments.policy_backend,
             env=self._workers.given[0],
@@ -147,6 +150,7 @@ class BaseCollector(TorchRLMethods):
         core = getattr(buffer, "_core", None)
         # The engine writes batches that nothing in Python looks at.
         plain = self._devices.storing is None and not arguments.compact_obs and arguments.postproc is None
+        plain = plain and self._inference == "local"
         fills_buffer = plain and bool(getattr(buffer, "_takes_frames_as_they_are", False))
         random_frames = max(0, int(arguments.init_random_frames or 0) - getattr(buffer, "write_count", 0))
         seed = self._workers.own_seed() if arguments.seed is None else arguments.seed
@@ -158,6 +162,7 @@ class BaseCollector(TorchRLMethods):
             "num_workers": self._workers.repeated,
             "placement": self._placement,
             "delivery": "synchronous" if self._sync else 1,
+            "inference": self._inference,
             "init_random_frames": random_frames,
             "exploration_type": self._exploration,
             "seed": seed,

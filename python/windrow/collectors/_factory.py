@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -42,3 +42,27 @@ class Factory:
     def made(self) -> Any:
         """The first of what was made last; None before that."""
         return self.made_together[0] if self.made_together else None
+
+
+class InTurn:
+    """Makes the environments of a worker: each call the next one.
+
+    Args:
+        makers: functions that make them, or environments that can be made from what they are.
+    """
+
+    def __init__(self, makers: list[Any]) -> None:
+        self.makers = makers
+        self._left: Iterator[Any] = iter(())
+
+    def __call__(self) -> Any:
+        make = next(self._left, None)
+        if make is None:
+            self._left = iter(self.makers)
+            make = next(self._left)
+        try:
+            return make() if callable(make) else make
+        except BaseException:
+            # All of them are made anew.
+            self._left = iter(())
+            raise

@@ -7,9 +7,12 @@ import pickle
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow._windrow import CollectorCore
+
+if TYPE_CHECKING:
+    from windrow._windrow import ParallelMembers
 
 #: Seconds that the end of a collector waits for states of environments.
 _PATIENCE = 0.2
@@ -25,7 +28,7 @@ class Remote:
     as copies; anything else is a ``Remote`` again. A method is called there. Setting an attribute sets it there.
     """
 
-    def __init__(self, core: CollectorCore, worker: int, path: Path = ()) -> None:
+    def __init__(self, core: CollectorCore | ParallelMembers, worker: int, path: Path = ()) -> None:
         vars(self).update(_core=core, _worker=worker, _path=path)
 
     def __getattr__(self, name: str) -> Any:
@@ -80,7 +83,7 @@ class RemoteEnv(Remote):
         """The states of the worker's environments; of a worker that has ended, those that were known last."""
         try:
             answer = self._answer("states")
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             return vars(self).get("_known", {})
         vars(self)["_known"] = self._read(answer)
         return vars(self)["_known"]

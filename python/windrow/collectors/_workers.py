@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow._arguments import warn_ignored
 from windrow._windrow import CollectorCore
 from windrow.collectors._arguments import CollectorArguments
-from windrow.collectors._factory import Factory
+from windrow.collectors._factory import Factory, InTurn
 from windrow.collectors._remote import RemoteEnv
 from windrow.envs import _recipe
 from windrow.envs._innermost import innermost
 from windrow.envs._torchrl_compat import is_windrows
+
+if TYPE_CHECKING:
+    from windrow._windrow import ParallelMembers
 
 
 class Workers:
@@ -28,7 +31,7 @@ class Workers:
     """
 
     def __init__(self, name: str, arguments: CollectorArguments, *, single: bool) -> None:
-        self._remote: list[RemoteEnv] = []
+        self._remote: list[Any] = []
         self.given, repeated = _environments(name, arguments, single=single)
         self.count = repeated or len(self.given)
         together, makes = arguments.num_envs or 1, is_function(self.given[0])
@@ -63,6 +66,10 @@ class Workers:
         """Notes that the workers of ``core`` are in processes of their own."""
         self._remote = [RemoteEnv(core, worker) for worker in range(self.count)]
 
+    def move_some(self, members: dict[int, ParallelMembers]) -> None:
+        """Notes that the only environment of some workers, by number, is in a process of its own."""
+        self._remote = [RemoteEnv(members[worker], 0) if worker in members else env for worker, env in enumerate(self.envs)]
+
     @property
     def stateful(self) -> list[Any]:
         """Where states of environments are: an entry for each worker, or one for all."""
@@ -70,9 +77,8 @@ class Workers:
 
     def env(self, worker: int) -> Any:
         """The environment of ``worker``, as it was given or made, or as this process sees it."""
-        if self._remote:
-            return self._remote[worker]
-        env = self.envs[worker if len(self.envs) > 1 else 0]
+        envs = self._remote or self.envs
+        env = envs[worker if len(envs) > 1 else 0]
         return env.made if isinstance(env, Factory) else env_of(env)
 
     def own_seed(self) -> int | None:
@@ -80,7 +86,8 @@ class Workers:
 
         Environments of other libraries keep theirs by themselves.
         """
-        seeds = [env._take_seed() for env in self.given if is_windrows(env)]
+        given = [env for one in self.given for env in (one.makers if isinstance(one, InTurn) else [one])]
+        seeds = [env._take_seed() for env in given if is_windrows(env)]
         return next((seed for seed in seeds if seed is not None), None)
 
 

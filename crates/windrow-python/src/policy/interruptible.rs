@@ -37,6 +37,10 @@ impl<P: Policy> Policy for Interruptible<P> {
         self.policy.needs_first_rows()
     }
 
+    fn version(&self) -> Option<i64> {
+        self.policy.version()
+    }
+
     fn become_reference(&mut self, bound: &PolicySpec) {
         self.policy.become_reference(bound);
     }

@@ -44,7 +44,7 @@ struct Known {
     roots: GcRoots,
     /// The observations that the object gets, each with its number among those of the environment. Rewards are left out.
     leaves: Vec<(usize, LeafSpec)>,
-    /// Dimensions before those of a leaf.
+    /// Dimensions before those of a leaf: the rows of the present call, or none for one environment alone.
     batch: Vec<usize>,
     /// The actions, then everything else that the policy writes.
     columns: Vec<Column>,
@@ -212,6 +212,8 @@ impl Known {
     ) -> Result<(), PolicyError> {
         let seeded = self.seed(py, input.envs);
         seeded.map_err(|raised| PolicyError::failed(self.roots.raised(py, raised)))?;
+        // Where the policy is served, each call has another number of rows.
+        self.batch.fill(out.envs());
         let mut arguments = Vec::with_capacity(self.leaves.len() + 1);
         for (index, leaf) in &self.leaves {
             let rows = observations(input.obs, *index, leaf, &self.batch)?;
