@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("ppo_atari", 1000, "mean return: "),
         ("cleanrl_ppo", 2000, "see cleanrl_ppo.png"),
         ("native_policy", 1000, "the first two did the same: True"),
+        ("async_batched", 6400, "mean steps: "),
     ],
 )
 def test_examples(name: str, frames: int, told: str, tmp_path: Path) -> None:

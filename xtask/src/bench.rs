@@ -17,12 +17,13 @@ use crate::{
 
 const FOLDER: &str = "crates/windrow/benches";
 
-/// The benchmarks of the Python package, and their programs.
-const PYTHON: [(&str, &str); 4] = [
+/// The benchmarks of the Python package, and their programs. One that has the name of one in Rust runs after that.
+const PYTHON: [(&str, &str); 5] = [
     ("pictures", "python/benches/pictures.py"),
     ("python", "python/benches/ratios.py"),
     ("processes-python", "python/benches/processes.py"),
     ("scripts", "python/benches/scripts.py"),
+    ("served", "python/benches/served.py"),
 ];
 
 /// Those that time a Python library beside windrow.
@@ -73,19 +74,25 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
         if request.runs > 1 {
             println!("run {run} of {}", request.runs);
         }
-        let mut command = match (&interpreter, program(&request.name)) {
-            (Some(python), Some(program)) => of_python(root, python, program, request),
-            (python, _) => of_rust(root, python.as_deref(), request),
-        };
-        let finished = process::run(&mut command, Show::All)?;
-        if !finished.success {
-            bail!(
-                "the benchmark `{}` failed ({})",
-                request.name,
-                finished.status
-            );
+        let python = interpreter.as_deref();
+        let mut commands = Vec::new();
+        if in_rust(root)?.contains(&request.name) {
+            commands.push(of_rust(root, python, request));
         }
-        figures.extend(finished.lines.iter().filter_map(|line| Figure::read(line)));
+        if let (Some(python), Some(program)) = (python, program(&request.name)) {
+            commands.push(of_python(root, python, program, request));
+        }
+        for mut command in commands {
+            let finished = process::run(&mut command, Show::All)?;
+            if !finished.success {
+                bail!(
+                    "the benchmark `{}` failed ({})",
+                    request.name,
+                    finished.status
+                );
+            }
+            figures.extend(finished.lines.iter().filter_map(|line| Figure::read(line)));
+        }
     }
     if request.runs > 1 {
         summary(&figures).iter().for_each(|line| println!("{line}"));
@@ -212,17 +219,23 @@ impl Figure {
 }
 
 fn known(root: &Path) -> Result<Vec<String>> {
+    let mut names = in_rust(root)?;
+    names.extend(PYTHON.map(|(name, _)| name.to_owned()));
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+/// The benchmarks in Rust.
+fn in_rust(root: &Path) -> Result<Vec<String>> {
     let folder = root.join(FOLDER);
     let entries =
         fs::read_dir(&folder).with_context(|| format!("failed to read {}", folder.display()))?;
-    let mut names: Vec<_> = entries
+    Ok(entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
         .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
-        .collect();
-    names.extend(PYTHON.map(|(name, _)| name.to_owned()));
-    names.sort();
-    Ok(names)
+        .collect())
 }
 
 #[cfg(test)]
