@@ -293,7 +293,7 @@ pub enum CollectError {
     /// policy, hook or sink that they run.
     #[error("{stuck} of {threads} threads were still busy {seconds:.1} s after the shutdown")]
     Stuck {
-        /// Threads that did not end: those of workers, that of an inference server, and the one that `start` began.
+        /// Threads that did not end: those of workers, and the one that `start` began.
         stuck: usize,
         /// Threads in all.
         threads: usize,

@@ -12,8 +12,10 @@ use std::time::Duration;
 use windrow_slab::{LeafSpec, WaitQueue};
 
 use crate::sync::{Builder, JoinHandle, Mutex, lock};
-use crate::{Binding, Policy, PolicyError, PolicyRecipe, PolicySpec, WeightStore, Weights};
-use board::{Board, Found, Request};
+use crate::{
+    Backend, Binding, Policy, PolicyError, PolicyRecipe, PolicySpec, WeightStore, Weights,
+};
+use board::{Board, Request, Turn};
 use serve::Server;
 
 pub use served::Served;
@@ -89,7 +91,10 @@ impl ServerConfig {
     }
 }
 
-/// Evaluates one policy, in a thread of its own, for many [clients](Served): the requests that have come make one batch.
+/// Evaluates one policy for many [clients](Served): the requests that have come make one batch.
+///
+/// The client whose request completes a batch evaluates it, in its thread, so that no other thread has to be woken before. A policy of a
+/// [framework](Backend::Framework) is evaluated in a thread of the server's own, always the same.
 ///
 /// A batch waits for a client only if that is about to ask, by how long its last steps took, and no longer than a quarter of a
 /// forward; so neither quick nor slow environments need another setting. Each batch is evaluated with the newest weights of a
@@ -134,8 +139,7 @@ pub struct InferenceServer {
 }
 
 impl InferenceServer {
-    /// A server of the policy that `policy` makes for worker 0. The first client that is bound binds the policy, and starts the
-    /// thread.
+    /// A server of the policy that `policy` makes for worker 0. The first client that is bound binds the policy.
     ///
     /// Worker 0 of `weights` is the server's: what was published there acts from the first batch on.
     ///
@@ -206,7 +210,7 @@ impl InferenceServer {
         self.hub.end("it was shut down");
     }
 
-    /// Waits at most `timeout` until the thread of a server that was [shut down](Self::shutdown) has ended; whether it has.
+    /// Waits at most `timeout` until the policy of a server that was [shut down](Self::shutdown) is dropped; whether it is.
     #[must_use]
     pub fn join(&self, timeout: Duration) -> bool {
         let hub = &self.hub;
@@ -223,7 +227,6 @@ impl InferenceServer {
             Stage::Bound { thread, .. } => thread.take(),
             Stage::Unbound(_) | Stage::Closed => None,
         };
-        // What its policy said in a panic is the reason why it has ended.
         thread.is_none_or(|thread| thread.join().is_ok())
     }
 }
@@ -234,7 +237,7 @@ impl Drop for InferenceServer {
     }
 }
 
-/// What the server's thread and the clients share.
+/// What all clients share.
 pub(crate) struct Hub {
     config: ServerConfig,
     recipe: PolicyRecipe,
@@ -243,7 +246,7 @@ pub(crate) struct Hub {
     /// Tells whether weights fit; never acts.
     reference: Mutex<Option<Box<dyn Policy>>>,
     board: Mutex<Board>,
-    /// The server waits here for requests.
+    /// The thread of the server waits here for requests.
     work: WaitQueue,
     /// All clients wait here.
     answered: WaitQueue,
@@ -279,7 +282,7 @@ impl Hub {
         }
     }
 
-    /// What all clients have in common, of whom `binding` is one. The first of them binds the policy and starts the thread.
+    /// What all clients have in common, of whom `binding` is one. The first of them binds the policy.
     fn joint(self: &Arc<Self>, binding: &Binding<'_>) -> Result<Joint, PolicyError> {
         let mut stage = lock(&self.stage);
         lock(&self.board).check()?;
@@ -295,7 +298,6 @@ impl Hub {
         };
         match opened {
             Ok((joint, thread)) => {
-                let thread = Some(thread);
                 *stage = Stage::Bound {
                     joint: joint.clone(),
                     thread,
@@ -313,7 +315,7 @@ impl Hub {
         self: &Arc<Self>,
         mut policy: Box<dyn Policy>,
         binding: &Binding<'_>,
-    ) -> Result<(Joint, JoinHandle<()>), PolicyError> {
+    ) -> Result<(Joint, Option<JoinHandle<()>>), PolicyError> {
         let binding = Binding {
             batched: true,
             worker: 0,
@@ -335,41 +337,139 @@ impl Hub {
             let key = state.key.clone();
             return Err(PolicyError::ServedState { key });
         }
-        let server = Server::new(self, policy, &joint)?;
-        lock(&self.board).running = true;
-        let thread = Builder::new().name("windrow-server".to_owned());
-        match thread.spawn(move || server.run()) {
-            Ok(thread) => Ok((joint, thread)),
+        let weights = Arc::clone(&self.weights);
+        let server = Server::new(policy, &joint, self.config.max_batch_size, weights)?;
+        let by_clients = joint.spec.backend == Backend::Native;
+        let mut board = lock(&self.board);
+        // It may have been shut down meanwhile.
+        board.check()?;
+        board.idle = Some(Box::new(server));
+        (board.by_clients, board.running) = (by_clients, true);
+        drop(board);
+        if by_clients {
+            return Ok((joint, None));
+        }
+        let hub = Arc::clone(self);
+        let run = move || {
+            // It waits for no answer of its own: until the end.
+            let _ = hub.attend(None);
+            hub.retire();
+        };
+        let thread = Builder::new().name("windrow-server".to_owned()).spawn(run);
+        match thread {
+            Ok(thread) => Ok((joint, Some(thread))),
             Err(error) => {
-                lock(&self.board).running = false;
+                self.retire();
                 Err(PolicyError::ServerThread(error))
             }
         }
     }
 
     fn end(&self, reason: &str) {
-        lock(&self.board).end(reason);
+        let mut board = lock(&self.board);
+        board.end(reason);
+        let by_clients = board.by_clients;
+        drop(board);
+        if by_clients {
+            self.retire();
+        }
+        self.wake_all();
+    }
+
+    /// Drops the policy of a server that has ended, unless it still acts.
+    fn retire(&self) {
+        let idle = lock(&self.board).idle.take();
+        if let Some(server) = idle {
+            self.drop_server(server);
+        }
+    }
+
+    fn drop_server(&self, server: Box<Server>) {
+        server.end();
+        lock(&self.board).running = false;
+        self.answered.wake_all();
+    }
+
+    fn wake_all(&self) {
         self.work.wake_all();
         self.answered.wake_all();
     }
 
-    /// Waits for the next batch, which is put into `batch`. Whether weights of the same version may be others now; `None` at
-    /// the end.
-    fn gather(&self, batch: &mut Vec<Request>) -> Option<bool> {
+    /// The request with its answer.
+    ///
+    /// # Errors
+    /// [`PolicyError::ServerEnded`].
+    fn ask(&self, request: Request) -> Result<Request, PolicyError> {
+        let client = request.client;
+        let wake = lock(&self.board).post(request)?;
+        if wake {
+            self.work.wake_all();
+        }
+        self.attend(Some(client))
+    }
+
+    /// Waits for the answer to the request of `client`, and evaluates batches that are due meanwhile, where clients do that. The thread
+    /// of the server is no client, and evaluates all that there is until the end.
+    ///
+    /// # Errors
+    /// [`PolicyError::ServerEnded`].
+    fn attend(&self, client: Option<usize>) -> Result<Request, PolicyError> {
+        let queue = match client {
+            Some(_) => &self.answered,
+            None => &self.work,
+        };
         let mut known = None;
         loop {
             let timeout = known
                 .map(|until: Duration| until.saturating_sub(lock(&self.board).now()).min(LONG));
-            let found = self.work.wait_within(&self.board, timeout, |board| {
-                let found = board.find(batch);
-                (found != Found::Wait { until: known }).then_some(found)
+            let next = queue.wait_within(&self.board, timeout, |board| {
+                let over = match client {
+                    Some(client) => board.take(client),
+                    None => board.check().err().map(Err),
+                };
+                if let Some(over) = over {
+                    return Some(Err(over));
+                }
+                if client.is_some() && !board.by_clients {
+                    return None;
+                }
+                match board.turn() {
+                    Turn::Wait { until } if until == known => None,
+                    turn => Some(Ok(turn)),
+                }
             });
-            known = match found {
-                Some(Found::Batch { look_again }) => return Some(look_again),
-                Some(Found::End) => return None,
-                Some(Found::Wait { until }) => until,
+            known = match next {
+                Some(Err(over)) => return over,
+                Some(Ok(Turn::Wait { until })) => until,
+                Some(Ok(Turn::Evaluate {
+                    server,
+                    look_again,
+                    begun,
+                })) => {
+                    self.evaluate(server, look_again, begun);
+                    None
+                }
                 None => None,
             };
+        }
+    }
+
+    /// Has `server` evaluate its batch, and gives answers and server back.
+    fn evaluate(&self, mut server: Box<Server>, look_again: bool, begun: Duration) {
+        let served = server.serve(look_again);
+        let mut board = lock(&self.board);
+        match served {
+            Ok(version) => board.answer(&mut server.batch, begun, version),
+            Err(panic) => board.end(&format!("its policy panicked: {panic}")),
+        }
+        if board.ended().is_some() {
+            drop(board);
+            self.drop_server(server);
+            self.work.wake_all();
+        } else {
+            board.idle = Some(server);
+            drop(board);
+            self.answered.wake_all();
         }
     }
 }

@@ -4,7 +4,7 @@ use std::thread::scope;
 
 use tensordict::{DType, Tensor, TensorDict};
 use windrow_env::{EnvSpec, Spec};
-use windrow_slab::{Key, RowBlock};
+use windrow_slab::{Key, RowBlock, RowsMut};
 
 use super::*;
 use crate::{
@@ -81,6 +81,36 @@ fn exactly(rows: usize) -> ServerConfig {
     config.min_batch_size(rows).timeout(3600 * SECOND)
 }
 
+/// A policy of a framework, which has a thread of its own.
+struct Framed(Box<dyn Policy>);
+
+impl Policy for Framed {
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        Ok(self.0.bind(binding)?.backend(Backend::Framework))
+    }
+
+    fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {
+        let thread = std::thread::current();
+        assert_eq!(thread.name(), Some("windrow-server"));
+        self.0.act(input, out)
+    }
+
+    fn check(&self, weights: &Weights) -> Result<(), PolicyError> {
+        self.0.check(weights)
+    }
+
+    fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
+        self.0.load(weights)
+    }
+}
+
+/// The policy of `recipe`, evaluated by clients and by a thread of the server.
+fn both(recipe: PolicyRecipe) -> [PolicyRecipe; 2] {
+    let framed = recipe.clone();
+    let framed = PolicyRecipe::opaque(move |worker| Framed(framed.build(worker).unwrap()));
+    [recipe, framed]
+}
+
 /// The action is the environment.
 fn ids() -> PolicyRecipe {
     PolicyRecipe::of(policy_fn(columns(), |input, mut out| {
@@ -99,7 +129,9 @@ fn actions_are_those_that_each_client_would_have_chosen_alone() {
         .linear(16, 1000)
         .seed(3);
     let net = NetworkPolicy::new(net, Head::Categorical).return_log_prob(true);
-    let recipes = [PolicyRecipe::of(net), PolicyRecipe::random()];
+    let recipes = [PolicyRecipe::of(net), PolicyRecipe::random()]
+        .map(both)
+        .concat();
     let configs = [
         ServerConfig::new(),
         ServerConfig::new().max_batch_size(5),
@@ -108,15 +140,14 @@ fn actions_are_those_that_each_client_would_have_chosen_alone() {
             .timeout(Duration::from_micros(200)),
         exactly(3),
     ];
-    for (recipe, config) in recipes
-        .iter()
-        .flat_map(|recipe| configs.map(|config| (recipe, config)))
-    {
+    let cells = recipes.iter().enumerate();
+    for ((index, recipe), config) in cells.flat_map(|cell| configs.map(|config| (cell, config))) {
         let server = server(recipe, config);
         scope(|scope| {
             for (first, rows) in [(0, 1), (1, 2), (3, 3)] {
                 let mut served = Hand::new(server.client(), first, rows);
-                let mut local = Hand::new(recipe.build(0).unwrap(), first, rows);
+                let alone = recipes[index / 2 * 2].build(0).unwrap();
+                let mut local = Hand::new(alone, first, rows);
                 scope.spawn(move || {
                     for step in 0..200 {
                         let random = step % 7 < 5 || config.min_batch_size > 1;
@@ -152,37 +183,39 @@ fn a_batch_that_fails_fails_its_own_requests_only() {
             false => Ok(()),
         }
     }));
-    let one = server(&recipe, ServerConfig::new());
-    let (mut seven, mut other) = (Hand::new(one.client(), 7, 1), Hand::new(one.client(), 1, 1));
-    other.ask().unwrap();
-    assert_eq!(seven.refused(), "no action for 7");
-    other.ask().unwrap();
-    seven.envs.advance();
-    seven.ask().unwrap();
-    let stats = one.stats();
-    assert_eq!(
-        (stats.batches, stats.failed_batches, stats.clients),
-        (4, 1, 2)
-    );
+    for recipe in both(recipe) {
+        let one = server(&recipe, ServerConfig::new());
+        let (mut seven, mut other) = (Hand::new(one.client(), 7, 1), Hand::new(one.client(), 1, 1));
+        other.ask().unwrap();
+        assert_eq!(seven.refused(), "no action for 7");
+        other.ask().unwrap();
+        seven.envs.advance();
+        seven.ask().unwrap();
+        let stats = one.stats();
+        assert_eq!(
+            (stats.batches, stats.failed_batches, stats.clients),
+            (4, 1, 2)
+        );
 
-    // All requests of one batch get the error, and what is behind it.
-    let two = server(&recipe, exactly(2));
-    let hands = [7, 1].map(|id| Hand::new(two.client(), id, 1));
-    scope(|scope| {
-        for mut hand in hands {
-            scope.spawn(move || {
-                let error = hand.ask().unwrap_err();
-                let source = std::error::Error::source(&error).unwrap();
-                assert_eq!(
-                    [error.to_string(), source.to_string()],
-                    ["no action for 7"; 2]
-                );
-                hand.envs.advance();
-                hand.ask().unwrap();
-            });
-        }
-    });
-    assert_eq!((two.stats().failed_batches, two.stats().requests), (1, 4));
+        // All requests of one batch get the error, and what is behind it.
+        let two = server(&recipe, exactly(2));
+        let hands = [7, 1].map(|id| Hand::new(two.client(), id, 1));
+        scope(|scope| {
+            for mut hand in hands {
+                scope.spawn(move || {
+                    let error = hand.ask().unwrap_err();
+                    let source = std::error::Error::source(&error).unwrap();
+                    assert_eq!(
+                        [error.to_string(), source.to_string()],
+                        ["no action for 7"; 2]
+                    );
+                    hand.envs.advance();
+                    hand.ask().unwrap();
+                });
+            }
+        });
+        assert_eq!((two.stats().failed_batches, two.stats().requests), (1, 4));
+    }
 }
 
 #[test]
@@ -191,23 +224,25 @@ fn a_panic_of_the_policy_ends_the_server_for_all_its_clients() {
         assert!(input.envs.ids()[0] != 7, "seven");
         Ok(())
     });
-    let server = server(&PolicyRecipe::of(panics), ServerConfig::new());
-    let (mut seven, mut other) = (
-        Hand::new(server.client(), 7, 1),
-        Hand::new(server.client(), 1, 1),
-    );
-    other.ask().unwrap();
-    let ended = "the inference server has ended: its policy panicked: seven";
-    for _ in 0..2 {
-        assert_eq!(
-            (seven.refused(), other.refused()),
-            (ended.to_owned(), ended.to_owned())
+    for recipe in both(PolicyRecipe::of(panics)) {
+        let server = server(&recipe, ServerConfig::new());
+        let (mut seven, mut other) = (
+            Hand::new(server.client(), 7, 1),
+            Hand::new(server.client(), 1, 1),
         );
+        other.ask().unwrap();
+        let ended = "the inference server has ended: its policy panicked: seven";
+        for _ in 0..2 {
+            assert_eq!(
+                (seven.refused(), other.refused()),
+                (ended.to_owned(), ended.to_owned())
+            );
+        }
+        let late = server.client().bind(&Binding::new(&env(), 1));
+        assert_eq!(late.unwrap_err().to_string(), ended);
+        assert_eq!(server.ended().unwrap(), "its policy panicked: seven");
+        assert!(server.join(SECOND * 60));
     }
-    let late = server.client().bind(&Binding::new(&env(), 1));
-    assert_eq!(late.unwrap_err().to_string(), ended);
-    assert_eq!(server.ended().unwrap(), "its policy panicked: seven");
-    assert!(server.join(SECOND * 60));
 }
 
 /// Holds a policy in `act` until it is opened.
@@ -235,27 +270,36 @@ impl Gate {
 
 #[test]
 fn a_shutdown_frees_those_that_wait_also_while_the_policy_acts() {
-    let gate = Arc::new(Gate::default());
-    let held = Arc::clone(&gate);
-    let waits = policy_fn(columns(), move |_, _| {
-        held.pass();
-        Ok(())
-    });
-    let server = server(&PolicyRecipe::of(waits), ServerConfig::new());
-    let hands = [0, 1].map(|id| Hand::new(server.client(), id, 1));
-    scope(|scope| {
-        let asked = hands.map(|mut hand| scope.spawn(move || hand.refused()));
-        gate.await_somebody();
-        assert!(!server.join(Duration::ZERO));
-        server.shutdown();
-        for refused in asked {
-            let refused = refused.join().unwrap();
-            assert_eq!(refused, "the inference server has ended: it was shut down");
-        }
-        assert!(!server.join(Duration::ZERO));
-        gate.open();
-        assert!(server.join(SECOND * 60));
-    });
+    for clients in [true, false] {
+        let gate = Arc::new(Gate::default());
+        let held = Arc::clone(&gate);
+        let waits = policy_fn(columns(), move |_, _| {
+            held.pass();
+            Ok(())
+        });
+        let waits = PolicyRecipe::opaque(move |_| waits.clone());
+        let [native, framed] = both(waits);
+        let server = server(if clients { &native } else { &framed }, ServerConfig::new());
+        let hands = [0, 1].map(|id| Hand::new(server.client(), id, 1));
+        let (tells, told) = std::sync::mpsc::channel();
+        scope(|scope| {
+            for mut hand in hands {
+                let tells = tells.clone();
+                scope.spawn(move || tells.send(hand.ask().map_err(|error| error.to_string())));
+            }
+            gate.await_somebody();
+            assert!(!server.join(Duration::ZERO));
+            server.shutdown();
+            // Who evaluates cannot be freed.
+            for _ in 0..1 + usize::from(!clients) {
+                let refused = told.recv().unwrap().unwrap_err();
+                assert_eq!(refused, "the inference server has ended: it was shut down");
+            }
+            assert!(!server.join(Duration::ZERO));
+            gate.open();
+            assert!(server.join(SECOND * 60));
+        });
+    }
 }
 
 #[test]
@@ -344,55 +388,59 @@ impl Policy for Number {
 
 #[test]
 fn each_answer_comes_with_the_version_of_the_weights_that_acted() {
-    let store = Arc::new(WeightStore::new(1));
-    store.publish(&number(3.0));
-    let recipe = PolicyRecipe::of(Number::default());
-    let server = InferenceServer::start(&recipe, Arc::clone(&store), ServerConfig::new()).unwrap();
-    let mut hand = Hand::new(server.client(), 0, 1);
-    let acted = |hand: &mut Hand| hand.ask().unwrap();
-    assert_eq!(acted(&mut hand), (vec![3], Some(1)));
-    assert_eq!(server.update_policy_weights(&number(5.0)).unwrap(), 2);
-    assert_eq!(acted(&mut hand), (vec![5], Some(2)));
-    let other = server.update_policy_weights(&TensorDict::new([]));
-    assert_eq!(other.unwrap_err().to_string(), "there is no number");
-    assert_eq!(acted(&mut hand), (vec![5], Some(2)));
-    // What cannot be loaded fails each batch until there are other weights.
-    store.publish(&number(-1.0));
-    assert_eq!([hand.refused(), hand.refused()], ["negative"; 2]);
-    store.publish(&number(6.0));
-    assert_eq!(acted(&mut hand), (vec![6], Some(4)));
-    // A restored state may have other weights under the same number.
-    store.restore(4, &number(9.0));
-    assert_eq!(acted(&mut hand), (vec![6], Some(4)));
-    hand.policy.load(&number(0.0)).unwrap();
-    assert_eq!(acted(&mut hand), (vec![9], Some(4)));
-    assert_eq!(server.stats().policy_version, 4);
+    for recipe in both(PolicyRecipe::of(Number::default())) {
+        let store = Arc::new(WeightStore::new(1));
+        store.publish(&number(3.0));
+        let server =
+            InferenceServer::start(&recipe, Arc::clone(&store), ServerConfig::new()).unwrap();
+        let mut hand = Hand::new(server.client(), 0, 1);
+        let acted = |hand: &mut Hand| hand.ask().unwrap();
+        assert_eq!(acted(&mut hand), (vec![3], Some(1)));
+        assert_eq!(server.update_policy_weights(&number(5.0)).unwrap(), 2);
+        assert_eq!(acted(&mut hand), (vec![5], Some(2)));
+        let other = server.update_policy_weights(&TensorDict::new([]));
+        assert_eq!(other.unwrap_err().to_string(), "there is no number");
+        assert_eq!(acted(&mut hand), (vec![5], Some(2)));
+        // What cannot be loaded fails each batch until there are other weights.
+        store.publish(&number(-1.0));
+        assert_eq!([hand.refused(), hand.refused()], ["negative"; 2]);
+        store.publish(&number(6.0));
+        assert_eq!(acted(&mut hand), (vec![6], Some(4)));
+        // A restored state may have other weights under the same number.
+        store.restore(4, &number(9.0));
+        assert_eq!(acted(&mut hand), (vec![6], Some(4)));
+        hand.policy.load(&number(0.0)).unwrap();
+        assert_eq!(acted(&mut hand), (vec![9], Some(4)));
+        assert_eq!(server.stats().policy_version, 4);
+    }
 }
 
 #[test]
 fn a_client_that_leaves_is_not_waited_for() {
-    let server = server(&ids(), exactly(2));
-    let (stays, mut leaves) = (
-        Hand::new(server.client(), 4, 1),
-        Hand::new(server.client(), 9, 1),
-    );
-    let answer = |mut hand: Hand| move || (hand.ask().unwrap().0, hand);
-    let asked = std::thread::spawn(answer(stays));
-    assert_eq!(leaves.ask().unwrap().0, [9]);
-    let (actions, stays) = asked.join().unwrap();
-    assert_eq!(actions, [4]);
-    // Alone, it would wait for an hour for the second row.
-    let asked = std::thread::spawn(answer(stays));
-    drop(leaves);
-    let (actions, stays) = asked.join().unwrap();
-    assert_eq!(actions, [4]);
-    assert_eq!(server.stats().clients, 1);
-    // Its place is given to another.
-    let mut comes = Hand::new(server.client(), 5, 2);
-    assert_eq!(comes.ask().unwrap().0, [5, 6]);
-    assert_eq!(server.stats().clients, 2);
-    drop(stays);
-    assert_eq!(server.stats().clients, 1);
+    for recipe in both(ids()) {
+        let server = server(&recipe, exactly(2));
+        let (stays, mut leaves) = (
+            Hand::new(server.client(), 4, 1),
+            Hand::new(server.client(), 9, 1),
+        );
+        let answer = |mut hand: Hand| move || (hand.ask().unwrap().0, hand);
+        let asked = std::thread::spawn(answer(stays));
+        assert_eq!(leaves.ask().unwrap().0, [9]);
+        let (actions, stays) = asked.join().unwrap();
+        assert_eq!(actions, [4]);
+        // Alone, it would wait for an hour for the second row.
+        let asked = std::thread::spawn(answer(stays));
+        drop(leaves);
+        let (actions, stays) = asked.join().unwrap();
+        assert_eq!(actions, [4]);
+        assert_eq!(server.stats().clients, 1);
+        // Its place is given to another.
+        let mut comes = Hand::new(server.client(), 5, 2);
+        assert_eq!(comes.ask().unwrap().0, [5, 6]);
+        assert_eq!(server.stats().clients, 2);
+        drop(stays);
+        assert_eq!(server.stats().clients, 1);
+    }
 }
 
 /// Binds a client of a server of `recipe`, and returns the error.

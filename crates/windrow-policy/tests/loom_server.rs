@@ -9,16 +9,18 @@ use loom::thread;
 use tensordict::DType;
 use windrow_env::{EnvSpec, Spec};
 use windrow_policy::{
-    Binding, EnvRows, ExplorationType, InferenceServer, Policy, PolicyError, PolicyIn,
-    PolicyRecipe, Served, ServerConfig, WeightStore, Weights, policy_fn,
+    Backend, Binding, EnvRows, ExplorationType, InferenceServer, Policy, PolicyError, PolicyIn,
+    PolicyRecipe, PolicySpec, Served, ServerConfig, WeightStore, Weights, policy_fn,
 };
-use windrow_slab::{Key, RowBlock};
+use windrow_slab::{Key, RowBlock, RowsMut};
 
-/// All interleavings with at most `preemptions` switches away from a thread that could go on.
-fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(run);
+/// All interleavings with at most two switches away from a thread that could go on, where clients evaluate and where a thread does.
+fn model(run: fn(Backend)) {
+    for backend in [Backend::Native, Backend::Framework] {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(move || run(backend));
+    }
 }
 
 fn env() -> EnvSpec {
@@ -29,27 +31,42 @@ fn env() -> EnvSpec {
     )
 }
 
-/// A server whose actions are the numbers of the environments; the policy fails for 7.
-fn server(store: &Arc<WeightStore>) -> InferenceServer {
-    let policy = policy_fn(env().action_leaves(), |input, mut out| {
-        for (to, &id) in out
-            .get_mut::<i64>(Key::new(0))?
-            .iter_mut()
-            .zip(input.envs.ids())
-        {
-            if id == 7 {
-                return Err(PolicyError::failed("seven"));
-            }
-            *to = i64::from(id);
-        }
+/// A policy of a framework, which has a thread of its own.
+struct Framed<P>(P);
+
+impl<P: Policy> Policy for Framed<P> {
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        Ok(self.0.bind(binding)?.backend(Backend::Framework))
+    }
+
+    fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {
+        self.0.act(input, out)
+    }
+
+    fn load(&mut self, _: &Weights) -> Result<(), PolicyError> {
         Ok(())
-    });
-    InferenceServer::start(
-        &PolicyRecipe::of(policy),
-        Arc::clone(store),
-        ServerConfig::new(),
-    )
-    .unwrap()
+    }
+}
+
+/// A server whose actions are the numbers of the environments; the policy fails for 7.
+fn server(store: &Arc<WeightStore>, backend: Backend) -> InferenceServer {
+    let policy = || policy_fn(env().action_leaves(), act);
+    let recipe = match backend {
+        Backend::Framework => PolicyRecipe::opaque(move |_| Framed(policy())),
+        _ => PolicyRecipe::opaque(move |_| policy()),
+    };
+    InferenceServer::start(&recipe, Arc::clone(store), ServerConfig::new()).unwrap()
+}
+
+fn act(input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
+    let actions = out.get_mut::<i64>(Key::new(0))?.iter_mut();
+    for (to, &id) in actions.zip(input.envs.ids()) {
+        if id == 7 {
+            return Err(PolicyError::failed("seven"));
+        }
+        *to = i64::from(id);
+    }
+    Ok(())
 }
 
 fn bound(server: &InferenceServer) -> Served {
@@ -78,8 +95,8 @@ fn end(server: InferenceServer) {
 
 #[test]
 fn each_client_gets_its_own_answers_and_the_server_ends() {
-    model(2, || {
-        let server = server(&Arc::new(WeightStore::new(1)));
+    model(|backend| {
+        let server = server(&Arc::new(WeightStore::new(1)), backend);
         let (mut one, mut two) = (bound(&server), bound(&server));
         let other = thread::spawn(move || assert_eq!(ask(&mut two, 2).unwrap(), 2));
         assert_eq!(ask(&mut one, 1).unwrap(), 1);
@@ -92,8 +109,8 @@ fn each_client_gets_its_own_answers_and_the_server_ends() {
 
 #[test]
 fn an_error_reaches_its_batch_and_no_other() {
-    model(2, || {
-        let server = server(&Arc::new(WeightStore::new(1)));
+    model(|backend| {
+        let server = server(&Arc::new(WeightStore::new(1)), backend);
         let (mut one, mut two) = (bound(&server), bound(&server));
         let other =
             thread::spawn(move || assert_eq!(ask(&mut two, 7).unwrap_err().to_string(), "seven"));
@@ -109,8 +126,8 @@ fn an_error_reaches_its_batch_and_no_other() {
 
 #[test]
 fn whoever_waits_when_the_server_ends_is_told() {
-    model(2, || {
-        let server = server(&Arc::new(WeightStore::new(1)));
+    model(|backend| {
+        let server = server(&Arc::new(WeightStore::new(1)), backend);
         let (mut one, two) = (bound(&server), bound(&server));
         let asks = thread::spawn(move || match ask(&mut one, 1) {
             Ok(action) => assert_eq!(action, 1),
@@ -124,9 +141,9 @@ fn whoever_waits_when_the_server_ends_is_told() {
 
 #[test]
 fn weights_that_were_published_before_a_request_act_in_it() {
-    model(2, || {
+    model(|backend| {
         let store = Arc::new(WeightStore::new(1));
-        let server = server(&store);
+        let server = server(&store, backend);
         let mut client = bound(&server);
         let publishes = {
             let store = Arc::clone(&store);

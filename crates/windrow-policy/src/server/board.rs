@@ -8,10 +8,11 @@ use windrow_slab::{LeafSpec, RowBlock};
 
 use super::ServerConfig;
 use super::gather::{Forwards, Front, Next, Pace, next};
+use super::serve::Server;
 use super::stats::Tally;
 use crate::{EnvRows, ExplorationType, PolicyError};
 
-/// Travels from a client to the server and back, so that there is one owner of its rows at any time.
+/// Travels from a client to the server and back, so that its rows have one owner at any time.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) client: usize,
@@ -21,8 +22,10 @@ pub(super) struct Request {
     /// The actions.
     pub(super) out: RowBlock,
     posted: Duration,
-    /// The version that acted; `None` before.
-    pub(super) answer: Option<Result<i64, PolicyError>>,
+    /// The version that acted.
+    pub(super) version: i64,
+    /// Why there are no actions.
+    pub(super) failure: Option<PolicyError>,
 }
 
 impl Request {
@@ -39,7 +42,8 @@ impl Request {
             exploration: ExplorationType::Random,
             out: RowBlock::new(columns, rows)?,
             posted: Duration::ZERO,
-            answer: None,
+            version: 0,
+            failure: None,
         })
     }
 
@@ -55,7 +59,6 @@ struct Client {
 }
 
 /// All that the server and its clients share; small, and locked for moments.
-#[derive(Debug)]
 pub(super) struct Board {
     config: ServerConfig,
     began: Instant,
@@ -70,23 +73,25 @@ pub(super) struct Board {
     tally: Tally,
     /// Whether weights of the same version may be others now.
     look_again: bool,
-    /// Whether the thread of the server runs.
+    /// The server, while no batch is evaluated.
+    pub(super) idle: Option<Box<Server>>,
+    /// Whether clients evaluate, or else the thread of the server.
+    pub(super) by_clients: bool,
+    /// Whether there is a policy that can act, or still does.
     pub(super) running: bool,
     ended: Option<Arc<str>>,
 }
 
-/// What the server finds on the board.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
-    /// The requests that it has taken are a batch. Whether weights of the same version may be others now.
-    Batch {
+/// What there is to do.
+pub(super) enum Turn {
+    /// The server has a batch, which is to be evaluated. Whether weights of the same version may be others now, and the time.
+    Evaluate {
+        server: Box<Server>,
         look_again: bool,
+        begun: Duration,
     },
-    /// Nothing until then, unless somebody wakes it.
-    Wait {
-        until: Option<Duration>,
-    },
-    End,
+    /// Nothing before then, unless somebody wakes the one who asks.
+    Wait { until: Option<Duration> },
 }
 
 impl Board {
@@ -101,6 +106,8 @@ impl Board {
             forwards: Forwards::default(),
             tally: Tally::default(),
             look_again: false,
+            idle: None,
+            by_clients: false,
             running: false,
             ended: None,
         }
@@ -134,7 +141,7 @@ impl Board {
         self.look_again = true;
     }
 
-    /// Adds a request; whether the server is to be woken.
+    /// Adds a request; whether the thread of the server is to be woken.
     ///
     /// # Errors
     /// [`PolicyError::ServerEnded`].
@@ -148,7 +155,7 @@ impl Board {
         let other = other.is_some_and(|last| last.exploration != request.exploration);
         self.queued_rows += request.rows();
         self.queue.push_back(request);
-        Ok(other || self.queued_rows >= self.wanted)
+        Ok(!self.by_clients && (other || self.queued_rows >= self.wanted))
     }
 
     /// The answer to the request of `client`, if it is there.
@@ -160,16 +167,17 @@ impl Board {
         answer.map(Ok).or_else(|| self.check().err().map(Err))
     }
 
-    /// Takes the next batch into `batch`, if it is time.
-    pub(super) fn find(&mut self, batch: &mut Vec<Request>) -> Found {
-        if self.ended.is_some() {
-            return Found::End;
-        }
+    /// Gives the server its next batch, if it is time and nobody else has it.
+    pub(super) fn turn(&mut self) -> Turn {
+        let Some(mut server) = self.idle.take() else {
+            return Turn::Wait { until: None };
+        };
         let (count, front) = self.front();
         match self.next(front) {
             Next::Wait { rows, until } => {
                 self.wanted = rows;
-                Found::Wait { until }
+                self.idle = Some(server);
+                Turn::Wait { until }
             }
             Next::Evaluate => {
                 if !front.full {
@@ -178,9 +186,11 @@ impl Board {
                     clients.for_each(|client| client.pace.give_up(until));
                 }
                 self.queued_rows -= front.rows;
-                batch.extend(self.queue.drain(..count));
-                Found::Batch {
+                server.batch.extend(self.queue.drain(..count));
+                Turn::Evaluate {
+                    server,
                     look_again: std::mem::take(&mut self.look_again),
+                    begun: self.now(),
                 }
             }
         }
@@ -221,16 +231,20 @@ impl Board {
         (count, front)
     }
 
-    /// Gives the requests of `batch` back to their clients. They were begun at `begun`, and all got the same answer.
-    pub(super) fn answer(&mut self, batch: &mut Vec<Request>, begun: Duration) {
+    /// Gives the requests of `batch` back to their clients. They were begun at `begun`, and `version` has acted, unless they failed.
+    pub(super) fn answer(
+        &mut self,
+        batch: &mut Vec<Request>,
+        begun: Duration,
+        version: Option<i64>,
+    ) {
         let now = self.now();
-        let rows = batch.iter().map(|request| request.rows()).sum();
-        let first = batch.first().and_then(|first| first.answer.as_ref());
-        let version = first.and_then(|answer| answer.as_ref().ok().copied());
+        let rows = batch.iter().map(Request::rows).sum();
         self.tally.batch(rows, now.saturating_sub(begun), version);
         self.forwards.times.add(now.saturating_sub(begun));
         self.forwards.ended = now;
-        for request in batch.drain(..) {
+        for mut request in batch.drain(..) {
+            request.version = version.unwrap_or(request.version);
             self.tally.request(begun.saturating_sub(request.posted));
             // A client waits for its answer, so it is there.
             if let Some(client) = &mut self.clients[request.client] {

@@ -1,18 +1,19 @@
-//! The thread of a server.
+//! The evaluation of batches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use windrow_slab::RowBlock;
 
+use super::Joint;
 use super::board::Request;
-use super::{Hub, Joint};
-use crate::sync::lock;
-use crate::{EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, Weights};
+use crate::{EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, WeightStore, Weights};
 
-/// What the thread owns.
+/// The policy, and all that its evaluation needs: whoever has it evaluates the next batch.
 pub(super) struct Server {
-    hub: Arc<Hub>,
+    /// The requests that are evaluated.
+    pub(super) batch: Vec<Request>,
+    store: Arc<WeightStore>,
     policy: Box<dyn Policy>,
     /// All requests of a batch, and what the policy writes for them: memory for the largest.
     obs: RowBlock,
@@ -25,29 +26,20 @@ pub(super) struct Server {
     loaded: Weak<Weights>,
 }
 
-/// Says that the thread has ended, however it does.
-struct Ends(Arc<Hub>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        lock(&self.0.board).running = false;
-        self.0.end("its thread has ended");
-    }
-}
-
 impl Server {
-    /// A server of `policy`, which is bound to what `joint` says.
+    /// A server of `policy`, which is bound to what `joint` says, for batches of up to `rows` rows.
     pub(super) fn new(
-        hub: &Arc<Hub>,
         policy: Box<dyn Policy>,
         joint: &Joint,
+        rows: usize,
+        store: Arc<WeightStore>,
     ) -> Result<Self, PolicyError> {
-        let rows = hub.config.max_batch_size;
         Ok(Self {
+            batch: Vec::new(),
+            store,
             obs: RowBlock::new(&joint.observed, rows)?,
             out: RowBlock::new(&joint.spec.columns, rows)?,
             envs: EnvRows::new(0, Vec::new()),
-            hub: Arc::clone(hub),
             policy,
             version: 0,
             look_again: false,
@@ -55,43 +47,38 @@ impl Server {
         })
     }
 
-    pub(super) fn run(mut self) {
-        let ends = Ends(Arc::clone(&self.hub));
-        let hub = &ends.0;
-        let mut batch = Vec::new();
-        while let Some(look_again) = hub.gather(&mut batch) {
-            let begun = lock(&hub.board).now();
-            self.look_again |= look_again;
-            let evaluated = catch_unwind(AssertUnwindSafe(|| {
-                self.refresh()?;
-                self.evaluate(&mut batch)
-            }));
-            match evaluated {
-                Ok(Ok(())) => {
-                    let answered = batch.iter_mut();
-                    answered.for_each(|request| request.answer = Some(Ok(self.version)));
+    /// Evaluates the batch, with the newest weights, and answers its requests: the version that acted.
+    ///
+    /// # Errors
+    /// What the policy said in a panic; then it is not to be used again.
+    pub(super) fn serve(&mut self, look_again: bool) -> Result<Option<i64>, String> {
+        self.look_again |= look_again;
+        let evaluated = catch_unwind(AssertUnwindSafe(|| {
+            self.refresh()?;
+            self.evaluate()
+        }));
+        match evaluated {
+            Ok(Ok(())) => Ok(Some(self.version)),
+            Ok(Err(error)) => {
+                let error = Arc::new(error);
+                for request in &mut self.batch {
+                    request.failure = Some(PolicyError::Served(Arc::clone(&error)));
                 }
-                Ok(Err(error)) => {
-                    let error = Arc::new(error);
-                    for request in &mut batch {
-                        request.answer = Some(Err(PolicyError::Served(Arc::clone(&error))));
-                    }
-                }
-                Err(panic) => {
-                    hub.end(&format!("its policy panicked: {}", said(panic.as_ref())));
-                    break;
-                }
+                Ok(None)
             }
-            lock(&hub.board).answer(&mut batch, begun);
-            hub.answered.wake_all();
+            Err(panic) => Err(said(panic.as_ref())),
         }
-        // A panic of its drop ends nothing but this thread, which has ended.
+    }
+
+    /// Drops the policy, which may panic.
+    pub(super) fn end(self) {
+        // Nobody needs it any more.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(self)));
     }
 
     /// Loads the newest weights, if they are others.
     fn refresh(&mut self) -> Result<(), PolicyError> {
-        let store = &self.hub.weights;
+        let store = &self.store;
         if store.version() == self.version && !self.look_again {
             return Ok(());
         }
@@ -107,7 +94,8 @@ impl Server {
         Ok(())
     }
 
-    fn evaluate(&mut self, batch: &mut [Request]) -> Result<(), PolicyError> {
+    fn evaluate(&mut self) -> Result<(), PolicyError> {
+        let batch = &mut self.batch;
         let rows = batch.iter().map(|request| request.rows()).sum();
         self.obs.limit(rows)?;
         self.out.limit(rows)?;

@@ -11,7 +11,7 @@ use crate::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 
 /// A client of an [`InferenceServer`](super::InferenceServer): a policy whose actions are the server's answers.
 ///
-/// [`act`](Policy::act) waits for the answer, in which other clients may have a part, and needs no lock meanwhile.
+/// [`act`](Policy::act) waits until its rows are evaluated, together with those of others or not.
 /// [`version`](Policy::version) is that of the weights behind the last answer.
 #[derive(Debug)]
 pub struct Served {
@@ -42,7 +42,7 @@ impl Served {
         if let Some(seat) = self.seat.take() {
             lock(&self.hub.board).leave(seat.client);
             // It may be the one that was waited for.
-            self.hub.work.wake_all();
+            self.hub.wake_all();
         }
     }
 }
@@ -96,18 +96,12 @@ impl Policy for Served {
         request.envs.clear();
         request.envs.append(input.envs);
         request.exploration = input.exploration;
-        let wake = lock(&hub.board).post(request)?;
-        if wake {
-            hub.work.wake_all();
+        let request = seat.request.insert(hub.ask(request)?);
+        if let Some(failure) = request.failure.take() {
+            return Err(failure);
         }
-        let client = seat.client;
-        let answer = hub.answered.wait(&hub.board, |board| board.take(client));
-        let request = seat.request.insert(answer?);
-        if let Some(version) = request.answer.take().transpose()? {
-            self.version = version;
-        }
-        out.copy_from(request.out.rows())?;
-        Ok(())
+        self.version = request.version;
+        Ok(out.copy_from(request.out.rows())?)
     }
 
     /// Has the server look for weights before its next batch, also where their version is the one that it has. They are those of

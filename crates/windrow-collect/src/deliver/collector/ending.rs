@@ -71,9 +71,7 @@ impl<S: LastStage> Collector<S> {
         if stuck > 0 {
             return Err(CollectError::Stuck {
                 stuck,
-                threads: self.core.workers()
-                    + usize::from(self.background.is_some())
-                    + usize::from(self.core.shared.service.is_some()),
+                threads: self.core.workers() + usize::from(self.background.is_some()),
                 seconds: begin.elapsed().as_secs_f64(),
             });
         }
