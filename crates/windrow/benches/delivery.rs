@@ -3,6 +3,8 @@
 //! Ratios are at least their target; names that end in `_us`, and `publish_25m`, are at most.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+#[path = "common/free.rs"]
+mod free;
 #[path = "common/net.rs"]
 mod net;
 #[path = "common/mod.rs"]
@@ -10,13 +12,12 @@ mod timing;
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use windrow::env::Serial;
 use windrow::env::testing::LedgerEnv;
-use windrow::env::{Outcomes, Reset, Serial, VecEnv};
 use windrow::policy::WeightStore;
-use windrow::slab::{Key, Layout, Order, RecordSpec, Ring, RingSpec, RowBlock, Shares};
+use windrow::slab::{Layout, Order, RecordSpec, Ring, RingSpec, Shares};
 use windrow::{Collector, Head, MultiAsyncCollector, NetworkPolicy, Policy, Tensor, TensorDict};
 
 fn main() {
@@ -117,44 +118,10 @@ fn unequal_steps() {
         }
         frames as f64 / start.elapsed().as_secs_f64()
     };
-    let free = || {
-        let steps = AtomicU64::new(0);
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for worker in 0..8 {
-                let steps = &steps;
-                scope.spawn(move || {
-                    let mut envs = Serial::new(vec![env(worker)]).unwrap();
-                    step_until(&mut envs, start + RUN, steps);
-                });
-            }
-        });
-        steps.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
-    };
+    let free = || free::rate(8, RUN, |worker| Serial::new(vec![env(worker)]).unwrap());
     if timing::is_chosen("unequal_steps") {
         let pairs = (0..3).map(|_| (collected(), free()));
         timing::report("unequal_steps", 0.95, pairs.collect());
-    }
-}
-
-fn step_until(envs: &mut dyn VecEnv, end: Instant, steps: &AtomicU64) {
-    let mut obs = RowBlock::new(&envs.spec().observation_leaves(), 1).unwrap();
-    let mut actions = RowBlock::new(&envs.spec().action_leaves(), 1).unwrap();
-    actions.rows_mut().get_mut::<i64>(Key::new(0)).unwrap()[0] = 1;
-    let reset = [Reset { env: 0, seed: None }];
-    envs.reset(&reset, obs.rows_mut()).unwrap();
-    let (mut reward, mut terminated, mut truncated) = ([0.0], [false], [false]);
-    while Instant::now() < end {
-        let outcomes = Outcomes {
-            reward: &mut reward,
-            terminated: &mut terminated,
-            truncated: &mut truncated,
-        };
-        envs.step(actions.rows(), obs.rows_mut(), outcomes).unwrap();
-        steps.fetch_add(1, Ordering::Relaxed);
-        if terminated[0] | truncated[0] {
-            envs.reset(&reset, obs.rows_mut()).unwrap();
-        }
     }
 }
 
