@@ -15,8 +15,11 @@ use windrow_collect::{
     AsyncBatchedCollector, CollectError, Collector, CollectorBuilder, ErrorKind, Inference,
     MultiAsyncCollector, OnLoss, Placement, TrajFormat,
 };
-use windrow_policy::{Head, NetworkPolicy, Policy, nn::Sequential, policy_fn};
-use windrow_slab::LeafSpec;
+use windrow_policy::{
+    Backend, Binding, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, PolicySpec, Weights,
+    nn::Sequential, policy_fn,
+};
+use windrow_slab::{LeafSpec, RowsMut};
 
 use faulty::{Acts, At, Fault, Gate, How, Makes};
 use frames::{Frame, MAX_LENGTH, by_env, check_contiguous, check_ids, check_pieces, frames};
@@ -47,6 +50,28 @@ fn fault(how: How, times: usize) -> (Acts, Fault) {
         ..Acts::default()
     };
     (acts, fault)
+}
+
+/// A policy of a framework, which has a thread of its own.
+struct Framed<P>(P);
+
+impl<P: Policy> Policy for Framed<P> {
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        Ok(self.0.bind(binding)?.backend(Backend::Framework))
+    }
+
+    fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {
+        assert_eq!(std::thread::current().name(), Some("windrow-server"));
+        self.0.act(input, out)
+    }
+
+    fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
+        self.0.load(weights)
+    }
+
+    fn weights(&self) -> Weights {
+        self.0.weights()
+    }
 }
 
 fn check_ledger(batches: &[TensorDict]) {
@@ -189,10 +214,21 @@ fn an_error_of_the_policy_is_a_loss_of_those_whose_batch_it_failed() {
 
 #[test]
 fn a_worker_starts_over_with_another_server_where_the_policy_has_panicked() {
-    for how in [How::Error, How::Panic] {
+    for (how, framed) in [
+        (How::Error, false),
+        (How::Panic, false),
+        (How::Error, true),
+        (How::Panic, true),
+    ] {
         let panics = matches!(how, How::Panic);
         let (acts, struck) = fault(how, 1);
-        let mut collector = builder(ledgers(), acts)
+        let framing = acts.clone();
+        let builder = builder(ledgers(), acts);
+        let builder = match framed {
+            true => builder.policy_factory(move |worker| Framed(framing.make(worker))),
+            false => builder,
+        };
+        let mut collector = builder
             .on_loss(OnLoss::Restart { budget: 1 })
             .total_frames(20 * 100)
             .build()
@@ -373,13 +409,17 @@ fn network() -> NetworkPolicy {
 
 #[test]
 fn a_server_gives_what_local_policies_give_with_random_steps_first() {
-    let run = |inference| {
-        let mut collector = Collector::builder("CartPole-v1")
+    let run = |inference, framed: bool| {
+        let builder = Collector::builder("CartPole-v1");
+        let builder = match framed {
+            true => builder.policy_factory(|_| Framed(network())),
+            false => builder.policy(network()),
+        };
+        let mut collector = builder
             .placement(Placement::Threads)
             .inference(inference)
             .num_workers(3)
             .num_envs(2)
-            .policy(network())
             .init_random_frames(100)
             .frames_per_batch(60)
             .track_policy_version(true)
@@ -395,10 +435,13 @@ fn a_server_gives_what_local_policies_give_with_random_steps_first() {
         }
         batches
     };
-    assert_eq!(run(Inference::Served), run(Inference::Local));
+    let expected = run(Inference::Local, false);
+    for framed in [false, true] {
+        assert_eq!(run(Inference::Served, framed), expected);
+    }
 }
 
-fn network_weights(seed: u64) -> windrow_policy::Weights {
+fn network_weights(seed: u64) -> Weights {
     let net = Sequential::new()
         .linear(4, 16)
         .tanh()

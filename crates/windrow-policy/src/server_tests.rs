@@ -507,6 +507,16 @@ fn what_does_not_fit_is_refused_with_what_was_expected() {
     let wrong = std::mem::replace(&mut hand.envs, EnvRows::new(0, vec![0, 1]));
     assert!(matches!(hand.ask(), Err(PolicyError::Rows { .. })));
     hand.envs = wrong;
+    let other = RowBlock::new(&env().action_leaves(), 1).unwrap();
+    let wrong = std::mem::replace(&mut hand.obs, other);
+    let input = PolicyIn {
+        obs: hand.obs.rows(),
+        envs: &hand.envs,
+        exploration: ExplorationType::Random,
+    };
+    let refused = hand.policy.act(&input, hand.out.rows_mut());
+    assert!(matches!(refused, Err(PolicyError::Row(_))));
+    hand.obs = wrong;
     hand.ask().unwrap();
 }
 

@@ -10,7 +10,7 @@ use super::ServerConfig;
 use super::gather::{Forwards, Front, Next, Pace, next};
 use super::serve::Server;
 use super::stats::Tally;
-use crate::{EnvRows, ExplorationType, PolicyError};
+use crate::{EnvRows, ExplorationType, PolicyError, PolicyIn};
 
 /// Travels from a client to the server and back, so that its rows have one owner at any time.
 #[derive(Debug)]
@@ -45,6 +45,15 @@ impl Request {
             version: 0,
             failure: None,
         })
+    }
+
+    /// Takes a copy of `input`.
+    pub(super) fn fill(&mut self, input: &PolicyIn<'_>) -> Result<(), PolicyError> {
+        self.obs.rows_mut().copy_from(input.obs)?;
+        self.envs.clear();
+        self.envs.append(input.envs);
+        self.exploration = input.exploration;
+        Ok(())
     }
 
     pub(super) fn rows(&self) -> usize {

@@ -92,10 +92,10 @@ impl Policy for Served {
                 reason: "a request was lost".into(),
             });
         };
-        request.obs.rows_mut().copy_from(input.obs)?;
-        request.envs.clear();
-        request.envs.append(input.envs);
-        request.exploration = input.exploration;
+        if let Err(error) = request.fill(input) {
+            seat.request = Some(request);
+            return Err(error);
+        }
         let request = seat.request.insert(hub.ask(request)?);
         if let Some(failure) = request.failure.take() {
             return Err(failure);
