@@ -20,9 +20,11 @@ def seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def untold() -> None:
-    """A transform that runs as TorchRL's is told once in a program: in each test that makes one, whatever tests came before."""
+    """What is told once in a program is told in each test, whatever tests came before."""
     if around := sys.modules.get("windrow.envs._around"):
         around._told.clear()
+    if batched := sys.modules.get("windrow.envs._batched"):
+        batched.warn_of_turns.cache_clear()
 
 
 @pytest.fixture

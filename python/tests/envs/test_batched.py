@@ -12,7 +12,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-import windrow.envs._batched
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import (
@@ -286,7 +285,6 @@ def test_a_batch_of_one_keeps_its_dimension() -> None:
 def test_collectors_in_threads_say_that_python_takes_turns() -> None:
     from windrow.collectors import AsyncCollector
 
-    windrow.envs._batched.warn_of_turns.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         AsyncCollector(make, None, placement="threads", frames_per_batch=4).shutdown()
