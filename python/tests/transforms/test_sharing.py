@@ -41,7 +41,10 @@ def test_killed_workers_leave_whole_statistics() -> None:
     with MultiAsyncCollector([env] * 3, None, frames_per_batch=50, placement="processes", on_loss=6) as collector:
         for kill in range(6):
             next(collector)
-            os.kill(collector.stats("per_worker")[f"worker_{kill % 3}/pid"], 9)
+            while (pid := collector.stats("per_worker")[f"worker_{kill % 3}/pid"]) is None:
+                # The one before has died, and this one is not there yet.
+                next(collector)
+            os.kill(pid, 9)
         before = float(env.transform.state_dict()["_extra_state"]["observation_count"])
         for _ in range(4):
             next(collector)
