@@ -14,21 +14,18 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from processes import Side, pace
 from tensordict.nn import AddStateIndependentNormalScale, NormalParamExtractor, TensorDictModule, TensorDictSequential
 from torch import nn
 
 REPEATS = 3
 CHEETAH = "HalfCheetah-v5"
-
-#: Collects some frames, and returns how many.
-Side = Callable[[], int]
 
 
 class Script(NamedTuple):
@@ -182,14 +179,6 @@ def stepping(script: Script) -> Iterator[Side]:
         yield steps
     finally:
         env.close()
-
-
-def pace(side: Side, least: float) -> float:
-    """Frames of ``side`` a second, over ``least`` seconds."""
-    done, start = 0, time.perf_counter()
-    while (past := time.perf_counter() - start) < least:
-        done += side()
-    return done / past
 
 
 def measure(script: Script, least: float) -> tuple[float, float]:

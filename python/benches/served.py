@@ -7,23 +7,18 @@ second, the median over alternating repeats of both sides.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from processes import Side, ratio
 from torch import nn
 
 ENVS = 64
 STEPS = 100
-REPEATS = 7
-
-#: Does some work, and returns how many frames it was.
-Side = Callable[[], int]
 
 
 class Actor(nn.Module):
@@ -96,20 +91,6 @@ def torchrl_collecting(actor: Actor) -> Iterator[Side]:
         yield lambda: next(batches).numel()
     finally:
         collector.shutdown()
-
-
-def pace(side: Side, least: float) -> float:
-    """Frames of ``side`` a second, over ``least`` seconds or a little more."""
-    done, start = 0, time.perf_counter()
-    while (past := time.perf_counter() - start) < least:
-        done += side()
-    return done / past
-
-
-def ratio(own: Side, other: Side, least: float) -> float:
-    """How many frames ``own`` makes while ``other`` makes one."""
-    own(), other()
-    return statistics.median(pace(own, least) / pace(other, least) for _ in range(REPEATS))
 
 
 def main() -> int:
