@@ -141,6 +141,11 @@ impl<V: VecEnv> Driver<V> {
     }
 
     fn step(&mut self, actions: &[i64]) -> Result<(), VecEnvError> {
+        let all: Vec<_> = (0..actions.len()).collect();
+        self.step_some(&all, actions)
+    }
+
+    fn step_some(&mut self, which: &[usize], actions: &[i64]) -> Result<(), VecEnvError> {
         let mut rows = self.actions.rows_mut();
         rows.get_mut(Key::new(0)).unwrap().copy_from_slice(actions);
         let outcomes = Outcomes {
@@ -148,8 +153,11 @@ impl<V: VecEnv> Driver<V> {
             terminated: &mut self.terminated,
             truncated: &mut self.truncated,
         };
-        self.envs
-            .step(self.actions.rows(), self.obs.rows_mut(), outcomes)
+        let (actions, obs) = (self.actions.rows(), self.obs.rows_mut());
+        match which.len() == self.envs.num_envs() {
+            true => self.envs.step(actions, obs, outcomes),
+            false => self.envs.step_some(which, actions, obs, outcomes),
+        }
     }
 
     fn observed(&self) -> Vec<u32> {
@@ -229,6 +237,28 @@ fn steps_are_those_of_environments_in_this_process() {
         played(pairs.start().unwrap()),
         played("CartPole-v1".build(4).unwrap())
     );
+}
+
+#[test]
+fn some_step_without_the_others() {
+    let mut driver = Driver::new(parallel(["CartPole-v1"; 3]).start().unwrap());
+    let width = driver.observed().len() / 3;
+    driver
+        .reset(&[0, 1, 2].map(|env| (env, Some(env as u64))))
+        .unwrap();
+    let first = driver.observed();
+    driver.step_some(&[1, 2], &[0; 3]).unwrap();
+    let second = driver.observed();
+    assert_eq!(second[..width], first[..width]);
+    for env in [1, 2] {
+        let own = env * width..(env + 1) * width;
+        assert_ne!(second[own.clone()], first[own]);
+    }
+    driver.step_some(&[0], &[0; 3]).unwrap();
+    assert_eq!(driver.observed()[width..], second[width..]);
+    assert_ne!(driver.observed()[..width], first[..width]);
+    driver.step(&[0; 3]).unwrap();
+    assert_ne!(driver.observed()[width..], second[width..]);
 }
 
 #[test]

@@ -109,13 +109,51 @@ impl VecEnv for Joined {
     fn step(
         &mut self,
         actions: Rows<'_>,
-        mut obs: RowsMut<'_>,
-        outcomes: Outcomes<'_>,
+        obs: RowsMut<'_>,
+        mut outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
-        check_rows(self.num_envs, actions, &obs, &outcomes)?;
+        self.step_those(None, actions, obs, &mut outcomes)
+    }
+
+    fn step_some(
+        &mut self,
+        which: &[usize],
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        mut outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        match which.iter().find(|env| **env >= self.num_envs) {
+            Some(&env) => Err(out_of_range(env, self.num_envs, obs.envs())),
+            None => self.step_those(Some(which), actions, obs, &mut outcomes),
+        }
+    }
+
+    fn panicked_at(&self) -> Option<usize> {
+        let mut members = self.members.iter();
+        members.find_map(|member| Some(member.first + member.envs.panicked_at()?))
+    }
+}
+
+impl Joined {
+    /// Steps `which` environments, or all.
+    fn step_those(
+        &mut self,
+        which: Option<&[usize]>,
+        actions: Rows<'_>,
+        mut obs: RowsMut<'_>,
+        outcomes: &mut Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        check_rows(self.num_envs, actions, &obs, outcomes)?;
         for member in &mut self.members {
             let rows = member.envs.num_envs();
             let own = member.first..member.first + rows;
+            let told: Option<Vec<usize>> = which.map(|which| {
+                let own = which.iter().filter(|env| own.contains(env));
+                own.map(|env| env - member.first).collect()
+            });
+            if told.as_ref().is_some_and(Vec::is_empty) {
+                continue;
+            }
             for env in 0..rows {
                 let mut inner = member.actions.rows_mut();
                 copy(
@@ -133,20 +171,17 @@ impl VecEnv for Joined {
                 terminated: &mut outcomes.terminated[own.clone()],
                 truncated: &mut outcomes.truncated[own],
             };
-            member
-                .envs
-                .step(member.actions.rows(), member.obs.rows_mut(), outcomes)
-                .map_err(|error| error.shifted(member.first))?;
+            let (actions, seen) = (member.actions.rows(), member.obs.rows_mut());
+            match told {
+                None => member.envs.step(actions, seen, outcomes),
+                Some(told) => member.envs.step_some(&told, actions, seen, outcomes),
+            }
+            .map_err(|error| error.shifted(member.first))?;
             for env in 0..rows {
                 member.give_observation(&self.observation, env, &mut obs)?;
             }
         }
         Ok(())
-    }
-
-    fn panicked_at(&self) -> Option<usize> {
-        let mut members = self.members.iter();
-        members.find_map(|member| Some(member.first + member.envs.panicked_at()?))
     }
 }
 
@@ -252,6 +287,45 @@ mod tests {
         let mut joined = Joined::new(vec![ledgers(0..2), ledgers(2..3), ledgers(3..5)]).unwrap();
         assert_eq!(joined.num_envs(), 5);
         assert_eq!(play(&mut joined), play(ledgers(0..5).as_mut()));
+    }
+
+    #[test]
+    fn some_step_without_the_others() {
+        let mut joined = Joined::new(vec![ledgers(0..1), ledgers(1..2), ledgers(2..4)]).unwrap();
+        let leaves = joined.spec().observation_leaves();
+        let mut obs = RowBlock::new(&leaves, 4).unwrap();
+        let actions = RowBlock::new(&joined.spec().action_leaves(), 4).unwrap();
+        let resets = [0, 1, 2, 3].map(|env| Reset { env, seed: None });
+        joined.reset(&resets, obs.rows_mut()).unwrap();
+        let seen = |obs: &RowBlock| obs.rows().get::<i64>(Key::new(0)).unwrap().to_vec();
+        let width = seen(&obs).len() / 4;
+        let first = seen(&obs);
+        let mut step = |which: &[usize], obs: &mut RowBlock| {
+            let outcomes = Outcomes {
+                reward: &mut [0.0; 4],
+                terminated: &mut [false; 4],
+                truncated: &mut [false; 4],
+            };
+            joined.step_some(which, actions.rows(), obs.rows_mut(), outcomes)
+        };
+        step(&[1, 2, 3], &mut obs).unwrap();
+        let second = seen(&obs);
+        let moved = |env: usize| {
+            let own = env * width..(env + 1) * width;
+            first[own.clone()] != second[own]
+        };
+        assert_eq!([0, 1, 2, 3].map(moved), [false, true, true, true]);
+        step(&[0], &mut obs).unwrap();
+        assert_ne!(seen(&obs)[..width], first[..width]);
+        assert_eq!(seen(&obs)[width..], second[width..]);
+        // Two environments of one vector step together.
+        let error = step(&[0, 3], &mut obs).unwrap_err().to_string();
+        assert!(error.starts_with("environment 3: "), "{error}");
+        assert!(
+            error.contains("all 2, which step together, got [1]"),
+            "{error}"
+        );
+        assert_eq!(step(&[4], &mut obs).unwrap_err().env, 4);
     }
 
     #[test]

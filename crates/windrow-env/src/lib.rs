@@ -78,5 +78,5 @@ pub use spec::{EnvSpec, Spec, SpecError};
 pub use transform::{Attach, Effect, Observations, Transform};
 pub use transformed::Transformed;
 pub use transforms::*;
-pub use vec_env::{Outcomes, Reset, Serial, VecEnv};
+pub use vec_env::{Outcomes, Reset, Serial, VecEnv, not_apart};
 pub use wrappers::{FrameSkip, TimeLimit};

@@ -60,7 +60,7 @@ pub enum Spec {
         /// Number of choices of each vector.
         nvec: Vec<usize>,
     },
-    /// Named specs, in this order.
+    /// Named specs, in this order. Several composites may have one name: they are one group, whose leaves have others between them.
     Composite(Vec<(String, Spec)>),
 }
 

@@ -29,6 +29,24 @@ pub trait VecEnv: Send {
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError>;
 
+    /// As [`step`](Self::step), but steps only the environments `which`, in rising order. The others, their rows and their outcomes stay
+    /// as they are.
+    ///
+    /// # Errors
+    /// As there; and where some of these environments cannot be stepped without the others, which is so unless they say otherwise.
+    fn step_some(
+        &mut self,
+        which: &[usize],
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        match which.len() == self.num_envs() {
+            true => self.step(actions, obs, outcomes),
+            false => Err(not_apart(self.spec(), self.num_envs(), which)),
+        }
+    }
+
     /// Prepares for the columns that the policy writes, those of the action first: `actions` in [`step`](Self::step) has
     /// them. Environments that read the action alone do nothing; those around others forward the call.
     ///
@@ -241,6 +259,19 @@ pub(crate) fn check_rows(
     }
 }
 
+/// The error where `which` of `envs` environments are to be stepped, and all step together.
+#[cold]
+#[must_use]
+pub fn not_apart(spec: &EnvSpec, envs: usize, which: &[usize]) -> VecEnvError {
+    let error = SpecError::Argument {
+        argument: "environments",
+        of: spec.id.clone(),
+        expected: format!("all {envs}, which step together"),
+        got: format!("{which:?}"),
+    };
+    EnvError::from(error).of(which.first().copied().unwrap_or_default())
+}
+
 #[cold]
 pub(crate) fn out_of_range(env: usize, total: usize, rows: usize) -> VecEnvError {
     EnvError::OutOfRange {
@@ -271,6 +302,16 @@ impl<V: VecEnv + ?Sized> VecEnv for Box<V> {
         outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
         (**self).step(actions, obs, outcomes)
+    }
+
+    fn step_some(
+        &mut self,
+        which: &[usize],
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        (**self).step_some(which, actions, obs, outcomes)
     }
 
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {

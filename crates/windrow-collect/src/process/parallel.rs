@@ -246,6 +246,28 @@ impl VecEnv for ParallelEnvs {
         obs: RowsMut<'_>,
         mut outcomes: Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
+        self.step_those(None, actions, obs, &mut outcomes)
+    }
+
+    fn step_some(
+        &mut self,
+        which: &[usize],
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        mut outcomes: Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
+        self.step_those(Some(which), actions, obs, &mut outcomes)
+    }
+}
+
+impl ParallelEnvs {
+    fn step_those(
+        &mut self,
+        which: Option<&[usize]>,
+        actions: Rows<'_>,
+        obs: RowsMut<'_>,
+        outcomes: &mut Outcomes<'_>,
+    ) -> Result<(), VecEnvError> {
         self.check(&[
             actions.envs(),
             obs.envs(),
@@ -253,7 +275,7 @@ impl VecEnv for ParallelEnvs {
             outcomes.terminated.len(),
             outcomes.truncated.len(),
         ])?;
-        lock(&self.members).step(actions, obs, &mut outcomes)
+        lock(&self.members).step(which, actions, obs, outcomes)
     }
 }
 

@@ -53,8 +53,7 @@ impl EnvSpec {
     /// named one it is delivered as.
     ///
     /// # Errors
-    /// [`SpecError::NameTaken`] when something else in a frame is called `key`, or observations beside which it stands have
-    /// others behind them.
+    /// [`SpecError::NameTaken`] when something else in a frame is called `key`.
     pub fn append_observation(&mut self, key: &NestedKey, leaf: Spec) -> Result<usize, EnvError> {
         self.check_free(key)?;
         self.push_observation(key, leaf)
@@ -72,16 +71,17 @@ impl EnvSpec {
     }
 
     fn push_observation(&mut self, key: &NestedKey, leaf: Spec) -> Result<usize, EnvError> {
-        let index = self.observation_leaves().len();
+        let leaves = self.observation_leaves();
+        if leaves.iter().any(|other| other.key.overlaps(key)) {
+            return Err(self.name_taken(key));
+        }
         let mut entries = match self.observation.clone() {
             Spec::Composite(entries) => entries,
             bare => vec![("observation".to_owned(), bare)],
         };
-        if !push_last(&mut entries, key.components(), leaf) {
-            return Err(self.name_taken(key));
-        }
+        push_leaf(&mut entries, key.components(), leaf);
         self.observation = Spec::Composite(entries);
-        Ok(index)
+        Ok(leaves.len())
     }
 
     /// Whether nothing but an observation in a frame is called `key`.
@@ -143,24 +143,19 @@ fn find<'a>(spec: &'a mut Spec, before: &mut usize) -> Option<&'a mut Spec> {
     }
 }
 
-/// Adds `leaf` behind all others; whether its name was free and leaves that place to it.
-fn push_last<N: AsRef<str>>(entries: &mut Vec<(String, Spec)>, names: &[N], leaf: Spec) -> bool {
-    let [name, below @ ..] = names else {
-        return false;
-    };
+/// Adds `leaf` behind all others: where its group is not the last, a further entry has the group's name.
+fn push_leaf<N: AsRef<str>>(entries: &mut Vec<(String, Spec)>, names: &[N], leaf: Spec) {
+    let [name, below @ ..] = names else { return };
     let name = name.as_ref();
-    match entries.iter().position(|(entry, _)| entry == name) {
-        None => {
+    match entries.last_mut() {
+        Some((last, Spec::Composite(inner))) if last == name && !below.is_empty() => {
+            push_leaf(inner, below, leaf);
+        }
+        _ => {
             let nested = below.iter().rev().fold(leaf, |inner, name| {
                 Spec::composite([(name.as_ref(), inner)])
             });
             entries.push((name.to_owned(), nested));
-            true
         }
-        Some(at) if at + 1 == entries.len() => match &mut entries[at].1 {
-            Spec::Composite(inner) => push_last(inner, below, leaf),
-            _ => false,
-        },
-        Some(_) => false,
     }
 }

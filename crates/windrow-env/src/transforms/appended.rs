@@ -155,23 +155,34 @@ mod tests {
     }
 
     #[test]
-    fn a_nested_name_takes_the_last_place_or_none() {
+    fn a_nested_name_takes_the_last_place() {
         let leaf = || Spec::unbounded(DType::F32, [1]);
         let tree = || {
             let body = Spec::composite([("joints", leaf())]);
             let stats = Spec::composite([("sum", leaf())]);
             Spec::composite([("body", body), ("stats", stats)])
         };
-        let keys = |key: (&str, &str)| {
-            let leaves = extended_by(tree(), key.into());
-            leaves.map(|leaves| leaves.last().unwrap().key.clone())
+        let keys = |key: &[&str]| {
+            let leaves = extended_by(tree(), NestedKey::from(key))?;
+            Ok::<_, EnvError>(leaves.into_iter().map(|leaf| leaf.key).collect::<Vec<_>>())
         };
-        for key in [("new", "extra"), ("stats", "extra")] {
-            assert_eq!(keys(key).unwrap(), key.into());
+        for group in ["new", "stats", "body"] {
+            let expected: [NestedKey; 3] = [
+                ("body", "joints").into(),
+                ("stats", "sum").into(),
+                (group, "extra").into(),
+            ];
+            assert_eq!(keys(&[group, "extra"]).unwrap(), expected);
         }
-        for key in [("body", "extra"), ("stats", "sum")] {
+        let taken: [&[&str]; 4] = [
+            &["stats", "sum"],
+            &["body", "joints"],
+            &["body"],
+            &["body", "joints", "x"],
+        ];
+        for key in taken {
             let error = keys(key).unwrap_err().to_string();
-            assert!(error.starts_with("frames of Test have (\""), "{error}");
+            assert!(error.starts_with("frames of Test have "), "{error}");
         }
     }
 

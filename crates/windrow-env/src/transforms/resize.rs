@@ -1,12 +1,12 @@
 use serde::{Deserialize, Serialize};
-use tensordict::{DType, Element, for_dtype};
+use tensordict::{DType, Element, Tensor, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
 use super::images::{Pictured, Unfit, picture, plane};
 use super::keys::Keys;
 use super::relaid::{Make, Relaid, mapped};
 use crate::number::Number;
-use crate::{Attach, EnvError, Spec, Transform};
+use crate::{Attach, EnvError, Spec, SpecError, Transform};
 
 /// Resizes pictures, whose last two dimensions become `[w, h]`.
 ///
@@ -61,13 +61,60 @@ impl Resize {
             keys,
         }
     }
+
+    fn size(&self) -> [usize; 2] {
+        [self.w, self.h.unwrap_or(self.w)]
+    }
+
+    /// Resizes `pictures`, `[..., height, width]`, to the same numbers to which it resizes them as observations.
+    ///
+    /// # Errors
+    /// [`SpecError::Argument`] where they are no pictures, or of a type or size that cannot be resized.
+    ///
+    /// ```
+    /// use tensordict::Tensor;
+    /// use windrow_env::{Keys, Resize};
+    ///
+    /// let picture = Tensor::from_vec(vec![0u8, 10, 20, 30], [1, 2, 2])?;
+    /// let smaller = Resize::new(1, 1, Keys::of(["pixels"])).pictures(&picture)?;
+    /// assert_eq!(smaller.to_vec::<u8>()?, [15]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pictures(&self, pictures: &Tensor) -> Result<Tensor, EnvError> {
+        let (dtype, size) = (pictures.dtype(), self.size());
+        let refused = || SpecError::Argument {
+            argument: "pictures",
+            of: "Resize".to_owned(),
+            expected: format!("numbers [..., height, width] that can be resized to {size:?}"),
+            got: format!("{dtype} of shape {:?}", pictures.shape()),
+        };
+        let [lead @ .., height, width] = pictures.shape() else {
+            return Err(refused().into());
+        };
+        let seen = [*height, *width];
+        if seen.contains(&0) || size.contains(&0) || dtype == DType::Bool {
+            return Err(refused().into());
+        }
+        let count: usize = lead.iter().product();
+        let shape = [lead, size.as_slice()].concat();
+        let resized = for_dtype!(dtype, T => {
+            let from = pictures.to_vec::<T>().map_err(EnvError::failed)?;
+            let mut to = vec![T::nearest(0.0); count * size[0] * size[1]];
+            match dtype {
+                DType::F64 => Scaled::<f64>::new(self.interpolation, 0, seen, size).scale(&from, &mut to),
+                _ => Scaled::<f32>::new(self.interpolation, 0, seen, size).scale(&from, &mut to),
+            }
+            Tensor::from_vec(to, shape)
+        });
+        resized.map_err(EnvError::failed)
+    }
 }
 
 impl Transform for Resize {
     type Effect = Relaid<Resized>;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Effect, EnvError> {
-        let size = [self.w, self.h.unwrap_or(self.w)];
+        let size = self.size();
         let make = |from, leaf: &LeafSpec, spec: &Spec| {
             let seen = plane(leaf)?;
             if seen.contains(&0) || size.contains(&0) || leaf.dtype == DType::Bool {
@@ -185,10 +232,17 @@ impl<R: Real> Scaled<R> {
 
     #[inline(always)]
     fn apply<T: Number>(&mut self, from: Row<'_>, to: &mut RowMut<'_>) -> Result<(), EnvError> {
-        let (width, wide) = (self.columns.seen, self.columns.starts.len());
-        let (plane, new) = (self.rows.seen * width, self.rows.starts.len() * wide);
         let seen = from.get(Key::<T>::new(self.from))?;
         let to = to.get_mut(Key::<T>::new(self.to))?;
+        self.scale(seen, to);
+        Ok(())
+    }
+
+    /// Resizes planes that lie one after the other.
+    #[inline(always)]
+    fn scale<T: Number>(&mut self, seen: &[T], to: &mut [T]) {
+        let (width, wide) = (self.columns.seen, self.columns.starts.len());
+        let (plane, new) = (self.rows.seen * width, self.rows.starts.len() * wide);
         for (seen, to) in seen.chunks_exact(plane).zip(to.chunks_exact_mut(new)) {
             for (y, row) in self.between.chunks_exact_mut(width).enumerate() {
                 let (start, weights) = self.rows.of(y);
@@ -214,7 +268,6 @@ impl<R: Real> Scaled<R> {
                 }
             }
         }
-        Ok(())
     }
 }
 

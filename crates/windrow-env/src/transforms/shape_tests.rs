@@ -1,6 +1,6 @@
 //! Transforms of names, shapes, frames and pictures, on an environment that shows what it is told to.
 
-use tensordict::{DType, Element, NestedKey, for_dtype};
+use tensordict::{DType, Element, NestedKey, Tensor, for_dtype};
 use windrow_slab::{Key, LeafSpec, Row, RowMut};
 
 use super::vec_driver::VecDriver;
@@ -533,6 +533,33 @@ fn pictures_are_resized() {
         error.contains("numbers that can be resized to [2, 2]"),
         "{error}"
     );
+}
+
+#[test]
+fn pictures_in_a_tensor_become_what_environments_show() {
+    let resize = Resize::new(3, 2, Keys::of(["observation"]));
+    for dtype in [DType::F32, DType::F64, DType::U8] {
+        let spec = Spec::unbounded(dtype, [2, 4, 4]);
+        let envs = reset(shown(spec), resize.clone());
+        for_dtype!(dtype, T => {
+            let pictures = (0..32).map(|i| T::nearest(f64::from(i))).collect();
+            let pictures = Tensor::from_vec(pictures, [2, 4, 4]).unwrap();
+            let resized = resize.pictures(&pictures).unwrap();
+            assert_eq!(resized.shape(), [2, 3, 2]);
+            let resized = resized.to_vec::<T>().unwrap().into_iter().map(Number::number);
+            assert_eq!(resized.collect::<Vec<_>>(), seen::<T>(&envs, 0)[..12]);
+        });
+    }
+    for refused in [
+        Tensor::zeros(DType::Bool, [4, 4]),
+        Tensor::zeros(DType::F32, [4]),
+    ] {
+        let error = resize.pictures(&refused.unwrap()).unwrap_err();
+        assert!(
+            error.to_string().contains("[..., height, width]"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

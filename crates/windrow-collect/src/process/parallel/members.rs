@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tensordict::{LeafSpec, for_dtype};
-use windrow_env::{EnvError, EnvSpec, Outcomes, Reset, VecEnvError};
+use windrow_env::{EnvError, EnvSpec, Outcomes, Reset, VecEnvError, not_apart};
 use windrow_process::{
     ControlBlock, ControlSpec, Frame, Lane, MESSAGE_WORDS, Message, ProcessError,
 };
@@ -107,16 +107,25 @@ impl Members {
             .try_for_each(|reset| self.seen(reset.env, &mut obs))
     }
 
+    /// Steps `which` environments, those of whole members, or all.
     pub(super) fn step(
         &mut self,
+        which: Option<&[usize]>,
         actions: Rows<'_>,
         mut obs: RowsMut<'_>,
         outcomes: &mut Outcomes<'_>,
     ) -> Result<(), VecEnvError> {
         self.prepare()?;
+        let mut told = Vec::with_capacity(self.num_envs());
         for member in 0..self.staff.each.len() {
-            self.staff.each[member].told = true;
-            let first = self.own(member).start;
+            let own = self.own(member);
+            let first = own.start;
+            let steps = which.is_none_or(|which| which.contains(&first));
+            self.staff.each[member].told = steps;
+            if !steps {
+                continue;
+            }
+            told.extend(own);
             self.row(member, |seat, mut step| {
                 (0..step.reward.len()).try_for_each(|row| {
                     copy(
@@ -127,8 +136,12 @@ impl Members {
                 })
             })?;
         }
+        if let Some(which) = which.filter(|which| *which != told) {
+            return Err(not_apart(&self.spec, self.num_envs(), which));
+        }
         self.ask(STEP)?;
-        for member in 0..self.staff.each.len() {
+        for &first in told.iter().step_by(self.envs) {
+            let member = first / self.envs;
             let own = self.own(member);
             self.row(member, |_, step| {
                 outcomes.reward[own.clone()].copy_from_slice(step.reward);
@@ -137,7 +150,8 @@ impl Members {
                 Ok(())
             })?;
         }
-        (0..self.num_envs()).try_for_each(|env| self.seen(env, &mut obs))
+        told.into_iter()
+            .try_for_each(|env| self.seen(env, &mut obs))
     }
 
     /// Has `member` answer `request`.
