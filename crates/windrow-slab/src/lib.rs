@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod batch_thread;
 mod control;
 mod error;
 mod layout;
@@ -16,6 +17,7 @@ mod spin;
 mod sync;
 mod wait_queue;
 
+pub use batch_thread::become_batch_thread;
 pub use error::{SlabError, either};
 pub use layout::{Layout, RecordSpec, Shares};
 pub use lease::Lease;

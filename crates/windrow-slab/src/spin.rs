@@ -64,6 +64,11 @@ impl AdaptiveSpin {
 }
 
 impl Waiting {
+    /// Whether it spins before it sleeps.
+    pub(crate) fn spins(&self) -> bool {
+        self.spins
+    }
+
     /// Spins until `changed`, for some microseconds at most; returns whether it has. Returns at once after a long wait.
     ///
     /// The limit is a time, since one round takes some processors far longer than others. A few yields follow: where

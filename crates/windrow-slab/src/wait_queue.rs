@@ -51,6 +51,14 @@ impl WaitQueue {
         }
     }
 
+    /// Wakes one of the threads that sleep, and lets those that spin look, where any one of them will do.
+    pub fn wake_one(&self) {
+        self.wakes.fetch_add(1, Ordering::Release);
+        if self.asleep.load(Ordering::Relaxed) > 0 {
+            self.condvar.notify_one();
+        }
+    }
+
     /// Waits until `attempt` gives something: spins at first, then sleeps. Every change that could make it succeed must
     /// [wake](Self::wake_all).
     pub fn wait<T, R>(&self, lock: &Mutex<T>, mut attempt: impl FnMut(&mut T) -> Option<R>) -> R {
@@ -69,26 +77,29 @@ impl WaitQueue {
         mut attempt: impl FnMut(&mut T) -> Option<R>,
     ) -> Option<R> {
         let mut seen = self.wakes.load(Ordering::Acquire);
-        if let Some(out) = attempt(&mut locked(lock)) {
+        let mut guard = locked(lock);
+        if let Some(out) = attempt(&mut guard) {
             return Some(out);
         }
         let waiting = self.spin.begin();
-        while waiting.spin_until(|| self.wakes.load(Ordering::Acquire) != seen) {
-            seen = self.wakes.load(Ordering::Acquire);
-            if let Some(out) = attempt(&mut locked(lock)) {
-                self.spin.end(&waiting);
-                return Some(out);
+        if waiting.spins() {
+            drop(guard);
+            while waiting.spin_until(|| self.wakes.load(Ordering::Acquire) != seen) {
+                seen = self.wakes.load(Ordering::Acquire);
+                if let Some(out) = attempt(&mut locked(lock)) {
+                    self.spin.end(&waiting);
+                    return Some(out);
+                }
             }
+            guard = locked(lock);
         }
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let mut guard = locked(lock);
-        let out = loop {
-            if let Some(out) = attempt(&mut guard) {
-                break Some(out);
-            }
+        // Under the lock since the last attempt, unless it has spun.
+        let mut out = waiting.spins().then(|| attempt(&mut guard)).flatten();
+        while out.is_none() {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                break None;
+                break;
             }
             self.asleep.fetch_add(1, Ordering::Relaxed);
             guard = match left {
@@ -102,7 +113,8 @@ impl WaitQueue {
                 }
             };
             self.asleep.fetch_sub(1, Ordering::Relaxed);
-        };
+            out = attempt(&mut guard);
+        }
         drop(guard);
         self.spin.end(&waiting);
         out
