@@ -8,6 +8,9 @@ mod decode;
 mod encode;
 mod file;
 mod layout;
+mod packed;
+
+pub use packed::Packing;
 
 #[cfg(test)]
 mod tests;

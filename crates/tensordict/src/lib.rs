@@ -50,6 +50,7 @@ mod written;
 pub use buffer::HeapBuffer;
 pub use dtype::{DType, Element};
 pub use error::{Result, TensorError};
+pub use io::Packing;
 pub use key::{AsKey, NestedKey};
 pub use leaf::LeafSpec;
 pub use shape::{Shape, Strides, row_major};

@@ -61,7 +61,7 @@ impl Tensor {
     /// # Safety
     /// `dst` may be written at every place that this tensor's shape and `dst_strides` reach, and
     /// none of those bytes belongs to this tensor.
-    pub(super) unsafe fn copy_to(&self, dst: *mut u8, dst_strides: &[isize]) {
+    pub(crate) unsafe fn copy_to(&self, dst: *mut u8, dst_strides: &[isize]) {
         if self.is_empty() {
             return;
         }
