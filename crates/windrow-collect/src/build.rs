@@ -81,7 +81,7 @@ fn build<S: LastStage>(
     let makers = makers(&chosen)?;
     let workers = makers.len();
     check_plan(config, workers)?;
-    check_inference(config)?;
+    check_inference(&chosen)?;
     let batcher = batcher(&chosen)?;
     if config.num_envs == Some(0) {
         return Err(CollectError::NotPositive { name: "num_envs" });

@@ -18,6 +18,8 @@ pub struct EnvRows {
     is_first: Vec<bool>,
     /// Whether any of `is_first` is set.
     any_first: bool,
+    /// Where state of each row is kept; empty where that is the number of the row.
+    places: Vec<usize>,
     /// The stream of each row's environment at its frame: carried along, since the next frame's is one addition away.
     noise: Vec<Noise>,
 }
@@ -33,6 +35,7 @@ impl EnvRows {
             frames: vec![0; rows],
             is_first: vec![true; rows],
             any_first: true,
+            places: Vec::new(),
             noise: Vec::new(),
         };
         envs.set_seed(seed);
@@ -45,16 +48,62 @@ impl EnvRows {
         self.frames.clear();
         self.is_first.clear();
         self.any_first = false;
+        self.places.clear();
         self.noise.clear();
     }
 
-    /// The rows of `other` behind these, each with its own noise.
+    /// The rows of `other` behind these, each with its own noise and place.
     pub(crate) fn append(&mut self, other: &Self) {
         self.ids.extend_from_slice(&other.ids);
         self.frames.extend_from_slice(&other.frames);
         self.is_first.extend_from_slice(&other.is_first);
         self.any_first |= other.any_first;
+        self.places.extend_from_slice(&other.places);
         self.noise.extend_from_slice(&other.noise);
+    }
+
+    /// State of the rows is kept at `first` and the places behind it.
+    pub(crate) fn set_places(&mut self, first: usize) {
+        self.places.clear();
+        self.places.extend(first..first + self.len());
+    }
+
+    /// Whether rows may be other environments in each call.
+    pub(crate) fn has_places(&self) -> bool {
+        !self.places.is_empty()
+    }
+
+    /// Bytes of a row in [`write`](Self::write): id, frame, first flag and noise.
+    pub const ROW_BYTES: usize = 29;
+
+    /// Appends the rows to `out`, each with its noise, so that [`read`](Self::read) has them in another process.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.reserve(self.len() * Self::ROW_BYTES);
+        let frames = self.frames.iter().zip(&self.is_first).zip(&self.noise);
+        for (id, ((frame, &first), noise)) in self.ids.iter().zip(frames) {
+            out.extend_from_slice(&id.to_le_bytes());
+            out.extend_from_slice(&frame.to_le_bytes());
+            out.push(u8::from(first));
+            out.extend_from_slice(&noise.to_bytes());
+        }
+    }
+
+    /// The rows that [`write`](Self::write) appended, in the memory of these; `None`, and no rows, where `bytes` are something else.
+    #[must_use]
+    pub fn read(&mut self, bytes: &[u8]) -> Option<()> {
+        self.clear();
+        for row in bytes.chunks(Self::ROW_BYTES) {
+            let Some((id, frame, first, noise)) = fields(row) else {
+                self.clear();
+                return None;
+            };
+            self.ids.push(u32::from_le_bytes(id));
+            self.frames.push(u64::from_le_bytes(frame));
+            self.is_first.push(first);
+            self.any_first |= first;
+            self.noise.push(Noise::from_bytes(noise));
+        }
+        Some(())
     }
 
     /// Number of rows.
@@ -87,6 +136,15 @@ impl EnvRows {
     #[must_use]
     pub fn is_first(&self) -> &[bool] {
         &self.is_first
+    }
+
+    /// Where a policy keeps what it remembers of the environment of row `row`, which must exist: always the same number for the same
+    /// environment, and no other environment's. It is `row` itself, unless the policy is [served](crate::InferenceServer): then rows of a call are any
+    /// of its environments, and the numbers are below the number of all of them, or not far above.
+    #[inline(always)]
+    #[must_use]
+    pub fn place(&self, row: usize) -> usize {
+        self.places.get(row).copied().unwrap_or(row)
     }
 
     /// The random numbers of row `row`, which must exist: keyed by seed, environment and frame, so that actions do not
@@ -143,9 +201,46 @@ impl EnvRows {
     }
 }
 
+/// Id, frame, first flag and noise of a row.
+type Fields = ([u8; 4], [u8; 8], bool, [u8; 16]);
+
+fn fields(row: &[u8]) -> Option<Fields> {
+    let (id, rest) = row.split_first_chunk()?;
+    let (frame, rest) = rest.split_first_chunk()?;
+    let (first, rest) = rest.split_first()?;
+    let first = match first {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    Some((*id, *frame, first, rest.try_into().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_are_written_and_read_again_with_their_noise() {
+        let mut envs = EnvRows::new(3, vec![4, 7]);
+        envs.set_frame(5);
+        envs.advance();
+        envs.begin(1);
+        let mut bytes = vec![9];
+        envs.write(&mut bytes);
+        assert_eq!(bytes.len(), 1 + 2 * EnvRows::ROW_BYTES);
+        let mut read = EnvRows::new(0, vec![1, 2, 3]);
+        read.read(&bytes[1..]).unwrap();
+        assert_eq!((read.ids(), read.frames()), (envs.ids(), envs.frames()));
+        assert_eq!(read.is_first(), [false, true]);
+        assert_eq!(read.all_noise(), envs.all_noise());
+        read.advance();
+        assert_eq!(read.noise(1), Noise::new(3, 7, 7));
+        bytes[1 + 12] = 2;
+        for broken in [&bytes[1..], &bytes[1..30 + 7]] {
+            assert!(read.read(broken).is_none() && read.is_empty());
+        }
+    }
 
     #[test]
     fn carried_noise_is_that_of_the_frame() {
@@ -174,6 +269,7 @@ mod tests {
                 joint.clear();
             }
             joint.append(&other);
+            assert_eq!(joint.place(before), before);
             assert_eq!(joint.len(), before + 2);
             assert_eq!(joint.ids()[before..], [4, 7]);
             assert_eq!(joint.frames()[before..], [6, 6]);

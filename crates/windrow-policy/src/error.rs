@@ -117,9 +117,9 @@ pub enum PolicyError {
         /// Why it cannot be read.
         reason: String,
     },
-    /// A policy with a state cannot be [served](crate::InferenceServer): its rows are those of whichever clients have asked.
+    /// A policy that keeps states [by row](crate::States::ByRow) cannot be [served](crate::InferenceServer): its rows are those of whichever clients have asked.
     #[error(
-        "a policy that keeps a state for each environment cannot be served: it writes {key} before and after each step; let each worker evaluate it"
+        "a policy that keeps a state for each row cannot be served: it writes {key} before and after each step; keep it by EnvRows::place and declare States::ByPlace, or let each worker evaluate it"
     )]
     ServedState {
         /// The state.

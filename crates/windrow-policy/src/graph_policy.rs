@@ -10,7 +10,10 @@ use crate::error::names;
 use crate::fit::Fit;
 use crate::nn::{Graph, Value};
 use crate::weights::Reader;
-use crate::{Binding, EnvRows, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec, Weights};
+use crate::{
+    Binding, EnvRows, KnownRows, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec, States,
+    Weights,
+};
 
 use action::Action;
 
@@ -65,6 +68,12 @@ enum Read {
     },
 }
 
+impl Read {
+    fn is_state(&self) -> bool {
+        matches!(self, Self::State { .. })
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Bound {
     /// The leaf of each input that is an observation, and whether its numbers have to be converted.
@@ -75,8 +84,9 @@ struct Bound {
     /// `[rows, elements]` of each output, then of each state.
     values: Vec<Vec<f32>>,
     widths: Vec<usize>,
-    /// For each row, the frame that its state was computed for; empty before the first step.
-    next_frames: Vec<u64>,
+    /// Of each input that is a state, `[places, elements]`; empty unless rows are other environments in each call.
+    kept: Vec<Vec<f32>>,
+    known: KnownRows,
 }
 
 impl GraphPolicy {
@@ -266,9 +276,14 @@ impl Policy for GraphPolicy {
             actions: found,
             values: vec![Vec::new(); values.len()],
             widths: widths.collect::<Result<_, _>>()?,
-            next_frames: Vec::new(),
+            kept: vec![Vec::new(); self.inputs.len()],
+            known: KnownRows::default(),
         });
-        Ok(PolicySpec::new(columns))
+        let has_state = self.inputs.iter().any(Read::is_state);
+        Ok(PolicySpec::new(columns).states(match has_state {
+            true => States::ByPlace,
+            false => States::ByRow,
+        }))
     }
 
     fn act(&mut self, input: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
@@ -293,7 +308,7 @@ impl Policy for GraphPolicy {
         };
         bound.evaluate(plan, input)?;
         bound.write(&self.outputs, input, &mut out)?;
-        bound.keep(&self.inputs);
+        bound.keep(&self.inputs, input.envs);
         Ok(())
     }
 
@@ -350,7 +365,10 @@ impl Bound {
         input: &PolicyIn<'_>,
     ) -> Result<(), PolicyError> {
         let rows = input.envs.len();
-        let first = self.first(input.envs);
+        let begins = match inputs.iter().any(Read::is_state) {
+            true => self.known.begins(input.envs),
+            false => &[],
+        };
         for (index, (to, own)) in self.gathered.iter_mut().zip(inputs).enumerate() {
             match (self.leaves[index], own) {
                 (Some((_, DType::F32)), _) => {}
@@ -358,31 +376,26 @@ impl Bound {
                     to.resize(rows * widths[index], 0.0);
                     convert(input.obs, leaf, dtype, to)?;
                 }
-                (None, Read::State { first: begin, .. }) => {
+                (None, Read::State { first, .. }) => {
                     to.resize(rows * widths[index], 0.0);
-                    for (row, to) in to.chunks_exact_mut(begin.len().max(1)).enumerate() {
-                        if first
-                            || input.envs.is_first()[row]
-                            || self.next_frames[row] != input.envs.frames()[row]
-                        {
+                    let kept = &self.kept[index];
+                    let rows = to.chunks_exact_mut(first.len().max(1)).enumerate();
+                    for (row, to) in rows {
+                        if begins[row] {
                             to.iter_mut()
-                                .zip(begin)
+                                .zip(first)
                                 .for_each(|(to, &from)| *to = from as f32);
+                        } else if !kept.is_empty() {
+                            to.copy_from_slice(
+                                &kept[input.envs.place(row) * to.len()..][..to.len()],
+                            );
                         }
                     }
                 }
                 (None, Read::Observation(_)) => {}
             }
         }
-        self.next_frames.clear();
-        self.next_frames
-            .extend(input.envs.frames().iter().map(|frame| frame + 1));
         Ok(())
-    }
-
-    /// Whether no row has a state yet.
-    fn first(&self, envs: &EnvRows) -> bool {
-        self.next_frames.len() != envs.len()
     }
 
     fn evaluate(
@@ -426,17 +439,31 @@ impl Bound {
     }
 
     /// Makes what comes next the states of the next step.
-    fn keep(&mut self, inputs: &[Read]) {
-        let states = (0..inputs.len()).filter(|&index| matches!(inputs[index], Read::State { .. }));
-        let states: usize = states.clone().count();
-        let first = self.values.len() - states;
-        let mut next = first;
-        for (index, own) in inputs.iter().enumerate() {
-            if matches!(own, Read::State { .. }) {
+    fn keep(&mut self, inputs: &[Read], envs: &EnvRows) {
+        let states = (0..inputs.len()).filter(|&index| inputs[index].is_state());
+        let first = self.values.len() - states.clone().count();
+        for (index, next) in states.zip(first..) {
+            if envs.has_places() {
+                place(&self.values[next], envs, &mut self.kept[index]);
+            } else {
                 std::mem::swap(&mut self.gathered[index], &mut self.values[next]);
-                next += 1;
             }
         }
+        if first < self.values.len() {
+            self.known.keep(envs);
+        }
+    }
+}
+
+/// Copies rows to their places.
+fn place(values: &[f32], envs: &EnvRows, kept: &mut Vec<f32>) {
+    let width = values.len() / envs.len().max(1);
+    for (row, from) in values.chunks_exact(width.max(1)).enumerate() {
+        let first = envs.place(row) * width;
+        if kept.len() < first + width {
+            kept.resize(first + width, 0.0);
+        }
+        kept[first..first + width].copy_from_slice(from);
     }
 }
 

@@ -54,6 +54,21 @@ impl Noise {
         }
     }
 
+    /// The stream at its present position, as bytes.
+    pub(crate) fn to_bytes(&self) -> [u8; 16] {
+        (u128::from(self.state) | u128::from(self.increment) << 64).to_le_bytes()
+    }
+
+    /// The stream that [`to_bytes`](Self::to_bytes) wrote.
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
+        let both = u128::from_le_bytes(bytes);
+        Self {
+            state: both as u64,
+            // Only an odd increment visits all numbers.
+            increment: (both >> 64) as u64 | 1,
+        }
+    }
+
     /// From the start of a frame's stream to the start of the next frame's, before anything was drawn.
     #[inline(always)]
     pub(crate) fn next_frame(&mut self) {

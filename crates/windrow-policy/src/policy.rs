@@ -10,7 +10,8 @@ pub type Weights = TensorDict;
 /// Chooses actions for a block of rows.
 ///
 /// State that outlives a step, such as that of a recurrent network, belongs to the policy, one for each row: a policy sees the same
-/// environments in the same order in each call, unless it is [served](crate::InferenceServer), which needs one without state. The
+/// environments in the same order in each call, unless it is [served](crate::InferenceServer): then rows are any of them, and state goes by
+/// [`EnvRows::place`], which the policy declares by [`States::ByPlace`]. [`KnownRows`](crate::KnownRows) keeps the books. The
 /// policy resets the state of a row to its first value where [`EnvRows::is_first`] says that an episode begins. It declares the
 /// part that a learner needs in [`PolicySpec`] and writes it as any other column: the state from which an action was chosen as
 /// `k`, the state after it as `("next", k)`. The policy does not see random steps at the start, and its own columns are zero
@@ -166,6 +167,9 @@ pub struct PolicySpec {
     pub columns: Vec<LeafSpec>,
     /// Who evaluates the policy.
     pub backend: Backend,
+    /// How it keeps what it remembers of environments.
+    #[serde(default)]
+    pub states: States,
 }
 
 impl PolicySpec {
@@ -175,6 +179,7 @@ impl PolicySpec {
         Self {
             columns,
             backend: Backend::Native,
+            states: States::ByRow,
         }
     }
 
@@ -182,6 +187,13 @@ impl PolicySpec {
     #[must_use]
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
+        self
+    }
+
+    /// The same policy, which keeps its states so.
+    #[must_use]
+    pub fn states(mut self, states: States) -> Self {
+        self.states = states;
         self
     }
 }
@@ -194,6 +206,18 @@ pub enum Backend {
     Native,
     /// A learning framework, such as PyTorch, which the policy calls.
     Framework,
+}
+
+/// How a policy keeps what it remembers of environments, if it remembers anything.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum States {
+    /// By the numbers of rows: each call has the same environments, in the same order. Such a policy cannot be
+    /// [served](crate::InferenceServer) if it writes a state.
+    #[default]
+    ByRow,
+    /// By [`EnvRows::place`]: each call may have any of the environments.
+    ByPlace,
 }
 
 /// What a policy sees of one step.
@@ -249,6 +273,7 @@ mod tests {
         ];
         for backend in [Backend::Native, Backend::Framework] {
             let spec = PolicySpec::new(columns.clone()).backend(backend);
+            let spec = spec.states(States::ByPlace);
             let json = serde_json::to_string(&spec).unwrap();
             assert_eq!(serde_json::from_str::<PolicySpec>(&json).unwrap(), spec);
         }

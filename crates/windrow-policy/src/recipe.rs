@@ -57,6 +57,8 @@ struct Opaque {
     type_name: &'static str,
     /// What makes such policies elsewhere.
     written: Option<Arc<PolicyRecipe>>,
+    /// Whether a server that is elsewhere gathers requests to them.
+    is_served: bool,
 }
 
 /// A recipe as it is written down, without parameters.
@@ -112,9 +114,27 @@ impl PolicyRecipe {
     /// A clone of `policy` for each worker. The recipe can be written down if the policy has [one](Policy::recipe).
     #[must_use]
     pub fn of<P: Policy + Clone + 'static>(policy: P) -> Self {
-        if let Some(recipe) = policy.recipe() {
-            return recipe;
+        policy.recipe().unwrap_or_else(|| Self::clones(policy))
+    }
+
+    /// A clone of `policy` for each worker, each of which asks a server elsewhere. That gathers the requests of all, and so a collector with an
+    /// [inference server](crate::InferenceServer) of its own does without.
+    #[must_use]
+    pub fn served_elsewhere<P: Policy + Clone + 'static>(policy: P) -> Self {
+        let mut recipe = Self::clones(policy);
+        if let Source::Factory(opaque) = &mut recipe.0 {
+            opaque.is_served = true;
         }
+        recipe
+    }
+
+    /// Whether a server elsewhere gathers the requests of these policies.
+    #[must_use]
+    pub fn is_served_elsewhere(&self) -> bool {
+        matches!(&self.0, Source::Factory(opaque) if opaque.is_served)
+    }
+
+    fn clones<P: Policy + Clone + 'static>(policy: P) -> Self {
         // Threads clone it one at a time, so that policies need not be `Sync`.
         let policy = Mutex::new(policy);
         let clone = move |_| -> Box<dyn Policy> {
@@ -125,6 +145,7 @@ impl PolicyRecipe {
             factory: Arc::new(clone),
             type_name: std::any::type_name::<P>(),
             written: None,
+            is_served: false,
         }))
     }
 
@@ -139,6 +160,7 @@ impl PolicyRecipe {
             factory: Arc::new(move |worker| Box::new(factory(worker))),
             type_name: std::any::type_name::<F>(),
             written: None,
+            is_served: false,
         }))
     }
 

@@ -7,6 +7,7 @@ mod serve;
 mod served;
 mod stats;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use windrow_slab::{LeafSpec, WaitQueue};
 
 use crate::sync::{Builder, JoinHandle, Mutex, lock};
 use crate::{
-    Backend, Binding, Policy, PolicyError, PolicyRecipe, PolicySpec, WeightStore, Weights,
+    Backend, Binding, Policy, PolicyError, PolicyRecipe, PolicySpec, States, WeightStore, Weights,
 };
-use board::{Board, Request, Turn};
+use board::{Board, Posted, Request, Side, Turn};
 use serve::Server;
 
 pub use config::ServerConfig;
@@ -25,11 +26,13 @@ pub use stats::ServerStats;
 
 /// Evaluates one policy for many [clients](Served): the requests that have come make one batch.
 ///
-/// The client whose request completes a batch evaluates it, in its thread, so that no other thread has to be woken before. A policy of a
-/// [framework](Backend::Framework) is evaluated in a thread of the server's own, always the same.
+/// The client whose request completes a batch evaluates it, in its thread, so that no other thread has to be woken before. Where requests
+/// come while a batch is evaluated, a thread of the server's own goes on with them. A policy of a [framework](Backend::Framework) is
+/// always evaluated in that thread, unless there is a [sole client](ServerConfig::sole_client).
 ///
 /// A batch waits for a client only if that is about to ask, by how long its last steps took, and no longer than a quarter of a
-/// forward; so neither quick nor slow environments need another setting. Each batch is evaluated with the newest weights of a
+/// forward; and where steps take longer than that, environments step in two halves, one while the policy acts for the other. So neither
+/// quick nor slow environments need another setting. Each batch is evaluated with the newest weights of a
 /// [`WeightStore`]. An error of the policy reaches the clients of its batch, and the server goes on; a panic ends it. Whoever waits
 /// for a server that has ended gets [`PolicyError::ServerEnded`].
 ///
@@ -89,8 +92,9 @@ impl InferenceServer {
                 recipe: policy.clone(),
                 reference: Mutex::new(None),
                 board: Mutex::new(Board::new(config)),
+                places: Mutex::new(Vec::new()),
                 work: WaitQueue::new(),
-                answered: WaitQueue::new(),
+                answered: [WaitQueue::new(), WaitQueue::new()],
                 weights,
                 config,
             }),
@@ -149,7 +153,7 @@ impl InferenceServer {
         let ended = |board: &mut Board| (!board.running).then_some(());
         let timeout = timeout.min(LONG);
         if hub
-            .answered
+            .side(Side::Left)
             .wait_within(&hub.board, Some(timeout), ended)
             .is_none()
         {
@@ -178,10 +182,12 @@ pub(crate) struct Hub {
     /// Tells whether weights fit; never acts.
     reference: Mutex<Option<Box<dyn Policy>>>,
     board: Mutex<Board>,
+    /// Where the policy keeps states of clients.
+    places: Mutex<Vec<Range<usize>>>,
     /// The thread of the server waits here for requests.
     work: WaitQueue,
-    /// All clients wait here.
-    answered: WaitQueue,
+    /// Clients wait here, those of a batch on the side on which it was begun.
+    answered: [WaitQueue; 2],
 }
 
 /// How far a server is.
@@ -232,7 +238,7 @@ impl Hub {
             Ok((joint, thread)) => {
                 *stage = Stage::Bound {
                     joint: joint.clone(),
-                    thread,
+                    thread: Some(thread),
                 };
                 Ok(joint)
             }
@@ -247,7 +253,7 @@ impl Hub {
         self: &Arc<Self>,
         mut policy: Box<dyn Policy>,
         binding: &Binding<'_>,
-    ) -> Result<(Joint, Option<JoinHandle<()>>), PolicyError> {
+    ) -> Result<(Joint, JoinHandle<()>), PolicyError> {
         let binding = Binding {
             batched: true,
             worker: 0,
@@ -259,37 +265,25 @@ impl Hub {
             observed: binding.spec.observation_leaves(),
             actions: binding.spec.action_leaves(),
         };
-        let columns = &joint.spec.columns;
         joint.spec.check_actions("served policy", binding.spec)?;
-        let state = columns.iter().find(|state| {
-            let next = tensordict::NestedKey::from("next").join(&state.key);
-            columns.iter().any(|column| column.key == next)
-        });
-        if let Some(state) = state {
-            let key = state.key.clone();
-            return Err(PolicyError::ServedState { key });
-        }
+        joint.check_states()?;
         let weights = Arc::clone(&self.weights);
         let server = Server::new(policy, &joint, self.config.max_batch_size, weights)?;
-        let by_clients = joint.spec.backend == Backend::Native;
         let mut board = lock(&self.board);
         // It may have been shut down meanwhile.
         board.check()?;
-        board.idle = Some(Box::new(server));
-        (board.by_clients, board.running) = (by_clients, true);
+        let movable = joint.spec.backend == Backend::Native || self.config.sole_client;
+        board.open(Box::new(server), movable);
         drop(board);
-        if by_clients {
-            return Ok((joint, None));
-        }
         let hub = Arc::clone(self);
         let run = move || {
             // It waits for no answer of its own: until the end.
-            let _ = hub.attend(None);
+            let _ = hub.attend(None, None);
             hub.retire();
         };
         let thread = Builder::new().name("windrow-server".to_owned()).spawn(run);
         match thread {
-            Ok(thread) => Ok((joint, Some(thread))),
+            Ok(thread) => Ok((joint, thread)),
             Err(error) => {
                 self.retire();
                 Err(PolicyError::ServerThread(error))
@@ -298,13 +292,7 @@ impl Hub {
     }
 
     fn end(&self, reason: &str) {
-        let mut board = lock(&self.board);
-        board.end(reason);
-        let by_clients = board.by_clients;
-        drop(board);
-        if by_clients {
-            self.retire();
-        }
+        lock(&self.board).end(reason);
         self.wake_all();
     }
 
@@ -319,42 +307,60 @@ impl Hub {
     fn drop_server(&self, server: Box<Server>) {
         server.end();
         lock(&self.board).running = false;
-        self.answered.wake_all();
+        self.wake_all();
+    }
+
+    /// Places for the states of `rows` environments, the first that are free.
+    fn take_places(&self, rows: usize) -> Range<usize> {
+        let mut taken = lock(&self.places);
+        let ends = taken.iter().map(|other| other.end);
+        let free = std::iter::once(0).chain(ends).filter(|&first| {
+            let apart = |other: &Range<usize>| first + rows <= other.start || other.end <= first;
+            taken.iter().all(apart)
+        });
+        let first = free.min().unwrap_or_default();
+        taken.push(first..first + rows);
+        first..first + rows
+    }
+
+    fn free_places(&self, places: &Range<usize>) {
+        lock(&self.places).retain(|other| other != places);
     }
 
     fn wake_all(&self) {
         self.work.wake_all();
-        self.answered.wake_all();
+        self.answered.iter().for_each(WaitQueue::wake_all);
     }
 
-    /// The request with its answer.
+    fn side(&self, side: Side) -> &WaitQueue {
+        &self.answered[side as usize]
+    }
+
+    /// Posts `request` of `client`, waits for its answer, and evaluates batches that are due meanwhile, where clients do that. The thread
+    /// of the server is no client, and evaluates all that is left to it until the end.
     ///
     /// # Errors
     /// [`PolicyError::ServerEnded`].
-    fn ask(&self, request: Request) -> Result<Request, PolicyError> {
-        let client = request.client;
-        let wake = lock(&self.board).post(request)?;
-        if wake {
-            self.work.wake_all();
-        }
-        self.attend(Some(client))
-    }
-
-    /// Waits for the answer to the request of `client`, and evaluates batches that are due meanwhile, where clients do that. The thread
-    /// of the server is no client, and evaluates all that there is until the end.
-    ///
-    /// # Errors
-    /// [`PolicyError::ServerEnded`].
-    fn attend(&self, client: Option<usize>) -> Result<Request, PolicyError> {
-        let queue = match client {
-            Some(_) => &self.answered,
-            None => &self.work,
-        };
+    fn attend(
+        &self,
+        client: Option<usize>,
+        mut request: Option<Request>,
+    ) -> Result<Request, PolicyError> {
+        let mut side = request.as_ref().map_or(Side::Left, |request| request.side);
         let mut known = None;
         loop {
+            let queue = match client {
+                Some(_) => self.side(side),
+                None => &self.work,
+            };
             let timeout = known
                 .map(|until: Duration| until.saturating_sub(lock(&self.board).now()).min(LONG));
             let next = queue.wait_within(&self.board, timeout, |board| {
+                let posted = match request.take().map(|request| board.post(request)) {
+                    Some(Ok(posted)) => posted,
+                    Some(Err(ended)) => return Some(Err(Err(ended))),
+                    None => Posted::Look,
+                };
                 let over = match client {
                     Some(client) => board.take(client),
                     None => board.check().err().map(Err),
@@ -362,23 +368,32 @@ impl Hub {
                 if let Some(over) = over {
                     return Some(Err(over));
                 }
-                if client.is_some() && !board.by_clients {
-                    return None;
-                }
-                match board.turn() {
-                    Turn::Wait { until } if until == known => None,
+                let turn = match posted {
+                    Posted::Look => board.turn(client),
+                    Posted::Wake => Turn::Wake,
+                    Posted::Wait => Turn::Wait { until: None },
+                };
+                let before = std::mem::replace(&mut side, board.side(client));
+                match turn {
+                    Turn::Wait { until } if (until, side) == (known, before) => None,
                     turn => Some(Ok(turn)),
                 }
             });
             known = match next {
                 Some(Err(over)) => return over,
                 Some(Ok(Turn::Wait { until })) => until,
+                Some(Ok(Turn::Wake)) => {
+                    self.work.wake_all();
+                    None
+                }
                 Some(Ok(Turn::Evaluate {
                     server,
                     look_again,
                     begun,
+                    side,
                 })) => {
-                    self.evaluate(server, look_again, begun);
+                    let by_client = client.is_some();
+                    self.evaluate(server, look_again, (begun, side), by_client);
                     None
                 }
                 None => None,
@@ -386,8 +401,14 @@ impl Hub {
         }
     }
 
-    /// Has `server` evaluate its batch, and gives answers and server back.
-    fn evaluate(&self, mut server: Box<Server>, look_again: bool, begun: Duration) {
+    /// Has `server` evaluate a batch that was begun at a time and on a side, and gives answers and server back.
+    fn evaluate(
+        &self,
+        mut server: Box<Server>,
+        look_again: bool,
+        (begun, side): (Duration, Side),
+        by_client: bool,
+    ) {
         let served = server.serve(look_again);
         let mut board = lock(&self.board);
         match served {
@@ -397,16 +418,33 @@ impl Hub {
         if board.ended().is_some() {
             drop(board);
             self.drop_server(server);
-            self.work.wake_all();
-        } else {
-            board.idle = Some(server);
-            drop(board);
-            self.answered.wake_all();
+            return;
         }
+        let wake = board.give_back(server, by_client);
+        drop(board);
+        if wake {
+            self.work.wake_all();
+        }
+        self.side(side).wake_all();
     }
 }
 
 impl Joint {
+    /// Whether the policy knows environments again in other rows.
+    fn check_states(&self) -> Result<(), PolicyError> {
+        let columns = &self.spec.columns;
+        let state = columns.iter().find(|state| {
+            let next = tensordict::NestedKey::from("next").join(&state.key);
+            columns.iter().any(|column| column.key == next)
+        });
+        match state.filter(|_| self.spec.states == States::ByRow) {
+            Some(state) => Err(PolicyError::ServedState {
+                key: state.key.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// Whether the environments of `binding` are such as those of the first client.
     fn check(&self, binding: &Binding<'_>) -> Result<(), PolicyError> {
         let env = binding.spec;

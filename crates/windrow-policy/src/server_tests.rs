@@ -8,7 +8,8 @@ use windrow_slab::{Key, RowBlock, RowsMut};
 
 use super::*;
 use crate::{
-    EnvRows, ExplorationType, Head, NetworkPolicy, PolicyIn, RandomPolicy, nn::Sequential,
+    EnvRows, ExplorationType, GraphPolicy, Head, NetworkPolicy, PolicyIn, RandomPolicy,
+    nn::{Graph, Sequential, Zip},
     policy_fn,
 };
 
@@ -443,6 +444,66 @@ fn a_client_that_leaves_is_not_waited_for() {
     }
 }
 
+#[test]
+fn states_go_with_environments_and_not_with_rows() {
+    // Counts the steps of an episode.
+    let mut graph = Graph::new();
+    let (x, count) = (graph.input(2), graph.input(1));
+    let one = graph.constant(&[1.0]);
+    let next = graph.zip(Zip::Add, count, one);
+    let scores = graph.linear("scores", x, 1000);
+    let policy = GraphPolicy::new(graph)
+        .observes("observation", DType::F32, [2])
+        .remembers(next, &[0.0])
+        .writes("action", DType::F32, [1000], scores)
+        .writes("count", DType::F32, [1], count)
+        .writes(("next", "count"), DType::F32, [1], next);
+    for recipe in both(PolicyRecipe::of(policy)) {
+        let server = server(&recipe, ServerConfig::new().max_batch_size(8));
+        let counts = |hand: &mut Hand| {
+            hand.ask().unwrap();
+            hand.out.rows().get::<f32>(Key::new(1)).unwrap().to_vec()
+        };
+        let [mut one, mut two, mut three] =
+            [(0, 2), (2, 1), (3, 2)].map(|(first, rows)| Hand::new(server.client(), first, rows));
+        assert_eq!(counts(&mut two), [0.0]);
+        assert_eq!(counts(&mut one), [0.0; 2]);
+        assert_eq!(counts(&mut two), [1.0]);
+        assert_eq!(counts(&mut three), [0.0; 2]);
+        one.envs.begin(1);
+        assert_eq!(counts(&mut one), [1.0, 0.0]);
+        assert_eq!(counts(&mut two), [2.0]);
+        // Random steps, which the policy has not seen.
+        three.envs.advance();
+        assert_eq!(counts(&mut three), [0.0; 2]);
+        assert_eq!(counts(&mut three), [1.0; 2]);
+        // The places of one that has left are those of another, which has no state, although its environments are at those frames.
+        let left = std::mem::replace(&mut two, Hand::new(server.client(), 9, 1));
+        let envs = left.envs.clone();
+        drop(left);
+        let mut other = Hand::new(server.client(), 2, 1);
+        other.envs = envs;
+        assert_eq!(counts(&mut other), [0.0]);
+        assert_eq!(counts(&mut other), [1.0]);
+        assert_eq!(counts(&mut one), [2.0, 1.0]);
+        // All at once, in any order.
+        let mut hands = [one, two, three, other];
+        for step in 0..20 {
+            let told: Vec<_> = scope(|scope| {
+                let asked = hands
+                    .each_mut()
+                    .map(|hand| scope.spawn(move || counts(hand)));
+                asked
+                    .into_iter()
+                    .flat_map(|asked| asked.join().unwrap())
+                    .collect()
+            });
+            let expected = [3.0, 2.0, 0.0, 2.0, 2.0, 2.0];
+            assert_eq!(told, expected.map(|count| count + step as f32));
+        }
+    }
+}
+
 /// Binds a client of a server of `recipe`, and returns the error.
 fn unbound(recipe: &PolicyRecipe) -> String {
     let server = server(recipe, ServerConfig::new());
@@ -466,7 +527,7 @@ fn a_policy_with_a_state_is_refused_by_its_name() {
     columns.push(LeafSpec::new(("next", "hidden"), DType::F32, [3]));
     let error = unbound(&PolicyRecipe::of(policy_fn(columns, |_, _| Ok(()))));
     let expected =
-        "a policy that keeps a state for each environment cannot be served: it writes \"hidden\"";
+        "a policy that keeps a state for each row cannot be served: it writes \"hidden\"";
     assert!(error.starts_with(expected), "{error}");
 }
 

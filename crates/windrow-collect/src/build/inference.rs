@@ -7,26 +7,29 @@ use windrow_policy::{ServerConfig, WeightStore};
 
 use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
-use crate::config::options::CollectorConfig;
 use crate::config::plan::{Inference, Placement};
 use crate::shared::service::Service;
 
 /// Whether there can be a server where one is wanted, and nothing is chosen for a server that there is not.
-pub(super) fn check_inference(config: &CollectorConfig) -> Result<(), CollectError> {
+pub(super) fn check_inference(chosen: &CollectorBuilder) -> Result<(), CollectError> {
+    let config = &chosen.config;
     let needs = |name, needs| Err(CollectError::Needs { name, needs });
-    if config.inference == Inference::Served {
-        return match config.placement {
-            Placement::Threads => Ok(()),
-            _ => needs("inference served", "workers in threads: placement threads"),
-        };
+    let is_served = config.inference == Inference::Served;
+    if is_served && config.placement != Placement::Threads {
+        return needs("inference served", "workers in threads: placement threads");
     }
+    let needed = match is_served {
+        true if !chosen.policy.is_served_elsewhere() => return Ok(()),
+        true => "a policy that is evaluated here: the server of this one gathers requests",
+        false => "inference served",
+    };
     let chosen = [
         ("max_batch_size", config.max_batch_size.is_some()),
         ("min_batch_size", config.min_batch_size.is_some()),
         ("server_timeout", config.server_timeout.is_some()),
     ];
     match chosen.into_iter().find(|(_, chosen)| *chosen) {
-        Some((name, _)) => needs(name, "inference served"),
+        Some((name, _)) => needs(name, needed),
         None => Ok(()),
     }
 }
@@ -38,11 +41,12 @@ pub(super) fn service(
     num_envs: usize,
 ) -> Result<Option<Arc<Service>>, CollectError> {
     let config = &chosen.config;
-    if config.inference != Inference::Served {
+    if config.inference != Inference::Served || chosen.policy.is_served_elsewhere() {
         return Ok(None);
     }
     let most = config.max_batch_size.unwrap_or(workers * num_envs);
     let mut server = ServerConfig::new().max_batch_size(most);
+    server.sole_client = workers == 1;
     server.min_batch_size = config.min_batch_size.unwrap_or(server.min_batch_size);
     if let Some(seconds) = config.server_timeout {
         let out_of_range = |_| CollectError::OutOfRange {

@@ -57,7 +57,12 @@ impl Threads {
             let mut desk = worker.desk.clone();
             let name = format!("windrow-worker-{}", desk.worker());
             let end = end.clone();
+            let is_served = self.service.is_some();
             let run = move || {
+                if is_served {
+                    // Whoever answers wakes many workers at once, and has to begin the next batch before they step.
+                    windrow_slab::become_batch_thread();
+                }
                 worker.contained(Worker::run);
                 // The receiver may be gone.
                 let _ = end.send(());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use windrow_slab::{LeafSpec, RowBlock};
 
 use super::ServerConfig;
-use super::gather::{Forwards, Front, Next, Pace, next};
+use super::gather::{Forwards, Front, Next, Pace, most_rows, next};
 use super::serve::Server;
 use super::stats::Tally;
 use crate::{EnvRows, ExplorationType, PolicyError, PolicyIn};
@@ -24,6 +24,8 @@ pub(super) struct Request {
     posted: Duration,
     /// The version that acted.
     pub(super) version: i64,
+    /// Where its client will probably wait for the next answer.
+    pub(super) side: Side,
     /// Why there are no actions.
     pub(super) failure: Option<PolicyError>,
 }
@@ -43,6 +45,7 @@ impl Request {
             out: RowBlock::new(columns, rows)?,
             posted: Duration::ZERO,
             version: 0,
+            side: Side::Left,
             failure: None,
         })
     }
@@ -64,7 +67,25 @@ impl Request {
 #[derive(Debug)]
 struct Client {
     pace: Pace,
+    /// Where its batch was begun, while it is evaluated.
+    evaluated: Option<Side>,
     answer: Option<Request>,
+}
+
+/// One of the two queues in which clients wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Left,
+    Right,
+}
+
+impl Side {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Left => Self::Right,
+            Self::Right => Self::Left,
+        }
+    }
 }
 
 /// All that the server and its clients share; small, and locked for moments.
@@ -76,19 +97,34 @@ pub(super) struct Board {
     /// In the order in which they came.
     queue: VecDeque<Request>,
     queued_rows: usize,
-    /// Rows with which the server is to be woken.
+    /// With how many rows somebody is to look.
     wanted: usize,
     forwards: Forwards,
     tally: Tally,
     /// Whether weights of the same version may be others now.
     look_again: bool,
+    /// Who looks again at a time, a client or the thread of the server, and the time: one of those that wait is enough.
+    alarm: Option<(Option<usize>, Duration)>,
+    /// On which side clients wait now; batches begin on sides in turn, so that an answer wakes nobody whose request came later.
+    side: Side,
     /// The server, while no batch is evaluated.
     pub(super) idle: Option<Box<Server>>,
-    /// Whether clients evaluate, or else the thread of the server.
-    pub(super) by_clients: bool,
+    /// Whether clients may evaluate, or only the thread of the server.
+    movable: bool,
     /// Whether there is a policy that can act, or still does.
     pub(super) running: bool,
     ended: Option<Arc<str>>,
+}
+
+/// What the client does next that has posted a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Posted {
+    /// Looks whether it is to evaluate.
+    Look,
+    /// Wakes the thread of the server, which is to look.
+    Wake,
+    /// Waits: somebody else has looked, or will.
+    Wait,
 }
 
 /// What there is to do.
@@ -98,7 +134,10 @@ pub(super) enum Turn {
         server: Box<Server>,
         look_again: bool,
         begun: Duration,
+        side: Side,
     },
+    /// The thread of the server is to be woken.
+    Wake,
     /// Nothing before then, unless somebody wakes the one who asks.
     Wait { until: Option<Duration> },
 }
@@ -115,8 +154,10 @@ impl Board {
             forwards: Forwards::default(),
             tally: Tally::default(),
             look_again: false,
+            alarm: None,
+            side: Side::Left,
             idle: None,
-            by_clients: false,
+            movable: false,
             running: false,
             ended: None,
         }
@@ -131,6 +172,7 @@ impl Board {
     pub(super) fn join(&mut self, rows: usize) -> usize {
         let client = Client {
             pace: Pace::of(rows),
+            evaluated: None,
             answer: None,
         };
         let free = self.clients.iter().position(Option::is_none);
@@ -144,17 +186,18 @@ impl Board {
 
     pub(super) fn leave(&mut self, client: usize) {
         self.clients[client] = None;
+        self.alarm = None;
     }
 
     pub(super) fn look_again(&mut self) {
         self.look_again = true;
     }
 
-    /// Adds a request; whether the thread of the server is to be woken.
+    /// Adds a request.
     ///
     /// # Errors
     /// [`PolicyError::ServerEnded`].
-    pub(super) fn post(&mut self, mut request: Request) -> Result<bool, PolicyError> {
+    pub(super) fn post(&mut self, mut request: Request) -> Result<Posted, PolicyError> {
         self.check()?;
         request.posted = self.now();
         if let Some(client) = &mut self.clients[request.client] {
@@ -164,7 +207,13 @@ impl Board {
         let other = other.is_some_and(|last| last.exploration != request.exploration);
         self.queued_rows += request.rows();
         self.queue.push_back(request);
-        Ok(!self.by_clients && (other || self.queued_rows >= self.wanted))
+        // Whoever evaluates looks afterwards.
+        let is_time = self.idle.is_some() && (other || self.queued_rows >= self.wanted);
+        Ok(match is_time {
+            true if self.movable => Posted::Look,
+            true => Posted::Wake,
+            false => Posted::Wait,
+        })
     }
 
     /// The answer to the request of `client`, if it is there.
@@ -176,9 +225,21 @@ impl Board {
         answer.map(Ok).or_else(|| self.check().err().map(Err))
     }
 
-    /// Gives the server its next batch, if it is time and nobody else has it.
-    pub(super) fn turn(&mut self) -> Turn {
-        let Some(mut server) = self.idle.take() else {
+    /// Where the answer to a request of `client` will be told.
+    pub(super) fn side(&self, client: Option<usize>) -> Side {
+        let client = client.and_then(|client| self.clients[client].as_ref());
+        client
+            .and_then(|client| client.evaluated)
+            .unwrap_or(self.side)
+    }
+
+    /// Gives the server its next batch, if it is time and nobody else has it. `client` asks, or the thread of the server.
+    ///
+    /// The client whose request completes a batch evaluates it where it may: it runs, and would have to wait now. Another thread would
+    /// have to be woken, and may get a core only when somebody has taken a step to its end.
+    pub(super) fn turn(&mut self, client: Option<usize>) -> Turn {
+        let may = client.is_none() || self.movable;
+        let Some(mut server) = self.idle.take_if(|_| may) else {
             return Turn::Wait { until: None };
         };
         let (count, front) = self.front();
@@ -186,21 +247,43 @@ impl Board {
             Next::Wait { rows, until } => {
                 self.wanted = rows;
                 self.idle = Some(server);
-                Turn::Wait { until }
+                Turn::Wait {
+                    until: until.and_then(|until| self.alarm_at(client, until)),
+                }
             }
             Next::Evaluate => {
                 if !front.full {
-                    let until = self.forwards.patience(front.oldest);
+                    let patience = self.forwards.patience(front.oldest);
                     let clients = self.clients.iter_mut().flatten();
-                    clients.for_each(|client| client.pace.give_up(until));
+                    clients.for_each(|client| client.pace.give_up(&patience));
                 }
                 self.queued_rows -= front.rows;
+                (self.wanted, self.alarm) = (1, None);
+                let side = self.side;
+                self.side = side.other();
                 server.batch.extend(self.queue.drain(..count));
+                for request in &server.batch {
+                    if let Some(client) = &mut self.clients[request.client] {
+                        client.evaluated = Some(side);
+                    }
+                }
                 Turn::Evaluate {
+                    side,
                     server,
                     look_again: std::mem::take(&mut self.look_again),
                     begun: self.now(),
                 }
+            }
+        }
+    }
+
+    /// When `client`, or the thread of the server, is to look again so that somebody does at `until`; `None` if another one does.
+    fn alarm_at(&mut self, client: Option<usize>, until: Duration) -> Option<Duration> {
+        match self.alarm {
+            Some((other, earlier)) if other != client && earlier <= until => None,
+            _ => {
+                self.alarm = Some((client, until));
+                Some(until)
             }
         }
     }
@@ -224,9 +307,12 @@ impl Board {
     fn front(&self) -> (usize, Front) {
         let (mut count, mut rows) = (0, 0);
         let oldest = self.queue.front();
+        let posted = oldest.map(|oldest| oldest.posted);
+        let clients = self.clients.iter().flatten().map(|client| &client.pace);
+        let most = most_rows(&self.config, posted, &self.forwards, clients);
         for request in &self.queue {
             let alike = oldest.is_some_and(|oldest| oldest.exploration == request.exploration);
-            if !alike || rows + request.rows() > self.config.max_batch_size {
+            if !alike || rows + request.rows() > most {
                 break;
             }
             count += 1;
@@ -234,8 +320,9 @@ impl Board {
         }
         let front = Front {
             rows,
-            oldest: oldest.map(|oldest| oldest.posted),
-            full: count < self.queue.len() || rows == self.config.max_batch_size,
+            most,
+            oldest: posted,
+            full: count < self.queue.len() || rows == most,
         };
         (count, front)
     }
@@ -254,13 +341,31 @@ impl Board {
         self.forwards.ended = now;
         for mut request in batch.drain(..) {
             request.version = version.unwrap_or(request.version);
+            request.side = self.side;
             self.tally.request(begun.saturating_sub(request.posted));
             // A client waits for its answer, so it is there.
             if let Some(client) = &mut self.clients[request.client] {
                 client.pace.is_answered(now);
+                client.evaluated = None;
                 client.answer = Some(request);
             }
         }
+    }
+
+    /// A server that is to evaluate, in the threads of clients too or only in its own.
+    pub(super) fn open(&mut self, server: Box<Server>, movable: bool) {
+        self.idle = Some(server);
+        self.movable = movable;
+        self.running = true;
+    }
+
+    /// Gives back the server, after it has answered a batch: whether its thread is to be woken.
+    ///
+    /// Where a client has evaluated and others have come meanwhile, the thread of the server goes on, which none of the clients would:
+    /// those that have an answer step now, and the others wait for somebody to look.
+    pub(super) fn give_back(&mut self, server: Box<Server>, by_client: bool) -> bool {
+        self.idle = Some(server);
+        by_client && !self.queue.is_empty()
     }
 
     /// Takes no request any more, and gives up those that are there.

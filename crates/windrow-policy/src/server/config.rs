@@ -14,6 +14,8 @@ pub struct ServerConfig {
     pub min_batch_size: usize,
     /// The longest that a request waits for others, 10 ms by default.
     pub timeout: Duration,
+    /// Whether there is one client, false by default: its thread then evaluates any policy, also that of a framework, and none is woken.
+    pub sole_client: bool,
 }
 
 impl Default for ServerConfig {
@@ -22,6 +24,7 @@ impl Default for ServerConfig {
             max_batch_size: 64,
             min_batch_size: 1,
             timeout: Duration::from_millis(10),
+            sole_client: false,
         }
     }
 }
@@ -51,6 +54,13 @@ impl ServerConfig {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// The same for [one client](Self::sole_client).
+    #[must_use]
+    pub fn sole_client(mut self, sole: bool) -> Self {
+        self.sole_client = sole;
         self
     }
 

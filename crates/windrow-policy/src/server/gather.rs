@@ -4,14 +4,19 @@ use std::time::Duration;
 
 use super::ServerConfig;
 
-/// The part of a forward for which requests that are there wait for one that is due. A client that comes too late for a batch
-/// waits for a whole forward; those that wait for it lose this part of one, whether it comes or not.
-const PATIENCE: f64 = 0.25;
+/// The part of a forward for which requests that are there wait for one that is due, of a client whose steps take no longer. A client that
+/// comes too late for a batch waits for a whole forward; those that wait for it lose this part of one, whether it comes or not.
+const QUICK: f64 = 0.25;
+
+/// The same for clients whose steps take longer: how long they take differs more, and others may step meanwhile.
+const SLOW: f64 = 0.1;
 
 /// The requests that the next batch would hold. Times are those since the server began.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Front {
     pub(super) rows: usize,
+    /// How many rows it may have.
+    pub(super) most: usize,
     /// When the first of them came; `None` without any.
     pub(super) oldest: Option<Duration>,
     /// Whether no other request can join them.
@@ -51,11 +56,55 @@ pub(super) struct Forwards {
 }
 
 impl Forwards {
-    /// Until when requests that came at `oldest`, or are still to come, wait for others that are due.
-    pub(super) fn patience(&self, oldest: Option<Duration>) -> Duration {
-        let begun = oldest.map_or(self.ended, |oldest| oldest.max(self.ended));
-        begun + self.times.median().unwrap_or_default().mul_f64(PATIENCE)
+    fn part(&self, part: f64) -> Duration {
+        self.times.median().unwrap_or_default().mul_f64(part)
     }
+
+    /// For requests of which the oldest came at `oldest`, or that are still to come.
+    pub(super) fn patience(&self, oldest: Option<Duration>) -> Patience {
+        let begun = oldest.map_or(self.ended, |oldest| oldest.max(self.ended));
+        Patience {
+            quick_step: self.part(QUICK),
+            quick: begun + self.part(QUICK),
+            slow: begun + self.part(SLOW),
+        }
+    }
+}
+
+/// Until when requests that are there wait for others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// How long a step of a quick client takes at most.
+    quick_step: Duration,
+    quick: Duration,
+    slow: Duration,
+}
+
+/// How many rows the next batch may have, the first of whose requests came at `oldest`.
+///
+/// Where steps are not over in a moment, and some clients take one while others wait, no batch has more than half of all rows: environments
+/// and policy then work at the same time, and neither waits long for the other. Otherwise few would step while most are evaluated, and
+/// most would step, on the same cores, while few are evaluated.
+pub(super) fn most_rows<'a>(
+    config: &ServerConfig,
+    oldest: Option<Duration>,
+    forwards: &Forwards,
+    clients: impl Iterator<Item = &'a Pace> + Clone,
+) -> usize {
+    let patience = forwards.patience(oldest);
+    let away = |client: &Pace| !client.waiting && client.due(&patience).is_none();
+    let slow = |client: &&Pace| client.steps.median() > Some(patience.quick_step);
+    let waiting = clients.clone().filter(|client| client.waiting);
+    if 2 * waiting.clone().filter(slow).count() <= waiting.count() || !clients.clone().any(away) {
+        return config.max_batch_size;
+    }
+    let (mut all, mut largest) = (0, 0);
+    for client in clients {
+        all += client.rows;
+        largest = largest.max(client.rows);
+    }
+    let least = largest.max(config.min_batch_size);
+    all.div_ceil(2).max(least).min(config.max_batch_size)
 }
 
 /// What to do at `now`. `clients` are all that there are.
@@ -67,22 +116,28 @@ pub(super) fn next<'a>(
     clients: impl Iterator<Item = &'a Pace> + Clone,
 ) -> Next {
     let wait = |rows: usize, until| Next::Wait {
-        rows: rows.min(config.max_batch_size),
+        rows: rows.min(front.most),
         until,
     };
-    let mut until = forwards.patience(front.oldest);
+    let mut longest = Duration::MAX;
     if let Some(oldest) = front.oldest {
-        let longest = oldest.saturating_add(config.timeout);
+        longest = oldest.saturating_add(config.timeout);
         if front.full || now >= longest || clients.clone().all(|client| client.waiting) {
             return Next::Evaluate;
         }
         if front.rows < config.min_batch_size {
             return wait(config.min_batch_size, Some(longest));
         }
-        until = until.min(longest);
     }
-    let due = clients.filter(|client| client.is_due(until));
-    let due: usize = due.map(|client| client.rows).sum();
+    let patience = forwards.patience(front.oldest);
+    let mut due = 0;
+    let mut until = Duration::ZERO;
+    for client in clients {
+        if let Some(latest) = client.due(&patience) {
+            due += client.rows;
+            until = until.max(latest).min(longest);
+        }
+    }
     match front.oldest {
         _ if due > 0 && now < until => wait(front.rows + due, Some(until)),
         Some(_) => Next::Evaluate,
@@ -98,11 +153,14 @@ impl Pace {
         }
     }
 
-    /// Whether a request is expected by `until`, if it is not there.
-    fn is_due(&self, until: Duration) -> bool {
-        let next = self.answered.zip(self.steps.median());
-        let due = next.is_some_and(|(answered, step)| answered + step <= until);
-        due && !self.waiting && !self.given_up
+    /// Until when others wait for its request, if it is expected by then.
+    fn due(&self, patience: &Patience) -> Option<Duration> {
+        let (answered, step) = self.answered.zip(self.steps.median())?;
+        let until = match step <= patience.quick_step {
+            true => patience.quick,
+            false => patience.slow,
+        };
+        (answered + step <= until && !self.waiting && !self.given_up).then_some(until)
     }
 
     /// A request has come.
@@ -118,9 +176,9 @@ impl Pace {
         (self.waiting, self.answered) = (false, Some(now));
     }
 
-    /// Others do not wait for it any longer, if it was due by `until`.
-    pub(super) fn give_up(&mut self, until: Duration) {
-        self.given_up |= self.is_due(until);
+    /// Others do not wait for it any longer, if they did.
+    pub(super) fn give_up(&mut self, patience: &Patience) {
+        self.given_up |= self.due(patience).is_some();
     }
 }
 
@@ -159,6 +217,7 @@ mod tests {
         max_batch_size: 8,
         min_batch_size: 1,
         timeout: at(10_000),
+        sole_client: false,
     };
 
     /// A client of two rows that was answered at `answered` and takes `step` from there to its next request.
@@ -189,6 +248,7 @@ mod tests {
     fn front(rows: usize, oldest: u64) -> Front {
         Front {
             rows,
+            most: CONFIG.max_batch_size,
             oldest: Some(at(oldest)),
             full: false,
         }
@@ -196,6 +256,7 @@ mod tests {
 
     const NONE: Front = Front {
         rows: 0,
+        most: CONFIG.max_batch_size,
         oldest: None,
         full: false,
     };
@@ -235,17 +296,54 @@ mod tests {
             Next::Evaluate
         );
         // But one that is nearly there is.
-        let clients = [waiting(), client(96_000, 4_300)];
+        let clients = [waiting(), client(96_000, 4_150)];
         let two = front(2, 99_000);
-        assert_eq!(decide(&CONFIG, 100_001, two, &clients), wait(4, 100_500));
-        assert_eq!(decide(&CONFIG, 100_500, two, &clients), Next::Evaluate);
+        assert_eq!(decide(&CONFIG, 100_001, two, &clients), wait(4, 100_200));
+        assert_eq!(decide(&CONFIG, 100_200, two, &clients), Next::Evaluate);
+        // For less long than for a quick one.
+        let clients = [waiting(), client(96_000, 4_250)];
+        assert_eq!(decide(&CONFIG, 100_001, two, &clients), Next::Evaluate);
+    }
+
+    #[test]
+    fn environments_whose_steps_take_long_step_in_halves() {
+        let most = |clients: &[Pace]| {
+            let oldest = Some(at(99_000));
+            most_rows(&CONFIG, oldest, &forwards(), clients.iter())
+        };
+        // One of two rows that took `step` from its last answer to its request.
+        let asks = |step| {
+            let mut pace = client(90_000, step);
+            pace.asks(at(90_000 + step));
+            pace
+        };
+        let away = client(100_000, 3_000);
+        assert_eq!(
+            most(&[asks(3_000), asks(3_000), asks(3_000), away.clone()]),
+            4
+        );
+        assert_eq!(most(&[asks(3_000), asks(3_000), away.clone()]), 3);
+        // Whoever is there is evaluated together where nobody steps, or is back in a moment.
+        assert_eq!(most(&[asks(3_000), asks(3_000), asks(3_000)]), 8);
+        let soon = client(97_000, 3_100);
+        assert_eq!(most(&[asks(3_000), asks(3_000), soon]), 8);
+        // Quick ones do not wait for a slow one.
+        assert_eq!(most(&[asks(100), asks(100), asks(100), away.clone()]), 8);
+        // A batch has room for the largest client, and for as many rows as it is to have at least.
+        let mut large = asks(3_000);
+        large.rows = 6;
+        assert_eq!(most(&[large, away.clone()]), 6);
+        let config = CONFIG.min_batch_size(7);
+        let clients = [asks(3_000), asks(3_000), away];
+        let oldest = Some(at(99_000));
+        assert_eq!(most_rows(&config, oldest, &forwards(), clients.iter()), 7);
     }
 
     #[test]
     fn who_is_waited_for_in_vain_is_given_up_until_the_next_request() {
         let mut late = client(100_000, 100);
-        late.give_up(at(100_500));
         let two = front(2, 100_400);
+        late.give_up(&forwards().patience(two.oldest));
         let decide = |late: &Pace| decide(&CONFIG, 100_400, two, &[waiting(), late.clone()]);
         assert_eq!(decide(&late), Next::Evaluate);
         late.asks(at(100_450));
@@ -253,8 +351,9 @@ mod tests {
         assert_eq!(decide(&late), wait(4, 100_900));
         // Who is not due is not given up.
         let mut slow = client(100_000, 5_000);
-        slow.give_up(at(100_500));
-        assert!(slow.is_due(at(106_000)));
+        slow.give_up(&forwards().patience(two.oldest));
+        let later = forwards().patience(Some(at(106_000)));
+        assert_eq!(slow.due(&later), Some(at(106_200)));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A policy that a server evaluates.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use windrow_slab::RowsMut;
@@ -24,7 +25,10 @@ pub struct Served {
 #[derive(Debug)]
 struct Seat {
     client: usize,
-    rows: usize,
+    /// Where the policy keeps states of its environments, one for each row.
+    places: Range<usize>,
+    /// Whether these may hold states of others, who had them before.
+    is_new: bool,
     /// `None` while the server has it, and for good once the server has ended.
     request: Option<Request>,
 }
@@ -41,6 +45,7 @@ impl Served {
     fn leave(&mut self) {
         if let Some(seat) = self.seat.take() {
             lock(&self.hub.board).leave(seat.client);
+            self.hub.free_places(&seat.places);
             // It may be the one that was waited for.
             self.hub.wake_all();
         }
@@ -67,7 +72,8 @@ impl Policy for Served {
         drop(board);
         self.seat = Some(Seat {
             client: request.client,
-            rows,
+            places: self.hub.take_places(rows),
+            is_new: true,
             request: Some(request),
         });
         Ok(joint.spec)
@@ -84,7 +90,7 @@ impl Policy for Served {
             });
         };
         input.check_rows(out.envs())?;
-        input.check_rows(seat.rows)?;
+        input.check_rows(seat.places.len())?;
         let hub = &self.hub;
         let Some(mut request) = seat.request.take() else {
             lock(&hub.board).check()?;
@@ -96,10 +102,17 @@ impl Policy for Served {
             seat.request = Some(request);
             return Err(error);
         }
-        let request = seat.request.insert(hub.ask(request)?);
+        request.envs.set_places(seat.places.start);
+        if seat.is_new {
+            (0..request.rows()).for_each(|row| request.envs.begin(row));
+        }
+        let request = seat
+            .request
+            .insert(hub.attend(Some(seat.client), Some(request))?);
         if let Some(failure) = request.failure.take() {
             return Err(failure);
         }
+        seat.is_new = false;
         self.version = request.version;
         Ok(out.copy_from(request.out.rows())?)
     }
