@@ -18,12 +18,14 @@ use crate::{
 const FOLDER: &str = "crates/windrow/benches";
 
 /// The benchmarks of the Python package, and their programs. One that has the name of one in Rust runs after that.
-const PYTHON: [(&str, &str); 5] = [
+const PYTHON: [(&str, &str); 7] = [
     ("pictures", "python/benches/pictures.py"),
     ("python", "python/benches/ratios.py"),
     ("processes-python", "python/benches/processes.py"),
+    ("ray", "python/benches/ray_actors.py"),
     ("scripts", "python/benches/scripts.py"),
     ("served", "python/benches/served.py"),
+    ("weights", "python/benches/weights.py"),
 ];
 
 /// Those that time a Python library beside windrow.

@@ -30,6 +30,15 @@ pub(crate) fn of_toolchain(root: &Path, toolchain: &str) -> Command {
     command
 }
 
+/// `cargo test` of the test target `test`, with the features that the packages of the workspace have together: what was built for all
+/// tests is not built anew.
+pub(crate) fn test(root: &Path, test: &str) -> Command {
+    let mut command = command(root);
+    command.args(["test", "--no-fail-fast", "--workspace"]);
+    command.args(["--exclude", EXAMPLES, "--test", test]);
+    command
+}
+
 /// Whether cargo-nextest is installed.
 pub(crate) fn has_nextest(root: &Path) -> bool {
     process::succeeds(command(root).args(["nextest", "--version"]))

@@ -16,6 +16,8 @@ use crate::{
 /// The fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Fault {
+    /// What remote policies send is lost, repeated, changed or late, and strangers knock at their server
+    Network,
     /// A process is killed that writes a replay buffer on disk, and checkpoints of it
     Replay,
     /// Worker processes of collectors are killed, stopped, or end by themselves
@@ -37,11 +39,12 @@ const WORKERS_TEST: &str = "kills";
 const VARIABLE: &str = "WINDROW_KILLS";
 
 impl Fault {
-    /// Package and test that make it happen.
-    fn test(self) -> (&'static str, &'static str) {
+    /// The test that makes it happen.
+    fn test(self) -> &'static str {
         match self {
-            Self::Replay => ("windrow-replay", "kill"),
-            Self::Workers => ("windrow", WORKERS_TEST),
+            Self::Network => "network",
+            Self::Replay => "kill",
+            Self::Workers => WORKERS_TEST,
         }
     }
 }
@@ -78,9 +81,7 @@ pub(crate) fn of_python(root: &Path, python: &Path) -> Result<Verdict> {
 /// When the package cannot be built, or `fault` does not concern it.
 pub(crate) fn run_python(root: &Path, fault: Fault, times: u32) -> Result<bool> {
     if fault != Fault::Workers {
-        bail!(
-            "--python: expected the fault `workers`, got `replay`, whose files are written by Rust alone"
-        );
+        bail!("--python: expected the fault `workers`, the only one that concerns Python alone");
     }
     let python = python::environment(root)?;
     package::build(root, &python, Profile::Dev)?;
@@ -100,9 +101,7 @@ fn kill(root: &Path, python: &Path, times: u32) -> Result<bool> {
 /// # Errors
 /// When cargo cannot be started.
 pub(crate) fn run(root: &Path, fault: Fault, times: u32) -> Result<bool> {
-    let (package, test) = fault.test();
-    let mut command = cargo::command(root);
-    command.args(["test", "--package", package, "--test", test]);
+    let mut command = cargo::test(root, fault.test());
     command
         .args(["--", "--nocapture"])
         .env(VARIABLE, times.to_string());
@@ -125,7 +124,7 @@ fn tells(line: &str) -> bool {
 
 /// Whether a test says in this line how often it made its fault.
 fn counts(line: &str) -> bool {
-    line.contains(" kills, ")
+    line.contains(" kills, ") || line.contains(" faults, ")
 }
 
 #[cfg(test)]
@@ -135,6 +134,7 @@ mod tests {
     #[test]
     fn the_line_that_counts_is_known() {
         assert!(counts("50 kills, 3 frames lost") && tells("50 kills, 3 frames lost"));
+        assert!(tells("50 faults, 0 duplicates"));
         assert!(tells("violation: a frame came twice") && !counts("violation: a frame came twice"));
         assert!(!tells("running 2 tests"));
     }

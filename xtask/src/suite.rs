@@ -23,7 +23,6 @@ use crate::{
 /// A test target that compares windrow with something else, and says how much it compared.
 struct Comparison {
     title: &'static str,
-    package: &'static str,
     test: &'static str,
     /// Whether the other side is a Python library.
     python: bool,
@@ -32,25 +31,21 @@ struct Comparison {
 const COMPARISONS: [Comparison; 4] = [
     Comparison {
         title: "comparison with Gymnasium",
-        package: "windrow-env",
         test: "gymnasium",
         python: true,
     },
     Comparison {
         title: "comparison with PyTorch",
-        package: "windrow-policy",
         test: "torch",
         python: true,
     },
     Comparison {
         title: "comparison of collectors with ledgers",
-        package: "windrow-collect",
         test: "conformance",
         python: false,
     },
     Comparison {
         title: "comparison of replay with a list",
-        package: "windrow-replay",
         test: "model",
         python: false,
     },
@@ -167,16 +162,7 @@ fn compare(
     if comparison.python && python.is_none() {
         return Ok(Verdict::NotRun("there is no Python environment".to_owned()));
     }
-    workspace.package(comparison.package)?;
-    let mut command = cargo::command(&workspace.root);
-    command.args([
-        "test",
-        "--no-fail-fast",
-        "--package",
-        comparison.package,
-        "--test",
-        comparison.test,
-    ]);
+    let mut command = cargo::test(&workspace.root, comparison.test);
     command.args(["--", "--nocapture"]);
     if comparison.python {
         // They need an interpreter, so ordinary runs skip them.

@@ -23,6 +23,7 @@
 //! * [`store`]: the memory of replay buffers, which many read while one writes.
 //! * [`Collector`]: the rollout loop, and batches as [`TensorDict`]s.
 //! * [`replay`]: buffers that keep batches and sample from them.
+//! * `remote`, with the feature of that name: policies and weights that a server in another process or on another machine has.
 //! * [`postproc`]: changes to a batch, such as [`Gae`].
 //! * [`tensordict`]: named, nested tensors; saving and loading as safetensors.
 #![forbid(unsafe_code)]
@@ -53,6 +54,8 @@ pub use windrow_policy::{
     self as policy, ExplorationType, Head, InferenceServer, NetworkPolicy, Policy, PolicyError,
     PolicyRecipe, RandomPolicy, Registry, ServerConfig, ServerStats, Weights, nn, policy_fn,
 };
+#[cfg(all(feature = "remote", unix))]
+pub use windrow_remote as remote;
 pub use windrow_replay::{
     self as replay, LazyMemmapStorage, LazyTensorStorage, ListStorage, MaxRewardWriter,
     PrioritizedSampler, PrioritizedSliceSampler, RandomSampler, RateLimiter, ReplayBuffer,

@@ -11,12 +11,13 @@ const ENV: &str = "windrow-env";
 const POLICY: &str = "windrow-policy";
 const COLLECT: &str = "windrow-collect";
 const REPLAY: &str = "windrow-replay";
+const REMOTE: &str = "windrow-remote";
 const FACADE: &str = "windrow";
 
 /// Each package and those it may depend on: `tensordict ◀ slab ◀ env ◀ policy ◀ collect ◀ windrow ◀ python`,
-/// `slab ◀ process ◀ collect`, and `tensordict ◀ store ◀ replay ◀ windrow`. Collection and replay do not know each other: what they share is the slab
+/// `slab ◀ process ◀ collect`, `tensordict ◀ store ◀ replay ◀ windrow` and `policy ◀ remote ◀ windrow`. Collection and replay do not know each other: what they share is the slab
 /// crate's `Sink`.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     (TENSORDICT, &[]),
     (SLAB, &[TENSORDICT]),
     (PROCESS, &[TENSORDICT, SLAB]),
@@ -25,16 +26,18 @@ const ARROWS: [(&str, &[&str]); 12] = [
     (POLICY, &[TENSORDICT, SLAB, ENV]),
     (COLLECT, &[TENSORDICT, SLAB, PROCESS, ENV, POLICY]),
     (REPLAY, &[TENSORDICT, SLAB, STORE]),
+    // Its tests run collectors over a connection.
+    (REMOTE, &[TENSORDICT, SLAB, PROCESS, ENV, POLICY, COLLECT]),
     (
         FACADE,
         &[
-            TENSORDICT, SLAB, PROCESS, STORE, ENV, POLICY, COLLECT, REPLAY,
+            TENSORDICT, SLAB, PROCESS, STORE, ENV, POLICY, COLLECT, REPLAY, REMOTE,
         ],
     ),
     (
         "windrow-python",
         &[
-            TENSORDICT, SLAB, PROCESS, STORE, ENV, POLICY, COLLECT, REPLAY, FACADE,
+            TENSORDICT, SLAB, PROCESS, STORE, ENV, POLICY, COLLECT, REPLAY, REMOTE, FACADE,
         ],
     ),
     ("windrow-examples", &[FACADE]),

@@ -1,0 +1,196 @@
+//! A policy that a server evaluates.
+
+use bytes::Bytes;
+use tensordict::LeafSpec;
+use windrow_policy::{
+    Binding, EnvRows, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec, States, Weights,
+};
+use windrow_slab::RowsMut;
+
+use crate::RemoteError;
+use crate::client::Link;
+use crate::frame::{Frame, Kind};
+use crate::rows::{self, EXPLORATION, Place};
+use crate::written;
+
+/// A policy whose actions are the answers of a [server](crate::RemoteServer); made by [`Remote::policy`](crate::Remote::policy).
+///
+/// One call of [`act`](Policy::act) is one round trip, whatever the number of rows; ids, frames and noise travel with them, so actions are those
+/// that the policy would choose here. Each clone has a connection of its own. [`version`](Policy::version) is that of the weights behind the last
+/// answer. Weights are the server's: [`RemoteWeights`](crate::RemoteWeights) sends them, also as a collector's updater, and
+/// [`load`](Policy::load) refuses them.
+///
+/// A lost connection is opened again, and what was asked is asked again and done once. Where the server is lost, a call fails within the
+/// [time-out](crate::Remote::timeout).
+#[derive(Debug)]
+pub struct RemotePolicy {
+    link: Link,
+    seat: Option<Seat>,
+    version: i64,
+}
+
+/// What was agreed on when the policy was bound.
+#[derive(Debug)]
+struct Seat {
+    observed: Vec<LeafSpec>,
+    columns: Vec<LeafSpec>,
+    envs: usize,
+    request: Bytes,
+    /// The producer that the server knows by it.
+    producer: u128,
+}
+
+impl RemotePolicy {
+    pub(crate) fn new(link: Link) -> Self {
+        Self {
+            link,
+            seat: None,
+            version: 0,
+        }
+    }
+
+    /// Takes the place at the server that `request` describes: what the policy says of itself there.
+    fn sit(&mut self, request: &Bytes) -> Result<PolicySpec, RemoteError> {
+        let answer = self
+            .link
+            .call(|seq, _| vec![Frame::new(Kind::Bind, seq, [0; 3], request.clone())])?;
+        match answer.kind {
+            Kind::Bound => {
+                serde_json::from_slice(&answer.body).map_err(|error| RemoteError::Failed {
+                    address: self.link.remote.address.to_string(),
+                    reason: format!("what the policy writes cannot be read: {error}"),
+                })
+            }
+            _ => Err(self.link.unexpected(&answer)),
+        }
+    }
+
+    /// The answer to observations of `envs`, by a server that knows this client.
+    fn ask(&mut self, words: [u64; 3], body: &Bytes, envs: &EnvRows) -> Result<Frame, RemoteError> {
+        let ask = |link: &mut Link| {
+            link.call(|seq, _| vec![Frame::new(Kind::Act, seq, words, body.clone())])
+        };
+        let request = match &self.seat {
+            Some(seat) if seat.producer != self.link.producer() => seat.request.clone(),
+            _ => return ask(&mut self.link),
+        };
+        let spec = self.sit(&request)?;
+        let producer = self.link.producer();
+        if let Some(seat) = &mut self.seat {
+            let address = self.link.remote.address.to_string();
+            if seat.columns != spec.columns {
+                let reason = format!(
+                    "the policy wrote {:?} before, and {:?} now",
+                    seat.columns, spec.columns
+                );
+                return Err(RemoteError::Failed { address, reason });
+            }
+            if spec.states == States::ByPlace && envs.is_first().contains(&false) {
+                let reason =
+                    "the server no longer has the states of these environments: reset them"
+                        .to_owned();
+                return Err(RemoteError::Failed { address, reason });
+            }
+            seat.producer = producer;
+        }
+        ask(&mut self.link)
+    }
+}
+
+impl Clone for RemotePolicy {
+    /// A policy of the same server, not yet bound, with a connection of its own.
+    fn clone(&self) -> Self {
+        Self::new(self.link.another())
+    }
+}
+
+impl Policy for RemotePolicy {
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        self.seat = None;
+        let place = Place {
+            spec: binding.spec.clone(),
+            num_envs: binding.num_envs,
+            batched: binding.batched,
+            worker: binding.worker,
+            first_rows: binding.first_rows.is_some(),
+        };
+        let json = serde_json::to_vec(&place).map_err(PolicyError::failed)?;
+        let mut request = (json.len() as u64).to_le_bytes().to_vec();
+        request.extend(json);
+        let observed = binding.spec.observation_leaves();
+        if let Some(first) = binding.first_rows {
+            rows::write(&observed, first, &mut request)?;
+        }
+        let request = Bytes::from(request);
+        let spec = self.sit(&request)?;
+        self.seat = Some(Seat {
+            observed,
+            columns: spec.columns.clone(),
+            envs: binding.num_envs,
+            request,
+            producer: self.link.producer(),
+        });
+        // Here, each call has the same environments.
+        Ok(spec.states(States::ByRow))
+    }
+
+    /// Always: whether the served policy needs them is known only when it is bound.
+    fn needs_first_rows(&self) -> bool {
+        true
+    }
+
+    fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {
+        let Some(seat) = &self.seat else {
+            return Err(PolicyError::NotBound {
+                policy: "remote policy",
+            });
+        };
+        input.check_rows(out.envs())?;
+        input.check_rows(seat.envs)?;
+        let exploration = EXPLORATION
+            .iter()
+            .position(|known| *known == input.exploration);
+        let exploration = exploration.ok_or_else(|| {
+            PolicyError::failed(format!(
+                "{:?} is no exploration type of this protocol",
+                input.exploration
+            ))
+        })?;
+        let mut body = Vec::new();
+        input.envs.write(&mut body);
+        rows::write(&seat.observed, input.obs, &mut body)?;
+        let words = [exploration as u64, input.envs.len() as u64, 0];
+        let answer = self.ask(words, &Bytes::from(body), input.envs)?;
+        let Some(seat) = self.seat.as_ref().filter(|_| answer.kind == Kind::Acted) else {
+            return Err(self.link.unexpected(&answer).into());
+        };
+        rows::read(&seat.columns, &answer.body, out).map_err(|reason| {
+            PolicyError::failed(format!("actions of {}: {reason}", self.link.remote.address))
+        })?;
+        self.version = answer.words[0] as i64;
+        Ok(())
+    }
+
+    fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
+        if weights.is_empty() {
+            return Ok(());
+        }
+        Err(PolicyError::failed(format!(
+            "the weights of a remote policy are at {}: send them with Remote::weights, or give a collector that as its weight_updater",
+            self.link.remote.address
+        )))
+    }
+
+    fn version(&self) -> Option<i64> {
+        Some(self.version)
+    }
+
+    /// Worker processes can have it where [`register`](crate::register) was called, and token and certificates come from files.
+    fn recipe(&self) -> Option<PolicyRecipe> {
+        let recipe = PolicyRecipe::served_elsewhere(self.clone());
+        Some(match written::recipe(&self.link.remote) {
+            Some(written) => recipe.written_as(written),
+            None => recipe,
+        })
+    }
+}

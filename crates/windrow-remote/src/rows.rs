@@ -1,0 +1,170 @@
+//! Rows of observations and actions as bytes: names, types and shapes were agreed on when the policy was bound.
+
+use serde::{Deserialize, Serialize};
+use tensordict::{LeafSpec, for_dtype};
+use windrow_env::EnvSpec;
+use windrow_policy::ExplorationType;
+use windrow_slab::{Key, Rows, RowsMut, SlabError};
+
+/// What a client says of itself when it is bound.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) spec: EnvSpec,
+    pub(crate) num_envs: usize,
+    pub(crate) batched: bool,
+    pub(crate) worker: usize,
+    /// Whether first observations follow.
+    pub(crate) first_rows: bool,
+}
+
+/// Types of exploration, by their number.
+pub(crate) const EXPLORATION: [ExplorationType; 4] = [
+    ExplorationType::Random,
+    ExplorationType::Mode,
+    ExplorationType::Mean,
+    ExplorationType::Deterministic,
+];
+
+/// An element as little-endian bytes.
+trait Wire: Sized + Copy {
+    fn put(values: &[Self], out: &mut [u8]);
+    /// `None` where bytes are no such element.
+    fn take(bytes: &[u8], out: &mut [Self]) -> Option<()>;
+}
+
+macro_rules! number {
+    ($($type:ty),*) => {$(
+        impl Wire for $type {
+            fn put(values: &[Self], out: &mut [u8]) {
+                for (to, value) in out.chunks_exact_mut(size_of::<Self>()).zip(values) {
+                    to.copy_from_slice(&value.to_le_bytes());
+                }
+            }
+
+            fn take(bytes: &[u8], out: &mut [Self]) -> Option<()> {
+                for (from, to) in bytes.chunks_exact(size_of::<Self>()).zip(out) {
+                    *to = Self::from_le_bytes(from.try_into().ok()?);
+                }
+                Some(())
+            }
+        }
+    )*};
+}
+
+number!(u8, i8, i16, i32, i64, f32, f64);
+
+impl Wire for bool {
+    fn put(values: &[Self], out: &mut [u8]) {
+        out.iter_mut()
+            .zip(values)
+            .for_each(|(to, value)| *to = u8::from(*value));
+    }
+
+    fn take(bytes: &[u8], out: &mut [Self]) -> Option<()> {
+        out.iter_mut()
+            .zip(bytes)
+            .for_each(|(to, from)| *to = *from != 0);
+        bytes.iter().all(|byte| *byte <= 1).then_some(())
+    }
+}
+
+/// Bytes of `rows` rows of `leaves`; `None` when their number overflows.
+pub(crate) fn size(leaves: &[LeafSpec], rows: usize) -> Option<usize> {
+    leaves.iter().try_fold(0usize, |sum, leaf| {
+        sum.checked_add(leaf.checked_bytes()?.checked_mul(rows)?)
+    })
+}
+
+/// Appends `rows`, which are of `leaves`.
+pub(crate) fn write(
+    leaves: &[LeafSpec],
+    rows: Rows<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), SlabError> {
+    for (leaf, spec) in leaves.iter().enumerate() {
+        for_dtype!(spec.dtype, T => {
+            let values = rows.get::<T>(Key::new(leaf))?;
+            let start = out.len();
+            out.resize(start + size_of_val(values), 0);
+            <T as Wire>::put(values, &mut out[start..]);
+        });
+    }
+    Ok(())
+}
+
+/// Fills `rows`, which are of `leaves`.
+///
+/// # Errors
+/// What does not fit.
+pub(crate) fn read(leaves: &[LeafSpec], bytes: &[u8], mut rows: RowsMut<'_>) -> Result<(), String> {
+    let (expected, got) = (size(leaves, rows.envs()), bytes.len());
+    if expected != Some(got) {
+        let envs = rows.envs();
+        return Err(format!(
+            "expected {} bytes for {envs} rows, got {got}",
+            expected.unwrap_or(usize::MAX)
+        ));
+    }
+    let mut rest = bytes;
+    for (leaf, spec) in leaves.iter().enumerate() {
+        for_dtype!(spec.dtype, T => {
+            let values = rows.get_mut::<T>(Key::new(leaf)).map_err(|error| error.to_string())?;
+            let (bytes, behind) = rest.split_at(size_of_val(values));
+            rest = behind;
+            <T as Wire>::take(bytes, values)
+                .ok_or_else(|| format!("{}: expected flags of 0 and 1, got another byte", spec.key))?;
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tensordict::DType;
+    use windrow_slab::RowBlock;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_every_type_are_read_as_they_were_written() {
+        let leaves: Vec<_> = DType::ALL
+            .into_iter()
+            .map(|dtype| LeafSpec::new(dtype.name(), dtype, [3]))
+            .collect();
+        let mut from = RowBlock::new(&leaves, 2).unwrap();
+        let flags = [true, false, true, true, false, false];
+        from.rows_mut()
+            .get_mut(Key::new(0))
+            .unwrap()
+            .copy_from_slice(&flags);
+        let floats = [1.5f32, -2.0, f32::INFINITY, 0.0, -0.0, 7e-42];
+        from.rows_mut()
+            .get_mut(Key::new(6))
+            .unwrap()
+            .copy_from_slice(&floats);
+        let long = [i64::MIN, -1, 0, 1, i64::MAX, 42];
+        from.rows_mut()
+            .get_mut(Key::new(5))
+            .unwrap()
+            .copy_from_slice(&long);
+        let mut bytes = Vec::new();
+        write(&leaves, from.rows(), &mut bytes).unwrap();
+        assert_eq!(Some(bytes.len()), size(&leaves, 2));
+        let mut to = RowBlock::new(&leaves, 2).unwrap();
+        read(&leaves, &bytes, to.rows_mut()).unwrap();
+        assert_eq!(to.rows().get::<bool>(Key::new(0)).unwrap(), flags);
+        assert_eq!(to.rows().get::<f32>(Key::new(6)).unwrap(), floats);
+        assert_eq!(to.rows().get::<i64>(Key::new(5)).unwrap(), long);
+        let short = read(&leaves, &bytes[1..], to.rows_mut()).unwrap_err();
+        assert!(
+            short.contains("expected 174 bytes for 2 rows, got 173"),
+            "{short}"
+        );
+        bytes[0] = 2;
+        assert!(
+            read(&leaves, &bytes, to.rows_mut())
+                .unwrap_err()
+                .contains("flags of 0 and 1")
+        );
+    }
+}

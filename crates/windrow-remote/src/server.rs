@@ -1,0 +1,298 @@
+//! The server's side: who is let in, and what it has done for whom.
+
+mod connection;
+mod listen;
+mod producer;
+mod talk;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio_rustls::rustls::ServerConfig as TlsConfig;
+use windrow_policy::{
+    InferenceServer, PolicyRecipe, Served, ServerConfig, ServerStats, WeightStore, Weights,
+};
+
+use crate::client::random;
+use crate::remote::check_open;
+use crate::{Address, Limits, RemoteError, Tls, Token};
+use listen::Listener;
+use producer::Producers;
+
+/// Choices of a [`RemoteServer`].
+#[derive(Debug, Clone)]
+pub struct RemoteServerBuilder {
+    recipe: PolicyRecipe,
+    address: Address,
+    token: Option<Token>,
+    tls: Option<Tls>,
+    batching: ServerConfig,
+    limits: Limits,
+    connections: usize,
+    greeting: Duration,
+    memory: Duration,
+}
+
+impl RemoteServerBuilder {
+    /// Listens at `address`; by default at a port of the loopback that the system chooses.
+    #[must_use]
+    pub fn address(mut self, address: Address) -> Self {
+        self.address = address;
+        self
+    }
+
+    /// Lets in only clients that show `token`.
+    #[must_use]
+    pub fn token(mut self, token: Token) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Speaks TLS.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// How requests make batches.
+    #[must_use]
+    pub fn batching(mut self, config: ServerConfig) -> Self {
+        self.batching = config;
+        self
+    }
+
+    /// How large messages and weights may be.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Most connections at a time, 256 by default, each with a thread; clients beyond them try again.
+    #[must_use]
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// How long a connection may take to say who it is, 10 s by default.
+    #[must_use]
+    pub fn greeting(mut self, time: Duration) -> Self {
+        self.greeting = time;
+        self
+    }
+
+    /// How long the server remembers a client that has lost its connection, 5 minutes by default.
+    #[must_use]
+    pub fn memory(mut self, time: Duration) -> Self {
+        self.memory = time;
+        self
+    }
+
+    /// Starts the server.
+    ///
+    /// # Errors
+    /// [`RemoteError::Open`] where other machines can reach the address and neither a token nor mutual TLS is given;
+    /// [`RemoteError::Listen`], [`RemoteError::Tls`], [`RemoteError::Setting`]; [`RemoteError::Policy`] as
+    /// [`InferenceServer::start`].
+    pub fn start(self) -> Result<RemoteServer, RemoteError> {
+        check_open(&self.address, self.token.as_ref(), self.tls.as_ref())?;
+        self.limits.check()?;
+        if self.connections == 0 {
+            return Err(RemoteError::Setting {
+                name: "max_connections",
+                expected: "a positive number",
+                got: "0".to_owned(),
+            });
+        }
+        let tls = self.tls.as_ref().map(Tls::for_server).transpose()?;
+        let store = Arc::new(WeightStore::new(1));
+        let inference = InferenceServer::start(&self.recipe, Arc::clone(&store), self.batching)?;
+        let failed = |error| RemoteError::Listen {
+            address: self.address.to_string(),
+            error,
+        };
+        let listener = Listener::open(&self.address).map_err(failed)?;
+        let address = listener.address(&self.address).map_err(failed)?;
+        let shared = Arc::new(Shared {
+            producers: Producers::new(self.memory, 4 * self.connections),
+            inference,
+            store,
+            tls,
+            snapshot: Mutex::new(None),
+            instance: random() as u64,
+            stop: watch::Sender::new(false),
+            open: Mutex::new(0),
+            closed: Condvar::new(),
+            counters: Counters::default(),
+            choices: self,
+        });
+        let at = Arc::clone(&shared);
+        let accept = std::thread::Builder::new()
+            .name("windrow-remote".to_owned())
+            .spawn(move || listener.accept(&at))
+            .map_err(RemoteError::Thread)?;
+        Ok(RemoteServer {
+            shared,
+            address,
+            accept: Some(accept),
+        })
+    }
+}
+
+/// Evaluates one policy for clients in other processes or on other machines, and keeps its weights.
+///
+/// Requests of all clients make joint batches, as those of an [`InferenceServer`] do. A request that fails fails alone. Dropping it ends it.
+#[derive(Debug)]
+pub struct RemoteServer {
+    shared: Arc<Shared>,
+    address: Address,
+    accept: Option<JoinHandle<()>>,
+}
+
+impl RemoteServer {
+    /// A server of the policy that `recipe` makes.
+    #[must_use]
+    pub fn builder(recipe: PolicyRecipe) -> RemoteServerBuilder {
+        RemoteServerBuilder {
+            recipe,
+            address: Address::loopback(0),
+            token: None,
+            tls: None,
+            batching: ServerConfig::new(),
+            limits: Limits::default(),
+            connections: 256,
+            greeting: Duration::from_secs(10),
+            memory: Duration::from_secs(300),
+        }
+    }
+
+    /// Where it listens, with the port that the system chose.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// A client in this process, which needs no connection.
+    #[must_use]
+    pub fn client(&self) -> Served {
+        self.shared.inference.client()
+    }
+
+    /// Publishes new weights and returns their version.
+    ///
+    /// # Errors
+    /// As [`InferenceServer::update_policy_weights`].
+    pub fn update_policy_weights(&self, weights: &Weights) -> Result<i64, RemoteError> {
+        Ok(self.shared.inference.update_policy_weights(weights)?)
+    }
+
+    /// The version of the weights that were published last; 0 are those that the policy came with.
+    #[must_use]
+    pub fn version(&self) -> i64 {
+        self.shared.store.version()
+    }
+
+    /// Figures since the start.
+    #[must_use]
+    pub fn stats(&self) -> RemoteStats {
+        let counters = &self.shared.counters;
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RemoteStats {
+            connections: of(&counters.connections),
+            accepted: of(&counters.accepted),
+            refused: of(&counters.refused),
+            repeated: of(&counters.repeated),
+            inference: self.shared.inference.stats(),
+        }
+    }
+
+    /// Ends the server: clients are told so. Returns within two seconds, also where the policy hangs.
+    pub fn shutdown(&mut self) {
+        const PARTING: Duration = Duration::from_secs(2);
+        self.shared.inference.shutdown();
+        self.shared.stop.send_replace(true);
+        if let Some(accept) = self.accept.take() {
+            // A panic there has been printed.
+            let _ = accept.join();
+        }
+        let deadline = Instant::now() + PARTING;
+        let mut open = lock(&self.shared.open);
+        while *open > 0 {
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                break;
+            };
+            let waited = self.shared.closed.wait_timeout(open, left);
+            open = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for RemoteServer {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+/// What a [`RemoteServer`] has done.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RemoteStats {
+    /// Connections that were opened.
+    pub connections: u64,
+    /// Those that said who they are, and were let in.
+    pub accepted: u64,
+    /// Those that were not.
+    pub refused: u64,
+    /// Requests that came again, and got the answer that they had got.
+    pub repeated: u64,
+    /// The batches.
+    pub inference: ServerStats,
+}
+
+/// What all connections share.
+struct Shared {
+    choices: RemoteServerBuilder,
+    tls: Option<Arc<TlsConfig>>,
+    inference: InferenceServer,
+    store: Arc<WeightStore>,
+    producers: Producers,
+    /// The newest weights as they travel.
+    snapshot: Mutex<Option<(i64, Bytes)>>,
+    /// A number of this run of the server.
+    instance: u64,
+    stop: watch::Sender<bool>,
+    /// Connections that are open.
+    open: Mutex<usize>,
+    closed: Condvar,
+    counters: Counters,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("choices", &self.choices)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    connections: AtomicU64,
+    accepted: AtomicU64,
+    refused: AtomicU64,
+    repeated: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,271 @@
+//! Who has asked for what: each request is done once, and its answer repeated.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tonic::Status;
+
+use super::lock;
+use super::talk::Seat;
+use crate::frame::{Frame, Kind};
+
+/// All producers that the server knows.
+pub(super) struct Producers {
+    known: Mutex<HashMap<u128, Arc<Producer>>>,
+    /// How long one without a connection stays known.
+    memory: Duration,
+    most: usize,
+}
+
+/// A client: its requests, one at a time, numbered from 1 on.
+#[derive(Default)]
+pub(super) struct Producer {
+    state: Mutex<State>,
+    free: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The last request that was done.
+    last: u64,
+    /// Its answer; `None` for one that changes nothing and is done again.
+    answer: Option<Frame>,
+    busy: bool,
+    /// Number of the attempt that came last: those before it do not wait any more.
+    attempt: u64,
+    seat: Option<Seat>,
+    connections: usize,
+    left: Option<Instant>,
+}
+
+impl Producers {
+    pub(super) fn new(memory: Duration, most: usize) -> Self {
+        Self {
+            known: Mutex::default(),
+            memory,
+            most,
+        }
+    }
+
+    /// The producer `id`, and its last request that was done; `None` for one that says it is known, and is not.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub(super) fn enter(
+        &self,
+        id: u128,
+        says_known: bool,
+    ) -> Result<Option<(Arc<Producer>, u64)>, Status> {
+        let mut known = lock(&self.known);
+        // Dropped after the lock is: their policies may take long.
+        let old: Vec<_> = known
+            .extract_if(|_, producer| producer.is_over(self.memory))
+            .collect();
+        if !known.contains_key(&id) {
+            if says_known {
+                return Ok(None);
+            }
+            if known.len() >= self.most {
+                return Err(Status::resource_exhausted(format!(
+                    "there are {} clients, and no room for more",
+                    known.len()
+                )));
+            }
+        }
+        let producer = Arc::clone(known.entry(id).or_default());
+        let mut state = lock(&producer.state);
+        state.connections += 1;
+        state.left = None;
+        let last = state.last;
+        drop((state, known, old));
+        Ok(Some((producer, last)))
+    }
+
+    /// Forgets the producer `id`.
+    pub(super) fn remove(&self, id: u128) {
+        let removed = lock(&self.known).remove(&id);
+        drop(removed);
+    }
+}
+
+/// How a request is done.
+pub(super) enum Done {
+    /// It changes something: its answer is kept.
+    Once(Frame),
+    /// It only reads.
+    Again(Vec<Frame>),
+}
+
+impl Producer {
+    fn is_over(&self, memory: Duration) -> bool {
+        lock(&self.state)
+            .left
+            .is_some_and(|left| left.elapsed() >= memory)
+    }
+
+    /// A connection of it has ended.
+    pub(super) fn leave(&self) {
+        let mut state = lock(&self.state);
+        state.connections -= 1;
+        if state.connections == 0 {
+            state.left = Some(Instant::now());
+        }
+    }
+
+    /// The answer to request `seq`, which `work` does unless it was done. Whether it was.
+    ///
+    /// # Errors
+    /// When the request is not the next; when one before it is still at work after `patience`, or has been asked for anew elsewhere.
+    pub(super) fn once(
+        &self,
+        seq: u64,
+        patience: Duration,
+        work: impl FnOnce(&mut Option<Seat>) -> Done,
+    ) -> Result<(Vec<Frame>, bool), Status> {
+        let mut state = lock(&self.state);
+        state.attempt += 1;
+        let (mine, deadline) = (state.attempt, Instant::now() + patience);
+        self.free.notify_all();
+        while state.busy {
+            let left = deadline.checked_duration_since(Instant::now());
+            let Some(left) = left.filter(|_| state.attempt == mine) else {
+                return Err(Status::unavailable(
+                    "an earlier request of this client is still at work",
+                ));
+            };
+            let waited = self.free.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        match &state.answer {
+            _ if seq == state.last + 1 => {}
+            Some(answer) if seq == state.last => return Ok((vec![answer.clone()], true)),
+            None if seq == state.last => {}
+            // A copy that was late: nobody waits for it.
+            _ if seq < state.last => return Ok((Vec::new(), true)),
+            _ => {
+                let expected = state.last + 1;
+                return Err(Status::failed_precondition(format!(
+                    "expected request {expected} of this client, got {seq}"
+                )));
+            }
+        }
+        state.busy = true;
+        let mut seat = state.seat.take();
+        drop(state);
+        let done = catch_unwind(AssertUnwindSafe(|| work(&mut seat))).unwrap_or_else(|_| {
+            Done::Once(Frame::failed(
+                seq,
+                "the server panicked while it did this request",
+            ))
+        });
+        let mut state = lock(&self.state);
+        (state.busy, state.seat, state.last) = (false, seat, seq);
+        let (answer, frames) = match done {
+            Done::Once(frame) => (Some(frame.clone()), vec![frame]),
+            Done::Again(frames) => (None, frames),
+        };
+        state.answer = answer;
+        drop(state);
+        self.free.notify_all();
+        debug_assert!(
+            frames
+                .iter()
+                .all(|frame| frame.seq == seq && frame.kind != Kind::Hello)
+        );
+        Ok((frames, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn answer(seq: u64) -> Done {
+        Done::Once(Frame::new(Kind::Acted, seq, [seq, 0, 0], Vec::new()))
+    }
+
+    #[test]
+    fn a_request_that_comes_again_is_answered_and_not_done() {
+        let producer = Producer::default();
+        assert!(!producer.once(1, SOON, |_| answer(1)).unwrap().1);
+        let (frames, was_done) = producer.once(1, SOON, |_| unreachable!()).unwrap();
+        assert!(was_done && frames[0].words[0] == 1);
+        assert!(!producer.once(2, SOON, |_| answer(2)).unwrap().1);
+        assert!(
+            producer
+                .once(1, SOON, |_| unreachable!())
+                .unwrap()
+                .0
+                .is_empty()
+        );
+        let gap = producer.once(4, SOON, |_| unreachable!()).unwrap_err();
+        assert!(
+            gap.message()
+                .contains("expected request 3 of this client, got 4")
+        );
+        // One that only reads is done again, and counts.
+        for _ in 0..2 {
+            let read = Done::Again(vec![Frame::new(Kind::Current, 3, [0; 3], Vec::new())]);
+            assert!(!producer.once(3, SOON, |_| read).unwrap().1);
+        }
+        assert!(!producer.once(4, SOON, |_| answer(4)).unwrap().1);
+    }
+
+    #[test]
+    fn a_panic_is_the_answer() {
+        let producer = Producer::default();
+        for expected in [false, true] {
+            let (frames, was_done) = producer.once(1, SOON, |_| panic!("oh")).unwrap();
+            assert_eq!(was_done, expected);
+            assert!(frames[0].kind == Kind::Failed && frames[0].text().contains("panicked"));
+        }
+    }
+
+    #[test]
+    fn the_newest_attempt_waits_for_one_at_work_and_those_before_it_give_up() {
+        let producer = Producer::default();
+        let (begun, end) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                producer.once(1, SOON, |_| {
+                    begun.wait();
+                    end.wait();
+                    answer(1)
+                })
+            });
+            begun.wait();
+            let second = scope.spawn(|| producer.once(1, SOON, |_| unreachable!()));
+            while lock(&producer.state).attempt < 2 {
+                std::thread::yield_now();
+            }
+            let third = scope.spawn(|| producer.once(1, SOON, |_| unreachable!()));
+            assert!(second.join().unwrap().is_err());
+            end.wait();
+            assert!(third.join().unwrap().unwrap().1);
+            assert!(!first.join().unwrap().unwrap().1);
+        });
+    }
+
+    #[test]
+    fn who_was_silent_for_long_is_forgotten() {
+        let producers = Producers::new(Duration::ZERO, 2);
+        assert!(producers.enter(1, true).unwrap().is_none());
+        let (first, _) = producers.enter(1, false).unwrap().unwrap();
+        first.once(1, SOON, |_| answer(1)).unwrap();
+        let (again, last) = producers.enter(1, true).unwrap().unwrap();
+        assert_eq!(last, 1);
+        producers.enter(2, false).unwrap();
+        assert!(producers.enter(3, false).is_err());
+        first.leave();
+        assert!(producers.enter(1, true).unwrap().is_some());
+        (0..2).for_each(|_| again.leave());
+        assert!(producers.enter(1, true).unwrap().is_none());
+        assert!(producers.enter(3, false).unwrap().is_some());
+        producers.remove(3);
+        assert!(producers.enter(3, true).unwrap().is_none());
+    }
+}

@@ -1,0 +1,81 @@
+//! Weights on their way to and from a server.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tensordict::TensorDict;
+use windrow_policy::{PolicyError, Published, WeightStore, WeightUpdater, Weights};
+
+use crate::RemoteError;
+use crate::client::Link;
+use crate::frame::{Frame, Kind};
+use crate::transport::piece;
+
+/// Sends weights to a [server](crate::RemoteServer), and fetches the newest; made by [`Remote::weights`](crate::Remote::weights).
+///
+/// A collector takes it as its `weight_updater`. They travel as safetensors, in pieces that no message limit cuts.
+#[derive(Debug)]
+pub struct RemoteWeights {
+    link: Link,
+}
+
+impl RemoteWeights {
+    pub(crate) fn new(link: Link) -> Self {
+        Self { link }
+    }
+
+    /// Has the server's policy act with `weights` from its next batch on, and returns their version. They are published once, however often the
+    /// connection is lost.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] naming a tensor that is missing, unknown or misshapen; the old weights then stay. [`RemoteError::Limit`], and
+    /// those of the connection.
+    pub fn publish(&mut self, weights: &Weights) -> Result<i64, RemoteError> {
+        let bytes = Bytes::from(weights.to_bytes()?);
+        let limits = self.link.remote.limits;
+        if bytes.len() > limits.weights {
+            return Err(RemoteError::Limit {
+                what: "a set of weights",
+                limit: limits.weights,
+                got: bytes.len(),
+            });
+        }
+        let answer = self
+            .link
+            .call(|seq, limit| Frame::pieces(Kind::Push, seq, &bytes, 0, piece(limit)))?;
+        match answer.kind {
+            Kind::Pushed => Ok(answer.words[0] as i64),
+            _ => Err(self.link.unexpected(&answer)),
+        }
+    }
+
+    /// The weights that were published last, if their version is not `known`; `None` also where none were published yet.
+    ///
+    /// # Errors
+    /// [`RemoteError::Weights`] for bytes that are no weights, and those of the connection.
+    pub fn newest(&mut self, known: i64) -> Result<Option<Published>, RemoteError> {
+        let answer = self.link.call(|seq, _| {
+            vec![Frame::new(
+                Kind::Pull,
+                seq,
+                [known as u64, 0, 0],
+                Vec::new(),
+            )]
+        })?;
+        match answer.kind {
+            Kind::Current => Ok(None),
+            Kind::Piece => Ok(Some(Published {
+                version: answer.words[2] as i64,
+                weights: Arc::new(TensorDict::from_bytes(&answer.body)?),
+            })),
+            _ => Err(self.link.unexpected(&answer)),
+        }
+    }
+}
+
+impl WeightUpdater for RemoteWeights {
+    /// Publishes them at the server: the collector's workers, which ask it for their actions, get none.
+    fn push(&mut self, _store: &WeightStore, weights: &Weights) -> Result<i64, PolicyError> {
+        Ok(self.publish(weights)?)
+    }
+}

@@ -1,0 +1,206 @@
+//! One side goes: the other is told, and nothing hangs.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use windrow_policy::{Policy, PolicyRecipe};
+use windrow_remote::{Address, Remote, RemoteError, RemoteServer};
+
+use crate::tools::{Seat, briefly, by_ids, net, patiently, serve};
+
+/// Longer than anything takes here, and shorter than a call may by default.
+const SOON: Duration = Duration::from_secs(15);
+
+#[test]
+fn the_end_of_the_server_is_an_error_of_its_clients() {
+    let mut server = serve(net(1));
+    let mut seat = Seat::new(
+        patiently(&server)
+            .timeout(Duration::from_millis(500))
+            .policy()
+            .unwrap(),
+        0,
+        1,
+    )
+    .unwrap();
+    seat.act(0).unwrap();
+    let began = Instant::now();
+    server.shutdown();
+    for frame in 0..2 {
+        let error = seat.act(frame).unwrap_err().to_string();
+        assert!(
+            error.contains("has ended") || error.contains("no answer from"),
+            "{error}"
+        );
+    }
+    assert!(began.elapsed() < SOON);
+    let error = server.update_policy_weights(&net(2).weights());
+    drop(server);
+    let _ = error;
+}
+
+#[test]
+fn a_server_that_ends_frees_those_that_wait_also_where_the_policy_hangs() {
+    let (inside, free) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (at, until) = (Arc::clone(&inside), Arc::clone(&free));
+    let mut server = serve(by_ids(move |_, _| {
+        at.wait();
+        until.wait();
+        Ok(())
+    }));
+    let remote = patiently(&server).timeout(Duration::from_secs(1));
+    let waiting = std::thread::spawn(move || {
+        let mut seat = Seat::new(remote.policy().unwrap(), 0, 1).unwrap();
+        seat.act(0).map(|_| ())
+    });
+    inside.wait();
+    let began = Instant::now();
+    server.shutdown();
+    assert!(began.elapsed() < SOON);
+    assert!(waiting.join().unwrap().is_err());
+    free.wait();
+}
+
+#[test]
+fn a_server_that_was_started_again_says_that_it_knows_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = Address::unix(folder.path().join("policy.sock"));
+    let start = || {
+        RemoteServer::builder(PolicyRecipe::of(net(1)))
+            .address(address.clone())
+            .start()
+            .unwrap()
+    };
+    let mut server = start();
+    let mut weights = Remote::new(address.clone()).weights().unwrap();
+    let mut seat = Seat::new(Remote::new(address.clone()).policy().unwrap(), 0, 2).unwrap();
+    assert_eq!(weights.publish(&net(2).weights()).unwrap(), 1);
+    seat.act(0).unwrap();
+    server.shutdown();
+    drop(server);
+    let server = start();
+    // The first call may still hear that the old server has ended; one of them hears of the new one.
+    let error = weights.publish(&net(2).weights()).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            RemoteError::Forgotten { .. } | RemoteError::Ended { .. }
+        ),
+        "{error}"
+    );
+    assert!(seat.act(1).is_err());
+    assert_eq!(server.version(), 0);
+    assert_eq!(weights.publish(&net(3).weights()).unwrap(), 1);
+    let mut here = Seat::new(net(1), 0, 2).unwrap();
+    here.policy.load(&net(3).weights()).unwrap();
+    here.envs = seat.envs.clone();
+    assert_eq!(
+        seat.act(2).unwrap(),
+        here.act(2).unwrap(),
+        "it is bound anew"
+    );
+    assert_eq!(seat.policy.version(), Some(1));
+}
+
+#[test]
+fn clients_that_go_without_a_word_leave_the_server_to_others() {
+    let server = serve(net(1));
+    let Address::Tcp { host, port } = server.address().clone() else {
+        panic!("expected a port");
+    };
+    let mut gone = Vec::new();
+    for bytes in [
+        &b""[..],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0xff; 300],
+    ] {
+        let mut stream = std::net::TcpStream::connect((host.as_str(), port)).unwrap();
+        stream.write_all(bytes).unwrap();
+        gone.push(stream);
+    }
+    let mut seat = Seat::new(patiently(&server).policy().unwrap(), 0, 1).unwrap();
+    seat.act(0).unwrap();
+    drop(gone);
+    seat.act(1).unwrap();
+    assert_eq!(server.stats().accepted, 1);
+}
+
+#[test]
+fn who_says_nothing_is_not_waited_for() {
+    let recipe = PolicyRecipe::of(net(1));
+    let server = RemoteServer::builder(recipe)
+        .greeting(Duration::from_millis(50))
+        .start()
+        .unwrap();
+    let Address::Tcp { host, port } = server.address().clone() else {
+        panic!("expected a port");
+    };
+    let mut stream = std::net::TcpStream::connect((host.as_str(), port)).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let mut rest = Vec::new();
+    // The server's settings, and then the end.
+    let _ = stream.read_to_end(&mut rest);
+    assert!(rest.len() < 200);
+    // It has not lost the others.
+    Seat::new(patiently(&server).policy().unwrap(), 0, 1)
+        .unwrap()
+        .act(0)
+        .unwrap();
+}
+
+#[test]
+fn a_server_that_says_nothing_is_an_error_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("silent.sock");
+    let _listener = UnixListener::bind(&path).unwrap();
+    let remote = Remote::new(Address::unix(&path))
+        .timeout(Duration::from_millis(200))
+        .silence(Duration::from_millis(50));
+    let began = Instant::now();
+    let error = remote.weights().unwrap().newest(0).unwrap_err();
+    assert!(matches!(error, RemoteError::Timeout { .. }), "{error}");
+    assert!(error.to_string().contains("silent.sock"), "{error}");
+    let nobody =
+        Remote::new(Address::unix(folder.path().join("nobody"))).timeout(Duration::from_millis(50));
+    let error = nobody.weights().unwrap().newest(0).unwrap_err().to_string();
+    assert!(error.contains("No such file"), "{error}");
+    assert!(began.elapsed() < SOON);
+}
+
+#[test]
+fn a_socket_is_its_user_s_and_goes_with_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.sock");
+    let start = || {
+        RemoteServer::builder(PolicyRecipe::of(net(1)))
+            .address(Address::unix(&path))
+            .start()
+    };
+    // As a server that was killed leaves it.
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(UnixStream::connect(&path).is_err());
+    let server = start().unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    Seat::new(patiently(&server).policy().unwrap(), 0, 3)
+        .unwrap()
+        .act(0)
+        .unwrap();
+    assert!(
+        matches!(start(), Err(RemoteError::Listen { .. })),
+        "another server is there"
+    );
+    Seat::new(briefly(&server).policy().unwrap(), 0, 3)
+        .unwrap()
+        .act(0)
+        .unwrap();
+    drop(server);
+    assert!(!path.exists());
+    std::fs::write(&path, "a file").unwrap();
+    assert!(matches!(start(), Err(RemoteError::Listen { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), b"a file");
+}
