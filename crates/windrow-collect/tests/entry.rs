@@ -139,6 +139,14 @@ fn a_worker_that_ends_does_not_leave_its_caller_waiting() {
     assert!(error.contains("placement processes"), "{error}");
 }
 
+/// Whether no thread of a process runs, since a signal has stopped it.
+fn is_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.map(Result::unwrap).all(|thread| {
+        std::fs::read_to_string(thread.path().join("stat")).is_ok_and(|stat| stat.contains(") T "))
+    })
+}
+
 #[test]
 fn a_call_can_be_given_up() {
     let builder = MultiSyncCollector::builder(limited());
@@ -153,6 +161,10 @@ fn a_call_can_be_given_up() {
         assert!(status.unwrap().success());
     };
     signal("-STOP");
+    // The signal goes to one thread of the process, which then stops the others, such as the one that answers calls.
+    while !is_stopped(pid) {
+        std::thread::yield_now();
+    }
     let given_up = collector
         .handle()
         .call_worker(0, b"ab".to_vec(), &mut || true);
