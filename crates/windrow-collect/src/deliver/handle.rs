@@ -70,6 +70,13 @@ impl Handle {
         self.core.publisher.newest()
     }
 
+    /// The weights that were published last, in the memory that workers of this process read. Whoever keeps them until after the next
+    /// publication but one keeps that memory from being used again.
+    #[must_use]
+    pub fn shared_policy_weights(&self) -> Weights {
+        self.core.publisher.newest_shared()
+    }
+
     /// Whether the collector was [started](crate::Collector::start) and has not ended yet.
     #[must_use]
     pub fn is_running(&self) -> bool {

@@ -94,9 +94,14 @@ impl WeightPublisher {
 
     /// A copy of the weights that were published last.
     pub(crate) fn newest(&self) -> Weights {
+        self.newest_shared().detach()
+    }
+
+    /// The weights that were published last, in the memory that workers read.
+    pub(crate) fn newest_shared(&self) -> Weights {
         self.shared.weights.newest(0).map_or_else(
             || lock(&self.route).reference.weights(),
-            |newest| newest.weights.detach(),
+            |newest| Weights::clone(&newest.weights),
         )
     }
 }
