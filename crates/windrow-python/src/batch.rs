@@ -8,6 +8,7 @@
 //! plain memory: a view of torch's memory can be dropped in any thread.
 
 mod dlpack;
+pub(crate) mod packed;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
@@ -145,6 +146,16 @@ pub(crate) fn from_python(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
     let py = source.py();
     let mut dict = TensorDict::new([]);
     fill_with(py, source, &[], &mut dict, Copied::Yes)?;
+    Ok(dict)
+}
+
+/// As [`from_python`], but views of the tensors' memory: for weights that are copied before other code of Python runs.
+///
+/// # Errors
+/// As [`from_torch`], naming the entry.
+pub(crate) fn views_by_name(source: &Bound<'_, PyAny>) -> PyResult<TensorDict> {
+    let mut dict = TensorDict::new([]);
+    fill_with(source.py(), source, &[], &mut dict, Copied::No)?;
     Ok(dict)
 }
 

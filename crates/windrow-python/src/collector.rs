@@ -26,7 +26,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
 use windrow::policy::Backend;
 use windrow::{
-    CollectError, Collector, Handle, Placement, ProfileConfig, WorkerProfile, WorkerStats,
+    CollectError, Collector, Handle, Placement, ProfileConfig, Weights, WorkerProfile, WorkerStats,
 };
 
 use crate::{batch, env, error, factory_lock, gil, profiler, server};
@@ -93,6 +93,7 @@ impl CollectorCore {
             owner: Arc::default(),
             target: options.target(),
             device: options.device(),
+            flat: options.flat,
             roots: roots.clone(),
             context: None,
             warned: false,
@@ -146,6 +147,15 @@ impl CollectorCore {
         match core.next(py)? {
             Some(Delivered::Object(batch)) => Ok(batch),
             Some(_) => Ok(py.None()),
+            None => Err(PyStopIteration::new_err(())),
+        }
+    }
+
+    /// As [`next`](Self::next), of a collector that serves nobody: the batch as one array of bytes, see [`batch::packed`].
+    fn next_packed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.here()?.next(py)? {
+            Some(Delivered::Frames(frames)) => Ok(batch::packed::write(py, &frames)?.into_any()),
+            Some(_) => Ok(py.None().into_bound(py)),
             None => Err(PyStopIteration::new_err(())),
         }
     }
@@ -226,12 +236,24 @@ impl CollectorCore {
         worker: Option<usize>,
     ) -> PyResult<i64> {
         let core = self.here()?;
+        if core.handle.policy_backend() == Backend::Native {
+            // With the interpreter's lock, as in `follow`.
+            return of(py, core.update(&batch::views_by_name(weights)?, worker));
+        }
         let weights = batch::from_python(weights)?;
-        let version = py.detach(|| match worker {
-            None => core.handle.update_policy_weights(&weights),
-            Some(worker) => core.handle.update_worker_weights(worker, &weights),
-        });
-        of(py, version)
+        of(py, py.detach(|| core.update(&weights, worker)))
+    }
+
+    /// As [`publish`](Self::publish), of weights that were packed.
+    fn publish_packed(
+        &self,
+        py: Python<'_>,
+        weights: &Bound<'_, PyAny>,
+        worker: Option<usize>,
+    ) -> PyResult<i64> {
+        let core = self.here()?;
+        let weights = batch::packed::read(&weights.extract()?, false)?;
+        of(py, py.detach(|| core.update(&weights, worker)))
     }
 
     /// Names the tensors that [`follow`](Self::follow) looks at. The policy was made with those that are named first.
@@ -255,10 +277,10 @@ impl CollectorCore {
         };
         let weights = named.views(py)?;
         if in_any_case || !weights.same_bits(published) {
-            let copy = weights.detach();
-            let version = py.detach(|| core.handle.update_policy_weights(&copy));
-            of(py, version)?;
-            *published = copy;
+            // With the interpreter's lock, so that no code of Python changes them meanwhile; whoever has the other locks on the way needs
+            // nothing of the interpreter where the engine evaluates the policy.
+            of(py, core.handle.update_policy_weights(weights))?;
+            *published = core.handle.shared_policy_weights();
         }
         Ok(())
     }
@@ -508,8 +530,16 @@ impl CollectorCore {
 }
 
 impl Inner {
+    /// Publishes weights to all workers or to one; their version.
+    fn update(&self, weights: &Weights, worker: Option<usize>) -> Result<i64, CollectError> {
+        match worker {
+            None => self.handle.update_policy_weights(weights),
+            Some(worker) => self.handle.update_worker_weights(worker, weights),
+        }
+    }
+
     /// The source of weights. A thread that waits for it gives up the interpreter's lock: the thread that has the source may wait for
-    /// that lock, since publishing gives it up for a while.
+    /// that lock, since a look at its tensors may give it up.
     fn source(&self, py: Python<'_>) -> MutexGuard<'_, Option<(Named, TensorDict)>> {
         let source = self.source.lock_py_attached(py);
         source.unwrap_or_else(PoisonError::into_inner)

@@ -1,7 +1,7 @@
 //! `windrow._windrow`: what the Python package is built on.
 //!
 //! Each room turns one kind of Python object into what the engine takes: `env` environments, `policy` policies, `replay` replay
-//! buffers, `batch` tensors, `profiler` profilers, `worker` what processes of their own need, `server` requests. `collector` and `evaluator` put them together. The engine does the collecting; this crate adds the rules of
+//! buffers, `batch` tensors, `profiler` profilers, `worker` what processes of their own need, `server` requests, `remote` servers elsewhere. `collector` and `evaluator` put them together. The engine does the collecting; this crate adds the rules of
 //! the interpreter: its lock (`gil`), its garbage collector (`gc`), `fork` (`process`) and its exceptions (`error`).
 //!
 //! The classes here are private to that package: their arguments were checked in Python, and their names may change. `README.md` beside
@@ -21,6 +21,8 @@ mod plain;
 mod policy;
 mod process;
 mod profiler;
+#[cfg(unix)]
+mod remote;
 mod replay;
 mod server;
 #[cfg(target_os = "linux")]
@@ -32,10 +34,13 @@ fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // First, since everything that is made from here on records the process that it belongs to.
     process::register()?;
+    batch::packed::register(module)?;
     env::register(module)?;
     collector::register(module)?;
     evaluator::register(module)?;
     policy::register(module)?;
+    #[cfg(unix)]
+    remote::register(module)?;
     replay::register(module)?;
     server::register(module)?;
     #[cfg(target_os = "linux")]

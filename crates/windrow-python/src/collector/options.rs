@@ -38,6 +38,8 @@ pub(super) struct Options<'py> {
     takes_writes: bool,
     /// The device that batches name.
     device: Option<Py<PyAny>>,
+    /// Batches have one dimension.
+    pub(super) flat: bool,
     /// Called first in each worker process.
     init_fn: Option<Bound<'py, PyAny>>,
     /// How many threads libraries of a worker process use.

@@ -181,6 +181,8 @@ pub(super) struct PyStage {
     pub(super) target: Target,
     /// The device that batches name.
     pub(super) device: Option<Py<PyAny>>,
+    /// Frames of all environments come one environment after the other, in one dimension.
+    pub(super) flat: bool,
     /// Holds exceptions of the user's functions.
     pub(super) roots: GcRoots,
     /// The context manager that the present frames are collected in, entered and not left yet.
@@ -215,6 +217,17 @@ impl PyStage {
         gil::attach(|py| {
             f(py).map_err(|raised| CollectError::Stage(Box::new(self.roots.raised(py, raised))))
         })
+    }
+
+    /// The batch in the dimensions that Python gets. Copies that this takes are made without the interpreter's lock, which a policy that
+    /// is evaluated meanwhile may need.
+    fn shaped(&self, batch: TensorDict) -> Result<TensorDict, CollectError> {
+        if !self.flat || batch.ndim() == 1 {
+            return Ok(batch);
+        }
+        let mut flat = batch.flatten()?;
+        flat.set_names(&[Some("time")])?;
+        Ok(flat)
     }
 
     /// Writes as soon as the limiter allows it. The thread of `start` waits for any time, until the collector ends; a thread that
@@ -330,6 +343,7 @@ impl LastStage for PyStage {
         if let Target::Buffer(..) = self.target {
             return Ok(Delivered::Frames(unpadded(batch)?));
         }
+        let batch = self.shaped(batch)?;
         self.in_python(|py| {
             let batch = batch::named_after(py, &batch, self.device.as_ref())?;
             let finished = self.call(py, intern!(py, "_finish"), (batch,))?;
@@ -340,6 +354,7 @@ impl LastStage for PyStage {
     }
 
     fn preview(&mut self, zeros: TensorDict, _: u64) -> Result<Delivered, CollectError> {
+        let zeros = self.shaped(zeros)?;
         self.in_python(|py| {
             let zeros = batch::named_after(py, &zeros, self.device.as_ref())?;
             let processed = self.call(py, intern!(py, "_processed"), (zeros,))?;

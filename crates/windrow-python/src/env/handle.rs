@@ -130,8 +130,14 @@ impl EnvHandle {
         inner.seen(py)
     }
 
-    /// Steps all environments by `actions`, an array for each leaf.
-    fn step<'py>(&self, py: Python<'py>, actions: &Bound<'py, PyAny>) -> PyResult<Stepped<'py>> {
+    /// Steps the environments `which`, in rising order, or all by `actions`, an array for each leaf with a row for each of all.
+    #[pyo3(signature = (actions, which=None))]
+    fn step<'py>(
+        &self,
+        py: Python<'py>,
+        actions: &Bound<'py, PyAny>,
+        which: Option<Vec<usize>>,
+    ) -> PyResult<Stepped<'py>> {
         let mut inner = self.lock()?;
         let Inner {
             envs,
@@ -152,8 +158,11 @@ impl EnvHandle {
         };
         // Ended episodes are not reset here: the user sees how they ended and says which to reset.
         let (actions, obs) = (rows.rows(), obs.rows_mut());
-        self.call(py, || envs.step(actions, obs, outcomes))
-            .map_err(|error| vec_to_py(py, &error))?;
+        self.call(py, || match which {
+            None => envs.step(actions, obs, outcomes),
+            Some(which) => envs.step_some(&which, actions, obs, outcomes),
+        })
+        .map_err(|error| vec_to_py(py, &error))?;
         let seen = inner.seen(py)?;
         Ok((
             seen,

@@ -33,7 +33,10 @@ mod vector;
 mod wrappers;
 mod write;
 
+use windrow::env::Resize;
+
 use crate::gc::GcRoots;
+use crate::{batch, plain};
 
 pub(crate) use recipe::Factory;
 use recipe::Recipe;
@@ -45,6 +48,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pool::EnvPool>()?;
     #[cfg(target_os = "linux")]
     module.add_class::<parallel::ParallelMembers>()?;
+    module.add_function(wrap_pyfunction!(resize, module)?)?;
     module.add_function(wrap_pyfunction!(native_ids, module)?)
 }
 
@@ -83,6 +87,22 @@ pub(crate) fn warn_of_turns(py: Python<'_>) -> PyResult<()> {
     py.import("windrow.envs._batched")?
         .call_method0("warn_of_turns")?;
     Ok(())
+}
+
+/// Resizes pictures, a tensor `[..., height, width]`, as the transform of the engine with these `arguments` does.
+///
+/// # Errors
+/// `TypeError` for an argument or something else than a tensor, `ValueError` for a tensor that cannot be resized.
+#[pyfunction]
+fn resize<'py>(
+    pictures: &Bound<'py, PyAny>,
+    arguments: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = pictures.py();
+    let resize: Resize = plain::read(arguments)?;
+    let from = batch::from_torch(pictures)?;
+    let resized = py.detach(|| resize.pictures(&from));
+    batch::to_torch(py, resized.map_err(|error| handle::to_py(py, &error))?)
 }
 
 /// Ids of the environments that come with windrow.

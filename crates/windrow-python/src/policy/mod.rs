@@ -17,7 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+#[cfg(unix)]
+use pyo3::types::PyDict;
 use windrow::policy::{Policy, RandomPolicy};
+#[cfg(unix)]
+use windrow::remote::RemotePolicy;
 
 pub(crate) use envs::PolicyEnvs;
 
@@ -42,6 +46,9 @@ pub(crate) enum PolicyRecipe {
     Native(Arc<Mutex<Network>>, Option<Makers>),
     /// A Python object that evaluates a module; see `windrow._torch_policy.TorchPolicy`.
     Torch(Makers),
+    /// A policy that a server evaluates.
+    #[cfg(unix)]
+    Remote(Arc<Mutex<RemotePolicy>>),
 }
 
 /// Makes the Python object that acts for a worker, once for each.
@@ -78,7 +85,7 @@ impl Makers {
 }
 
 impl PolicyRecipe {
-    /// The recipe of a policy as `windrow._policy.Choice.core` holds it: `None`, a description of a network, or a list of
+    /// The recipe of a policy as `windrow._policy.Choice.core` holds it: `None`, a description of a network or of a server, or a list of
     /// functions that make the object for a worker. `roots` knows these functions and the objects.
     ///
     /// # Errors
@@ -92,6 +99,11 @@ impl PolicyRecipe {
                 return Err(PyValueError::new_err("expected a policy, got none"));
             }
             return Ok(Self::Torch(Makers::new(&makers, roots)));
+        }
+        #[cfg(unix)]
+        if let Ok(remote) = chosen.get_item("remote") {
+            let policy = crate::remote::policy(remote.cast::<PyDict>()?)?;
+            return Ok(Self::Remote(Arc::new(Mutex::new(policy))));
         }
         let fallback: Option<Vec<Bound<'_, PyAny>>> = chosen.get_item("fallback")?.extract()?;
         let network = Network::new(&chosen.extract::<Description<'_>>()?)?;
@@ -108,8 +120,8 @@ impl PolicyRecipe {
     pub(crate) fn reads_init(&self, py: Python<'_>) -> PyResult<bool> {
         match self {
             Self::Torch(makers) => makers.get(py, 0)?.getattr(py, "reads_init")?.extract(py),
-            Self::Random => Ok(false),
             Self::Native(network, _) => Ok(lock(network).reads_init),
+            _ => Ok(false),
         }
     }
 
@@ -119,6 +131,9 @@ impl PolicyRecipe {
         match self {
             Self::Random => Box::new(Interruptible::new(RandomPolicy::new())),
             Self::Torch(makers) => Box::new(torch(makers)),
+            // Each clone has a connection of its own.
+            #[cfg(unix)]
+            Self::Remote(policy) => Box::new(Interruptible::new(lock(policy).clone())),
             Self::Native(network, fallback) => {
                 // Each worker has weights of its own, which it replaces between two parts without a lock.
                 let network = lock(network).clone();

@@ -15,7 +15,8 @@ use pyo3::types::{PyDict, PyTuple};
 use tensordict::{Tensor, for_dtype};
 use windrow::env::EnvSpec;
 use windrow::policy::{
-    Backend, Binding, EnvRows, Policy, PolicyError, PolicyIn, PolicySpec, Weights,
+    Backend, Binding, EnvRows, KnownRows, Policy, PolicyError, PolicyIn, PolicySpec, States,
+    Weights,
 };
 use windrow::slab::{Key, LeafSpec, Rows, RowsMut};
 use windrow::tensordict::NestedKey;
@@ -50,8 +51,9 @@ struct Known {
     columns: Vec<Column>,
     /// Whether the object has a state for each row, and so gets a flag for each row that begins an episode.
     wants_first: bool,
-    /// For each row, the frame that its state was computed for; empty before the first step.
-    next_frames: Vec<u64>,
+    /// Whether the object keeps its states by place, and so gets the place of each row.
+    wants_places: bool,
+    known: KnownRows,
     /// In a worker process, the frame up to which the present seed of torch's generator holds.
     seeded_to: Option<u64>,
 }
@@ -119,7 +121,8 @@ impl TorchPolicy {
         for (names, value) in &found[columns.len()..] {
             columns.push(extra_column(names, value, &batch)?);
         }
-        let wants_first = object.getattr(py, "wants_first")?.extract(py)?;
+        let wants = |name: &str| -> PyResult<bool> { object.getattr(py, name)?.extract(py) };
+        let (wants_first, wants_places) = (wants("wants_first")?, wants("wants_places")?);
         Ok(Known {
             roots: self.makers.roots.clone(),
             act: self
@@ -131,7 +134,8 @@ impl TorchPolicy {
             batch,
             columns,
             wants_first,
-            next_frames: Vec::new(),
+            wants_places,
+            known: KnownRows::default(),
             seeded_to: worker::is_one().then_some(u64::MAX),
         })
     }
@@ -220,9 +224,15 @@ impl Known {
             arguments.push(batch::to_torch(py, rows).map_err(PolicyError::failed)?);
         }
         if self.wants_first {
-            let first = Tensor::from_slice(&self.first(input.envs), &self.batch);
+            let first = Tensor::from_slice(self.known.begins(input.envs), &self.batch);
             let first = first.map_err(PolicyError::failed)?;
             arguments.push(batch::to_torch(py, first).map_err(PolicyError::failed)?);
+        }
+        if self.wants_places {
+            let places = (0..out.envs()).map(|row| input.envs.place(row) as i64);
+            let places = Tensor::from_slice(&places.collect::<Vec<_>>(), &self.batch);
+            let places = places.map_err(PolicyError::failed)?;
+            arguments.push(batch::to_torch(py, places).map_err(PolicyError::failed)?);
         }
         let called = self.call(py, arguments);
         let values = called.map_err(|raised| PolicyError::failed(self.roots.raised(py, raised)))?;
@@ -236,6 +246,9 @@ impl Known {
         for (index, (column, value)) in self.columns.iter().zip(values.iter()).enumerate() {
             let value = output(&column.leaf.key, &value).map_err(PolicyError::failed)?;
             column.write(&value, &self.batch, index, &mut out)?;
+        }
+        if self.wants_first {
+            self.known.keep(input.envs);
         }
         Ok(())
     }
@@ -252,18 +265,6 @@ impl Known {
             true => Ok(()),
             false => worker::seed_torch(py, envs.noise(0).bits()).map(drop),
         }
-    }
-
-    /// The rows without a state: they begin an episode, or went on by random steps, which the object has not seen.
-    fn first(&mut self, envs: &EnvRows) -> Vec<bool> {
-        let rows = envs.is_first().iter().zip(envs.frames()).enumerate();
-        let first = rows
-            .map(|(row, (&first, frame))| first || self.next_frames.get(row) != Some(frame))
-            .collect();
-        self.next_frames.clear();
-        self.next_frames
-            .extend(envs.frames().iter().map(|frame| frame + 1));
-        first
     }
 
     /// Calls the object's `act`, which returns a tuple.
@@ -305,6 +306,10 @@ impl Policy for TorchPolicy {
         let bound = attach(|py| self.checked(py, self.probe(py, binding)))?;
         let columns = bound.columns.iter().map(|column| column.leaf.clone());
         let spec = PolicySpec::new(columns.collect()).backend(Backend::Framework);
+        let spec = spec.states(match bound.wants_places {
+            true => States::ByPlace,
+            false => States::ByRow,
+        });
         self.bound = Some(bound);
         Ok(spec)
     }
