@@ -1,4 +1,4 @@
-"""Policies, and a server that evaluates one for many clients."""
+"""Policies, and servers that evaluate one for many clients."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from windrow._lazy import names_of
 
 if TYPE_CHECKING:
     from windrow.modules._inference import InferenceClient, InferenceServer
+    from windrow.modules._remote import RemotePolicy, RemoteServer
 
-__all__ = ["InferenceClient", "InferenceServer", "RandomPolicy"]
+__all__ = ["InferenceClient", "InferenceServer", "RandomPolicy", "RemotePolicy", "RemoteServer"]
 
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, dict.fromkeys(("InferenceClient", "InferenceServer"), "_inference"))
+    _HOMES = {"InferenceClient": "_inference", "InferenceServer": "_inference", "RemotePolicy": "_remote", "RemoteServer": "_remote"}
+    __getattr__ = names_of(__name__, _HOMES)
 
 
 class RandomPolicy:

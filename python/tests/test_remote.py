@@ -1,0 +1,272 @@
+"""Policies that a server in another process evaluates."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from cartpole import cartpole
+from recurrent import cell, check
+from tensordict import TensorDict
+from torch import nn
+from windrow import WorkerError
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    AsyncCollector,
+    Collector,
+    Evaluator,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+    RemoteModuleWeightUpdater,
+    VanillaWeightUpdater,
+)
+from windrow.modules import RemotePolicy, RemoteServer
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="remote policies need Unix")
+
+TOKEN = "only-those-who-know-this-may-ask"
+KINDS = [
+    pytest.param(Collector, {}, id="direct"),
+    pytest.param(AsyncCollector, {"placement": "threads"}, id="background"),
+    pytest.param(MultiSyncCollector, {"placement": "threads"}, id="sync"),
+    pytest.param(MultiAsyncCollector, {"placement": "threads"}, id="async"),
+    pytest.param(AsyncBatchedCollector, {}, id="batched"),
+    *([pytest.param(MultiSyncCollector, {"placement": "processes"}, id="processes")] if sys.platform == "linux" else []),
+]
+
+
+def always(choice: int) -> nn.Linear:
+    """A policy that always takes this action."""
+    policy = nn.Linear(4, 2)
+    with torch.no_grad():
+        policy.weight.zero_()
+        policy.bias.copy_(torch.eye(2)[choice])
+    return policy
+
+
+class Opaque(nn.Module):
+    """A policy that torch has to evaluate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self.layer(observation).detach().numpy()).argmax(-1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RemoteServer]:
+    with RemoteServer(always(0), env="CartPole-v1", token=TOKEN) as running:
+        yield running
+
+
+@pytest.fixture
+def remote(server: RemoteServer) -> RemotePolicy:
+    server.update_policy_weights_(always(0))
+    return RemotePolicy(server.address, token=TOKEN, timeout=20)
+
+
+def build(kind: Any, policy: Any, **options: Any) -> Any:
+    envs: Any = cartpole if kind in (Collector, AsyncCollector) else [cartpole] * 2
+    return kind(envs, policy, **{"frames_per_batch": 20, "track_policy_version": True, **options})
+
+
+def settled(collector: Any, version: int) -> Any:
+    """A batch of this version alone: where workers run ahead, the first ones were begun before."""
+    for _ in range(20):
+        batch = next(collector)
+        if (batch["policy_version"] == version).all():
+            return batch
+    raise AssertionError(f"no batch of version {version}")
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_each_collector_acts_with_a_remote_policy(remote, server, kind, options) -> None:
+    with build(kind, remote, **options) as collector:
+        assert collector.policy_backend == "native"
+        assert (settled(collector, server.policy_version)["action"] == 0).all()
+        collector.update_policy_weights_(always(1))
+        assert (settled(collector, server.policy_version)["action"] == 1).all()
+
+
+@pytest.mark.parametrize("served", ["native", "torch"])
+def test_a_remote_policy_acts_as_a_local_one(served, tmp_path) -> None:
+    policy = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)) if served == "native" else Opaque()
+    options: Any = {"seed": 3, "frames_per_batch": 60, "num_envs": 3}
+    with RemoteServer(policy, address=f"unix:{tmp_path}/policy.sock", policy_backend=served, env=cartpole) as server:
+        assert server.address == f"unix:{tmp_path}/policy.sock"
+        with Collector(cartpole, RemotePolicy(server.address), **options) as theirs:
+            with Collector(cartpole, policy, policy_backend=served, **options) as ours:
+                for _ in range(3):
+                    got, expected = next(theirs), next(ours)
+                    assert all(torch.equal(got[key], expected[key]) for key in expected.keys(True, True))
+        assert server.stats()["rows"] >= 180 and server.stats()["accepted"] >= 1
+
+
+@pytest.mark.parametrize("kind", [Collector, AsyncBatchedCollector])
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_a_remote_policy_may_remember(kind, backend) -> None:
+    with RemoteServer(cell(), policy_backend=backend, env=cartpole) as server:
+        with build(kind, RemotePolicy(server.address), total_frames=120, seed=1) as collector:
+            batches = [batch.clone() for batch in collector]
+            if kind is AsyncBatchedCollector:
+                assert collector.server_stats() == {} and set(torch.cat(batches)["env_index"].tolist()) == {0, 1}
+        assert server.stats()["rows"] >= 120
+    check(batches, cell(), ("hidden",))
+
+
+def test_pushed_weights_arrive_with_their_version(remote, server) -> None:
+    first = server.policy_version
+    assert remote.update_policy_weights_(always(1)) == first + 1 == server.policy_version
+    assert remote.update_policy_weights_(always(0).state_dict()) == first + 2
+    by_address = RemoteModuleWeightUpdater(server.address, token=TOKEN)
+    by_policy = RemoteModuleWeightUpdater(remote)
+    assert by_address.version is None
+    by_address.push_weights(TensorDict.from_module(always(1)))
+    by_policy(always(1))
+    assert (by_address.version, by_policy.version) == (first + 3, first + 4)
+    with build(MultiSyncCollector, remote, placement="threads", weight_updater=by_address) as collector:
+        assert (next(collector)["policy_version"] == first + 4).all()
+        collector.update_policy_weights_(always(0))
+        batch = next(collector)
+        assert (batch["policy_version"] == first + 5).all() and (batch["action"] == 0).all()
+        with pytest.raises(RuntimeError, match="needs the weights with each call"):
+            collector.update_policy_weights_()
+        with pytest.raises(ValueError, match="worker_ids=1: the server has one policy for all workers"):
+            collector.update_policy_weights_(always(0), worker_ids=[1])
+    # A collector with a policy of its own gets them too.
+    with build(Collector, always(0), weight_updater=by_policy) as collector:
+        collector.update_policy_weights_(always(1))
+        assert (next(collector)["action"] == 1).all() and server.policy_version == first + 6
+
+
+def test_weights_are_fetched_where_they_are_newer(remote, server) -> None:
+    version = remote.update_policy_weights_(always(1))
+    found, weights = remote.newer_weights()
+    assert found == version and torch.equal(weights["bias"], always(1).bias)
+    assert remote.newer_weights(version - 1)[0] == version
+    assert remote.newer_weights(version) is None
+    with RemoteServer(always(0)) as fresh:
+        assert RemotePolicy(fresh.address).newer_weights() is None
+        assert fresh.policy_version == 0 == fresh.stats()["policy_version"]
+
+
+def test_weights_that_do_not_fit_change_nothing(remote, server) -> None:
+    version = server.policy_version
+    with pytest.raises(RuntimeError, match="bias|weight|shape"):
+        remote.update_policy_weights_(nn.Linear(3, 2))
+    with pytest.raises(ValueError, match="bias|weight|shape"):
+        server.update_policy_weights_(nn.Linear(3, 2))
+    assert server.policy_version == version
+    with build(Collector, remote, weight_updater=VanillaWeightUpdater()) as collector:
+        with pytest.raises((RuntimeError, ValueError), match="the weights of a remote policy are at"):
+            collector.update_policy_weights_(always(1))
+            next(collector)
+    with RemoteServer(lambda observation: observation.sum(-1) > 0) as function:
+        with pytest.raises(RuntimeError, match="no weights were given, and the server has no module"):
+            function.update_policy_weights_()
+
+
+@pytest.mark.parametrize("token", [None, TOKEN[:-1] + "?"])
+def test_nobody_gets_in_with_a_wrong_token(server, token) -> None:
+    stranger = RemotePolicy(server.address, token=token)
+    version = server.policy_version
+    with pytest.raises(ConnectionRefusedError, match="refused the connection: expected a valid token"):
+        stranger.update_policy_weights_(always(1))
+    with pytest.raises(ConnectionRefusedError):
+        stranger.newer_weights()
+    with pytest.raises(ValueError, match="refused the connection"):
+        build(Collector, stranger)
+    assert server.policy_version == version
+
+
+def test_addresses_that_others_reach_need_proof() -> None:
+    for address in ("0.0.0.0:0", "10.0.0.1:7777", "policy.example.com:80"):
+        with pytest.raises(ValueError, match="can be reached from other machines: give a token, or TLS"):
+            RemotePolicy(address)
+        with pytest.raises(ValueError, match="can be reached from other machines"):
+            RemoteServer(always(0), address=address)
+    assert RemotePolicy("10.0.0.1:7777", token=TOKEN).address == "10.0.0.1:7777"
+    with RemoteServer(always(0), address="0.0.0.0:0", token=TOKEN) as server:
+        assert server.address.startswith("0.0.0.0:")
+
+
+def test_wrong_arguments_are_refused_at_once(tmp_path) -> None:
+    for address in ("policy", "unix:", "host:65536"):
+        with pytest.raises(ValueError, match="expected an address such as unix:/run/policy.sock"):
+            RemotePolicy(address)
+    with pytest.raises(ValueError, match="expected a token of at least 16"):
+        RemotePolicy("127.0.0.1:1", token="short")
+    with pytest.raises(OSError, match="none.pem"):
+        RemotePolicy("127.0.0.1:1", tls={"authority": tmp_path / "none.pem"})
+    with pytest.raises(ValueError, match="tls has colour: expected certificate, key, authority and server_name"):
+        RemotePolicy("127.0.0.1:1", tls={"colour": "red"})
+    (tmp_path / "text.pem").write_text("no certificate")
+    with pytest.raises(ValueError, match="TLS: authority"):
+        RemotePolicy("127.0.0.1:1", tls={"authority": tmp_path / "text.pem"})
+    with pytest.raises(TypeError, match="expected an address as server, got None"):
+        RemoteModuleWeightUpdater(token=TOKEN)
+    with pytest.raises(ValueError, match="evaluated where its server is"):
+        Collector(cartpole, RemotePolicy("127.0.0.1:1"), frames_per_batch=20, policy_backend="torch")
+    with pytest.raises(ValueError, match="max_batch_size: the RemoteServer of the policy gathers observations"):
+        AsyncBatchedCollector([cartpole] * 2, RemotePolicy("127.0.0.1:1"), frames_per_batch=20, max_batch_size=2)
+    with pytest.raises(OSError, match="failed to listen at unix:"):
+        RemoteServer(always(0), address=f"unix:{tmp_path}/no/such/folder.sock")
+
+
+def test_a_server_that_has_ended_is_an_error() -> None:
+    with RemoteServer(always(0)) as server:
+        policy = RemotePolicy(server.address, timeout=1)
+        collector = build(Collector, policy)
+        next(collector)
+    with pytest.raises(WorkerError, match="has ended|no answer from"):
+        for _ in range(3):
+            next(collector)
+    with pytest.raises((ConnectionError, TimeoutError), match="has ended|no answer from"):
+        policy.update_policy_weights_(always(1))
+    with pytest.raises(RuntimeError, match="the server was shut down"):
+        server.update_policy_weights_()
+    server.shutdown()
+
+
+def test_an_error_of_the_policy_fails_its_request_alone() -> None:
+    class Picky(nn.Module):
+        def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            if observation.abs().max() > 0.1:
+                raise ArithmeticError("this observation is too large")
+            return torch.zeros(observation.shape[:-1], dtype=torch.int64)
+
+    with RemoteServer(Picky(), policy_backend="torch") as server:
+        remote = RemotePolicy(server.address)
+        with pytest.raises(WorkerError, match="this observation is too large"):
+            with build(Collector, remote) as collector:
+                for _ in range(20):
+                    next(collector)
+        with build(Collector, remote, frames_per_batch=1) as collector:
+            assert next(collector).numel() == 1
+
+
+def test_a_remote_policy_is_pickled_and_keeps_its_secret(remote) -> None:
+    again = pickle.loads(pickle.dumps(remote))
+    assert again.update_policy_weights_(always(0)) > 0
+    assert repr(again) == f"RemotePolicy('{remote.address}')" and TOKEN not in repr(again)
+
+
+def test_a_remote_policy_is_evaluated() -> None:
+    # The evaluator counts steps, and its clients' observations are all of one form.
+    with RemoteServer(always(0)) as server, Evaluator(cartpole, RemotePolicy(server.address), num_trajectories=2, max_steps=20) as evaluator:
+        assert evaluator.evaluate()["eval/num_episodes"] == 2
+
+
+def test_what_the_server_is_made_of_ends_with_it() -> None:
+    server = RemoteServer(always(0))
+    with pytest.raises(TypeError, match="can be neither copied nor pickled"):
+        pickle.dumps(server)
+    assert repr(server) == f"RemoteServer('{server.address}')"
+    server.shutdown()
+    server.shutdown()

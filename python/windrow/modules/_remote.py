@@ -1,0 +1,212 @@
+"""Policies that a server evaluates in another process, or on another machine, for collectors anywhere."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from windrow import _needs, _policy, _weights
+from windrow._arguments import Arguments, argument, takes
+from windrow._numbers import at_least, real
+from windrow._windrow import RemoteServerCore, RemoteWeightsCore
+from windrow.collectors._ending import ALIVE, Ending
+
+_FILES = ("certificate", "key", "authority")
+
+
+def _tls(name: str, value: Any) -> dict[str, str]:
+    """The contents of the files that ``tls`` names."""
+    unknown = sorted(set(value) - {*_FILES, "server_name"})
+    if unknown:
+        raise ValueError(f"{name} has {', '.join(unknown)}: expected {', '.join(_FILES)} and server_name")
+    return {key: Path(given).read_text() if key in _FILES else str(given) for key, given in value.items()}
+
+
+class RemoteArguments(Arguments):
+    """How a server and those who ask it find and know each other."""
+
+    address: str = argument(
+        'where the server is: the path of a Unix socket as in ``"unix:/run/user/1000/policy.sock"``, or host and port as in '
+        '``"127.0.0.1:7777"``. Another address than these two kinds is refused without ``token`` or ``tls``',
+        kw_only=False,
+    )
+    token: str | None = argument("a secret of at least 16 visible ASCII characters, which those who ask have to show. It travels as it is", default=None)
+    tls: Mapping[str, Any] | None = argument(
+        "encrypts, and lets both sides show who they are: ``certificate`` and ``key`` of this side, and the ``authority`` that has signed "
+        "the other's, as paths of PEM files; ``server_name`` where the server's certificate has another name than its address",
+        default=None,
+        check=_tls,
+    )
+    max_message_bytes: int = argument("bytes of a request or an answer, at most", default=4 << 20, check=at_least(1024))
+    max_weights_bytes: int = argument("bytes of all weights, at most", default=1 << 30, check=at_least(1024))
+
+    def options(self) -> dict[str, Any]:
+        """What the engine takes."""
+        names = ("address", "token", "max_message_bytes", "max_weights_bytes", "timeout")
+        return {**{name: getattr(self, name) for name in names}, **(self.tls or {})}
+
+
+class ClientArguments(RemoteArguments):
+    """The arguments of one who asks."""
+
+    timeout: float = argument("seconds that a call takes at most, in which a lost connection is opened again", default=30.0, check=real)
+
+
+class ServerArguments(RemoteArguments):
+    """The arguments of a server."""
+
+    address: str = argument(
+        "as of :class:`RemotePolicy`. By default a port of this machine that the system chooses, which other users of the machine can "
+        "reach: give a ``token`` where there are such, or the path of a socket",
+        default="127.0.0.1:0",
+    )
+    policy: Any = argument(
+        "a policy as of a collector: a module, or another callable; random actions by default. The server has a copy of a module",
+        default=None,
+        kw_only=False,
+    )
+    env: Any = argument(
+        "an environment that the policy acts in, or an id. With it, more policies are evaluated in Rust", default=None
+    )
+    policy_backend: str = argument("as of a collector", default="auto")
+    exploration_type: Any = argument("as of a collector, where torch evaluates the policy", default=None)
+    max_batch_size: int | None = argument("most observations in one call of the policy", default=None, check=at_least(1))
+    timeout: float = argument("seconds that an observation waits for others at most", default=0.01, check=real)
+
+
+class RemotePolicy:
+    """The policy of a :class:`RemoteServer`, for a collector: ``Collector(env, RemotePolicy(address), ...)``. Collectors with several
+    workers, in threads or in processes, have a client for each.
+
+    Observations of one step travel at once, and so do actions. ``track_policy_version`` tells of each frame which version of the server's
+    weights acted. A request that was lost is asked again, within ``timeout``, and is answered once. An error of the policy, or the end of
+    the server, is an error of the worker. It can be pickled, with its token.
+
+    Raises:
+        TypeError: an argument is missing, unknown or of the wrong type.
+        ValueError: the address is none, or can be reached from other machines without ``token`` or ``tls``; a token is too short; a
+            certificate cannot be read.
+        OSError: a file cannot be read.
+    """
+
+    @takes(ClientArguments)
+    def __init__(self, arguments: ClientArguments) -> None:
+        self._remote_options = arguments.options()
+        self._core = RemoteWeightsCore(self._remote_options)
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+        return str(self._remote_options["address"])
+
+    def update_policy_weights_(self, policy_or_weights: Any) -> int:
+        """Pushes weights to the server, for all who ask it; returns their version.
+
+        Args:
+            policy_or_weights: a module, a TensorDict of parameters or a ``state_dict``.
+
+        Raises:
+            RuntimeError: the weights belong to another policy, or the server did not take them; the message says whether that is sure.
+            ConnectionError: there is no server, or it lets this client not in.
+            TimeoutError: there was no answer in time.
+        """
+        return self._core.push(_weights.widened(_weights.weights_of(policy_or_weights)))
+
+    def newer_weights(self, version: int | None = None) -> tuple[int, Any] | None:
+        """The newest weights that were pushed, with their version; None where that is ``version``, or where none were pushed.
+
+        Raises:
+            ConnectionError: there is no server, or it lets this client not in.
+            TimeoutError: there was no answer in time.
+        """
+        return self._core.pull(version)
+
+    def __reduce__(self) -> Any:
+        return _again, (self._remote_options,)
+
+    def __repr__(self) -> str:
+        return f"RemotePolicy({self.address!r})"
+
+
+def _again(options: dict[str, Any]) -> RemotePolicy:
+    policy = RemotePolicy.__new__(RemotePolicy)
+    policy._remote_options, policy._core = options, RemoteWeightsCore(options)
+    return policy
+
+
+class RemoteServer(Ending):
+    """Evaluates a policy for collectors anywhere, which have a :class:`RemotePolicy`: observations of those that ask at the same time make
+    one call. Begins as it is made, and ends with its context or :meth:`shutdown`.
+
+    Nothing that comes in is pickled, or is code: names, numbers, and weights as safetensors.
+
+    Raises:
+        TypeError: an argument is unknown or of the wrong type.
+        ValueError: as of :class:`RemotePolicy`.
+        OSError: the server cannot listen at the address; a file cannot be read.
+
+    Example:
+        >>> from torch import nn
+        >>> from windrow.collectors import Collector
+        >>> from windrow.modules import RemotePolicy, RemoteServer
+        >>> with RemoteServer(nn.Linear(4, 2)) as server:
+        ...     collector = Collector("CartPole-v1", RemotePolicy(server.address), frames_per_batch=100)
+        ...     next(collector).shape
+        torch.Size([100])
+    """
+
+    # Behind `__init__`, which may fail.
+    _core: RemoteServerCore
+
+    @takes(ServerArguments)
+    def __init__(self, arguments: ServerArguments) -> None:
+        _needs.torch("RemoteServer")
+        conditions = _policy.Conditions(_policy.exploration_name(arguments.exploration_type), threads=True, served=True)
+        choice = _policy.choose(arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env)
+        self._source = choice.source
+        self._core = RemoteServerCore({**arguments.options(), "max_batch_size": arguments.max_batch_size}, choice.core)
+        ALIVE.add(self)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port that the system chose."""
+        return self._core.address()
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the weights that were published last; 0 before the first were."""
+        return int(self._core.stats()["policy_version"])
+
+    def update_policy_weights_(self, policy_or_weights: Any = None) -> int:
+        """Publishes weights, which act from the next call of the policy on; returns their version.
+
+        Args:
+            policy_or_weights: a module, a TensorDict of parameters or a ``state_dict``; by default the module that the server was made
+                with.
+
+        Raises:
+            ValueError: the weights belong to another policy.
+            RuntimeError: there are no weights to take.
+        """
+        given = self._source if policy_or_weights is None else policy_or_weights
+        if given is None:
+            raise RuntimeError("no weights were given, and the server has no module to take them from")
+        return self._core.publish(_weights.widened(_weights.weights_of(given)))
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of the calls of the policy, as of ``AsyncBatchedCollector.server_stats``, and of connections."""
+        return self._core.stats()
+
+    def shutdown(self) -> None:
+        """Ends the server within a few seconds. Those who ask get an error."""
+        if self._core.belongs_here():
+            self._core.shutdown()
+
+    def _leave(self, seconds: float) -> bool:
+        self._core.leave()
+        return True
+
+    def _end_with(self, error: BaseException) -> None:
+        self._core.leave()
+
+    def __repr__(self) -> str:
+        return f"RemoteServer({self.address!r})" if self._core.belongs_here() else "RemoteServer(of another process)"
