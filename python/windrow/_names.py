@@ -1,4 +1,5 @@
-"""Modules below ``windrow.collectors``, ``windrow.data`` and ``windrow.envs`` that only TorchRL has, such as ``windrow.envs.libs.vmas``."""
+"""Modules that only TorchRL has: ``windrow.weight_update``, and those below ``windrow.collectors``, ``windrow.data`` and ``windrow.envs``,
+such as ``windrow.envs.libs.vmas``."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class _Finder:
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, *rest = name.split(".")
-        if package != "windrow" or len(rest) < 2 or rest[0] not in ("collectors", "data", "envs") or any(n.startswith("_") for n in rest):
+        known = rest == ["weight_update"] or (len(rest) > 1 and rest[0] in ("collectors", "data", "envs"))
+        if package != "windrow" or not known or any(n.startswith("_") for n in rest):
             return None
         # Imported here, and no base class of `importlib.abc`: these take longer than all of windrow.
         import importlib.util

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from windrow import _ray
+from windrow._lazy import numpy
 from windrow._windrow import CollectorCore
 
 
@@ -27,7 +29,7 @@ class WeightSource:
         self, core: CollectorCore, module: Any, *, is_actor: bool, check: Callable[[], None] | None = None
     ) -> None:
         self._core = core
-        self._module = module
+        self.module = module
         self._is_actor = is_actor
         is_native = core.policy_backend() == "native"
         #: The engine calls the module, which therefore has the weights already.
@@ -62,13 +64,13 @@ class WeightSource:
             workers = [workers]
         self._check_workers(workers or ())
         if given is None:
-            if self._module is None:
+            if self.module is None:
                 raise RuntimeError("no weights were given, and the collector has no module to take them from")
             self._check_parts()
-            given = self._module
+            given = self.module
         weights = weights_of(given)
         if self._is_actor:
-            copy(tensors_of(self._module), weights)
+            copy(tensors_of(self.module), weights)
         if self._slots is not None:
             self.follow(in_any_case=True)
             return
@@ -90,11 +92,15 @@ class WeightSource:
             self._find_slots()
         self._core.follow(in_any_case)
 
+    def renew(self) -> None:
+        """Publishes the weights that were published last as a new version, to all workers."""
+        self._core.publish({} if self._is_called else self._core.weights(), None)
+
     def add_to(self, state: dict[str, Any]) -> None:
         """Writes the weights of a module that the engine calls into the ``state_dict`` of a collector; the engine saves others."""
         if self._is_called:
             state["policy_state_dict"] = {
-                name: value.detach().clone() for name, value in tensors_of(self._module).items()
+                name: value.detach().clone() for name, value in tensors_of(self.module).items()
             }
 
     @contextlib.contextmanager
@@ -108,7 +114,7 @@ class WeightSource:
         if not self._is_actor:
             yield
             return
-        own = tensors_of(self._module)
+        own = tensors_of(self.module)
         weights = fitted(own, state.get("policy_state_dict", {}))
         if self._is_called:
             state["policy_state_dict"] = {}
@@ -116,10 +122,10 @@ class WeightSource:
         copy(own, weights)
 
     def _find_slots(self) -> None:
-        owners = [entries for part in self._module.modules() for entries in (part._parameters, part._buffers)]
+        owners = [entries for part in self.module.modules() for entries in (part._parameters, part._buffers)]
         entries = [(owner, name, tensor) for owner in owners for name, tensor in owner.items()]
         self._slots = [entry for entry in entries if entry[2] is not None]
-        self._core.set_source(tensors_of(self._module))
+        self._core.set_source(tensors_of(self.module))
 
     def _check_parts(self) -> None:
         """Raises an error where the module, if it was called, would do something else than the network that was read."""
@@ -159,13 +165,16 @@ def tensors_of(module: Any) -> dict[str, Any]:
 
 
 def weights_of(source: Any) -> dict[str, Any]:
-    """Weights by name from a module, a ``TensorDict`` of parameters, or a ``state_dict``.
+    """Weights by name from a module, a ``TensorDict`` of parameters, a ``state_dict``, or what :func:`windrow._ray.pack` has made.
 
     Raises:
         TypeError: ``source`` is none of these.
     """
     import torch
 
+    if isinstance(source, numpy.ndarray):
+        # Packed, as actors of Ray get them. Whoever asks reads them at once, so they need no copy.
+        source = _ray.unpack(source, copy=False)
     if hasattr(source, "flatten_keys"):
         return {str(name): value for name, value in source.flatten_keys(".").items()}
     if isinstance(source, torch.nn.Module):
