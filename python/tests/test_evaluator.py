@@ -87,7 +87,7 @@ def test_wrong_arguments_are_explained() -> None:
     with pytest.raises(ValueError, match="num_trajectories"):
         Evaluator(cartpole, always(0), num_trajectories=0)
     with pytest.raises(ValueError, match="backend"):
-        Evaluator(cartpole, always(0), backend="ray")
+        Evaluator(cartpole, always(0), backend="rays")
     with pytest.raises(TypeError, match="Evaluator has no argument num_episodes"):
         Evaluator(cartpole, always(0), num_episodes=3)
     with pytest.raises(ValueError, match=r"reward_keys must be \('next', 'reward'\).*got \('next', 'score'\)"):

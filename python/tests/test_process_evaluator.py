@@ -172,10 +172,9 @@ def test_what_a_process_cannot_do_is_told() -> None:
         Evaluator(cartpole, policy, backend="process")
     with pytest.raises(ValueError, match="policy_factory must be a function without arguments"):
         Evaluator(cartpole, policy_factory=lambda env: always(0), backend="process")
-    with pytest.raises(ValueError, match='step_timeout needs backend="process"'):
-        Evaluator(cartpole, always(0), backend="thread", step_timeout=1.0)
-    with pytest.raises(ValueError, match="backend must be .*got 'ray'"):
-        Evaluator(cartpole, always(0), backend="ray")
+    for backend in ("thread", "ray"):
+        with pytest.raises(ValueError, match=f'step_timeout needs backend="process", got backend="{backend}"'):
+            Evaluator(cartpole, always(0), backend=backend, step_timeout=1.0)
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])

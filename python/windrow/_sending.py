@@ -165,8 +165,9 @@ def policy(core: Any) -> bytes:
     Raises:
         NoProcesses: something that it is made of cannot be sent; the error names it.
     """
-    if isinstance(core, dict):
-        weights = tensors_to_bytes(core["weights"])
+    if isinstance(core, dict) and "remote" not in core:
+        # In an actor they are bytes already.
+        weights = core["weights"] if isinstance(core["weights"], bytes) else tensors_to_bytes(core["weights"])
         core = {**core, "weights": weights, "fallback": core["fallback"] and _makers(core["fallback"])}
     elif isinstance(core, list):
         core = _makers(core)
@@ -179,15 +180,34 @@ def read_environments(sent: bytes) -> Any:
     _take_number_type(number_type)
     if is_quiet:
         warnings.filterwarnings("ignore", module=r"windrow\b")
+    _register(specs)
+    if init_fn is not None:
+        init_fn()
+    _asked.environment = given
+    return recipe
+
+
+def surroundings() -> bytes:
+    """What a process on any machine has to know before it can read what is the user's: where modules are, ids of Gymnasium, and torch's
+    type of real numbers."""
+    return pickle.dumps(([os.path.abspath(entry) for entry in sys.path], dumps((_registered(), _number_type()))))
+
+
+def arrive(sent: bytes) -> None:
+    """Takes over what :func:`surroundings` has told."""
+    path, known = pickle.loads(sent)
+    sys.path += [entry for entry in path if entry not in sys.path]
+    specs, number_type = pickle.loads(known)
+    _take_number_type(number_type)
+    _register(specs)
+
+
+def _register(specs: list[Any]) -> None:
     if specs:
         import gymnasium
 
         for spec in specs:
             gymnasium.registry.setdefault(spec.id, spec)
-    if init_fn is not None:
-        init_fn()
-    _asked.environment = given
-    return recipe
 
 
 def read_policy(sent: bytes) -> Any:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from windrow.collectors._evaluator import Evaluator
     from windrow.collectors._interruptor import Interruptor, _Interruptor
     from windrow.collectors._profile import ProfileConfig
+    from windrow.collectors._ray import RayCollector
     from windrow.collectors._updaters import (
         MultiProcessedWeightUpdater,
         RayWeightUpdater,
@@ -50,6 +51,7 @@ __all__ = [
     "MultiaSyncDataCollector",
     "ProfileConfig",
     "RandomPolicy",
+    "RayCollector",
     "RayWeightUpdater",
     "RemoteModuleWeightUpdater",
     "SyncDataCollector",
@@ -66,6 +68,7 @@ if not TYPE_CHECKING:
         "Interruptor": "_interruptor",
         "MultiProcessedWeightUpdater": "_updaters",
         "ProfileConfig": "_profile",
+        "RayCollector": "_ray",
         "RayWeightUpdater": "_updaters",
         "RemoteModuleWeightUpdater": "_updaters",
         "VanillaWeightUpdater": "_updaters",

@@ -19,7 +19,7 @@ from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._ending import Ending
 from windrow.collectors._profile import ProfileConfig
 from windrow.collectors._remote import remember
-from windrow.collectors._updaters import WeightUpdaterBase
+from windrow.collectors._updaters import RemoteModuleWeightUpdater, WeightUpdaterBase
 from windrow.collectors._workers import Workers
 
 
@@ -31,6 +31,7 @@ class Control(Ending, Iterator[Any]):
     _source: _weights.WeightSource
     _updater: WeightUpdaterBase | None
     _workers: Workers
+    policy: Any
     _placement: str
     _profile: ProfileConfig | None = None
     #: The error that ended the thread of :meth:`start`.
@@ -57,6 +58,9 @@ class Control(Ending, Iterator[Any]):
             RuntimeError: there is no replay buffer, or the collector was started before or was shut down.
         """
         self._asked.start()
+        accompany = getattr(self.replay_buffer, "_accompany", None)
+        if accompany is not None:
+            accompany(self)
 
     def is_running(self) -> bool:
         """Whether a thread collects into the replay buffer. The next call raises an error that has ended it; this one does not."""
@@ -188,13 +192,16 @@ class Control(Ending, Iterator[Any]):
 
     @property
     def weight_updater(self) -> Any:
-        """The updater that :meth:`update_policy_weights_` goes through; None without one."""
+        """The updater that :meth:`update_policy_weights_` goes through; None without one. By default, a ``RemotePolicy`` has one that
+        pushes to its server."""
         return self._updater
 
     @weight_updater.setter
     def weight_updater(self, updater: Any) -> None:
         if callable(updater) and not isinstance(updater, WeightUpdaterBase):
             updater = updater()
+        if updater is None and hasattr(self.policy, "_remote_options"):
+            updater = RemoteModuleWeightUpdater(self.policy)
         if updater is not None:
             instance_of(WeightUpdaterBase)("weight_updater", updater).register_collector(self)
         self._updater = updater

@@ -10,7 +10,7 @@ import weakref
 from typing import Any, Self
 
 from windrow._arguments import outside
-from windrow._windrow import IMPATIENCE, PATIENCE, CollectorCore, EvaluatorCore, ServerCore
+from windrow._windrow import IMPATIENCE, PATIENCE, CollectorCore, EvaluatorCore, RemoteServerCore, ServerCore
 
 #: What has to end before the interpreter does.
 ALIVE: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -19,7 +19,7 @@ ALIVE: weakref.WeakSet[Any] = weakref.WeakSet()
 class Ending:
     """Owns threads of the engine, which end with it."""
 
-    _core: CollectorCore | EvaluatorCore | ServerCore
+    _core: CollectorCore | EvaluatorCore | RemoteServerCore | ServerCore
 
     def shutdown(self) -> None:
         """Ends the threads, and raises errors that no call has raised."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from windrow import _needs, _policy, _sending, _weights
-from windrow._arguments import Arguments, Check, argument, ignored, takes
+from windrow._arguments import Arguments, Check, argument, ignored, takes, warn_ignored
 from windrow._numbers import at_least
 from windrow._windrow import EvaluatorCore
 from windrow.collectors._arguments import Device
@@ -33,8 +33,8 @@ def _only(value: Any, why: str) -> Check:
 
 
 def _backend(name: str, given: Any) -> Any:
-    if given not in ("thread", "process"):
-        raise ValueError(f'{name} must be "thread" or "process", where evaluators run, got {given!r}')
+    if given not in ("thread", "process", "ray"):
+        raise ValueError(f'{name} must be "thread", "process" or "ray", where evaluators run, got {given!r}')
     if given == "process" and sys.platform != "linux":
         raise ValueError('backend="process" needs Linux: choose backend="thread"')
     return given
@@ -51,7 +51,7 @@ class EvaluatorArguments(Arguments):
     policy: Any = argument("chooses actions; it is copied, and never touched again", default=None, kw_only=False)
     policy_factory: Callable[..., Any] | None = argument(
         "a function that makes a policy for the evaluator alone, called where that runs. In a thread, it is given the environment if it "
-        "has a parameter without a default. For a process it is called here too: what it makes here checks weights",
+        "has a parameter without a default, and in an actor too. For a process it is called here too: what it makes here checks weights",
         default=None,
     )
     num_trajectories: int = argument("episodes of each evaluation", default=10, check=at_least(1), engine=True)
@@ -88,10 +88,10 @@ class EvaluatorArguments(Arguments):
     device: Device = argument("where torch evaluates the policy", default=None)
     policy_backend: Literal["auto", "native", "torch"] = argument("as of collectors", default="auto")
     trust_policy: bool | None = argument("as of collectors", default=False)
-    backend: Literal["thread", "process"] | None = argument(
-        '``"thread"`` or ``"process"``: where environment and policy run. By default in a thread where the environment is native or an '
-        "object that exists, which is then the one that is stepped, where ``policy_factory`` wants the environment, and where something "
-        "cannot be sent to a process; otherwise in a process",
+    backend: Literal["thread", "process", "ray"] | None = argument(
+        'where environment and policy run: in a ``"thread"``, a ``"process"`` or, with ``"ray"``, an actor on any machine of a cluster. By '
+        "default in a thread where the environment is native or an object that exists, which is then the one that is stepped, where "
+        "``policy_factory`` wants the environment, and where something cannot be sent to a process; otherwise in a process",
         default=None,
         check=_backend,
     )
@@ -104,8 +104,16 @@ class EvaluatorArguments(Arguments):
     init_fn: Callable[[], object] | None = argument(
         "called first of all, without arguments, where the evaluator runs", default=None
     )
+    num_gpus: float | None = argument(
+        'GPUs that the actor claims, with ``backend="ray"``; by default one if Ray has any', default=None
+    )
+    ray_kwargs: dict[str, Any] | None = argument(
+        'options of ``ray.remote``, such as ``num_cpus``, with ``backend="ray"``; by default the actor claims one CPU', default=None
+    )
     shutdown_timeout: float = argument(
-        "seconds that a shutdown waits for the running step; ``inf`` is no limit. A process is then killed", default=5.0, engine=True
+        "seconds that a shutdown waits for the running step; ``inf`` is no limit. A process or an actor is then killed",
+        default=5.0,
+        engine=True,
     )
     reward_keys: Any = argument(
         '``("next", "reward")``', default=("next", "reward"), check=_only(("next", "reward"), _EPISODES)
@@ -121,15 +129,16 @@ class EvaluatorArguments(Arguments):
     collector_cls: Any = ignored("an evaluator collects by itself", default=None)
     collector_kwargs: Any = ignored("an evaluator collects by itself", default=None)
     weight_sync_schemes: Any = ignored("weights are copied when an evaluation is asked for", default=None)
-    num_gpus: int = ignored("evaluators run on this machine, and use the GPU that ``device`` names", default=0)
-    ray_kwargs: Any = ignored("evaluators run on this machine", default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.policy is None) == (self.policy_factory is None):
             raise ValueError("an evaluator needs a policy or a policy_factory, and not both")
-        if self.backend == "thread" and self.step_timeout is not None:
-            raise ValueError('step_timeout needs backend="process": a thread cannot be killed')
+        if self.backend in ("thread", "ray") and self.step_timeout is not None:
+            raise ValueError(f'step_timeout needs backend="process", got backend="{self.backend}"')
+        if self.backend != "ray":
+            warn_ignored("num_gpus", self.num_gpus, None, "evaluators on this machine use the GPU that device names")
+            warn_ignored("ray_kwargs", self.ray_kwargs, None, 'it is for backend="ray"')
         if self.backend == "process" and _wants_env(self.policy_factory):
             raise ValueError(
                 'policy_factory must be a function without arguments for backend="process", where the environment is in another process: '
@@ -138,7 +147,7 @@ class EvaluatorArguments(Arguments):
 
 
 class Evaluator(Ending):
-    """Plays whole episodes with a copy of a policy, in a process or a thread of its own, while training goes on.
+    """Plays whole episodes with a copy of a policy, in a process, a thread or an actor of Ray, while training goes on.
 
     Results are dictionaries: ``eval/reward`` is the mean return of the episodes, beside ``eval/reward_std``,
     ``eval/num_episodes``, ``eval/episode_length``, ``eval/fps``, ``eval/step`` and ``eval/policy_version``.
@@ -152,15 +161,18 @@ class Evaluator(Ending):
     An environment in a process shares those of an :class:`~windrow.envs.EnvCreator` that makes the training environments too, and no
     others. A module acts in evaluation mode, as after ``module.eval()``.
 
-    Results are the same in a process and in a thread. A process that dies is the error of an evaluation, which names signal or exit
-    status; the next evaluation starts another one.
+    Results are the same in a process, a thread and an actor. A process that dies is the error of an evaluation, which names signal or
+    exit status; the next evaluation starts another one. So it is with an actor, which starts with the newest weights.
+
+    A Ray that the evaluator has started ends with it. Weights that do not fit are the error of their evaluation there.
 
     Raises:
+        ImportError: ``backend="ray"``, and Ray is not installed.
         ValueError: an argument has a value that cannot be used; the message says which can.
         TypeError: an argument is unknown.
     """
 
-    _core: EvaluatorCore
+    _core: Any
     _backend: str
     #: Functions that let the user's environment gather statistics again.
     _undo: Sequence[Callable[[], None]] = ()
@@ -171,6 +183,14 @@ class Evaluator(Ending):
         from windrow.collectors import _statistics
 
         _needs.torch(type(self).__name__)
+        self._step = 0
+        if arguments.backend == "ray":
+            from windrow.collectors import _ray_evaluator
+
+            self._backend = arguments.backend
+            self._source, self._core = _ray_evaluator.build(type(self).__name__, arguments)
+            ALIVE.add(self)
+            return
         # A factory makes the environment where the evaluator runs.
         env = _statistics.FrozenFactory(arguments.env) if is_function(arguments.env) else env_of(arguments.env)
         exploration = _policy.exploration_name(arguments.exploration_type)
@@ -188,7 +208,6 @@ class Evaluator(Ending):
             env=env,
         )
         self._source = choice.source
-        self._step = 0
         self._undo = _statistics.freeze(env)
         try:
             sent = _sent(env, choice.core, arguments)
@@ -222,7 +241,7 @@ class Evaluator(Ending):
 
     @property
     def backend(self) -> str:
-        """Where environment and policy run: ``"thread"`` or ``"process"``."""
+        """Where environment and policy run: ``"thread"``, ``"process"`` or ``"ray"``."""
         return self._backend
 
     def evaluate(
@@ -303,7 +322,7 @@ class Evaluator(Ending):
         Args:
             timeout: seconds that it may take; ``shutdown_timeout`` by default. While ``KeyboardInterrupt`` is being handled, or
                 leaves a ``with`` statement, that is a fraction of a second: a step that does not return is left behind with its
-                thread, and a warning or a note of the exception says so. A process is killed then, and none is left.
+                thread, and a warning or a note of the exception says so. A process or an actor is killed then, and none is left.
 
         Raises:
             RuntimeError: it took longer, in a thread, which ends when the step returns.

@@ -1,5 +1,6 @@
 """Replay buffers and their parts, where TorchRL has them. The modules that define them name them."""
 
+from windrow.data.replay_buffers._ray import *
 from windrow.data.replay_buffers.replay_buffers import *
 from windrow.data.replay_buffers.samplers import *
 from windrow.data.replay_buffers.storages import *

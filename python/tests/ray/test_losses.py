@@ -1,0 +1,197 @@
+"""Exact accounts: what is counted, and where it went, when actors are lost and when a collector ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from counter import Counter, dies_with_the_next_batch, steps_in
+from tensordict import TensorDict
+from waiting import until
+from windrow import WorkerError, _ray
+from windrow.collectors import RayCollector
+from windrow.data import LazyTensorStorage, RateLimiter, RayReplayBuffer, ReplayBuffer
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+Build = Callable[..., RayCollector]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_lost_actors_are_replaced_and_nothing_counts_twice(build: Build, tmp_path: Path, sync: bool) -> None:
+    trap, losses = tmp_path / "trap", ["raise", "die"]
+    collector = build(
+        [partial(Counter, None), partial(Counter, trap)], num_collectors=None, sync=sync, on_loss=2, total_frames=600
+    )
+    frames: dict[float, list[float]] = {}
+    ids: dict[float, set[int]] = {}
+    for batch in collector:
+        for seed, step, number in zip(*batch["next", "observation"].unbind(-1), batch["collector", "traj_ids"], strict=True):
+            frames.setdefault(seed.item(), []).append(step.item())
+            ids.setdefault(seed.item(), set()).add(int(number))
+        if not trap.exists() and losses and collector.stats()["restarts"] == 2 - len(losses):
+            trap.write_text(losses.pop())
+        if not sync and trap.exists():
+            # The other may be quicker than the one that is about to be lost.
+            time.sleep(0.05)
+    stats = collector.stats()
+    assert sum(map(len, frames.values())) == stats["frames"] == 600
+    assert stats["restarts"] == 2 and stats["workers_alive"] == 2 and stats["unanswered_batches"] >= 2
+    # Each environment's frames are all of its own from the first on: none is missing in between, none comes twice.
+    assert all(steps == list(range(1, len(steps) + 1)) for steps in frames.values())
+    # New actors have seeds and trajectories of their own.
+    assert {3, 8} <= frames.keys() <= {3, 4, 6, 8}
+    known = [number for own in ids.values() for number in own]
+    assert len(known) == len(set(known))
+    died, raised = collector.losses()
+    assert "actor 1 of 2 was lost" in died and "no such road" in raised
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_actors_may_be_killed_at_any_time(build: Build, sync: bool) -> None:
+    collector = build(partial(Counter, None), sync=sync, on_loss=9, total_frames=2000)
+    chance, frames, kills = random.Random(7), {}, 0
+    for batch in collector:
+        for seed, step in batch["next", "observation"].tolist():
+            frames.setdefault(seed, []).append(step)
+        if kills < 3 and collector.stats()["batches"] % 20 == 10:
+            # None while another takes its place.
+            if pid := collector.stats("per_worker")[f"worker_{chance.randrange(2)}/pid"]:
+                kills += 1
+                os.kill(pid, signal.SIGKILL)
+                time.sleep(chance.random() / 100)
+    stats = collector.stats()
+    assert sum(map(len, frames.values())) == stats["frames"] == 2000
+    assert all(steps == list(range(1, len(steps) + 1)) for steps in frames.values())
+    assert 1 <= stats["restarts"] <= kills <= 3 and len(frames) <= 2 + stats["restarts"]
+
+
+def test_others_go_on_until_the_last_is_lost_and_its_exception_is_what_was_raised(build: Build, tmp_path: Path) -> None:
+    traps = [tmp_path / "0", tmp_path / "1"]
+    traps[1].write_text("die")
+    collector = build([partial(Counter, trap) for trap in traps], num_collectors=None, sync=True, on_loss="continue")
+    assert sum(next(collector).numel() for _ in range(6)) == collector.stats()["frames"] < 120
+    assert collector.stats()["workers_alive"] == 1 and collector.stats()["restarts"] == 0
+    assert "actor 1 of 2" in collector.losses()[0]
+    traps[0].write_text("raise")
+    with pytest.raises(WorkerError, match="no such road") as caught:
+        next(collector)
+    error: BaseException = caught.value
+    assert isinstance(error.__cause__, LookupError) and "actor 0 of 2" in "".join(getattr(error, "__notes__", []))
+    with pytest.raises(RuntimeError, match="was ended by an error"):
+        next(collector)
+
+
+# In a replay buffer
+
+
+@pytest.fixture(scope="module")
+def buffer(cluster: Any) -> Any:
+    with RayReplayBuffer(storage=LazyTensorStorage(10_000), batch_size=10) as buffer:
+        yield buffer
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_what_an_actor_wrote_before_it_was_lost_counts(build: Build, buffer: RayReplayBuffer, sync: bool) -> None:
+    buffer.empty()
+    collector = build(partial(Counter, None), sync=sync, replay_buffer=buffer, on_loss=1, total_frames=400)
+    for _ in range(3):
+        assert next(collector) is None
+    _ray.get(collector.remote_collectors[1].apply.remote(dies_with_the_next_batch))
+    assert all(batch is None for batch in collector)
+    stats = collector.stats()
+    assert stats["restarts"] == 1 and stats["frames"] == buffer.write_count == 400 and stats["batches"] == 20
+    for seed in (3, 4, 6):
+        written = buffer[:]["next", "observation"]
+        steps = written[written[:, 0] == seed][:, 1]
+        assert len(steps) and torch.equal(steps, torch.arange(1, len(steps) + 1).double())
+
+
+def test_a_collector_that_counts_as_lost_writes_no_more(buffer: RayReplayBuffer) -> None:
+    buffer.empty()
+    other = buffer.client()
+    for start in (0, 4):
+        assert other.write_packed(_ray.pack(TensorDict({"number": torch.arange(4) + start}, [4])), 4, lambda: False)
+    assert buffer._settle(other._name, 1, 60.0) == [4] and buffer._settle(other._name, 2, 60.0) == []
+    with pytest.raises(RuntimeError, match="counts as lost"):
+        other.write_packed(_ray.pack(TensorDict({"number": torch.arange(4)}, [4])), 4, lambda: False)
+    assert buffer.write_count == 8
+
+
+def doubled(batch: Any) -> Any:
+    return batch.set("doubled", 2 * batch["next", "observation"])
+
+
+def test_actors_write_what_they_deliver_elsewhere(build: Build, buffer: RayReplayBuffer) -> None:
+    buffer.empty()
+    options: dict[str, Any] = {"num_collectors": 1, "replay_buffer": buffer, "trajs_per_batch": 3, "postproc": doubled}
+    collector = build(partial(Counter, None), frames_per_batch=7, total_frames=200, **options)
+    assert all(batch is None for batch in collector)
+    # Whole episodes of ten steps, without padding.
+    written = buffer[:]
+    assert written["next", "observation"][:, 1].tolist() == list(range(1, buffer.write_count + 1)) and buffer.write_count % 30 == 0 < len(written)
+    assert torch.equal(written["doubled"], 2 * written["next", "observation"])
+
+
+# At the end
+
+
+@pytest.mark.parametrize("where", ["here", "in an actor"])
+def test_a_shutdown_writes_what_is_under_way(build: Build, buffer: RayReplayBuffer, tmp_path: Path, where: str) -> None:
+    sync = where == "here"
+    target = ReplayBuffer(storage=LazyTensorStorage(10_000), batch_size=10) if sync else buffer
+    target.empty()
+    collector = build(partial(Counter, None, tmp_path, 0.001), sync=sync, replay_buffer=target, frames_per_batch=20_000)
+    collector.start()
+    until(lambda: all(steps > 0 for steps in collector.get_distant_attr("env.steps")))
+    collector.shutdown()
+    stats = collector.stats()
+    assert stats["frames"] == target.write_count == steps_in(tmp_path) > 0
+    assert stats["dropped_frames"] == stats["unanswered_batches"] == 0
+    for seed in (3, 4):
+        written = target[:]["next", "observation"]
+        steps = written[written[:, 0] == seed][:, 1]
+        assert len(steps) and torch.equal(steps, torch.arange(1, len(steps) + 1).double())
+
+
+@pytest.mark.parametrize("where", ["here", "in an actor"])
+def test_a_shutdown_counts_what_a_limiter_keeps_out(build: Build, tmp_path: Path, where: str) -> None:
+    kind = ReplayBuffer if where == "here" else RayReplayBuffer
+    limiter = RateLimiter.sample_to_insert_ratio(1.0, min_size_to_sample=10, error_buffer=20.0)
+    target = kind(storage=LazyTensorStorage(1000), batch_size=10, limiter=limiter)
+    collector = build(partial(Counter, None, tmp_path), replay_buffer=target, frames_per_batch=10)
+    collector.start()
+    until(lambda: target.write_count == 30)
+    collector.shutdown()
+    stats = collector.stats()
+    assert stats["frames"] == target.write_count == 30
+    assert stats["dropped_frames"] == steps_in(tmp_path) - 30 > 0 and stats["unanswered_batches"] == 0
+    if kind is RayReplayBuffer:
+        target.shutdown()
+
+
+def test_batches_that_nobody_asks_for_any_more_are_counted(build: Build, tmp_path: Path) -> None:
+    collector = build(partial(Counter, None, tmp_path))
+    frames = sum(next(collector).numel() for _ in range(3))
+    collector.shutdown()
+    stats = collector.stats()
+    assert stats["frames"] == frames == 60
+    assert stats["dropped_frames"] == steps_in(tmp_path) - 60 and stats["unanswered_batches"] == 0
+
+
+def test_an_actor_that_does_not_answer_a_shutdown_is_ended(build: Build, tmp_path: Path) -> None:
+    target = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=10)
+    collector = build(partial(Counter, None, None, 600.0), num_collectors=1, replay_buffer=target)
+    collector.start()
+    until(lambda: collector._core._seats[0].calls)
+    collector.shutdown(0.5)
+    assert collector.stats()["frames"] == target.write_count == 0 and collector.stats()["unanswered_batches"] == 2
+    assert not collector.is_running()

@@ -1,0 +1,197 @@
+"""Ray: how it begins and ends, and how batches, weights and errors travel through it.
+
+Batches and weights travel as one array of bytes (:func:`pack`), which Ray carries without pickling. What Ray delivers lies in memory
+that several processes may share: a write would change it for all of them, or end the process. So :func:`unpack` copies it once, unless
+it is told that nobody will write.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from windrow import _windrow
+
+if TYPE_CHECKING:
+    import numpy
+
+#: Arrays of fewer bytes go with a call, larger ones through Ray's object store, once for all who get them.
+INLINE = 100_000
+
+#: Seconds that an actor may take to start, and to end by itself.
+PATIENCE, FAREWELL = 120.0, 5.0
+
+_lock = threading.Lock()
+#: How many collectors, buffers and others use Ray, where the first of them has started it.
+_leases = 0
+
+
+def needs_ray(who: str) -> Any:
+    """The module ``ray``, for ``who``.
+
+    Raises:
+        ImportError: it is not installed; the message names the extra that brings it.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ImportError(f'{who} needs ray, which is not installed: pip install "windrow[ray]"', name="ray") from error
+    return ray
+
+
+def pack(batch: Any) -> numpy.ndarray[Any, Any]:
+    """A TensorDict, or a dictionary of tensors by name, as one array of bytes.
+
+    Raises:
+        TypeError: an entry is no tensor, or has an element type that windrow does not have; the message names it.
+    """
+    return _windrow.pack(batch)
+
+
+def unpack(packed: Any, *more: Any, copy: bool = True, dim: int = 0, stack: bool = False, device: Any = None) -> Any:
+    """The TensorDict that was packed; of several, one after the other along dimension ``dim``, or along a new one where they are to
+    ``stack``.
+
+    Without ``copy``, the tensors of one are views of the array: nobody may write to them, and they keep what Ray holds of it.
+
+    Raises:
+        ValueError: an array was not packed, or the TensorDicts do not fit each other.
+    """
+    return _windrow.unpack([packed, *more], copy, dim, stack, device)
+
+
+def unpadded(batch: Any) -> Any:
+    """The frames of a batch that are no padding."""
+    mask = batch.get(("collector", "mask"), None)
+    return batch if mask is None else batch.exclude(("collector", "mask"))[mask]
+
+
+def acquire(who: str, config: Mapping[str, Any] | None = None) -> tuple[Any, Callable[[], None]]:
+    """Ray, started with the arguments ``config`` unless it runs already, and a function that gives it back: a Ray that was started here
+    is shut down when the last one who has acquired it gives it back; one that was found is left alone.
+
+    Raises:
+        ImportError: Ray is not installed.
+        Exception: what ``ray.init`` raises.
+    """
+    global _leases
+    ray = needs_ray(who)
+    _end_before_ray()
+    with _lock:
+        if not ray.is_initialized():
+            ray.init(**{"include_dashboard": False, **(config or {})})
+            _leases = 0
+        elif not _leases:
+            return ray, lambda: None
+        _leases += 1
+    held = [None]
+
+    def release() -> None:
+        global _leases
+        with _lock:
+            if held:
+                held.clear()
+                _leases -= 1
+                if not _leases and ray.is_initialized():
+                    ray.shutdown()
+
+    return ray, release
+
+
+@functools.cache
+def _end_before_ray() -> None:
+    """Has collectors and evaluators end before Ray at the end of the interpreter: Ray's end was registered when it was imported."""
+    from windrow.collectors._ending import _end_all
+
+    atexit.register(_end_all)
+
+
+def actor(ray: Any, kind: type, options: Mapping[str, Any] | None, *args: Any, **kwargs: Any) -> Any:
+    """An actor of class ``kind``, with one CPU unless ``options`` of ``ray.remote`` say otherwise."""
+    return ray.remote(**{"num_cpus": 1, **(options or {})})(kind).remote(*args, **kwargs)
+
+
+def check_claims(ray: Any, options: Sequence[Mapping[str, Any]], advice: str) -> None:
+    """Raises RuntimeError where Ray has less than actors with these options claim together: they would wait for ever."""
+    claims: dict[str, float] = {}
+    for each in options:
+        named = {"CPU": each.get("num_cpus", 1), "GPU": each.get("num_gpus"), **(each.get("resources") or {})}
+        for name, amount in named.items():
+            claims[name] = claims.get(name, 0) + (amount or 0)
+    has = ray.cluster_resources()
+    for name, amount in claims.items():
+        if amount > has.get(name, 0):
+            what = f"{amount:g} {name}" if len(options) == 1 else f"{amount:g} {name} together"
+            actors = "an actor claims" if len(options) == 1 else f"{len(options)} actors claim"
+            raise RuntimeError(f"{actors} {what}, but Ray has {has.get(name, 0):g}: {advice}")
+
+
+def get(refs: Any, timeout: float | None = None) -> Any:
+    """What ``ray.get`` returns. An exception in an actor is raised as it was there, with the traceback there as its cause.
+
+    Raises:
+        ray.exceptions.RayError: the actor has died, or Ray has lost its answer.
+        ray.exceptions.GetTimeoutError: there was no answer within ``timeout`` seconds.
+    """
+    import ray
+
+    try:
+        return ray.get(refs, timeout=timeout)
+    except ray.exceptions.RayTaskError as error:
+        raise_cause(error)
+
+
+def raise_cause(error: Any) -> None:
+    """Raises the exception behind a ``RayTaskError``, of the innermost actor."""
+    from ray.exceptions import RayTaskError
+
+    from windrow._sending import RemoteTraceback, received
+
+    cause = error
+    while isinstance(cause, RayTaskError):
+        cause = cause.cause
+    if not isinstance(cause, BaseException):
+        raise error
+    sent = vars(cause).pop("_sent_cause", None)
+    raise cause from (RemoteTraceback(str(error)) if sent is None else received(sent))
+
+
+class Sender:
+    """Packs weights, and makes of them what to call several actors with: an array that is small, or a reference to a large one."""
+
+    #: The array that was packed last, which Ray has copied.
+    _memory: Any = None
+
+    def __call__(self, weights: Any) -> Any:
+        """Raises TypeError as :func:`pack`."""
+        import ray
+
+        packed = _windrow.pack(weights, self._memory)
+        if packed.nbytes < INLINE:
+            return packed
+        self._memory = packed
+        return ray.put(packed)
+
+
+def drain(refs: Sequence[Any], timeout: float) -> None:
+    """Waits at most ``timeout`` seconds for answers that nobody wants. Ray prints the errors among those that nobody has taken."""
+    import ray
+
+    for ref in ray.wait(list(refs), num_returns=len(refs), timeout=timeout)[0] if refs else ():
+        with contextlib.suppress(Exception):
+            ray.get(ref)
+
+
+def kill(actors: Sequence[Any]) -> None:
+    """Ends actors at once, also those that are gone already."""
+    import ray
+
+    for one in actors if ray.is_initialized() else ():
+        with contextlib.suppress(Exception):
+            ray.kill(one)
