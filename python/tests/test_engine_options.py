@@ -16,6 +16,7 @@ OBJECTS = {
     "replay_buffer": None,
     "takes_writes": False,
     "device": None,
+    "flat": False,
     "init_fn": None,
     "worker_threads": 1,
 }

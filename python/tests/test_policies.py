@@ -174,6 +174,23 @@ def test_the_best_guess_is_that_of_torch(network, kind, backend) -> None:
     torch.testing.assert_close(batch["action_log_prob"], chosen, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("env", [GymEnv("CartPole-v1"), lambda: GymEnv("CartPole-v1")])
+def test_lazy_layers_of_the_module_itself_get_their_sizes(env, backend) -> None:
+    policy = TensorDictModule(MLP(out_features=2, num_cells=[8]), in_keys=["observation"], out_keys=["action"])
+    with Collector(env, policy, frames_per_batch=20, total_frames=20, policy_backend=backend) as collector:
+        (batch,) = collector
+        assert policy.module[0].weight.shape == (8, 4)
+        expected = nn.functional.one_hot(policy.module(batch["observation"]).argmax(-1), 2)
+        assert torch.equal(batch["action"], expected)
+
+
+def test_lazy_layers_are_not_copied() -> None:
+    policy = TensorDictModule(MLP(out_features=2), in_keys=["observation"], out_keys=["action"])
+    with pytest.raises(TypeError, match=r"policy has lazy layers.*: call it once before"):
+        MultiSyncCollector([lambda: GymEnv("CartPole-v1")] * 2, policy, frames_per_batch=20, total_frames=20)
+
+
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_samples_have_the_distribution_of_the_policy(network, backend) -> None:
     batch = collect(categorical(network), frames_per_batch=2000, policy_backend=backend)

@@ -20,7 +20,7 @@ from torchrl.modules import MLP, GRUModule, LSTMModule, ProbabilisticActor, set_
 
 from cartpole import cartpole
 from recurrent import HIDDEN, LAYERS, LSTM_STATE, POLICIES, cell, check, gru, head, lstm
-from windrow.collectors import AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
+from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import GymWrapper, InitTracker, ParallelEnv, TransformedEnv
 
@@ -68,7 +68,15 @@ def first_come(env, policy, **arguments):
     return MultiAsyncCollector([env] * 2, policy, placement="threads", frames_per_batch=60, num_envs=2, seed=0, **arguments)
 
 
-KINDS = [single, in_thread, together, sync, sync_inline, first_come]
+def served(env, policy, **arguments):
+    return AsyncBatchedCollector([env] * 4, policy, backend="threading", frames_per_batch=60, seed=0, track_policy_version=False, **arguments)
+
+
+def served_apart(env, policy, **arguments):
+    return served(env, policy, max_batch_size=1, **arguments)
+
+
+KINDS = [single, in_thread, together, sync, sync_inline, first_come, served, served_apart]
 
 
 @pytest.mark.filterwarnings("ignore:.*take turns")
@@ -277,13 +285,15 @@ class Primed(TensorDictModule):
         return TensorDictPrimer(self.arguments[0], expand_specs=True, **self.arguments[1])
 
 
-@pytest.mark.parametrize("envs", [None, 3])
+@pytest.mark.parametrize("envs", [None, 3, "served"])
 def test_states_begin_as_primers_say(envs) -> None:
     def step(observation, hidden):
         return hidden[..., 0].long() % 2, hidden + 1
 
     def collected(**options) -> TensorDictBase:
         policy = Primed(step, Unbounded((2,)), **options)
+        if envs == "served":
+            return next(served(cartpole, policy, max_frames_per_traj=5))
         return next(Collector(cartpole, policy, frames_per_batch=60, num_envs=envs, max_frames_per_traj=5))
 
     batch = collected(default_value=7.0)
@@ -332,12 +342,15 @@ def primed(value: float = 0.0) -> TheirTransformedEnv:
 @pytest.mark.parametrize("register", [True, False])
 @pytest.mark.parametrize(
     ("env", "envs"),
-    [(primed, None), (primed, 3), (lambda: SerialEnv(2, primed), None)],
-    ids=["one", "several", "batched"],
+    [(primed, None), (primed, 3), (lambda: SerialEnv(2, primed), None), (primed, "served")],
+    ids=["one", "several", "batched", "served"],
 )
 def test_primers_of_environments_give_the_first_value_alone(env, envs, register) -> None:
     arguments = {"frames_per_batch": 120, "total_frames": 240, "num_envs": envs, "seed": 0}
-    source = Collector(env() if envs is None else env, lstm(), auto_register_policy_transforms=register, **arguments)
+    if envs == "served":
+        source = served(env, lstm(), auto_register_policy_transforms=register, total_frames=240)
+    else:
+        source = Collector(env() if envs is None else env, lstm(), auto_register_policy_transforms=register, **arguments)
     batches = [batch.clone() for batch in source]
     check(batches, lstm(), LSTM_STATE)
     assert set(batches[0]["next"].keys()) == {

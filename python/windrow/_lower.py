@@ -80,8 +80,14 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
         raise NotLowerable("a method of a module, which acts in a worker of its own")
     _check_hooks(source)
     reasons: list[str] = []
-    for observed, actions in _observed(env) or _guessed(policy):
+    known, is_lazy = _observed(env), any(map(nn.parameter.is_lazy, source.parameters()))
+    if is_lazy and not known:
+        raise NotLowerable("it has lazy layers, whose sizes are not known before the environment is made")
+    for observed, actions in known or _guessed(policy):
         try:
+            if is_lazy:
+                # Before it is copied: a copy would get weights of its own.
+                _Reading(policy, source, replace(conditions, threads=False, evaluates=False, served=False), observed, actions, ROWS[0])
             graph, used, reads_init = _read(policy, conditions, observed, actions)
             break
         except NotLowerable as reason:
@@ -235,7 +241,7 @@ def _compared(theirs: Any, conditions: Conditions, observed: dict[Key, Leaf], ac
     assert module is not None
     if conditions.evaluates:
         module.eval()
-    called = replace(conditions, threads=False, evaluates=False)
+    called = replace(conditions, threads=False, evaluates=False, served=False)
     few = _Reading(theirs, module, called, observed, actions, ROWS[0])
     graph = few.trace()
     modes = [part.training for part in module.modules()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ class Conditions:
         aggregates: how it aggregates the log-probabilities of several actions.
         named: the device that the TensorDicts which it is given say that they are on; None for no device.
         served: each call has any number of rows, of any environments.
+        rows: fill calls of a served policy up to so many rows, with copies of the first; None to call it with those that there are.
     """
 
     exploration_type: str
@@ -41,6 +43,7 @@ class Conditions:
     aggregates: Any = None
     named: Any = None
     served: bool = False
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Choice:
     """A policy in the form that the engine takes.
 
     Attributes:
-        core: None for random actions, functions that make an object for each worker, or a description of a network.
+        core: None for random actions, functions that make an object for each worker, or a description of a network, or of a server.
         source: the user's module, where weights come from when none are given; None without one.
         shared: the collector acts with the user's own module, not with copies of it.
         check: raises RuntimeError where a policy that the engine evaluates would do something else by now.
@@ -60,6 +63,13 @@ class Choice:
     shared: bool = False
     check: Callable[[], None] | None = None
     doubt: str | None = None
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A policy that another process has chosen, as :func:`windrow._sending.policy` has written it. Its weights come from there."""
+
+    pickled: bytes
 
 
 def exploration_name(exploration_type: Any, exploration_mode: Any = None) -> str:
@@ -119,8 +129,14 @@ def choose(
     """
     if backend not in BACKENDS:
         raise ValueError(f'policy_backend must be "auto", "native" or "torch", got {backend!r}')
+    if isinstance(policy, Sent):
+        return Choice(pickle.loads(policy.pickled))
     if factories is None and is_random(policy, env):
         return Choice(None)
+    if (remote := getattr(policy, "_remote_options", None)) is not None and factories is None:
+        if conditions.device is not None or backend == "torch":
+            raise ValueError("a RemotePolicy is evaluated where its server is: policy_device and policy_backend must be left out")
+        return Choice({"remote": remote})
     from windrow import _acting
 
     # As it is where the collector is built, whatever learners set later.
@@ -147,8 +163,20 @@ def choose(
             doubt = str(reason)
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
+    _check_copies(policy, conditions)
     shared = source is not None and not conditions.threads and conditions.device is None
     return Choice(core, source=source, shared=shared, check=check, doubt=doubt)
+
+
+def _check_copies(policy: Any, conditions: Conditions) -> None:
+    """Raises TypeError where workers would act with copies of a module whose lazy layers have no weights yet."""
+    import torch
+
+    lazy = isinstance(policy, torch.nn.Module) and any(map(torch.nn.parameter.is_lazy, policy.parameters()))
+    if lazy and (conditions.threads or conditions.device is not None):
+        raise TypeError(
+            "policy has lazy layers, which would get other weights in each copy of it: call it once before, such as by policy(env.reset())"
+        )
 
 
 def _called(make: Callable[[], Any], conditions: Conditions, *, copied: bool) -> Any:
@@ -187,6 +215,6 @@ def copied_now(core: Any) -> Any:
     """The form ``core`` with policies that are made, and so copied, at once instead of when a worker needs them."""
     if isinstance(core, list):
         return [partial(lambda made: made, make()) for make in core]
-    if isinstance(core, dict) and core["fallback"] is not None:
+    if isinstance(core, dict) and core.get("fallback") is not None:
         return {**core, "fallback": copied_now(core["fallback"])}
     return core

@@ -27,7 +27,7 @@ IS_INIT = "is_init"
 
 
 class Memory:
-    """The state of a policy, for all of its rows.
+    """The state of a policy, for all of its rows, or places where rows are others in each call.
 
     Args:
         sources: under which name the policy writes each of its states.
@@ -45,21 +45,27 @@ class Memory:
         #: What was observed of each state when the episode began.
         self._began = {key: start[key] for key in sources if key in keys}
         self._draw = draw
+        self._places: torch.Tensor | None = None
+        self._kept: list[Tensors] = [{}, {}]
 
-    def recall(self, observed: Sequence[torch.Tensor], first: torch.Tensor) -> list[torch.Tensor]:
+    def recall(self, observed: Sequence[torch.Tensor], first: torch.Tensor, places: torch.Tensor | None = None) -> list[torch.Tensor]:
         """The inputs of the policy, in the order of :attr:`keys`.
 
         Args:
             observed: the observations.
             first: rows that begin an episode. ``[*batch]``.
+            places: where states of the rows are kept, if rows are others in each call. ``[rows]``, int64.
 
         Raises:
             RuntimeError: the environment changes a state too.
         """
+        self._places = places
+        if places is not None:
+            self.given, self._began = (self._fetched(kept, like, places) for kept, like in zip(self._kept, (self.given, self._began)))
         inputs = dict(zip(self.keys, observed))
         seen = {key: inputs[key] for key in self._began}
         if bool(first.any()):
-            for key, value in {**self._draw(), **seen}.items():
+            for key, value in {**self._drawn(len(first) if places is not None else None), **seen}.items():
                 self.given[key] = _where(first, value, self.given[key])
                 if key in seen:
                     self._began[key] = _where(first, value, self._began[key])
@@ -74,6 +80,29 @@ class Memory:
     def keep(self, returned: TensorDictBase) -> None:
         """Remembers the states that the policy has returned."""
         self.given = {key: returned.get(source, self.given[key]) for key, source in self._sources.items()}
+        if self._places is not None:
+            for kept, values in zip(self._kept, (self.given, self._began)):
+                for key, value in values.items():
+                    kept[key][self._places] = value.detach()
+
+    def _drawn(self, rows: int | None) -> Tensors:
+        """First values, for so many rows where their number differs from that of the first call."""
+        drawn = [self._draw()]
+        if rows is None or not drawn[0]:
+            return drawn[0]
+        while sum(len(next(iter(part.values()))) for part in drawn) < rows:
+            drawn.append(self._draw())
+        return {key: torch.cat([part[key] for part in drawn])[:rows] for key in drawn[0]}
+
+    @staticmethod
+    def _fetched(kept: Tensors, like: Tensors, places: torch.Tensor) -> Tensors:
+        """What is kept at ``places``, with room for all of them."""
+        needed = int(places.max()) + 1
+        for key, value in like.items():
+            known = kept.get(key, value[:0])
+            if len(known) < needed:
+                kept[key] = torch.cat([known, value.new_zeros((needed - len(known), *value.shape[1:]))])
+        return {key: kept[key][places] for key in like}
 
 
 def find(

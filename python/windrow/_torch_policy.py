@@ -33,10 +33,11 @@ class TorchPolicy:
 
     Attributes:
         wants_first: :meth:`act` takes a flag for each row that begins an episode, after the observations: the policy has a state.
+        wants_places: then the place of each row, too: rows are others in each call.
         reads_init: the environment has to observe ``is_init``.
     """
 
-    wants_first = False
+    wants_first = wants_places = False
 
     def __init__(self, policy: Callable[..., Any], conditions: Conditions, *, copied: bool) -> None:
         self.module = policy if isinstance(policy, torch.nn.Module) else None
@@ -84,7 +85,7 @@ class TorchPolicy:
         """The outputs for one step, in the order that :meth:`bind` gave.
 
         Args:
-            inputs: the observations, and which rows begin an episode where :attr:`wants_first`.
+            inputs: the observations, which rows begin an episode where :attr:`wants_first`, and their places where :attr:`wants_places`.
         """
         # In the user's thread, the collector has entered `acting`.
         if self.conditions.threads:
@@ -129,11 +130,6 @@ class TorchPolicy:
         self.stepwise = _recurrent.stepwise()
         self.call = self._whole_output
         memory, found = _recurrent.find(self.policy, inputs, self._probe, batch=self.batch, prime=self.conditions.register)
-        if memory is not None and self.conditions.served:
-            raise TypeError(
-                f"the policy carries {', '.join(map(repr, memory.given))} from step to step: a served policy has no state, since each "
-                "call is for other environments"
-            )
         left = self._left_alone if memory is None else self._left_alone - memory.given.keys()
         outputs = {key: value for key, value in found.items() if key not in left and not _recurrent.is_private(key)}
         missing = [key for key in action_keys if key not in outputs]
@@ -142,6 +138,7 @@ class TorchPolicy:
         self.out_keys = [*action_keys, *(key for key in outputs if key not in action_keys)]
         self.call = self._call_tensordict
         self.wants_first = memory is not None
+        self.wants_places = self.wants_first and self.conditions.served
         if memory is not None:
             self.memory, self.keys, self.call = memory, memory.keys, self._call_remembering
         return [(key, outputs[key]) for key in self.out_keys]
@@ -157,7 +154,9 @@ class TorchPolicy:
         is_cuda = device is not None and torch.device(device).type == "cuda"
         return torch.random.fork_rng(devices=[device] if is_cuda else [])
 
-    def _whole_output(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
+    def _whole_output(self, *given: torch.Tensor) -> tuple[Any, ...]:
+        rows = self.batch
+        inputs = self._filled(given)
         # Tensors of inference mode do not count writes, so they are taken for written.
         versions = [None if value.is_inference() else value._version for value in inputs]
         returned = self._evaluate(inputs)
@@ -170,7 +169,20 @@ class TorchPolicy:
             and returned.get(key, value) is value
             and value._version == version
         }
-        return (returned,)
+        return (self._cut(returned, rows),)
+
+    def _filled(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """``inputs`` of as many rows as each call has: the last are copies of the first."""
+        rows = self.conditions.rows
+        if rows is None or not inputs or len(inputs[0]) >= rows:
+            return inputs
+        self.batch = torch.Size([rows])
+        missing = rows - len(inputs[0])
+        return [torch.cat([value, value[:1].expand(missing, *value.shape[1:])]) for value in inputs]
+
+    def _cut(self, returned: Any, rows: torch.Size) -> Any:
+        """The first ``rows`` of what a call has returned."""
+        return returned if rows == self.batch else returned[: rows[0]]
 
     def _evaluate(self, inputs: Sequence[torch.Tensor]) -> TensorDictBase:
         given = TensorDict(dict(zip(self.keys, inputs)), batch_size=self.batch, device=self.conditions.named)
@@ -190,13 +202,16 @@ class TorchPolicy:
         return returned
 
     def _call_tensordict(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        returned = self._evaluate(inputs)
+        rows = self.batch
+        returned = self._cut(self._evaluate(self._filled(inputs)), rows)
         return tuple(returned.get(key) for key in self.out_keys)
 
     def _call_remembering(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        *observed, first = inputs
+        count = len(inputs) - self.wants_first - self.wants_places
+        rows = self.batch
         with self.stepwise:
-            returned = self._evaluate(self.memory.recall(observed, first))
+            returned = self._evaluate(self._filled(self.memory.recall(inputs[:count], *inputs[count:])))
+        returned = self._cut(returned, rows)
         given = self.memory.given
         self.memory.keep(returned)
         return tuple(returned.get(key, given.get(key)) for key in self.out_keys)
@@ -212,9 +227,12 @@ class TorchPolicy:
         extra = [f"output{number}" for number in range(1, len(values) - len(action_keys) + 1)]
         return list(zip([*action_keys, *extra], values))
 
-    def _call_tensors(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _call_tensors(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = self.batch
+        inputs = self._filled(given)
         returned = self.policy(*[inputs[index] for index in self.arguments])
-        return returned if isinstance(returned, tuple) else (returned,)
+        values = returned if isinstance(returned, tuple) else (returned,)
+        return tuple(self._cut(value, rows) for value in values)
 
 
 def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bool:

@@ -10,10 +10,12 @@ import pytest
 import torch
 from cartpole import cartpole
 from collectors.conftest import Build
+from recurrent import cell, check
 from tensordict.nn import NormalParamExtractor, ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 from torch import nn
 from torch.distributions import Normal
 
+from windrow import _policy
 from windrow.collectors import AsyncBatchedCollector, Collector, _async_batched
 from windrow.data import LazyTensorStorage, ReplayBuffer
 from windrow.envs import GymEnv, RewardSum, SerialEnv, TransformedEnv
@@ -332,6 +334,29 @@ def test_a_compiled_policy_takes_any_number_of_rows(build: Build, network: nn.Mo
     assert sum(batch.numel() for batch in collector) == 120 and collector.policy_backend == "torch"
 
 
+@pytest.mark.parametrize("most", [None, 3])
+def test_calls_of_a_cuda_graph_have_one_size(build: Build, monkeypatch: pytest.MonkeyPatch, most) -> None:
+    monkeypatch.setattr(_policy, "compiled", lambda policy, *_: policy)
+    made: list[Pushes] = []
+
+    def factory() -> Pushes:
+        made.append(Pushes())
+        return made[-1]
+
+    options = {"cudagraph_policy": True, "max_batch_size": most, "total_frames": 240}
+    batches = list(build(4, None, policy_factory=factory, **options))
+    assert set(made[0].calls) == {(most or 4, 4)}
+    for env, frames in by_env(batches).items():
+        alone = Collector(cartpole, Pushes(), frames_per_batch=len(frames), total_frames=-1, seed=3 + env).next()
+        for key in ("observation", "action", ("next", "reward"), ("next", "done")):
+            assert torch.equal(frames[key], alone[key]), (env, key)
+    frames = torch.cat(list(build(4, TensorDictModule(Carries(), Carries.in_keys, Carries.out_keys), policy_backend="torch", **options)))
+    for env in range(4):
+        own = frames[frames["env_index"] == env]
+        goes_on = ~own["next", "done"][:-1, 0]
+        assert torch.equal(own["count"][1:][goes_on], own["count"][:-1][goes_on] + 1) and (own["count"][1:][~goes_on] == 0).all()
+
+
 class Carries(nn.Module):
     """Counts its steps."""
 
@@ -343,12 +368,19 @@ class Carries(nn.Module):
         return (observation[..., 2] > 0).long(), count + 1
 
 
-@pytest.mark.parametrize("backend", ["torch", "auto"])
-def test_a_policy_with_a_state_is_refused(build: Build, backend) -> None:
-    policy = TensorDictModule(Carries(), Carries.in_keys, Carries.out_keys)
-    with pytest.raises(Exception, match="state") as told:
-        build(2, policy, policy_backend=backend).next()
-    assert "count" in str(told.value) + str(told.value.__cause__)
+@pytest.mark.parametrize("most", [None, 1, 3])
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_each_environment_has_a_state_of_its_own(build: Build, backend, most) -> None:
+    policy = cell() if backend == "native" else TensorDictModule(Carries(), Carries.in_keys, Carries.out_keys)
+    collector = build(6, policy, policy_backend=backend, max_batch_size=most, max_frames_per_traj=7, total_frames=240)
+    assert collector.policy_backend == backend
+    batches = list(collector)
+    frames = torch.cat(batches)
+    assert (frames["next", "step_count"] == 7).any()
+    if backend == "native":
+        return check(batches, cell(), ("hidden",))
+    assert torch.equal(frames["count"], frames["step_count"].float())
+    assert torch.equal(frames["next", "count"], frames["count"] + 1)
 
 
 @pytest.mark.parametrize(
@@ -364,7 +396,7 @@ def test_a_policy_with_a_state_is_refused(build: Build, backend) -> None:
         ({"policy_factory": [Pushes, Pushes]}, TypeError, "policy_factory must be a function"),
         ({"policy_version_key": "version"}, ValueError, "policy_version_key must be 'policy_version' or None"),
         ({"yield_completed_trajectories": True, "trajs_per_batch": 2}, ValueError, "leave trajs_per_batch out"),
-        ({"cudagraph_policy": True}, ValueError, "cudagraph_policy"),
+        ({"cudagraph_policy": True}, RuntimeError, "cudagraph_policy needs a policy on a CUDA device"),
         ({"max_batchsize": 2}, TypeError, "did you mean max_batch_size"),
         ({"total_frames": 50}, ValueError, "total_frames=50 is not a multiple of frames_per_batch=40"),
     ],

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from windrow._arguments import Arguments, Check, argument, ignored
+from windrow._arguments import Arguments, Check, argument, ignored, warn_ignored
 from windrow._numbers import at_least, real
 
 if TYPE_CHECKING:
@@ -51,6 +51,15 @@ def interrupts(name: str, value: Any) -> Any:
     if not callable(getattr(value, "collection_stopped", None)):
         got = f"{type(value).__module__}.{type(value).__name__}"
         raise TypeError(f"expected something with a method collection_stopped() as {name}, got {got}")
+    return value
+
+
+def schemes(name: str, value: Any) -> Any:
+    """TorchRL's schemes, by the paths of what they keep up to date."""
+    why = "each update_policy_weights_ publishes the weights of the policy, and no others"
+    for path, scheme in dict(value).items():
+        if path.partition(".")[0] not in ("policy", "postproc", "replay_buffer") or type(scheme).__name__ == "NoWeightSyncScheme":
+            warn_ignored(f"{name}[{path!r}]", scheme, None, why)
     return value
 
 
@@ -262,7 +271,12 @@ class CollectorArguments(Arguments):
     num_threads: int | None = ignored("the number of threads of torch is left alone", default=None)
     collector_class: Any = ignored("there is one collector", default=None)
     extend_buffer: bool = ignored("batches are always written as a whole", default=True)
-    weight_sync_schemes: Any = ignored("weights travel through one store", default=None)
+    weight_sync_schemes: Any = argument(
+        "schemes by what they are for, none of which is called: the weights of ``policy`` travel through one store, and ``postproc`` and "
+        "``replay_buffer`` are in this process. A warning says so for anything else",
+        default=None,
+        check=schemes,
+    )
     weight_recv_schemes: Any = ignored("weights travel through one store", default=None)
 
     def __post_init__(self) -> None:
@@ -282,9 +296,9 @@ class CollectorArguments(Arguments):
 class SingleArguments(CollectorArguments):
     """What a collector with one worker takes, and what makes it one with several."""
 
-    backend: Literal["direct", "process"] | None = argument(
+    backend: Literal["direct", "process", "ray"] | None = argument(
         '``"direct"``: one worker. ``"process"``, as with ``num_collectors``: a :class:`MultiSyncCollector` or '
-        ":class:`MultiAsyncCollector`, as ``sync`` says",
+        ':class:`MultiAsyncCollector`, as ``sync`` says. ``"ray"``: a :class:`RayCollector`',
         default=None,
         check=for_several((None, "direct"), "Collector itself, MultiSyncCollector or MultiAsyncCollector"),
     )
@@ -303,6 +317,41 @@ class SingleArguments(CollectorArguments):
         default=None,
         check=for_several((None,), "Collector itself with num_collectors, or MultiCollector"),
     )
+
+
+class RayArguments(CollectorArguments):
+    """What a collector in actors of Ray takes."""
+
+    num_collectors: int | None = argument(
+        "number of actors, where ``create_env_fn`` is not a list with an entry for each", default=None, check=at_least(1)
+    )
+    collector_class: Any = argument(
+        'the class of the collector in each actor: :class:`Collector`, :class:`MultiSyncCollector`, :class:`MultiAsyncCollector`, a class '
+        'derived of these, or ``"single"``, ``"sync"``, ``"async"``; by default a ``Collector``, or a ``MultiSyncCollector`` where '
+        "``num_workers_per_collector`` is more than 1",
+        default=None,
+    )
+    collector_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
+        "more arguments of the collectors in actors, for all or a list with an entry for each", default=None
+    )
+    num_workers_per_collector: int = argument(
+        "workers of each actor's collector, where its class has several", default=1, check=at_least(1)
+    )
+    sync: bool = argument("whether each batch has a share of every actor, or is one actor's, whichever is ready first", default=False)
+    ray_init_config: dict[str, Any] | None = argument("arguments of ``ray.init``, where Ray does not run yet", default=None)
+    remote_configs: dict[str, Any] | Sequence[dict[str, Any]] | None = argument(
+        "options of ``ray.remote``, such as ``num_cpus``, ``num_gpus``, ``memory`` and ``resources``, for all actors or a list with an "
+        "entry for each; by default each claims one CPU",
+        default=None,
+    )
+    update_after_each_batch: bool = argument(
+        "publish the weights of the policy after each batch: to the actor that it came from, or to all where ``sync``", default=False
+    )
+    max_weight_update_interval: int = argument(
+        "batches that an actor may deliver with the weights that it has, before those of the policy are published to it; -1: any number",
+        default=-1,
+    )
+    use_env_creator: bool = ignored("each actor makes its environments itself", default=False)
 
 
 class MultiArguments(CollectorArguments):
@@ -370,8 +419,6 @@ class AsyncBatchedArguments(CollectorArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cudagraph_policy:
-            raise ValueError("cudagraph_policy needs batches of one size, but those of a served policy differ: leave it out")
         if isinstance(self.policy_factory, (list, tuple)):
             raise TypeError(f"policy_factory must be a function, since one policy acts for all, got a list of {len(self.policy_factory)}")
         if self.yield_completed_trajectories and self.trajs_per_batch is not None:

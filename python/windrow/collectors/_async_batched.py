@@ -31,7 +31,9 @@ class AsyncBatchedCollector(BaseCollector):
     ``create_env_fn`` is a list with an environment for each index, or one environment with ``num_workers``. Environments known to be
     native share threads of this process, up to 64 of them each; a function is called once more to see what it makes. Those written in
     Python have a process each, see ``backend``. The policy, one copy of the module or what ``policy_factory`` makes, is called in a thread of this process with
-    observations ``[rows, *shape]``, of any environments in any order, and so it can have no state. Where the engine evaluates it, results
+    observations ``[rows, *shape]``, of any environments in any order; a state of the policy goes with its environment. A
+    :class:`~windrow.modules.RemotePolicy` is asked by each thread or process by itself, since its server gathers observations. With
+    ``cudagraph_policy``, each call has ``max_batch_size`` rows, of which those that are missing are copies of another. Where the engine evaluates it, results
     do not depend on who was asked together. New weights act from the next call on, and ``policy_version`` tells of each frame which.
 
     A batch has ``[frames_per_batch]`` frames of those environments that were ready first, each one's in the order of time, with
@@ -39,7 +41,7 @@ class AsyncBatchedCollector(BaseCollector):
     :class:`MultiAsyncCollector`. An environment runs ahead by a batch at most: a slow learner stops them all.
 
     Raises:
-        TypeError: an argument is missing, unknown or of the wrong type; the policy has a state.
+        TypeError: an argument is missing, unknown or of the wrong type.
         ValueError: an argument has a value that cannot be used; the message says which can.
         WorkerError: an environment cannot be made, or the policy cannot be called.
 
@@ -58,8 +60,16 @@ class AsyncBatchedCollector(BaseCollector):
 
     @takes(AsyncBatchedArguments)
     def __init__(self, arguments: AsyncBatchedArguments) -> None:
+        if getattr(arguments.policy, "_remote_options", None) is not None and arguments.policy_factory is None:
+            for name in ("max_batch_size", "min_batch_size", "server_timeout"):
+                if getattr(arguments, name) is not None:
+                    raise ValueError(f"{name}: the RemoteServer of the policy gathers observations, leave it out here")
+            self._asks = "local"
         self._count, arguments = _spread(type(self).__name__, arguments)
-        self._figures = Figures(arguments.max_batch_size or self._count)
+        most = arguments.max_batch_size or self._count
+        self._rows = most if arguments.cudagraph_policy else None
+        self._figures = Figures(most)
+        self._flat = not (arguments.split_trajs or arguments.trajs_per_batch is not None)
         self._build(arguments)
 
     def _default_placement(self) -> str:
@@ -76,17 +86,14 @@ class AsyncBatchedCollector(BaseCollector):
         if ids is not None:
             # Trajectory `e` of environment `i` has the number `e * count + i`. Padding has negative numbers.
             batch.set("env_index", ids.remainder(self._count).where(ids >= 0, ids))
-        if batch.ndim == 1 or self._arguments.split_trajs or self._arguments.trajs_per_batch is not None:
-            return batch
-        batch = batch.reshape(-1)
-        batch.names = ["time"]
         return batch
 
     def server_stats(self, *, reset: bool = False) -> dict[str, float | int]:
         """Figures of the calls of the policy: ``requests`` of workers and their ``rows``, one for each environment; ``batches`` of them,
         ``failed_batches`` among these, ``avg_batch_size`` in rows, and ``batch_fill``, its share of ``max_batch_size``;
         ``requests_per_s``, ``batches_per_s``; ``p50_queue_ms`` and ``p95_queue_ms`` of requests that wait for a call, ``p50_forward_ms``
-        and ``p95_forward_ms`` of calls, of the last 1024; ``clients``, and the ``policy_version`` that acted last.
+        and ``p95_forward_ms`` of calls, of the last 1024; ``clients``, and the ``policy_version`` that acted last. Those of a
+        :class:`~windrow.modules.RemotePolicy` are at its server, and none are here.
 
         Args:
             reset: begin to count anew.

@@ -52,6 +52,12 @@ class BaseCollector(TorchRLMethods):
     _single: ClassVar[bool] = True
     #: Whether each worker has a policy, or one is served to all.
     _inference: ClassVar[Literal["local", "served"]] = "local"
+    #: The same, unless the policy is at a server of its own.
+    _asks: Literal["local", "served"] | None = None
+    #: Frames of all environments are delivered in one dimension, one environment after the other.
+    _flat = False
+    #: Rows of each call of a served policy, where they are always as many.
+    _rows: int | None = None
     #: The batch that ``return_same_td`` delivers again.
     _same: Any = None
 
@@ -61,7 +67,8 @@ class BaseCollector(TorchRLMethods):
 
     def _build(self, arguments: CollectorArguments) -> None:
         name = type(self).__name__
-        _needs.torch(name)
+        if not isinstance(arguments.policy, _policy.Sent):
+            _needs.torch(name)
         self._arguments = arguments
         self._workers = Workers(name, arguments, single=self._single)
         self._placement = arguments.placement or self._default_placement()
@@ -108,7 +115,8 @@ class BaseCollector(TorchRLMethods):
         """Makes the engine's collector; returns its policy."""
         choice = self._chosen_policy(arguments)
         if self._placement == "processes" and arguments.placement is None and self._workers.factories is None:
-            held = _sending.held_weights(arguments.policy) if isinstance(choice.core, list) else None
+            is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, _policy.Sent)
+            held = _sending.held_weights(arguments.policy) if is_torch else None
             if held is not None:
                 self._fall_back(
                     f"policy{held}, whose new weights no copy of policy in a worker process would get. Give the module itself as "
@@ -138,7 +146,8 @@ class BaseCollector(TorchRLMethods):
                 trust=bool(arguments.trust_policy),
                 register=arguments.auto_register_policy_transforms is not False,
                 named=self._devices.acting,
-                served=self._inference == "served",
+                served=(self._asks or self._inference) == "served",
+                rows=self._rows,
             ),
             backend=arguments.policy_backend,
             env=self._workers.given[0],
@@ -162,7 +171,7 @@ class BaseCollector(TorchRLMethods):
             "num_workers": self._workers.repeated,
             "placement": self._placement,
             "delivery": "synchronous" if self._sync else 1,
-            "inference": self._inference,
+            "inference": self._asks or self._inference,
             "init_random_frames": random_frames,
             "exploration_type": self._exploration,
             "seed": seed,
@@ -179,6 +188,7 @@ class BaseCollector(TorchRLMethods):
             "replay_buffer": core if isinstance(core, ReplayBufferCore) else None,
             "takes_writes": buffer is not None and not fills_buffer,
             "device": self._devices.named,
+            "flat": self._flat,
             "init_fn": arguments.init_fn,
             "worker_threads": arguments.num_sub_threads,
         }
@@ -269,10 +279,13 @@ class BaseCollector(TorchRLMethods):
     def _write(self, batch: Any, number: int | None, patient: bool) -> None:
         """Writes a batch. A replay buffer of windrow tells the collector's trajectories by ``number`` from those of others, and a
         ``patient`` write waits for its limiter until the collector is ended."""
-        if number is None:
-            self.replay_buffer.extend(batch)
+        given_up = self._core.is_ending if patient else None
+        if number is not None:
+            self.replay_buffer._write(batch, given_up, number)
+        elif getattr(self.replay_buffer, "_tells_writers_apart", False):
+            self.replay_buffer._write(batch, given_up, id(self))
         else:
-            self.replay_buffer._write(batch, self._core.is_ending if patient else None, number)
+            self.replay_buffer.extend(batch)
 
     def iterator(self) -> Iterator[Any]:
         """The batches, as iterating over the collector gives them."""
@@ -422,7 +435,7 @@ MultiSyncDataCollector = MultiSyncCollector
 MultiaSyncDataCollector = MultiAsyncCollector
 
 
-def _several(args: tuple[Any, ...], given: dict[str, Any]) -> MultiCollector | None:
+def _several(args: tuple[Any, ...], given: dict[str, Any]) -> BaseCollector | None:
     """The collector with several workers that the arguments of a :class:`Collector` ask for; None if they do not.
 
     Raises:
@@ -430,8 +443,8 @@ def _several(args: tuple[Any, ...], given: dict[str, Any]) -> MultiCollector | N
         ValueError: arguments contradict each other.
     """
     backend, count = given.get("backend"), given.get("num_collectors")
-    if backend not in (None, "direct", "process", "multiprocessing"):
-        raise ValueError(f'backend must be "direct" or "process", got {backend!r}')
+    if backend not in (None, "direct", "process", "multiprocessing", "ray"):
+        raise ValueError(f'backend must be "direct", "process" or "ray", got {backend!r}')
     if backend == "direct" or (backend is None and count is None):
         return None
     names = ("create_env_fn", "policy")
@@ -446,6 +459,11 @@ def _several(args: tuple[Any, ...], given: dict[str, Any]) -> MultiCollector | N
     if sync is not None and not isinstance(sync, bool):
         raise TypeError(f"sync must be True or False, got {sync!r}")
     envs = rest.get("create_env_fn")
+    if backend == "ray":
+        from windrow.collectors._ray import RayCollector
+
+        several: Any = RayCollector
+        return several(**rest, **options, num_collectors=count, sync=bool(sync))
     if not isinstance(envs, (list, tuple)):
         options["num_workers"] = 1 if count is None else whole("num_collectors", count, 1)
     elif count not in (None, len(envs)):

@@ -148,6 +148,11 @@ class TorchRLMethods(Control):
         """The same as :meth:`update_policy_weights_`: sender and receiver are in one process."""
         self.update_policy_weights_(policy_or_weights, weights=weights, policy=policy)
 
+    def increment_version(self) -> None:
+        """Counts a new version of the weights that were published last."""
+        self._check_ready()
+        self._source.renew()
+
     def set_post_collect_hook(self, hook: Callable[[Any], object] | None) -> None:
         """Calls ``hook`` with each batch as it is delivered, in place of the present one."""
         self.post_collect_hook = hook

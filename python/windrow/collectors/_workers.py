@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from windrow._arguments import warn_ignored
+from windrow._lazy import torch
 from windrow._windrow import CollectorCore
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._factory import Factory, InTurn
@@ -102,8 +103,6 @@ class Devices:
     """
 
     def __init__(self, arguments: CollectorArguments, workers: int) -> None:
-        import torch
-
         env_device = device_of("env_device", arguments.env_device, workers=workers)
         warn_ignored("env_device", env_device, None, "environments are stepped on the CPU")
         self.storing = device_of("storing_device", arguments.storing_device, arguments.device, workers=workers)
@@ -172,8 +171,6 @@ def device_of(name: str, *candidates: Any, workers: int = 1) -> Any:
         given = given[0]
     if given is None:
         return None
-    import torch
-
     device = torch.device(given)
     if device.type == "cpu":
         return None
