@@ -87,10 +87,46 @@ def test_steps_are_those_of_serial_environments(parallel, make) -> None:
 def test_some_are_reset_and_the_others_go_on(parallel) -> None:
     env = parallel(3, theirs)
     root = env.rand_step(env.reset(seed=0))["next"]
-    root.set("_reset", torch.tensor([[False], [True], [False]]))
-    after = env.reset(root)
+    after = env.reset(root.clone().set("_reset", torch.tensor([[False], [True], [False]])))
     assert torch.equal(after["observation"][[0, 2]], root["observation"][[0, 2]])
     assert not torch.equal(after["observation"][1], root["observation"][1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"), [(ParallelEnv, theirs), (ParallelEnv, GymEnv("CartPole-v1")), (SerialEnv, theirs)], ids=["processes", "native", "serial"]
+)
+def test_chosen_environments_are_shared_and_step_without_the_others(kind, make) -> None:
+    whole, twin = kind(3, make), SerialEnv(3, make)
+    root, expected = whole.reset(seed=0), twin.reset(seed=0)
+    same(root, expected)
+    push = torch.tensor([1, 0]).expand(3, 2)
+    for index, chosen in ((slice(1, None), [1, 2]), ([2, 0], [2, 0]), (-1, [2])):
+        some = whole[index]
+        assert some.batch_size == (len(chosen),) and some.action_spec.shape[0] == len(chosen)
+        step = some.step(root[chosen].set("action", push[: len(chosen)]))
+        # The twin steps all; those that were not chosen here are where they were.
+        other = twin.step(expected.clone().set("action", push))
+        same(step["next"], other["next"][chosen])
+        for env in (whole, twin):
+            env.reset(seed=0)
+    view = whole[torch.tensor([0, 2])]
+    view.set_seed(5)
+    fresh = view.reset()
+    twin.set_seed(5)
+    assert torch.equal(fresh["observation"][0], twin.reset()["observation"][0])
+    moved = view.rollout(3)
+    assert moved.shape == (2, 3) and moved.names[-1] == "time"
+    same(whole.reset(root.clone().set("_reset", torch.zeros(3, 1, dtype=torch.bool)))[1], root[1])
+    view.close()
+    with pytest.raises(RuntimeError, match="was closed: choose the environments again"):
+        view.reset()
+    assert whole.rand_step(whole.reset()).shape == (3,)
+    with pytest.raises(TypeError, match="can be made anew"):
+        Collector(whole[0], frames_per_batch=10, total_frames=10)
+    for wrong, error in ((3, IndexError), ([True, False, True], TypeError), ([], ValueError), ([0, -3], ValueError)):
+        with pytest.raises(error):
+            whole[wrong]
+    whole.close()
 
 
 def test_environments_known_to_be_native_stay_here(parallel) -> None:

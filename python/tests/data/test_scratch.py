@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from tensordict import TensorDict
+
+from windrow.data import LazyMemmapStorage, ReplayBuffer
 
 PROGRAM = """
 import time
@@ -44,3 +48,11 @@ def test_nothing_stays_behind_when_the_process_is_killed(tmp_path: Path, end: si
     finally:
         program.kill()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".windrow", "windrow", ".tmp"))] == []
+
+
+def test_entries_name_the_file_that_they_are_in(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path))
+    buffer.extend(TensorDict({"number": torch.arange(3), ("b", "c"): torch.zeros(3)}, [3]))
+    kept = buffer._storage._storage
+    assert kept["number"].filename == kept["b", "c"].filename
+    assert Path(kept["number"].filename).stat().st_size > 0 and kept["number"].tolist() == [0, 1, 2]

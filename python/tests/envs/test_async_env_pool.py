@@ -121,8 +121,8 @@ def test_all_at_once_is_lockstep(pool, backend) -> None:
     root = free.reset()
     stepped = free.rand_step(root)
     assert list(root["env_index"]) == list(stepped["env_index"]) == [0, 1, 2]
-    stepped = free.step_mdp(stepped).set("_reset", torch.tensor([[False], [True], [False]]))
-    after = free.reset(stepped)
+    stepped = free.step_mdp(stepped)
+    after = free.reset(stepped.clone().set("_reset", torch.tensor([[False], [True], [False]])))
     assert torch.equal(after["observation"][[0, 2]], stepped["observation"][[0, 2]])
     assert not torch.equal(after["observation"][1], stepped["observation"][1])
     check_env_specs(free)
@@ -430,13 +430,15 @@ def test_what_was_sent_comes_back(pool, stack) -> None:
 
 
 def test_arguments(pool) -> None:
-    for wrong in [{"backend": "asyncio"}, {"stack": "tall"}, {"create_env_kwargs": [{}, {}]}, {"num_threads": 0}]:
+    for wrong in [{"exchange": "pipe"}, {"backend": "asyncio"}, {"stack": "tall"}, {"create_env_kwargs": [{}, {}]}, {"num_threads": 0}]:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             AsyncEnvPool([theirs], **wrong)
     with pytest.raises(TypeError, match="no argument min_gt"):
         AsyncEnvPool([theirs], min_gt=1)
-    with pytest.warns(UserWarning, match="exchange has no effect: processes share memory"):
-        pool([theirs], exchange="shm")
+    with pytest.raises(ValueError, match='exchange="shm" is for processes: it needs backend="multiprocessing"'):
+        AsyncEnvPool([theirs], exchange="shm")
+    for exchange in ("auto", "queue"):
+        assert pool([theirs], exchange=exchange).resolved_exchange == "queue"
     env = pool(lambda pace: Counting(pace=pace), create_env_kwargs={"pace": 2.0})
     assert env.rand_step(env.reset())["next", "observation"][0, 0] == 2
     env = pool([lambda pace: Counting(pace=pace)] * 2, create_env_kwargs=[{"pace": 3.0}, {"pace": 4.0}])

@@ -12,9 +12,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 from windrow import WorkerError
 from windrow.collectors import Collector
-from windrow.envs import GymEnv, GymWrapper, SerialEnv, check_env
+from windrow.envs import GymEnv, GymWrapper, SerialEnv, StepCounter, TransformedEnv, check_env, check_env_specs
 
 IDS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
 
@@ -92,6 +93,57 @@ def test_what_scripts_ask_of_environments() -> None:
     begun = env.maybe_reset(root.clone())
     assert torch.equal(begun["observation"][0], root["observation"][0])
     assert not torch.equal(begun["observation"][1], root["observation"][1]) and not begun["done"].any()
+    assert not GymEnv("CartPole-v1").from_pixels
+
+
+@pytest.mark.parametrize("make", [GymEnv, lambda name: TransformedEnv(GymEnv(name), StepCounter())])
+def test_a_reset_writes_to_what_it_is_given(make) -> None:
+    env, given = make("CartPole-v1"), TensorDict(kept=torch.ones(1))
+    assert env.reset(given) is given and set(given.keys()) == {"kept", *env.reset().keys()}
+    stepped = env.rand_step(given)
+    given = stepped["next"].clone().set("_reset", torch.tensor([True]))
+    assert env.reset(given) is given and not torch.equal(given["observation"], stepped["next", "observation"])
+    assert "_reset" not in given.keys() and "reward" in given.keys()
+
+
+@pytest.mark.parametrize("any_done", [True, False])
+def test_a_policy_finds_at_the_root_what_it_has_written_there(any_done: bool) -> None:
+    env = GymEnv("CartPole-v1")
+
+    def policy(root: TensorDict) -> TensorDict:
+        root["calls"] = root.get("calls", torch.zeros(1)) + 1
+        return env.rand_action(root)
+
+    played = env.rollout(40, policy, break_when_any_done=any_done)
+    assert played["calls"].flatten().tolist() == [step + 1.0 for step in range(len(played))]
+    assert "calls" not in played["next"].keys()
+
+
+def test_environments_of_the_ale_are_found() -> None:
+    pytest.importorskip("ale_py")
+    script = "from windrow.envs import GymEnv; print(tuple(GymEnv('ALE/Pong-v5').reset()['pixels'].shape))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "(210, 160, 3)\n"
+
+
+@pytest.mark.filterwarnings("ignore:.* is a transform of TorchRL's")
+def test_a_reset_within_transforms_of_torchrl_writes_to_what_it_is_given() -> None:
+    theirs = pytest.importorskip("torchrl").envs
+    env, given = TransformedEnv(GymEnv("CartPole-v1"), theirs.StepCounter()), TensorDict(kept=torch.ones(1))
+    assert env.reset(given) is given and given["step_count"].tolist() == [0] and "kept" in given.keys()
+    played = env.rollout(80, break_when_any_done=False)
+    begun, done = played["step_count"][1:] == 0, played["next", "done"][:-1]
+    assert done.sum() > 1 and torch.equal(begun, done)
+
+
+def test_specs_are_checked_where_seeds_are_not_kept() -> None:
+    class Unseeded(gymnasium.Wrapper):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return self.env.reset()
+
+    env = GymWrapper(Unseeded(gymnasium.make("CartPole-v1")))
+    check_env_specs(env)
+    with pytest.raises(AssertionError, match="differs between two rollouts with seed 0: the environment does not keep its seed"):
+        check_env(env)
 
 
 def test_actions_may_be_indices_of_choices() -> None:

@@ -13,7 +13,16 @@ torchrl = pytest.importorskip("torchrl")
 import windrow.envs as ours  # noqa: E402
 from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded  # noqa: E402
 from windrow.collectors import Collector, MultiSyncCollector  # noqa: E402
-from windrow.envs import EnvBase, GymEnv, StepCounter, Transform, TransformedEnv, check_env_specs  # noqa: E402
+from windrow.envs import (  # noqa: E402
+    CatTensors,
+    EnvBase,
+    GymEnv,
+    StepCounter,
+    Transform,
+    TransformedEnv,
+    UnsqueezeTransform,
+    check_env_specs,
+)
 
 
 class Fall(EnvBase):
@@ -105,6 +114,8 @@ def test_gradients_flow_through_transforms() -> None:
 
     env = TransformedEnv(Fall(), StepCounter())
     env.append_transform(Shifted(in_keys=["x"], out_keys=["y"]))
+    env.append_transform(UnsqueezeTransform(-1, in_keys=["x", "y"], out_keys=["x1", "y1"]))
+    env.insert_transform(3, CatTensors(["x1", "y1"], out_key="both"))
     assert isinstance(env, TransformedEnv) and isinstance(env, torchrl.envs.TransformedEnv)
     check_env_specs(env)
     weight = torch.zeros((), requires_grad=True)
@@ -113,6 +124,7 @@ def test_gradients_flow_through_transforms() -> None:
         return tensordict.set("action", weight * tensordict["y"].unsqueeze(-1))
 
     played = env.rollout(4, policy, auto_reset=False, tensordict=env.reset(env.gen_params([6])))
+    assert env.observation_spec["both"].shape == (2,) and torch.equal(played["both"], torch.stack([played["x"], played["y"]], -1))
     assert played.shape == (6, 4) and played["step_count"][0].flatten().tolist() == [0, 1, 2, 3]
     (-played["next", "reward"].mean()).backward()
     assert weight.grad is not None and float(weight.grad) < 0

@@ -52,6 +52,21 @@ def test_a_single_environment_is_collected() -> None:
     assert batch["next", "flag"].dtype == torch.bool and batch["data", "count"].dtype == torch.int32
 
 
+def test_steps_that_differ_from_the_specs_are_told_of() -> None:
+    class Other(Counting):
+        def _step(self, tensordict: Any) -> Any:
+            following = super()._step(tensordict)
+            following["seen"] = torch.ones(1)
+            return following.exclude(("data", "count"))
+
+    with pytest.warns(UserWarning) as told:
+        batch = next(Collector(lambda: Other(), None, frames_per_batch=12, policy_backend="torch"))
+    texts = [str(warning.message) for warning in told]
+    assert sum("batches leave out" in text and "['seen']" in text for text in texts) == 1
+    assert sum("batches have zeros there: [\"('data', 'count')\"]" in text for text in texts) == 1
+    assert not batch["next", "data", "count"].any() and "seen" not in batch.keys()
+
+
 @pytest.mark.parametrize(
     ("make", "size"), [(lambda: Counting((2, 3)), (2, 3)), (lambda: SerialEnv(6, Counting), (6,))], ids=["batch", "serial"]
 )

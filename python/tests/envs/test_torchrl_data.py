@@ -60,6 +60,7 @@ def test_rewards_are_not_observed() -> None:
     assert step["next", "agents", "reward"].flatten().tolist() == [1, 2]
     assert ("agents", "reward") not in root.keys(True)
     assert env.reward_keys == ["reward", ("agents", "reward")]
+    assert env.reward_key == ("agents", "reward") and ours.GymEnv("CartPole-v1").reward_key == "reward"
     assert env.full_reward_spec["agents", "reward"].shape == (2, 1)
     assert ("agents", "reward") not in env.observation_keys
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -230,6 +231,26 @@ def test_each_of_several_environments_skips_frames_and_begins_by_itself() -> Non
     assert frame["next", "count"].flatten().tolist() == [4, 5]
     assert frame["next", "done"].flatten().tolist() == [True, False]
     assert frame["next", "step_count"].flatten().tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_samples_are_resized_to_what_environments_observe(interpolation: str) -> None:
+    from tensordict import TensorDict
+
+    def resize(library: Any = ours, **arguments: Any) -> Any:
+        return library.Resize(5, 6, interpolation=interpolation, **arguments)
+
+    keys: Any = {"in_keys": ["pixels", ("next", "pixels")], "out_keys": ["small", ("next", "small")]}
+    env = ours.TransformedEnv(ours.GymWrapper(Robot()), ours.Compose(ours.ToTensorImage(), resize(in_keys=["pixels"], out_keys=["small"])))
+    frames = env.rollout(4)
+    seen = TensorDict({"pixels": frames["pixels"], "next": {"pixels": frames["next", "pixels"]}}, frames.shape)
+    chain = ours.Compose(resize(**keys))
+    chain(seen.clone())
+    small = pickle.loads(pickle.dumps(chain))(seen.clone())
+    assert torch.equal(small["small"], frames["small"]) and torch.equal(small["next", "small"], frames["next", "small"])
+    torch.testing.assert_close(small["small"], resize(theirs, **keys)(seen.clone())["small"], rtol=1e-5, atol=1e-6)
+    trained = seen.apply(lambda value: value.clone().requires_grad_())
+    assert resize(**keys)(trained)["small"].requires_grad
 
 
 def test_collectors_take_a_stack_of_pictures() -> None:

@@ -2,8 +2,8 @@
 
 Names of entries say what was given, so that they are all that is needed to give it back: ``"a (bfloat16)"`` has the values of ``"a"`` as
 integers of the same width, ``"(0)"``, ``"[0]"`` and ``"<0>"`` are what a tuple, a list and a dictionary have first or under the key 0,
-and ``"(item)"`` is an item by itself. ``"(objects a, b)"`` numbers the objects of each frame that are these entries, and ``"(object)"``
-frames that are an object: :class:`Objects` keeps them.
+and ``"(item)"`` is an item by itself. ``"(batch 10)"`` has an item that is a batch ``[10]``. ``"(objects a, b)"`` numbers the objects of
+each frame that are these entries, and ``"(object)"`` frames that are an object: :class:`Objects` keeps them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from windrow.data._content import flat, kind_of
 
 ITEM, OBJECT = "(item)", "(object)"
 _TYPED = re.compile(r"(.+) \((\w+)\)")
+_BATCH = re.compile(r"\(batch ([\d, ]+)\)")
 _PLACE = re.compile(r"\((\d+)\)|\[(\d+)\]|<(.+)>")
 #: Integers of so many bytes.
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
@@ -153,6 +154,21 @@ def packed_items(data: Any, objects: Objects) -> Any:
     return tensordict.TensorDict({OBJECT: numbers}, [len(items)])
 
 
+def batches(data: Any, dims: int) -> Any:
+    """Items that are batches themselves, with so many dimensions of items, as frames.
+
+    Raises:
+        TypeError: an entry is no tensor.
+    """
+    for key, value in _odd(data, ()):
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"entry {'.'.join(key)}: expected a tensor, as the item is a batch {list(data.shape[dims:])}, got an object")
+    data = data if type(data) is tensordict.TensorDict else data.contiguous()
+    shape = list(data.batch_size)
+    inner = tensordict.TensorDict(dict(data.items()), shape[:dims], device=data.device)
+    return tensordict.TensorDict({f"(batch {', '.join(map(str, shape[dims:]))})": inner}, shape[:dims])
+
+
 def numbered(frames: Any) -> str | None:
     """The entry that numbers the objects of frames; None if they have none."""
     return next((name for name in frames.keys() if name.startswith(OBJECT[:-1])), None)
@@ -180,6 +196,10 @@ def unpacked(frames: Any, objects: Objects) -> Any:
             dtype = getattr(torch, typed[2])
             is_pair = dtype.is_complex and value.is_floating_point()
             frames.set(given, torch.view_as_complex(value.contiguous()) if is_pair else value.view(dtype))
+    batch = next((name for name in frames.keys() if _BATCH.fullmatch(name)), None)
+    if batch is not None:
+        count, frames = len(frames), frames[batch]
+        frames.batch_size = (count, *map(int, batch[len("(batch ") : -1].split(",")))
     return _tree(frames) if is_tree else frames
 
 
@@ -208,7 +228,9 @@ def as_tree(data: Any, dims: int) -> Any:
 def is_marked(frames: Any) -> bool:
     """Whether entries of frames that the engine kept have to be unpacked."""
     names = {name for key in frames.keys(True, True) for name in ((key,) if isinstance(key, str) else key)}
-    return numbered(frames) is not None or any(name == ITEM or _PLACE.fullmatch(name) or _TYPED.fullmatch(name) for name in names)
+    return numbered(frames) is not None or any(
+        name == ITEM or any(mark.fullmatch(name) for mark in (_PLACE, _TYPED, _BATCH)) for name in names
+    )
 
 
 def _named(data: Any) -> Any:

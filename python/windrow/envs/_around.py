@@ -10,8 +10,10 @@ from torchrl import envs as theirs
 
 from windrow._arguments import outside
 from windrow.envs._base import EnvBase
+from windrow.envs._described import FLAGS
 from windrow.envs._recipe import Recipe
 from windrow.envs._torchrl import Adapter
+from windrow.envs._torchrl_compat import is_windrows
 
 _told: set[tuple[str, str | None]] = set()
 
@@ -57,6 +59,25 @@ class _Transformed(theirs.TransformedEnv):
             transform.reset_parent()
 
 
+class OfModels(theirs.TransformedEnv):
+    """TorchRL's environment, which takes transforms of windrow too, and uses TorchRL's of the same names for them."""
+
+    def __init__(self, env: Any, transform: Any = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(env, _as_torchrl(transform), *args, **kwargs)
+
+    def append_transform(self, transform: Any) -> Any:
+        """Adds a transform around the others."""
+        return super().append_transform(_as_torchrl(transform))
+
+    def insert_transform(self, index: int, transform: Any) -> Any:
+        """Adds a transform before the one at ``index``."""
+        return super().insert_transform(index, _as_torchrl(transform))
+
+
+def _as_torchrl(transform: Any) -> Any:
+    return transform._as_torchrl() if is_windrows(transform) else transform
+
+
 class _Made(EnvBase):
     """The environments of a recipe."""
 
@@ -78,6 +99,8 @@ class Inside(theirs.EnvBase):
         self.done_spec = own.full_done_spec
 
     def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
+        if tensordict is not None:
+            tensordict = tensordict.select("_reset", *FLAGS, *self._own._known().primed, strict=False)
         return self._own.reset(tensordict)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -66,8 +66,12 @@ class EnvBase(Described, metaclass=Counterpart):
         self._closed = False
         if self._handle is None:
             _needs.torch(type(self).__name__)
-            self._handle = EnvHandle(self._recipe())
+            self._handle = EnvHandle(self._by_hand())
         return self._handle
+
+    def _by_hand(self) -> Recipe:
+        """How this environment is made where it is stepped by hand."""
+        return self._recipe()
 
     def _is_settled(self) -> bool:
         """Whether transforms have all the statistics that the environment is made with."""
@@ -86,15 +90,15 @@ class EnvBase(Described, metaclass=Counterpart):
         """Begins episodes and gives the root: first observations, and flags that are all False.
 
         Args:
-            tensordict: its entry ``"_reset"`` (bool, ``[*batch, 1]``) names the environments to be reset; without it, all
-                are.
+            tensordict: the root is written to it, and it is given back. Its entry ``"_reset"`` (bool, ``[*batch, 1]``), which is taken
+                out, names the environments to be reset; without it, all are.
             seed: seeds them as :meth:`set_seed` does.
         """
         if seed is not None:
             self.set_seed(seed)
         handle, facts = self._made(), self._known()
         which = list(range(facts.num_envs))
-        asked = None if tensordict is None else tensordict.get("_reset", None)
+        asked = None if tensordict is None else tensordict.pop("_reset", None)
         if asked is not None:
             asked = asked.reshape(facts.num_envs, -1).any(-1)
             which = asked.nonzero().flatten().tolist()
@@ -105,7 +109,7 @@ class EnvBase(Described, metaclass=Counterpart):
         if tensordict is not None and asked is not None:
             root = self._begun(root, tensordict, asked)
         self._seen = root if facts.masks else None
-        return root
+        return root if tensordict is None else tensordict.update(root)
 
     def _begun(self, root: TensorDictBase, before: TensorDictBase, asked: Any) -> TensorDictBase:
         """``root``, where environments that have not begun as ``asked`` keep their flags and the states of policies."""
@@ -148,8 +152,9 @@ class EnvBase(Described, metaclass=Counterpart):
         return tensordict, self.reset(following.clone(False).set("_reset", done))
 
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        """The root that follows a step, where no episode has ended."""
-        return next_tensordict.get("next").select(*self.observation_keys, *FLAGS)
+        """The root that follows a step, where no episode has ended. It keeps what else a policy has written to the root before."""
+        following = next_tensordict.get("next").select(*self.observation_keys, *FLAGS)
+        return next_tensordict.exclude("next", *self.observation_keys, *FLAGS).update(following)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Adds actions drawn from the action space: legal ones, where the environment observes which are."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from windrow import _windrow
 from windrow._arguments import Arguments, argument, ignored, outside, takes
-from windrow._lazy import torch
+from windrow._lazy import numpy, torch
 from windrow._numbers import at_least
 from windrow.envs._base import EnvBase
-from windrow.envs._recipe import Many, Parallel, of
+from windrow.envs._recipe import Many, Parallel, Recipe, of
 from windrow.envs._torchrl_compat import is_of_torchrl
 
 _NO_PROCESSES = "environments are stepped in this process"
@@ -75,8 +75,99 @@ class SerialEnv(EnvBase):
         given = zip(self._makers, self._kwargs, strict=True)
         return Many(tuple(of(make, kwargs or None) for make, kwargs in given))
 
+    def _by_hand(self) -> Recipe:
+        recipe = self._recipe()
+        # Each environment by itself, so that some can step without the others.
+        members = recipe.members if type(recipe) is Many else ()
+        return Many(tuple(Many((member,)) for member in members)) if members else recipe
+
+    def __getitem__(self, index: Any) -> EnvBase:
+        """Some of the environments, batch size ``[chosen]``, to be reset and stepped without the others: they are shared, not copied.
+
+        Closing what is returned closes none of them. It is stepped by hand: collectors take the whole.
+
+        Args:
+            index: a number, a slice, or several numbers, as a list, an array or a tensor.
+
+        Raises:
+            IndexError: there is no such environment.
+            TypeError: the index is a mask, or anything else.
+            ValueError: it chooses none, or one twice.
+        """
+        return Chosen(self, index)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_workers}, {self._makers[0]!r})"
+
+
+class Chosen(EnvBase):
+    """Some environments of a :class:`SerialEnv` or :class:`ParallelEnv`."""
+
+    def __init__(self, env: SerialEnv, index: Any) -> None:
+        super().__init__(env._device)
+        self._env, self._workers = env, _chosen(index, env.num_workers)
+        self.num_workers = len(self._workers)
+        self._rows: Rows | None = None
+
+    def _made(self) -> Any:
+        if self._closed:
+            raise RuntimeError(f"{self!r} was closed: choose the environments again")
+        whole = self._env._made()
+        if self._rows is None or self._rows.whole is not whole:
+            self._rows = Rows(whole, self._workers, self._env.num_workers)
+        return self._rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_rows": None}
+
+    def _new_recipe(self) -> Recipe:
+        raise TypeError(f"expected an environment that can be made anew, got {self!r}, which shares those of another")
+
+    def __repr__(self) -> str:
+        return f"{self._env!r}[{', '.join(map(str, self._workers))}]"
+
+
+class Rows:
+    """A handle of some environments."""
+
+    def __init__(self, whole: Any, workers: list[int], number: int) -> None:
+        self.whole = whole
+        self._all = whole.describe()["num_envs"]
+        each = self._all // number
+        self._rows = [worker * each + env for worker in workers for env in range(each)]
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.whole.describe(), "num_envs": len(self._rows), "is_batched": True}
+
+    def reset(self, envs: Sequence[int], seeds: Sequence[int | None]) -> list[Any]:
+        seen = self.whole.reset([self._rows[env] for env in envs], seeds)
+        return [values[self._rows] for values in seen]
+
+    def step(self, actions: Sequence[Any]) -> tuple[list[Any], ...]:
+        spread = []
+        for values in actions:
+            whole = numpy.zeros((self._all, *values.shape[1:]), values.dtype)
+            whole[self._rows] = values
+            spread.append(whole)
+        seen, *outcomes = self.whole.step(spread, sorted(self._rows))
+        return [values[self._rows] for values in seen], *([values[row] for row in self._rows] for values in outcomes)
+
+
+def _chosen(index: Any, number: int) -> list[int]:
+    """Numbers of environments out of ``number``."""
+    if isinstance(index, slice):
+        chosen = list(range(number))[index]
+    else:
+        given = index.tolist() if hasattr(index, "tolist") else index
+        listed = list(given) if isinstance(given, (list, tuple, range)) else [given]
+        if any(type(worker) is not int for worker in listed):
+            raise TypeError(f"expected the numbers of environments or a slice, got {index!r}")
+        if outside_of := [worker for worker in listed if not -number <= worker < number]:
+            raise IndexError(f"there are {number} environments, got {outside_of[0]}")
+        chosen = [worker % number for worker in listed]
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise ValueError(f"expected one environment of {number} at least, and each once, got {index!r}")
+    return chosen
 
 
 class ParallelArguments(BatchedArguments):

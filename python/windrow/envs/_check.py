@@ -23,10 +23,22 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
     Raises:
         AssertionError: what was expected and what came.
     """
+    env = _own(env)
+    first, second = _checked(env, steps, seed), _play(env, steps, seed)
+    for key in first.keys(True, True):
+        same = torch.equal(first.get(key), second.get(key)) or bool(first.get(key).isnan().any())
+        assert same, f"{key!r} differs between two rollouts with seed {seed}: the environment does not keep its seed"
+
+
+def _own(env: Any) -> Any:
     from windrow.envs.transforms import _Wrapped
 
-    env = env if is_windrows(env) else _Wrapped(env)
-    first, second = (_play(env, steps, seed) for _ in range(2))
+    return env if is_windrows(env) else _Wrapped(env)
+
+
+def _checked(env: Any, steps: int, seed: int) -> Any:
+    """A rollout, which is what the specs of ``env`` say."""
+    first = _play(env, steps, seed)
     batch = tuple(env.batch_size)
     for name, level in (("root", first), ("next", first.get("next"))):
         for key, spec in env._specs_of("observation").leaves():
@@ -44,9 +56,7 @@ def check_env(env: Any, *, steps: int = 100, seed: int = 0) -> None:
     either = following.get("terminated") | following.get("truncated")
     assert bool((following.get("done") == either).all()), "done is not terminated or truncated"
     assert not bool(first.get("done").any()), "an episode was over before its first step"
-    for key in first.keys(True, True):
-        same = torch.equal(first.get(key), second.get(key)) or bool(first.get(key).isnan().any())
-        assert same, f"{key!r} differs between two rollouts with seed {seed}: the environment does not keep its seed"
+    return first
 
 
 def check_env_specs(
@@ -57,21 +67,21 @@ def check_env_specs(
     tensordict: Any = None,
     break_when_any_done: bool | str | None = None,
 ) -> None:
-    """:func:`check_env` under the name that TorchRL has for it.
+    """:func:`check_env` without its comparison of two rollouts, as TorchRL's function of this name.
 
     Args:
         env: an environment of windrow, or anything that a collector takes. TorchRL checks its own.
         return_contiguous: no effect: steps are stacked in memory of their own.
         check_dtype: no effect: element types are compared in any case.
-        seed: of the two rollouts, 0 unless given.
-        tensordict: no effect: rollouts begin with a reset.
-        break_when_any_done: no effect: rollouts go on with the next episode.
+        seed: of the rollout, 0 unless given.
+        tensordict: no effect: the rollout begins with a reset.
+        break_when_any_done: no effect: it goes on with the next episode.
     """
     if is_of_torchrl(env):
         from torchrl.envs.utils import check_env_specs as check
 
         return check(env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done)
-    check_env(env, seed=seed or 0)
+    _checked(_own(env), 100, seed or 0)
 
 
 def _play(env: Any, steps: int, seed: int) -> Any:

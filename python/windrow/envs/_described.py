@@ -173,7 +173,10 @@ class Described:
     reward_keys: list[Key] = _read(
         "Names of the rewards: one, unless the environment has more.", lambda env: env._keys("reward")
     )
-    reward_key: Key = _read("Name of the reward of the step.", lambda env: "reward")
+    reward_key: Key = _read(
+        "Name of the reward of the step, or of the only other one, such as that of all agents.",
+        lambda env: env.reward_keys[-1] if len(env.reward_keys) == 2 else "reward",
+    )
     done_keys: list[Key] = _read("Names of the flags.", lambda env: list(FLAGS))
     done_key: Key = _read("Name of the flag that says whether an episode ended.", lambda env: "done")
     done_keys_groups: list[list[Key]] = _read("Names of the flags, those of one group together.", lambda env: [env.done_keys])

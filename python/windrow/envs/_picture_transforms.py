@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from windrow._lazy import torch
+from windrow._windrow import resize
 from windrow.envs._shape_transforms import Keys, Pictures
 
 
@@ -102,3 +104,15 @@ class Resize(Pictures):
         known = ("bilinear", "bicubic", "nearest", "nearest-exact")
         if self.interpolation not in known:
             raise ValueError(f"interpolation must be one of {known}, got {self.interpolation!r}")
+
+    def _as_torchrl(self) -> Any:
+        # Samples become what environments observe, to the last bit.
+        theirs = super()._as_torchrl()
+        theirs._apply_transform = partial(_resized, theirs, {"w": self.w, "h": self.h, "interpolation": self.interpolation})
+        return theirs
+
+
+def _resized(theirs: Any, described: dict[str, Any], pictures: Any) -> Any:
+    if pictures.requires_grad or pictures.dtype in (torch.float16, torch.bfloat16):
+        return type(theirs)._apply_transform(theirs, pictures)
+    return resize(pictures, described).to(pictures.device)

@@ -54,7 +54,10 @@ class PoolArguments(Arguments):
         "threads that step native environments; by default as many as there are processors", default=None, check=at_least(1)
     )
     device: "torch.device | str | None" = argument("where tensors are put", default=None)
-    exchange: str | None = ignored("processes share memory in any case", default=None)
+    exchange: str | None = argument(
+        '``"queue"``, ``"shm"`` or ``"auto"``, which do the same: processes share memory. ``"shm"`` needs them', default=None,
+        check=_one_of("queue", "shm", "auto"),
+    )
     envs_per_worker: int = ignored("each environment has a process of its own", default=1)
     worker_affinity: Any = ignored("the system places processes", default=None)
 
@@ -75,7 +78,8 @@ class AsyncEnvPool(EnvBase):
     Raises:
         RuntimeError: a call out of order, which names the call that was expected and the environment; a process has ended.
         TimeoutError: there are fewer than ``min_get`` answers after ``timeout`` seconds. They stay for the next call.
-        ValueError: ``min_get`` and ``max_get`` contradict each other; environments differ in what they observe or accept.
+        ValueError: ``min_get`` and ``max_get`` contradict each other; environments differ in what they observe or accept, whatever
+            ``stack`` is: make a pool for each kind.
 
     What an environment raises is raised by the call that waits for it, with a note that says which one it was. The answers of the
     others stay, and the environment has to be reset.
@@ -98,6 +102,8 @@ class AsyncEnvPool(EnvBase):
         self.env_makers: list[Any] = list(makers) if isinstance(makers, Sequence) and not isinstance(makers, str) else [makers]
         self.create_env_kwargs = for_each("create_env_kwargs", arguments.create_env_kwargs or {}, len(self.env_makers))
         self.backend, self.stack = self._BACKEND or arguments.backend, arguments.stack
+        if arguments.exchange == "shm" and self.backend != "multiprocessing":
+            raise ValueError('exchange="shm" is for processes: it needs backend="multiprocessing"')
         self._pool: EnvPool | None = None
         self._threads = arguments.num_threads or os.cpu_count() or 1
         #: By environment: the TensorDict that it was told by, and its row there.

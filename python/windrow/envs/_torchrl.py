@@ -37,6 +37,7 @@ class Adapter:
         self.is_batched = bool(self._batch)
         self._root: TensorDictBase | None = None
         self._begun: TensorDictBase | None = None
+        self._has_stepped = False
         observed = dict(_leaves(env.full_observation_spec))
         state = {key: spec for key, spec in _leaves(env.full_state_spec) if key not in observed}
         acted = dict(_leaves(env.full_action_spec))
@@ -179,12 +180,29 @@ class Adapter:
             self._root.set(key, value.to(dtype=spec.dtype, device=self._env.device))
         stepped = self._env.step(self._root)
         following = stepped.get("next")
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._check_keys(following)
         self._root = self._env.step_mdp(stepped)
         reward = sum(self._rows(following.get(key)).float().sum(-1) for key in self._rewards)
         any_of = {name: self._any(following, keys) for name, keys in self._flags.items()}
         terminated, truncated = any_of["terminated"], any_of["truncated"]
         truncated = truncated | (any_of["done"] & ~terminated)
         return self._arrays(following), torch.as_tensor(reward).numpy(), terminated.numpy(), truncated.numpy()
+
+    def _check_keys(self, following: TensorDictBase) -> None:
+        """Warns of what a step gives and no spec names, and the other way round: batches have what the specs name."""
+        env = self._env
+        given = {unravel_key(key) for key in following.keys(True, True)}
+        specs = (env.full_observation_spec, env.full_reward_spec, env.full_done_spec, env.full_state_spec, env.full_action_spec)
+        named = {unravel_key(key) for spec in specs for key in spec.keys(True, True)}
+        missing = [key for key in self._specs if key not in given and key not in self._legal]
+        for keys, what in (
+            (missing, "lack what its observation_spec names, and batches have zeros there"),
+            (given - named, "give what none of its specs names, and batches leave out; an entry in observation_spec keeps it"),
+        ):
+            if keys:
+                warnings.warn(f"steps of {self.id} {what}: {sorted(map(str, keys))}", UserWarning, stacklevel=2)
 
     def close(self) -> None:
         """Closes the environment."""

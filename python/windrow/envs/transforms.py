@@ -266,9 +266,9 @@ class TransformedEnv(EnvBase):
 
     def __new__(cls, base_env: Any = None, transform: Any = None, *args: Any, **kwargs: Any) -> Any:
         if cls is TransformedEnv and is_of_torchrl(base_env) and not base_env.batch_locked:
-            from torchrl.envs import TransformedEnv as Theirs
+            from windrow.envs._around import OfModels
 
-            return Theirs(base_env, transform._as_torchrl() if is_windrows(transform) else transform, *args, **kwargs)
+            return OfModels(base_env, transform, *args, **kwargs)
         return super().__new__(cls)
 
     def __init__(self, base_env: Any, transform: Any = None, device: Any = None) -> None:

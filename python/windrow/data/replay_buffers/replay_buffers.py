@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 from windrow import _needs
 from windrow._arguments import takes, warn_ignored
 from windrow._failure import Failure
-from windrow._lazy import torch
+from windrow._lazy import tensordict, torch
 from windrow._numbers import whole_or_none
 from windrow._windrow import ReplayBufferCore
 from windrow.data._arguments import (
@@ -20,11 +20,11 @@ from windrow.data._arguments import (
     TensorDictPrioritizedBufferArguments,
 )
 from windrow.data._content import flat, frames_of, is_frames, is_key, kind_of, rows_of
-from windrow.data._items import Objects, as_tree, is_marked, map_tree, numbered, packed, packed_items, stacked, unpacked
+from windrow.data._items import Objects, as_tree, batches, is_marked, map_tree, numbered, packed, packed_items, stacked, unpacked
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key
 from windrow.data._states import from_plain, to_plain
-from windrow.data.replay_buffers.samplers import ConsumingSampler, RandomSampler, Sampler
+from windrow.data.replay_buffers.samplers import ConsumingSampler, RandomSampler, Sampler, SliceSampler
 from windrow.data.replay_buffers.storages import ListStorage, Storage, TensorStorage
 from windrow.data.replay_buffers.writers import RoundRobinWriter, Writer
 
@@ -177,7 +177,13 @@ class ReplayBuffer:
 
     @property
     def _takes_frames_as_they_are(self) -> bool:
-        return not any(hasattr(transform, "inv") for transform in self._transforms)
+        return not (self._keeps_batches or any(hasattr(transform, "inv") for transform in self._transforms))
+
+    @property
+    def _keeps_batches(self) -> bool:
+        """Whether samples are cropped in time, and no sampler makes trajectories of single frames: then what is written has time in it."""
+        each = (one for transform in self._transforms for one in getattr(transform, "transforms", [transform]))
+        return not isinstance(self._sampler, SliceSampler) and any(hasattr(one, "sub_seq_len") for one in each)
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
         """Adds a transform that is called with samples, after the others.
@@ -203,7 +209,9 @@ class ReplayBuffer:
         """Writes frames, and returns the rows of those that were kept.
 
         Every frame has a row of its own, whatever the shape of the batch: ``[envs, time]`` is written environment by
-        environment, and ``capacity`` counts frames. So ``[4, 100]`` is 400 frames, and a sample of 32 is ``[32]``.
+        environment, and ``capacity`` counts frames. So ``[4, 100]`` is 400 frames, and a sample of 32 is ``[32]``. Only where the
+        buffer has TorchRL's ``RandomCropTensorDict`` and no :class:`SliceSampler`, ``[4, 100]`` is 4 items, each a batch ``[100]`` as
+        of :meth:`add`: there would be no time to crop in a sample of single frames.
 
         A trajectory continues in the next batch ``[time]`` if that begins with the same id or, without ids, if the same thread
         writes it, up to the flag that ends the episode. It never continues in a collector's frames, nor after a state was loaded.
@@ -250,7 +258,8 @@ class ReplayBuffer:
     def _packed(self, data: Any, dims: int) -> Any:
         """Frames as the engine keeps them."""
         if is_frames(data):
-            frames = packed(data, self._objects, self._plain)
+            frames = batches(data, dims) if data.ndim > dims and (dims == 0 or self._keeps_batches) else data
+            frames = packed(frames, self._objects, self._plain)
         elif isinstance(self.storage, ListStorage):
             frames = packed_items(data, self._objects) if dims else packed_items([data], self._objects)[0]
         else:
@@ -278,6 +287,9 @@ class ReplayBuffer:
 
     def add(self, frame: Any) -> int | None:
         """Writes one frame, of batch size ``[]``, or one item, otherwise as :meth:`extend`; returns its row, if it was kept.
+
+        A TensorDict ``[10]`` is one item too: it takes one row, and samples of the buffer are ``[items, 10]``. All items of a buffer
+        have the same shape. Samplers see no trajectories in them, and an entry of the sampler is repeated along the item.
 
         Raises:
             TypeError, ValueError, RuntimeError: as :meth:`extend`.
@@ -312,7 +324,10 @@ class ReplayBuffer:
         if with_info:
             if not is_frames(batch):
                 raise RuntimeError(f"a {type(self).__name__} adds entries to samples, which must be TensorDicts: use a ReplayBuffer")
-            batch = batch.update(info)
+            # Along items that are batches, too.
+            shape = batch.shape
+            added = info if len(shape) == 1 else info.apply(lambda it: tensordict.utils.expand_right(it, shape), batch_size=shape)
+            batch = batch.update(added)
         batch = self._finished(batch)
         return (batch, dict(info.items(include_nested=True, leaves_only=True))) if return_info else batch
 
@@ -422,6 +437,8 @@ class ReplayBuffer:
             frames = self._inverted(frames, 0 if isinstance(frames, Mapping) else min(rows.ndim, 1))
         if frames is _NOTHING:
             return
+        if is_frames(frames) and frames.ndim > rows.ndim:
+            frames = batches(frames, rows.ndim)
         try:
             frames = frames.expand(rows.shape) if is_frames(frames) else frames
         except RuntimeError:
@@ -564,8 +581,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """
         if not self.sampler.has_priorities:
             return
-        priorities = data[self.priority_key].detach().float().reshape(data.numel(), -1)
-        self.update_priority(data["index"], self.sampler.reduced(priorities))
+        rows = data["index"]
+        if data.ndim > 1:
+            rows = rows.reshape(len(data), -1)[:, 0]
+        priorities = data[self.priority_key].detach().float().reshape(rows.numel(), -1)
+        self.update_priority(rows, self.sampler.reduced(priorities))
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):

@@ -112,6 +112,15 @@ class LazyMemmapStorage(Storage, kind="LazyMemmapStorage"):
     )
     ndim: int = argument(_DIMENSIONS, default=1, check=at_least(1))
 
+    @property
+    def _storage(self) -> Any:
+        frames = self[:]
+        if self.scratch_dir is not None and is_frames(frames):
+            # TorchRL's tensors know their files; here, all are in one.
+            for value in frames.values(True, True):
+                value.filename = os.path.join(self.scratch_dir, "rows.bin")
+        return frames
+
 
 class ListStorage(Storage, kind="ListStorage"):
     """Keeps frames one by one, for small things of unequal shape, or any objects. Frames that are sampled together must be alike;

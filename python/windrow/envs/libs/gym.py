@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -30,6 +32,10 @@ def make(env_name: str, kwargs: dict[str, Any], pixels: str | None = None) -> An
         create = gymnasium.make
     except ImportError as error:
         raise _unknown(env_name, 'and Gymnasium is not installed: pip install "windrow[gymnasium]"') from error
+    if env_name.startswith(("ALE/", "ale_py:")):
+        # It registers its ids when it is imported.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("ale_py")
     try:
         made = create(env_name, **{**({"render_mode": "rgb_array"} if pixels else {}), **kwargs})
     except gymnasium.error.VersionNotFound as error:
@@ -227,6 +233,11 @@ class GymEnv(EnvBase):
     def auto_register_info_dict(self, ignore_private: bool = True, *, info_dict_reader: Any = None) -> GymEnv:
         """The same as :meth:`set_info_dict_reader`."""
         return self.set_info_dict_reader(info_dict_reader, ignore_private)
+
+    @property
+    def from_pixels(self) -> bool:
+        """Whether it observes pictures, as ``"pixels"``."""
+        return "pixels" in self.observation_keys
 
     @property
     def env_name(self) -> str:
