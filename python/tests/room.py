@@ -33,15 +33,24 @@ def back_to(before: dict[str, int]) -> dict[str, int]:
 
 
 def children() -> int:
-    """Processes that this one has started, also those that have ended and that nobody has waited for."""
-    found = 0
+    """Processes that this one, or the processes that fork for it, have started, also those that have ended and that nobody has waited
+    for. Those that fork stay, and do not count."""
+    parents: dict[str, str] = {}
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:
-            behind_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2]
+            parents[process] = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
         except OSError:
             continue
-        found += behind_name.split()[1] == str(os.getpid())
-    return found
+    own = {process for process, parent in parents.items() if parent == str(os.getpid())}
+    forking = {process for process in own if _forks(process)}
+    return len(own - forking) + sum(parent in forking for parent in parents.values())
+
+
+def _forks(process: str) -> bool:
+    try:
+        return b"windrow._nursery" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _threads() -> list[str]:

@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "python"
         ("cleanrl_ppo", 2000, "see cleanrl_ppo.png"),
         ("native_policy", 1000, "the first two did the same: True"),
         ("async_batched", 6400, "mean steps: "),
+        ("ray_offpolicy", 1200, "mean return: "),
     ],
 )
 def test_examples(name: str, frames: int, told: str, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_selectors_choose_the_class(arguments: dict[str, Any], kind: type, worke
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"backend": "ray"}, ValueError, 'backend must be "direct" or "process", got \'ray\''),
+        ({"backend": "rpc"}, ValueError, 'backend must be "direct", "process" or "ray", got \'rpc\''),
         ({"num_collectors": 0}, ValueError, "num_collectors must be 1 or more, got 0"),
         ({"num_collectors": True}, TypeError, "num_collectors must be a whole number"),
         ({"num_collectors": 3, "create_env_fn": IDS}, ValueError, "num_collectors=3, but create_env_fn is a list of 2"),

@@ -70,7 +70,6 @@ def test_batches_of_unequal_shape_are_not_the_same_tensordict() -> None:
         ("num_sub_threads", 1, 2),
         ("num_threads", None, 1),
         ("collector_class", None, Collector),
-        ("weight_sync_schemes", None, {}),
     ],
 )
 def test_a_warning_says_what_is_not_done_as_told(argument, fixed, other) -> None:

@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 SCRIPT = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading, time, warnings
 import gymnasium as gym
 from windrow.collectors import MultiSyncCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer
@@ -58,6 +58,8 @@ class Mine(gym.Env):
 class Lost(Exception):
     pass
 
+# Nobody samples: the background warns of that at any moment, also after a traceback.
+warnings.filterwarnings("ignore", message=".*overwritten since the last sample")
 buffer = ReplayBuffer(storage=LazyTensorStorage(1000)) if where == "background" else None
 collector = MultiSyncCollector(
     [lambda: Mine()] * 3, frames_per_batch=300, total_frames=-1, placement="processes", replay_buffer=buffer,

@@ -20,6 +20,14 @@ def threads() -> dict[str, str]:
     return {number: name for number, name in found.items() if name.startswith("windrow")}
 
 
+def runs(pid: int) -> bool:
+    """Whether a process has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def until(is_so: Callable[[], Any]) -> None:
     """Waits until something is so."""
     deadline = time.monotonic() + 60
