@@ -1,4 +1,4 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `faults`, `figures`, `models`, `sanitize`, `tidy`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `faults`, `figures`, `models`, `sanitize`, `scale`, `tidy`.
 //!
 //! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ mod process;
 mod python;
 mod report;
 mod sanitize;
+mod scale;
 mod scan;
 mod suite;
 mod tidy;
@@ -101,6 +102,8 @@ enum Task {
     },
     /// Checks the rules of the tree: sizes of files and functions, `unsafe`, arrows between crates and rooms, the one loop
     Tidy,
+    /// Simulates collection over Ray on 1 to 1000 machines, with the costs of `docs/scaling.md`
+    Scale(scale::Options),
     /// Prints how long files and functions are and how much of them is prose, per crate and for the Python package
     Figures {
         /// Another tree than this one
@@ -151,6 +154,7 @@ fn perform(task: Task) -> Result<bool> {
         Task::Models => models::run(&Workspace::load(&root)?),
         Task::Sanitize { tool } => sanitize::run(&Workspace::load(&root)?, tool),
         Task::Tidy => tidy::run(&Workspace::load(&root)?),
+        Task::Scale(options) => scale::run(&root, &options),
         Task::Figures { path } => figures::run(&path.unwrap_or(root)),
         Task::Python => {
             let python = python::environment(&root)?;
