@@ -41,12 +41,17 @@ fn main() {
     }
 }
 
-/// Frames a second of `collector`, after its first batches.
+/// Frames a second of `collector`, after its first batches; over whole rounds of its workers, whose batches are complete at the same time
+/// where they act together.
 fn rate(mut collector: Collector) -> f64 {
-    (0..2 * WORKERS).for_each(|_| drop(collector.next()));
+    let mut round = || -> usize {
+        let batches = collector.by_ref().take(WORKERS);
+        batches.map(|batch| batch.unwrap().numel()).sum()
+    };
+    let _warm = [round(), round()];
     let (start, mut frames) = (Instant::now(), 0);
     while start.elapsed() < RUN {
-        frames += collector.next().unwrap().unwrap().numel();
+        frames += round();
     }
     let rate = frames as f64 / start.elapsed().as_secs_f64();
     if let Some(stats) = collector.server_stats() {
