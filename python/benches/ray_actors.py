@@ -110,7 +110,7 @@ def main() -> None:
     least, repeats = given.least, given.repeats
     figures: list[tuple[str, Callable[[], float], float | None, bool]] = [
         ("frames of 2 actors, first come, over 2 processes", lambda: pace(False, least, repeats), 0.8, True),
-        ("frames of 2 actors, synchronous, over 2 processes", lambda: pace(True, least, repeats), 0.8, True),
+        ("frames of 2 actors, synchronous, over 2 processes", lambda: pace(True, least, repeats), None, True),
         ("a batch of 1,000 frames over an array of as many bytes", lambda: transport(1000, least / 2, repeats), 1.5, False),
         ("a batch of 20,000 frames over an array of as many bytes", lambda: transport(20_000, least / 2, repeats), None, False),
     ]

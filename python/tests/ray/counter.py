@@ -52,6 +52,15 @@ class Counter(gym.Env[Any, Any]):
         return np.array([self.number, self.steps], np.float64)
 
 
+class Failing(Counter):
+    """Fails at its 1010th step."""
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 1009:
+            raise LookupError("the road ends here")
+        return super().step(action)
+
+
 def steps_in(tally: Path) -> int:
     """Steps of all environments that have noted them."""
     return sum(int(noted.read_text()) for noted in tally.iterdir())

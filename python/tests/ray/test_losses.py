@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from counter import Counter, dies_with_the_next_batch, steps_in
+from counter import Counter, Failing, dies_with_the_next_batch, steps_in
 from tensordict import TensorDict
 from waiting import until
 from windrow import WorkerError, _ray
@@ -88,6 +88,24 @@ def test_others_go_on_until_the_last_is_lost_and_its_exception_is_what_was_raise
     assert isinstance(error.__cause__, LookupError) and "actor 0 of 2" in "".join(getattr(error, "__notes__", []))
     with pytest.raises(RuntimeError, match="was ended by an error"):
         next(collector)
+
+
+def test_batches_before_an_error_arrive_although_one_call_asks_for_several(build: Build) -> None:
+    collector = build(Failing, num_collectors=1)
+    steps: list[float] = []
+    asked: set[int] = set()
+    with pytest.raises(WorkerError, match="the road ends here"):
+        for batch in collector:
+            steps += batch["next", "observation"][:, 1].tolist()
+            asked |= {call.batches for call in collector._core._seats[0].calls}
+    assert steps == list(range(1, 1001)) and max(asked) > 1
+    # A consumer who takes its time has a call for each.
+    slow = build(partial(Counter, None), num_collectors=1)
+    for _ in range(6):
+        next(slow)
+        time.sleep(0.03)
+    calls = slow._core._seats[0].calls
+    assert len(calls) == 2 and all(call.batches == 1 for call in calls)
 
 
 # In a replay buffer

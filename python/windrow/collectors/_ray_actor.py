@@ -46,6 +46,8 @@ class CollectorActor:
     def __init__(self) -> None:
         self._begun = threading.Event()
         self._stopped = False
+        #: What the batch after those of the last answer has raised.
+        self._late: Exception | None = None
 
     @_telling
     def begin(self, sent: bytes, weights: Any, seed: int, name: str) -> dict[str, Any]:
@@ -82,7 +84,23 @@ class CollectorActor:
         }
 
     @_telling
-    def next(self) -> tuple[Any, int]:
+    def next(self, count: int = 1) -> list[tuple[Any, int]]:
+        """The next ``count`` batches; fewer where the collector ends, or where one after the first raises: the next call raises that."""
+        if self._late is not None:
+            late, self._late = self._late, None
+            raise late
+        answers: list[tuple[Any, int]] = []
+        while len(answers) < count and not (answers and self._stopped):
+            try:
+                answers.append(self._batch())
+            except Exception as error:
+                if not answers:
+                    raise
+                self._late = error
+                break
+        return answers
+
+    def _batch(self) -> tuple[Any, int]:
         """The next batch, packed, and its frames. In place of the batch, None where it went to a replay buffer, and False where nobody
         has it: since the collector ends, or the buffer would have had to wait."""
         if self._stopped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from windrow import _ray
 from windrow._windrow import ReplayBufferCore, WorkerError
@@ -20,6 +21,8 @@ from windrow._windrow import ReplayBufferCore, WorkerError
 _LOOK = 0.2
 #: Calls that an actor has before it, so that it need not wait for the next: where batches are one actor's.
 _AHEAD = 2
+#: Seconds of collecting that one call asks for: a call costs actor and consumer about 1 ms each. And the most batches of a call.
+_CALL, _MOST = 0.02, 8
 
 #: What an actor answers for a batch: packed, None where its replay buffer has it, or False where nobody has; and its frames.
 Answer = tuple[Any, int]
@@ -42,6 +45,18 @@ class Plan:
     num_envs: int
 
 
+class Call(NamedTuple):
+    """What an actor was called for.
+
+    Attributes:
+        ref: of the answer.
+        batches: that it is to bring; 0 of the call by which the actor begins.
+    """
+
+    ref: Any
+    batches: int
+
+
 @dataclass(eq=False)
 class Seat:
     """The place of one actor, which others take after it was lost."""
@@ -49,8 +64,11 @@ class Seat:
     number: int
     plan: Plan
     actor: Any = None
-    #: Names and references of calls that were not answered yet, the first called first.
-    calls: deque[tuple[str, Any]] = field(default_factory=deque)
+    #: Those that were not answered yet, the first called first.
+    calls: deque[Call] = field(default_factory=deque)
+    #: When its last answer arrived, and how many seconds after the one before each of its batches came.
+    heard: float | None = None
+    pace: float = math.inf
     #: What it has answered to ``begin``.
     info: dict[str, Any] = field(default_factory=dict)
     #: Its share of the next batch, where that waits for others.
@@ -58,7 +76,7 @@ class Seat:
     #: By which a replay buffer in an actor knows the present actor, and how many batches that has told of having written there.
     name: str = ""
     told: int = 0
-    #: What lost actors had written and not told of.
+    #: Batches of answers that were not asked for yet, and what lost actors had written and not told of.
     found: deque[Answer] = field(default_factory=deque)
     #: What new actors take up.
     weights: Any = None
@@ -150,7 +168,8 @@ class RayCore:
         seat.version = max(0, self.version - 1) if weights is not None else self.version
         seat.name, seat.told = uuid.uuid4().hex, 0
         begun = seat.actor.begin.remote(seat.plan.sent, weights, self._seed_of(seat), seat.name)
-        seat.calls.append(("begin", begun))
+        seat.calls.append(Call(begun, 0))
+        seat.heard, seat.pace = None, math.inf
 
     def _seed_of(self, seat: Seat) -> int:
         """The seed of a new actor's first environment, which no other actor has had."""
@@ -162,7 +181,7 @@ class RayCore:
 
     def _await_start(self) -> None:
         until = time.monotonic() + _ray.PATIENCE
-        waiting = [ref for seat in self._seats for _, ref in seat.calls]
+        waiting = [call.ref for seat in self._seats for call in seat.calls]
         while waiting:
             _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=_LOOK)
             if waiting and time.monotonic() > until:
@@ -172,7 +191,7 @@ class RayCore:
                 )
         for seat in self._seats:
             try:
-                seat.info = _ray.get(seat.calls.popleft()[1])
+                seat.info = _ray.get(seat.calls.popleft().ref)
             except Exception as error:
                 raise self._told(seat, error) from error.__cause__
         numbers = [self._envs_of(seat) for seat in self._seats]
@@ -214,7 +233,7 @@ class RayCore:
     def _find(self, seat: Seat, seconds: float = _ray.FAREWELL) -> None:
         """Asks the replay buffer what the seat's actor, which has ended, has written there and not told of; the rest of what it was
         asked for is lost."""
-        self._unanswered += sum(name == "next" for name, _ in seat.calls)
+        self._unanswered += sum(call.batches for call in seat.calls)
         seat.calls.clear()
         settle = getattr(self._buffer, "_settle", None)
         # The buffer may have ended, too.
@@ -293,47 +312,65 @@ class RayCore:
     def _call(self) -> None:
         """Asks actors for as many batches as they may have before them."""
         for seat in self._order:
-            while seat.is_alive and self._may_call(seat):
-                seat.calls.append(("next", seat.actor.next.remote()))
+            while seat.is_alive and (batches := self._wanted(seat)):
+                seat.calls.append(Call(seat.actor.next.remote(batches), batches))
 
-    def _may_call(self, seat: Seat) -> bool:
-        called = sum(name == "next" for name, _ in seat.calls)
+    def _wanted(self, seat: Seat) -> int:
+        """How many batches an actor is to bring with one more call; 0 where it has enough before it.
+
+        A call of its own for each batch that takes a few milliseconds would cost nearly as much as the batch. Where the consumer takes
+        its time, batches wait for it, and each has a call of its own.
+        """
+        calls = sum(call.batches > 0 for call in seat.calls)
         if self._sync:
-            return not called and not seat.found and seat.share is None
-        if called >= _AHEAD:
-            return False
+            return int(not calls and not seat.found and seat.share is None)
+        if calls >= _AHEAD:
+            return 0
+        batches = 1 if self._buffer is not None else max(1, min(_MOST, math.ceil(_CALL / max(seat.pace, 1e-6))))
         if self._total is None:
-            return True
+            return batches
         held = 0 if self._held is None else sum(frames for _, frames in self._held[1])
-        due = sum(other.plan.frames or 0 for other in self._seats for name, _ in other.calls if name == "next")
+        due = sum((other.plan.frames or 0) * call.batches for other in self._seats for call in other.calls)
         due += sum(frames for other in self._seats for _, frames in other.found)
-        return self._frames + held + due < self._total
+        left = self._total - self._frames - held - due
+        if left <= 0:
+            return 0
+        return min(batches, math.ceil(left / seat.plan.frames)) if seat.plan.frames else 1
 
     def _arrived(self) -> tuple[Seat, Answer] | None:
         """The first answer there is, of the actors in turn; None where an actor was lost meanwhile, or a new one has begun."""
         for seat in self._order:
             if seat.found and seat.share is None:
                 return seat, seat.found.popleft()
-        firsts = {seat.calls[0][1]: seat for seat in self._order if seat.calls}
+        firsts = {seat.calls[0].ref: seat for seat in self._order if seat.calls}
         ready: list[Any] = []
         while not ready:
             ready, _ = self._ray.wait(list(firsts), num_returns=1, timeout=_LOOK)
             self._check_over()
         seat = firsts[ready[0]]
-        name, ref = seat.calls[0]
+        call = seat.calls[0]
         try:
-            answer = _ray.get(ref)
+            answers = _ray.get(call.ref)
         except Exception as error:
             self._lose(seat, error)
             return None
         seat.calls.popleft()
         self._order.remove(seat)
         self._order.append(seat)
-        if name == "begin":
-            seat.info = answer
+        if not call.batches:
+            seat.info = answers
             return None
-        seat.told += answer[0] is None
-        return seat, answer
+        return seat, self._heard(seat, answers)
+
+    def _heard(self, seat: Seat, answers: list[Answer]) -> Answer:
+        """The first answer of a call. The others come next."""
+        now = time.monotonic()
+        if seat.heard is not None:
+            seat.pace = (now - seat.heard) / len(answers)
+        seat.heard = now
+        seat.told += sum(packed is None for packed, _ in answers)
+        seat.found += answers[1:]
+        return answers[0]
 
     def _made(self, owner: Any, seats: list[Seat], shares: list[Answer]) -> tuple[Any, int]:
         """The batch of these shares, not more of it than ``total_frames`` leaves, and its frames."""
@@ -434,7 +471,7 @@ class RayCore:
             self._go.set()
             raise RuntimeError(f"the present batch was not finished within {seconds:.0f} s")
         # What was called for is collected, and is delivered after the pause.
-        waiting = [ref for seat in self._seats for _, ref in seat.calls]
+        waiting = [call.ref for seat in self._seats for call in seat.calls]
         if waiting:
             self._ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
 
@@ -492,17 +529,17 @@ class RayCore:
         """Takes what actors have under way, which each cuts short at its next step."""
         ends = [seat.actor.stop.remote() for seat in seats]
         self._take_held()
-        while (firsts := {seat.calls[0][1]: seat for seat in seats if seat.calls}) and (left := until - time.monotonic()) > 0:
+        while (firsts := {seat.calls[0].ref: seat for seat in seats if seat.calls}) and (left := until - time.monotonic()) > 0:
             for ref in self._ray.wait(list(firsts), num_returns=1, timeout=left)[0]:
                 seat = firsts[ref]
                 try:
-                    answer = _ray.get(ref)
+                    answers = _ray.get(ref)
                 except Exception:
                     self._find(seat)
                     continue
-                if seat.calls.popleft()[0] == "next":
-                    seat.told += answer[0] is None
-                    self._take(seat, answer)
+                if seat.calls.popleft().batches:
+                    self._take(seat, self._heard(seat, answers))
+                    self._take_held()
         ends += [seat.actor.shutdown.remote() for seat in seats]
         _ray.drain(ends, max(0.1, until - time.monotonic()))
 
