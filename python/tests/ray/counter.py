@@ -52,6 +52,13 @@ class Counter(gym.Env[Any, Any]):
         return np.array([self.number, self.steps], np.float64)
 
 
+def set_trap(trap: Path, what: str) -> None:
+    """Has the next step run into a trap, which it never finds half written."""
+    written = trap.with_suffix(".written")
+    written.write_text(what)
+    written.rename(trap)
+
+
 class Failing(Counter):
     """Fails at its 1010th step."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from counter import Counter, Failing, dies_with_the_next_batch, steps_in
+from counter import Counter, Failing, dies_with_the_next_batch, set_trap, steps_in
 from tensordict import TensorDict
 from waiting import until
 from windrow import WorkerError, _ray
@@ -38,7 +38,7 @@ def test_lost_actors_are_replaced_and_nothing_counts_twice(build: Build, tmp_pat
             frames.setdefault(seed.item(), []).append(step.item())
             ids.setdefault(seed.item(), set()).add(int(number))
         if not trap.exists() and losses and collector.stats()["restarts"] == 2 - len(losses):
-            trap.write_text(losses.pop())
+            set_trap(trap, losses.pop())
         if not sync and trap.exists():
             # The other may be quicker than the one that is about to be lost.
             time.sleep(0.05)
@@ -76,12 +76,12 @@ def test_actors_may_be_killed_at_any_time(build: Build, sync: bool) -> None:
 
 def test_others_go_on_until_the_last_is_lost_and_its_exception_is_what_was_raised(build: Build, tmp_path: Path) -> None:
     traps = [tmp_path / "0", tmp_path / "1"]
-    traps[1].write_text("die")
+    set_trap(traps[1], "die")
     collector = build([partial(Counter, trap) for trap in traps], num_collectors=None, sync=True, on_loss="continue")
     assert sum(next(collector).numel() for _ in range(6)) == collector.stats()["frames"] < 120
     assert collector.stats()["workers_alive"] == 1 and collector.stats()["restarts"] == 0
     assert "actor 1 of 2" in collector.losses()[0]
-    traps[0].write_text("raise")
+    set_trap(traps[0], "raise")
     with pytest.raises(WorkerError, match="no such road") as caught:
         next(collector)
     error: BaseException = caught.value
@@ -103,7 +103,7 @@ def test_batches_before_an_error_arrive_although_one_call_asks_for_several(build
     slow = build(partial(Counter, None), num_collectors=1)
     for _ in range(6):
         next(slow)
-        time.sleep(0.03)
+        time.sleep(0.06)
     calls = slow._core._seats[0].calls
     assert len(calls) == 2 and all(call.batches == 1 for call in calls)
 

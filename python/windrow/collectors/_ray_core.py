@@ -22,7 +22,7 @@ _LOOK = 0.2
 #: Calls that an actor has before it, so that it need not wait for the next: where batches are one actor's.
 _AHEAD = 2
 #: Seconds of collecting that one call asks for: a call costs actor and consumer about 1 ms each. And the most batches of a call.
-_CALL, _MOST = 0.02, 8
+_CALL, _MOST = 0.04, 8
 
 #: What an actor answers for a batch: packed, None where its replay buffer has it, or False where nobody has; and its frames.
 Answer = tuple[Any, int]
