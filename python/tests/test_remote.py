@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -217,6 +218,39 @@ def test_wrong_arguments_are_refused_at_once(tmp_path) -> None:
         AsyncBatchedCollector([cartpole] * 2, RemotePolicy("127.0.0.1:1"), frames_per_batch=20, max_batch_size=2)
     with pytest.raises(OSError, match="failed to listen at unix:"):
         RemoteServer(always(0), address=f"unix:{tmp_path}/no/such/folder.sock")
+
+
+def of(who: str, authority: str = "friends", **more: str) -> dict[str, Any]:
+    """TLS as one of ``who``, who trusts whom ``authority`` has signed.
+
+    The files are for these tests alone: two authorities whose keys nobody has any more, and a certificate of each for 127.0.0.1 and
+    policy.test, made with ``openssl`` and valid until 2126.
+    """
+    place = Path(__file__).parent / "certificates"
+    files = {"certificate": f"{who}.certificate.pem", "key": f"{who}.key.pem", "authority": f"{authority}.authority.pem"}
+    return {"tls": {name: place / file for name, file in files.items()} | more, "timeout": 20}
+
+
+@pytest.mark.parametrize("kind, options", KINDS)
+def test_both_sides_show_certificates(kind: Any, options: dict[str, Any]) -> None:
+    with RemoteServer(always(1), env="CartPole-v1", **of("friends")) as server:
+        with build(kind, RemotePolicy(server.address, **of("friends")), total_frames=40, **options) as collector:
+            assert all((batch["action"] == 1).all() for batch in collector)
+        named = RemotePolicy(server.address, **of("friends", server_name="policy.test"))
+        assert named.update_policy_weights_(always(0)) == 1
+
+
+def test_whoever_shows_no_certificate_or_that_of_another_authority_is_not_let_in() -> None:
+    with RemoteServer(always(1), env="CartPole-v1", **of("friends")) as server:
+        trusting = {"authority": of("friends")["tls"]["authority"]}
+        for options in (of("strangers"), {"tls": trusting}, {}):
+            with pytest.raises((ConnectionError, TimeoutError)):
+                RemotePolicy(server.address, **{**options, "timeout": 1}).update_policy_weights_(always(0))
+        # And one who is let in does not take a server for its own that another authority, or another name, stands for.
+        for options in (of("friends", authority="strangers"), of("friends", server_name="other.test")):
+            with pytest.raises((ConnectionError, TimeoutError)):
+                RemotePolicy(server.address, **{**options, "timeout": 1}).update_policy_weights_(always(0))
+        assert RemotePolicy(server.address, **of("friends")).newer_weights() is None
 
 
 def test_a_server_that_has_ended_is_an_error() -> None:
