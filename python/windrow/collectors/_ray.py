@@ -116,6 +116,8 @@ class RayCollector(BaseCollector):
             on_loss=arguments.on_loss,
             device=self._devices.named,
             buffer=arguments.replay_buffer if in_buffer else None,
+            # Who has weights sent after each batch, or after so many, wants the next ones to be acted with these.
+            several=not (in_buffer or arguments.update_after_each_batch or arguments.max_weight_update_interval >= 0),
         )
         self._core: Any = core
         core.serve(self)

@@ -103,6 +103,7 @@ class RayCore:
         on_loss: as the argument of collectors.
         device: what batches say that they are on.
         buffer: the replay buffer that actors write to themselves; None if they do not.
+        several: whether one call may bring several batches that are quick.
     """
 
     def __init__(
@@ -118,10 +119,11 @@ class RayCore:
         on_loss: str | int,
         device: Any,
         buffer: Any,
+        several: bool,
     ) -> None:
         self._ray, self._release = ray, release
         self._sync, self._join, self._total, self._on_loss = sync, join, total, on_loss
-        self._seed, self._static, self._device, self._buffer = seed, False, device, buffer
+        self._seed, self._static, self._device, self._buffer, self._several = seed, False, device, buffer, several
         self._pid = os.getpid()
         self._seats = [Seat(number, plan) for number, plan in enumerate(plans)]
         #: The seat whose answer is taken first, where several are there.
@@ -326,7 +328,7 @@ class RayCore:
             return int(not calls and not seat.found and seat.share is None)
         if calls >= _AHEAD:
             return 0
-        batches = 1 if self._buffer is not None else max(1, min(_MOST, math.ceil(_CALL / max(seat.pace, 1e-6))))
+        batches = max(1, min(_MOST, math.ceil(_CALL / max(seat.pace, 1e-6)))) if self._several else 1
         if self._total is None:
             return batches
         held = 0 if self._held is None else sum(frames for _, frames in self._held[1])
