@@ -1,5 +1,11 @@
 //! A server that evaluates a policy for other processes and machines, and what its clients need: `windrow.modules.RemoteServer` and
 //! `RemotePolicy`. The engine does all of it; what Python evaluates is a policy of the server as of any collector.
+//!
+//! Three objects stand here. `RemoteServerCore` owns a server, with its threads and its policy, and ends both before the interpreter goes.
+//! `RemoteWeightsCore` is a connection by which a learner pushes weights, or fetches those that act. A `RemotePolicy` has no object of its
+//! own in Rust: Python describes it by options, and each worker makes its client of them, so it can be sent to other processes.
+//!
+//! `windrow-remote` decides who may connect; its README has the table.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -47,10 +53,13 @@ struct Options {
 }
 
 impl Options {
+    /// The secret that client and server share, if there is one.
     fn token(&self) -> Result<Option<Token>, RemoteError> {
         self.token.as_deref().map(Token::new).transpose()
     }
 
+    /// Certificates, if any part of them was given. What is missing among the parts is told by the engine, which knows whether a server
+    /// or a client is to be made.
     fn tls(&self) -> Option<Tls> {
         let mut tls = Tls::new();
         if let (Some(chain), Some(key)) = (&self.certificate, &self.key) {
@@ -71,6 +80,7 @@ impl Options {
         given.iter().any(|part| part.is_some()).then_some(tls)
     }
 
+    /// The longest messages that are read: a length is checked before memory is taken for it.
     fn limits(&self) -> Limits {
         Limits::new()
             .message(self.max_message_bytes)
@@ -82,6 +92,7 @@ impl Options {
         timeout.map_err(|error| PyValueError::new_err(format!("timeout={}: {error}", self.timeout)))
     }
 
+    /// The server, as a client sees it.
     fn remote(&self) -> Result<Remote, RemoteError> {
         let mut remote = Remote::at(&self.address)?.limits(self.limits());
         if let Some(token) = self.token()? {
@@ -175,7 +186,8 @@ impl RemoteServerCore {
         Ok(out)
     }
 
-    /// Ends it, within some seconds. Clients are told so.
+    /// Ends it, within some seconds. Clients are told so. Another thread waits, since the policy that acts now may need the
+    /// interpreter's lock.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         self.own.get("server")?;
         let server = self.take();
@@ -204,6 +216,7 @@ impl RemoteServerCore {
 }
 
 impl RemoteServerCore {
+    /// The server, for good: whoever has taken it ends it. `None` after that, and in a process forked from the one that made it.
     fn take(&self) -> Option<RemoteServer> {
         let server = self.own.here()?;
         server.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -304,7 +317,7 @@ fn to_py(py: Python<'_>, error: &RemoteError) -> PyErr {
         RemoteError::Failed { .. } | RemoteError::Thread(_) | RemoteError::WithinRuntime => {
             PyRuntimeError::new_err(told)
         }
-        // Arguments.
+        // What is left are arguments that cannot be used.
         _ => PyValueError::new_err(told),
     }
 }

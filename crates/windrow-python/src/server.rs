@@ -2,6 +2,10 @@
 //!
 //! To the engine, a request is a number: what is asked, and the answer, are objects of Python's that wait under it. So the rule by which
 //! requests are gathered, their failures and figures are those of collectors, whatever entries the requests have.
+//!
+//! A collector's server would not do here: its clients observe the same leaves, of shapes that are fixed when they are bound. A user sends
+//! `TensorDict`s to an `InferenceServer`, or anything that `collate_fn` makes a batch of. They stay in Python, where `evaluate` finds them by
+//! their numbers, while the clients wait without the interpreter's lock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -104,7 +108,8 @@ impl ServerCore {
         Ok(self.server()?.ended())
     }
 
-    /// Ends it. Requests that wait, and later ones, get an error at once. Whether its thread ended within `seconds`.
+    /// Ends it. Requests that wait, and later ones, get an error at once. Whether its thread ended within `seconds`: a forward that is
+    /// under way cannot be interrupted, and its thread needs the interpreter's lock to return from it.
     fn shutdown(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let server = self.server()?;
         server.shutdown();
@@ -159,7 +164,8 @@ impl Drop for ServerCore {
     }
 }
 
-/// Somebody who asks a server, one request at a time.
+/// Somebody who asks a server, one request at a time: a thread each has one. The mutex serves those that share one against advice; it is
+/// waited for without the interpreter's lock, which the evaluation needs.
 #[pyclass(module = "windrow._windrow", frozen)]
 struct ClientCore {
     own: Own<Arc<Mutex<Option<Client>>>>,
@@ -203,6 +209,7 @@ struct Client {
 }
 
 impl Client {
+    /// Binds the engine's client to an environment without any meaning: one observation, the number, and one action, which nobody reads.
     fn new(mut served: Served) -> Result<Self, PolicyError> {
         // A request is an environment that observes its number.
         let spec = EnvSpec::new(
@@ -259,6 +266,7 @@ impl Policy for Evaluate {
         })
     }
 
+    /// Nothing to do: the function has its module, whose weights Python changes between two batches.
     fn load(&mut self, _: &Weights) -> Result<(), PolicyError> {
         Ok(())
     }

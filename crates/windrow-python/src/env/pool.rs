@@ -2,6 +2,13 @@
 //!
 //! Arrays go in and out, one for each leaf, with a leading dimension for the environments that are told or received. A wait gives up the
 //! interpreter's lock and looks for signals.
+//!
+//! Three kinds of members meet here. Native environments share a few threads of the engine's. Those that start a process of their own
+//! have a thread each, which waits for the process without the interpreter's lock, so that they step side by side. Those of this process
+//! that are written in Python have a thread each too and take turns at the lock; `windrow.envs` makes processes of them where it can.
+//!
+//! Which call may follow which is the engine's to say (`windrow::env::AsyncEnvPool`): it answers a call out of order with an error that
+//! names the call that it expected, and this module only finds the exception for it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -232,10 +239,15 @@ impl EnvPool {
 }
 
 impl EnvPool {
+    /// The pool, in the process that made it.
     fn pool(&self) -> PyResult<&AsyncEnvPool> {
         self.pool.get("pool of environments")
     }
 
+    /// Has `members` step, by the first rows of `actions`.
+    ///
+    /// Actions are read under the interpreter's lock into rows of this pool, all of them before the first member is told: an array of the
+    /// wrong shape or type leaves no member stepping. The engine then copies each row to its member.
     fn send_steps(
         &self,
         py: Python<'_>,

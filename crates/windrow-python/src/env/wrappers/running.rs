@@ -1,4 +1,12 @@
 //! Running statistics in the attributes of a wrapper.
+//!
+//! `NormalizeObservation` and `NormalizeReward` of Gymnasium keep mean, variance and count as attributes of an object, `obs_rms` or
+//! `return_rms`. They stay there: a script that prints, saves or replaces them finds what Gymnasium would have left, and a wrapper of a
+//! class that we do not know can be stepped in Python again at any time. Only the arithmetic runs here, in Gymnasium's order of
+//! operations and in its element type, so that results are equal to the last bit.
+//!
+//! Each function returns false, before it has changed anything, for values whose type it does not know, such as statistics of the
+//! user's own class. The caller then steps the wrapper in Python.
 
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::intern;
@@ -44,6 +52,7 @@ pub(super) fn observation(wrapper: &Bound<'_, PyAny>, numbers: &mut Numbers) -> 
 pub(super) fn reward(wrapper: &Bound<'_, PyAny>, returned: &mut Returned<'_>) -> PyResult<bool> {
     let py = wrapper.py();
     let discounted = intern!(py, "discounted_reward");
+    // Read anew at each step, since a script may set them on the wrapper between two steps.
     let (Some(reward), Ok(terminated), Some(gamma), Some(epsilon), Some(sum)) = (
         returned.reward.number(),
         flag("terminated", &returned.terminated),
@@ -68,6 +77,8 @@ pub(super) fn reward(wrapper: &Bound<'_, PyAny>, returned: &mut Returned<'_>) ->
     let Some(count) = exact(&count) else {
         return Ok(false);
     };
+    // As Gymnasium does: the sum begins anew with the last reward of an episode that was terminated, and goes on into the next episode
+    // after one that was truncated.
     let sum = sum * gamma * f64::from(u8::from(!terminated)) + reward;
     wrapper.setattr(discounted, PyArray1::from_slice(py, &[sum]))?;
     if updates.is_truthy()? {
