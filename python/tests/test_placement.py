@@ -17,8 +17,8 @@ from counting import Counting, Locked, Stateful, Telling, sleeps_long
 from tensordict.nn import TensorDictModule
 from test_processes import ends, processes
 from windrow import WorkerError, _sending
-from windrow.collectors import AsyncCollector, Collector, Interruptor, MultiAsyncCollector, MultiSyncCollector
-from windrow.envs import GymEnv, SerialEnv
+from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Interruptor, MultiAsyncCollector, MultiSyncCollector
+from windrow.envs import GymEnv, ParallelEnv, SerialEnv
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 
@@ -256,9 +256,22 @@ def test_the_state_of_a_collector_whose_workers_have_ended_is_what_was_known(bui
     assert [state["env_state_dict"][f"worker{worker}"]["resets"] for worker in range(2)] == resets
 
 
-def test_what_windrow_warns_of_in_all_workers_is_told_once(build, capfd) -> None:
-    collector = build(MultiSyncCollector, [Telling] * 3)
-    next(collector)
+@pytest.mark.parametrize(
+    "kind, given",
+    [
+        (MultiSyncCollector, [Telling] * 3),
+        (Collector, ParallelEnv(3, Telling)),
+        (AsyncBatchedCollector, [Telling] * 3),
+    ],
+    ids=["workers", "members", "served"],
+)
+def test_what_windrow_warns_of_in_all_processes_is_told_once(build, capfd, kind, given) -> None:
+    collector = build(kind, given)
+    stepped: set[int] = set()
+    while len(stepped) < 3:
+        # Without this entry, each batch has frames of all.
+        batch = next(collector)
+        stepped |= set(batch.get("env_index", torch.arange(3)).unique().tolist())
     collector.shutdown()
     assert capfd.readouterr().err.count("returns what batches leave out") == 1
 

@@ -125,8 +125,11 @@ def uses_torch(core: Any, environments: Any) -> bool:
     return any(name.partition(".")[0] in ("torch", "torchrl", "tensordict") for name in names)
 
 
-def environments(env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], object] | None) -> bytes:
-    """How to make the environments ``env`` in another process, after a call of ``init_fn``.
+def environments(
+    env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], object] | None, *, is_quiet: bool = False
+) -> bytes:
+    """How to make the environments ``env`` in another process, after a call of ``init_fn``. Windrow gives no warnings there if the process
+    ``is_quiet``, or belongs to another worker than the first: each of many would warn of the same.
 
     Raises:
         NoProcesses: something that they are made of cannot be sent; the error names it.
@@ -135,13 +138,21 @@ def environments(env: Any, kwargs: dict[str, Any] | None, init_fn: Callable[[], 
     if getattr(recipe, "own", False):
         # The worker has a copy, which nobody but the worker can close.
         recipe = replace(recipe, env=_recipe._Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
-    # Warnings that windrow gives once come from the first worker.
-    sent = (_registered(), _number_type(), getattr(env, "number", 0) > 0, recipe, env, init_fn)
+    is_quiet = is_quiet or getattr(env, "number", 0) > 0
+    sent = (_registered(), _number_type(), is_quiet, recipe, env, init_fn)
     return _pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
 
 
-def member(env: Any, kwargs: dict[str, Any] | None = None, of: str = "ParallelEnv", instead: str = "take SerialEnv") -> bytes:
+def member(
+    env: Any,
+    kwargs: dict[str, Any] | None = None,
+    of: str = "ParallelEnv",
+    instead: str = "take SerialEnv",
+    *,
+    is_quiet: bool = False,
+) -> bytes:
     """How to make the environments ``env``, a member ``of`` something that errors name with what to do ``instead``, in another process.
+    A member ``is_quiet`` where the first one warns for all.
 
     Raises:
         TypeError: as :func:`environments`.
@@ -150,7 +161,7 @@ def member(env: Any, kwargs: dict[str, Any] | None = None, of: str = "ParallelEn
     from windrow.collectors._workers import is_function
 
     try:
-        return environments(Factory(env) if is_function(env) else env, kwargs, None)
+        return environments(Factory(env) if is_function(env) else env, kwargs, None, is_quiet=is_quiet)
     except TypeError as error:
         # Said of collectors elsewhere.
         told = str(error).replace('placement="processes" sends', f"{of} sends").replace('choose placement="threads"', instead)

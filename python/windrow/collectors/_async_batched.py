@@ -178,10 +178,15 @@ def _in_processes(given: Workers, makers: list[Any], are_native: list[bool], arg
 
     given.check_distinct()
     threads, init_fn = arguments.num_sub_threads, arguments.init_fn
-    moved = []
+    moved: list[Any] = []
     for make, is_native in zip(makers, are_native):
+        if is_native:
+            moved.append(make)
+            continue
         begun = make if init_fn is None or not is_function(make) else partial(_begun, init_fn, make)
-        moved.append(make if is_native else _Alone(1, begun, num_sub_threads=threads))
+        alone = _Alone(1, begun, num_sub_threads=threads)
+        alone._is_quiet = any(isinstance(env, _Alone) for env in moved)
+        moved.append(alone)
     try:
         for env in moved:
             _recipe.of(env)

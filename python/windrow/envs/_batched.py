@@ -196,6 +196,8 @@ class ParallelEnv(SerialEnv):
     """
 
     _takes_states = True
+    #: Whether others warn for all of its members.
+    _is_quiet = False
 
     @takes(ParallelArguments)
     def __init__(self, arguments: ParallelArguments) -> None:
@@ -213,14 +215,18 @@ class ParallelEnv(SerialEnv):
             return recipe
         from windrow import _sending
 
-        # One that makes several is pickled once.
-        sent: dict[tuple[int, int], bytes] = {}
-        given = list(zip(self._makers, self._kwargs, strict=True))
-        for make, kwargs in given:
-            if (id(make), id(kwargs)) not in sent:
-                sent[id(make), id(kwargs)] = _sending.member(make, kwargs or None)
-        pickled = tuple(sent[id(make), id(kwargs)] for make, kwargs in given)
-        return Parallel(recipe.members, threads=self._threads, timeout=self._timeout, sent=pickled, live=self._members)
+        # One that makes several is pickled once, and once more for the first member, which warns for all.
+        sent: dict[tuple[int, int, bool], bytes] = {}
+
+        def pickled(make: Any, kwargs: Any, is_quiet: bool) -> bytes:
+            known = id(make), id(kwargs), is_quiet
+            if known not in sent:
+                sent[known] = _sending.member(make, kwargs or None, is_quiet=is_quiet)
+            return sent[known]
+
+        given = enumerate(zip(self._makers, self._kwargs, strict=True))
+        members = tuple(pickled(make, kwargs, self._is_quiet or number > 0) for number, (make, kwargs) in given)
+        return Parallel(recipe.members, threads=self._threads, timeout=self._timeout, sent=members, live=self._members)
 
     def _remote(self) -> list[Any]:
         """The environments, where they are. Processes start, if there are none."""

@@ -375,8 +375,9 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
             return recipes
         from windrow import _sending
 
-        def sent(make: Any, kwargs: Any) -> bytes:
-            return _sending.member(make, kwargs or None, 'backend="multiprocessing"', 'choose backend="threading"')
+        def sent(number: int, make: Any, kwargs: Any) -> bytes:
+            of, instead = 'backend="multiprocessing"', 'choose backend="threading"'
+            return _sending.member(make, kwargs or None, of, instead, is_quiet=number > 0)
 
-        given = zip(recipes, self.env_makers, self.create_env_kwargs, strict=True)
-        return tuple(Parallel((recipe,), sent=(sent(make, kwargs),), patient=True) for recipe, make, kwargs in given)
+        given = enumerate(zip(recipes, self.env_makers, self.create_env_kwargs, strict=True))
+        return tuple(Parallel((recipe,), sent=(sent(number, make, kwargs),), patient=True) for number, (recipe, make, kwargs) in given)

@@ -154,7 +154,9 @@ class Parallel(Many, kind="parallel"):
 
         torch = sys.modules.get("torch")
         draws = random.Random(f"{torch.initial_seed() if torch else 0} {next(_MADE)}")
-        return [(member, draws.getrandbits(63)) for member in self.sent or map(_sending.member, self.members)]
+        recipes = enumerate(self.members)
+        sent = self.sent or [_sending.member(recipe, is_quiet=number > 0) for number, recipe in recipes]
+        return [(member, draws.getrandbits(63)) for member in sent]
 
 
 def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Recipe:
