@@ -417,6 +417,48 @@ fn each_answer_comes_with_the_version_of_the_weights_that_acted() {
 }
 
 #[test]
+fn a_client_is_answered_though_the_server_has_waited_in_vain_for_another() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let slow = policy_fn(columns(), move |_, mut out| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(SECOND / 25);
+        out.get_mut::<i64>(Key::new(0))?.fill(0);
+        Ok(())
+    });
+    let config = ServerConfig::new().max_batch_size(2);
+    let server = server(&PolicyRecipe::of(slow), config);
+    let mut quick = Hand::new(server.client(), 0, 1);
+    let mut late = [1, 2].map(|first| Hand::new(server.client(), first, 1));
+    let answers = AtomicUsize::new(0);
+    scope(|scope| {
+        // It asks again at once, so the server expects it after each answer; then it stays, and asks no more.
+        scope.spawn(|| (0..3).for_each(|_| drop(quick.ask().unwrap())));
+        // Two ask while that one is evaluated for the last time. The server's own thread goes on with their full batch, and then waits for
+        // the quick one in vain. One of the two asks once more.
+        for (hand, times) in late.iter_mut().zip([1, 2]) {
+            let (calls, answers) = (&calls, &answers);
+            scope.spawn(move || {
+                while calls.load(Ordering::Relaxed) < 3 {
+                    std::thread::yield_now();
+                }
+                for _ in 0..times {
+                    hand.ask().unwrap();
+                    answers.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(SECOND / 10);
+                }
+            });
+        }
+        let begun = std::time::Instant::now();
+        while answers.load(Ordering::Relaxed) < 3 && begun.elapsed() < 20 * SECOND {
+            std::thread::sleep(SECOND / 50);
+        }
+        // Who still waits is told so, and the test fails.
+        server.shutdown();
+    });
+}
+
+#[test]
 fn a_client_that_leaves_is_not_waited_for() {
     for recipe in both(ids()) {
         let server = server(&recipe, exactly(2));

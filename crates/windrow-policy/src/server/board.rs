@@ -248,7 +248,7 @@ impl Board {
                 self.wanted = rows;
                 self.idle = Some(server);
                 Turn::Wait {
-                    until: until.and_then(|until| self.alarm_at(client, until)),
+                    until: self.alarm_at(client, until),
                 }
             }
             Next::Evaluate => {
@@ -277,15 +277,20 @@ impl Board {
         }
     }
 
-    /// When `client`, or the thread of the server, is to look again so that somebody does at `until`; `None` if another one does.
-    fn alarm_at(&mut self, client: Option<usize>, until: Duration) -> Option<Duration> {
-        match self.alarm {
-            Some((other, earlier)) if other != client && earlier <= until => None,
-            _ => {
-                self.alarm = Some((client, until));
-                Some(until)
-            }
+    /// When `client`, or the thread of the server, is to look again so that somebody does at `until`, if it is known when; `None` if
+    /// another one does.
+    ///
+    /// Whoever has set an alarm looks when its time has come, and so sets it anew or takes it back here: an alarm that is over and stays
+    /// would keep others from setting theirs, and nobody would look again.
+    fn alarm_at(&mut self, client: Option<usize>, until: Option<Duration>) -> Option<Duration> {
+        let earlier = self.alarm.is_some_and(|(other, earlier)| {
+            other != client && until.is_none_or(|until| earlier <= until)
+        });
+        if earlier {
+            return None;
         }
+        self.alarm = until.map(|until| (client, until));
+        until
     }
 
     fn next(&self, front: Front) -> Next {
@@ -393,5 +398,31 @@ impl Board {
     pub(super) fn stats(&self) -> super::ServerStats {
         let clients = self.clients.iter().flatten().count();
         self.tally.stats(clients, self.config.max_batch_size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn one_of_those_that_wait_looks_again_and_the_first_of_their_times_counts() {
+        let mut board = Board::new(ServerConfig::new());
+        assert_eq!(board.alarm_at(Some(0), Some(5 * MOMENT)), Some(5 * MOMENT));
+        assert_eq!(board.alarm_at(Some(1), Some(6 * MOMENT)), None);
+        assert_eq!(board.alarm_at(Some(2), None), None);
+        assert_eq!(board.alarm_at(Some(1), Some(4 * MOMENT)), Some(4 * MOMENT));
+        assert_eq!(board.alarm_at(Some(0), Some(5 * MOMENT)), None);
+    }
+
+    #[test]
+    fn who_has_looked_in_vain_leaves_the_next_time_to_others() {
+        let mut board = Board::new(ServerConfig::new());
+        assert_eq!(board.alarm_at(None, Some(5 * MOMENT)), Some(5 * MOMENT));
+        // At that time nobody has asked, and nobody is about to.
+        assert_eq!(board.alarm_at(None, None), None);
+        assert_eq!(board.alarm_at(Some(3), Some(9 * MOMENT)), Some(9 * MOMENT));
     }
 }
