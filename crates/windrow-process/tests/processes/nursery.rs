@@ -109,6 +109,15 @@ fn parent_of(pid: u32) -> u32 {
     rest.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
+/// Whether every thread of a process is stopped.
+fn stands_still(pid: Pid) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap();
+    tasks.map(|task| task.unwrap().path()).all(|task| {
+        let stat = fs::read_to_string(task.join("stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('T')
+    })
+}
+
 #[test]
 fn all_workers_come_from_one_process_also_those_that_take_the_place_of_others() {
     let team = Team::new("forked silent", 2);
@@ -174,6 +183,10 @@ fn a_nursery_that_stands_still_keeps_nobody_waiting() {
     let pid = team.ready();
     let nursery = Pid::from_raw(parent_of(pid) as i32).unwrap();
     kill_process(nursery, Signal::STOP).unwrap();
+    // One thread takes the signal and stops the others: until then, the one that watches the worker would tell of its end.
+    while !stands_still(nursery) {
+        thread::sleep(Duration::from_millis(1));
+    }
     team.supervisor.kill(0).unwrap();
     let exit = team.death().exit.to_string();
     assert!(exit.starts_with("unknown exit status, since"), "{exit}");
