@@ -212,3 +212,17 @@ def test_statistics_of_torchrls_are_kept_by_evaluators() -> None:
     fresh.rollout(2)
     fresh.load_state_dict(state)
     torch.testing.assert_close(fresh.state_dict()["1"], state["1"])
+
+
+def test_transforms_in_a_compose_of_torchrl_find_their_environment() -> None:
+    from torchrl import envs as theirs
+
+    inside, count = Twice(), theirs.StepCounter()
+    several = theirs.Compose(theirs.Compose(inside), count)
+    first, second = (TransformedEnv(GymEnv("Pendulum-v1"), several) for _ in range(2))
+    with Collector(first, frames_per_batch=10) as collector, Collector(second, frames_per_batch=10) as other:
+        batch = next(collector)
+        assert torch.equal(batch["twice"], 2 * batch["observation"]) and batch["step_count"].flatten().tolist() == list(range(10))
+        calls = inside.calls
+        assert calls >= 10, "the first environment has the transforms themselves"
+        assert next(other)["step_count"].flatten().tolist() == list(range(10)) and inside.calls == calls, "the second has copies"

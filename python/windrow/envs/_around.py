@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -41,13 +42,26 @@ class Around:
         self.recipe, self.transforms = recipe, transforms
 
     def __call__(self) -> Adapter:
-        transforms = [transform if transform.container is None else transform.clone() for transform in self.transforms]
+        transforms = [transform if is_free else transform.clone() for transform, is_free in _singly(self.transforms)]
         for transform in transforms:
             transform.reset_parent()
         return Adapter(_Transformed(Inside(self.recipe), theirs.Compose(*transforms)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"recipe": self.recipe, "transforms": [transform.clone() for transform in self.transforms]}
+
+
+def _singly(transforms: Iterable[Any], around: Any = None) -> Iterator[tuple[Any, bool]]:
+    """Each transform, also those in a ``Compose``, and whether no environment has it. TorchRL's transforms do not find the environment
+    from within two."""
+    for transform in transforms:
+        # What has it, by a weak reference: `container` is the environment of that, and raises an error where there is none.
+        reference = vars(transform)["_container"]
+        is_free = reference is None or reference() in (None, around)
+        if isinstance(transform, theirs.Compose):
+            yield from _singly(transform.transforms, transform if is_free else None)
+        else:
+            yield transform, is_free
 
 
 class _Transformed(theirs.TransformedEnv):
