@@ -183,6 +183,7 @@ fn core(
         preempting: config.preemptive_threshold.is_some(),
         num_envs,
         dimensions: spec.dimensions.into_iter().filter(|_| are_all).collect(),
+        deltas: spec.deltas,
         writer: sink.map(|sink| Arc::new(SinkWriter::new(sink))),
         counters: Mutex::new(Counters::default()),
         forget: AtomicBool::new(false),

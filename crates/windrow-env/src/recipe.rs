@@ -285,10 +285,10 @@ mod tests {
         ActionDiscretizer, ActionMask, BinarizeReward, CartPole, CatFrames, CatTensors, CenterCrop,
         ClipTransform, DTypeCastTransform, DoubleToFloat, EndOfLifeTransform, ExcludeTransform,
         FiniteCheck, FlattenObservation, FrameSkipTransform, GrayScale, InitTracker, Keys,
-        LimitFlag, Lockstep, NoopResetEnv, ObservationNorm, OneHotActions, PermuteTransform,
-        Primer, RenameTransform, Resize, RewardClipping, RewardScaling, RewardSum, SelectTransform,
-        SignTransform, SqueezeTransform, Statistics, StepCounter, TargetReturn, TimeMaxPool,
-        ToTensorImage, UnsqueezeTransform, VecNorm, VecNormV2,
+        LimitFlag, Lockstep, NextObservationDelta, NoopResetEnv, ObservationNorm, OneHotActions,
+        PermuteTransform, Primer, RenameTransform, Resize, RewardClipping, RewardScaling,
+        RewardSum, SelectTransform, SignTransform, SqueezeTransform, Statistics, StepCounter,
+        TargetReturn, TimeMaxPool, ToTensorImage, UnsqueezeTransform, VecNorm, VecNormV2,
     };
 
     /// A recipe with every transform, and arguments that are easily lost.
@@ -321,6 +321,7 @@ mod tests {
             .with_transform(GrayScale::new(Keys::of(["pixels"])))
             .with_transform(InitTracker::new().named("begun"))
             .with_transform(LimitFlag::new(("steps", "late"), 9))
+            .with_transform(NextObservationDelta::new("bfloat16"))
             .with_transform(NoopResetEnv::always(3))
             .with_transform(norm.named("normed"))
             .with_transform(OneHotActions::of_scores())

@@ -250,6 +250,9 @@ pub struct EnvSpec {
     pub groups: Vec<Group>,
     /// Dimensions that the environments of one vector are in, where these are several: `[2, 3]` of six. Batches of Python have them.
     pub dimensions: Vec<usize>,
+    /// Observations that batches of Python have under `"next"` as differences from those before, each with the element type of these, by
+    /// its name in PyTorch (`"float16"`).
+    pub deltas: Vec<(NestedKey, String)>,
     /// Whether a collector that is given no seed leaves the environments' generators as they are, since others may have
     /// seeded them.
     pub keeps_seed: bool,
@@ -271,6 +274,7 @@ impl EnvSpec {
             flags: Vec::new(),
             groups: Vec::new(),
             dimensions: Vec::new(),
+            deltas: Vec::new(),
             keeps_seed: false,
         }
     }
@@ -334,6 +338,7 @@ impl EnvSpec {
         self.alike("masks", other, |spec| spec.masks.clone())?;
         self.alike("flags", other, |spec| spec.flags.clone())?;
         self.alike("groups", other, |spec| spec.groups.clone())?;
+        self.alike("deltas", other, |spec| spec.deltas.clone())?;
         if self.max_episode_steps != other.max_episode_steps {
             self.max_episode_steps = None;
         }

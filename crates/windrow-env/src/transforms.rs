@@ -18,6 +18,7 @@ mod init_tracker;
 mod keys;
 mod limit_flag;
 mod names;
+mod next_observation_delta;
 mod noop_reset;
 mod observation_norm;
 mod one_hot_actions;
@@ -59,6 +60,7 @@ pub use init_tracker::InitTracker;
 pub use keys::Keys;
 pub use limit_flag::LimitFlag;
 pub use names::{ExcludeTransform, RenameTransform, SelectTransform};
+pub use next_observation_delta::NextObservationDelta;
 pub use noop_reset::NoopResetEnv;
 pub use observation_norm::ObservationNorm;
 pub use one_hot_actions::OneHotActions;
@@ -148,6 +150,7 @@ transforms!(
     GrayScale,
     InitTracker,
     LimitFlag,
+    NextObservationDelta,
     NoopResetEnv,
     ObservationNorm,
     OneHotActions,

@@ -14,7 +14,7 @@ mod seat;
 mod stage;
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ use seat::Seat;
 use stage::{Delivered, Owner, PyStage};
 
 use crate::batch::Named;
+use crate::env::Key;
 use crate::gc::GcRoots;
 use crate::policy::PolicyEnvs;
 use crate::process::Own;
@@ -113,6 +114,9 @@ impl CollectorCore {
         }
         raised?;
         let engine = of(py, built)?;
+        if !engine.handle().deltas().is_empty() {
+            owner.changes.store(true, Ordering::Relaxed);
+        }
         if threads && envs.iter().any(PolicyEnvs::are_python) {
             env::warn_of_turns(py)?;
         }
@@ -288,6 +292,12 @@ impl CollectorCore {
     /// Dimensions that the environments of a worker are in, where they are in several.
     fn dimensions(&self) -> PyResult<Vec<usize>> {
         Ok(self.here()?.handle.dimensions().to_vec())
+    }
+
+    /// Observations that batches have as differences under `"next"`, each with the element type of these.
+    fn deltas(&self) -> PyResult<Vec<(Key, String)>> {
+        let deltas = self.here()?.handle.deltas().iter().cloned();
+        Ok(deltas.map(|(key, dtype)| (Key(key), dtype)).collect())
     }
 
     /// `"torch"` or `"native"`: what evaluates the policy.

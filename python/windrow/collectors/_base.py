@@ -22,6 +22,7 @@ from windrow.collectors._ending import ALIVE
 from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._torchrl_compat import TorchRLMethods
 from windrow.collectors._workers import Devices, Workers
+from windrow.envs._specs import path, set_delta
 
 
 class BaseCollector(TorchRLMethods):
@@ -228,18 +229,19 @@ class BaseCollector(TorchRLMethods):
 
     def _processed(self, batch: Any) -> Any:
         """A batch, or zeros in the shape of one, after post-processing."""
-        batch = self._shaped(batch)
+        batch = self._with_deltas(self._shaped(batch))
         if self._devices.storing is not None:
             batch = batch.to(self._devices.storing)
         if self._arguments.compact_obs:
             kept = {"reward", "done", "terminated", "truncated"}
-            names = map(_names, batch["next"].keys(True, True))
-            batch = batch.exclude(*(("next", *name) for name in names if name[-1] not in kept))
+            deltas = {("delta", *path(key)) for key, _ in self._core.deltas()}
+            names = map(path, batch["next"].keys(True, True))
+            batch = batch.exclude(*(("next", *name) for name in names if name[-1] not in kept and name not in deltas))
         if self._arguments.postproc is not None:
             batch = self._arguments.postproc(batch)
             if not hasattr(batch, "exclude"):
                 raise TypeError(f"postproc must return the batch, as a TensorDict, got {type(batch).__name__}")
-            private = [key for key in batch.keys(True) if any(name.startswith("_") for name in _names(key))]
+            private = [key for key in batch.keys(True) if any(name.startswith("_") for name in path(key))]
             batch = batch.exclude(*private) if private else batch
         return batch
 
@@ -254,6 +256,13 @@ class BaseCollector(TorchRLMethods):
         shaped = batch.unflatten(batch.ndim - 2, (batch.shape[-2] // math.prod(inner), *inner))
         shaped.names = [*names[:-1], *[None] * len(inner), names[-1]]
         return shaped
+
+    def _with_deltas(self, batch: Any) -> Any:
+        """The batch with differences in place of the next observations that have them."""
+        deltas = self._core.deltas()
+        for key, dtype in deltas:
+            set_delta(batch, key, dtype)
+        return batch.exclude(*(("next", *path(key)) for key, _ in deltas)) if deltas else batch
 
     def _finish(self, batch: Any) -> Any:
         """What is delivered of a batch, or written."""
@@ -301,7 +310,7 @@ class BaseCollector(TorchRLMethods):
         self._check_ready()
         self._source.follow()
         with self._acting() or contextlib.nullcontext():
-            return self._core.rollout()
+            return self._with_deltas(self._core.rollout())
 
     def __len__(self) -> int:
         length = self._asked.len()
@@ -477,10 +486,6 @@ def _concatenation(cat_results: Any, *, sync: bool) -> str:
     if isinstance(cat_results, bool) or cat_results not in names:
         raise ValueError(f'cat_results must be "stack", 0 or -1, got {cat_results!r}')
     return names[cat_results if sync else None]
-
-
-def _names(key: Any) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)
 
 
 def _drawn_by_torch() -> int:

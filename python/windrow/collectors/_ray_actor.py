@@ -78,6 +78,7 @@ class CollectorActor:
             "num_envs": stats["num_envs"],
             "frames_per_batch": stats["requested_frames_per_batch"],
             "dimensions": self._core.dimensions(),
+            "deltas": self._core.deltas(),
             "policy_backend": self._core.policy_backend(),
             "pid": os.getpid(),
             "node": ray.get_runtime_context().get_node_id(),

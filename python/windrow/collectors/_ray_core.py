@@ -670,6 +670,9 @@ class RayCore:
     def len(self) -> int | None:
         return None if self._total is None else -(-self._total // self.frames_per_batch)
 
+    def deltas(self) -> list[tuple[Any, str]]:
+        return list(self._seats[0].info["deltas"])
+
     def dimensions(self) -> list[int]:
         return list(self._seats[0].info["dimensions"])
 

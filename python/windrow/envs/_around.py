@@ -106,7 +106,7 @@ class Inside(theirs.EnvBase):
     def __init__(self, recipe: Recipe) -> None:
         own = _Made(recipe)
         super().__init__(batch_size=own.batch_size)
-        self.__dict__.update(_own=own, masks=own._known().masks)
+        self.__dict__.update(_own=own, masks=own._known().masks, deltas=own._known().deltas)
         self.observation_spec = own.full_observation_spec
         self.action_spec = own.full_action_spec
         self.reward_spec = own.full_reward_spec

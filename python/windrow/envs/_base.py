@@ -12,7 +12,7 @@ from windrow._numbers import whole
 from windrow._windrow import EnvHandle
 from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
-from windrow.envs._specs import Spec, path, torch_noise
+from windrow.envs._specs import Spec, path, set_delta, torch_noise
 from windrow.envs._torchrl_compat import AskedByTorchRL, Counterpart
 
 if TYPE_CHECKING:
@@ -139,6 +139,8 @@ class EnvBase(Described, metaclass=Counterpart):
             known = {*following.keys(include_nested=True, leaves_only=True), *self.reward_keys} - facts.primed
             following.update(written.exclude(*known))
         tensordict.set("next", following)
+        for key, dtype in facts.deltas.items():
+            set_delta(tensordict, key, dtype)
         self._seen = following if facts.masks else None
         return tensordict
 
@@ -146,10 +148,16 @@ class EnvBase(Described, metaclass=Counterpart):
         """Steps, and gives the root that follows too: ended environments have begun a new episode there."""
         tensordict = self.step(tensordict)
         following = self.step_mdp(tensordict)
+        tensordict = self._compact(tensordict)
         done = following.get("done")
         if not bool(done.any()):
             return tensordict, following
         return tensordict, self.reset(following.clone(False).set("_reset", done))
+
+    def _compact(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """A step without the next observations of which it has a difference."""
+        deltas = self._known().deltas
+        return tensordict.exclude(*(("next", *path(key)) for key in deltas)) if deltas else tensordict
 
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """The root that follows a step, where no episode has ended. It keeps what else a policy has written to the root before."""
@@ -209,7 +217,7 @@ class EnvBase(Described, metaclass=Counterpart):
             root = act(root)
             if break_when_any_done:
                 step = self.step(root)
-                root = self.step_mdp(step)
+                root, step = self.step_mdp(step), self._compact(step)
             else:
                 step, root = self.step_and_maybe_reset(root)
             steps.append(step)
@@ -267,7 +275,10 @@ class EnvBase(Described, metaclass=Counterpart):
         for part, root in (("done", fake), ("done", following), ("reward", following), ("action", fake)):
             for key, spec in self._specs_of(part).leaves():
                 root.set(key, spec.zero())
-        return fake.set("next", following)
+        fake.set("next", following)
+        for key, dtype in self._known().deltas.items():
+            set_delta(fake, key, dtype)
+        return self._compact(fake)
 
     def add_truncated_keys(self) -> EnvBase:
         """This environment: there is a ``"truncated"`` beside ``"done"`` in any case."""

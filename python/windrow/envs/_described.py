@@ -34,6 +34,8 @@ class Facts:
         #: Actions, each with the observation that says which choices are legal.
         self.masks: dict[Key, Key] = dict(told["masks"])
         self.groups: dict[Key, list[int]] = dict(told["groups"])
+        #: Observations that follow as differences, each with the element type of these.
+        self.deltas: dict[Key, str] = dict(told["deltas"])
 
     def leaves(self, part: str) -> list[Leaf]:
         """The leaves of ``"observation"``, ``"action"``, ``"reward"``, ``"done"`` or ``"state"``."""

@@ -18,6 +18,14 @@ Key = str | tuple[str, ...]
 DTYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"}
 
 
+def set_delta(step: Any, key: Key, dtype: str) -> None:
+    """Adds to a step, or to a batch of steps, by how much the observation ``key`` differs from the one before, if it has both."""
+    names = path(key)
+    before, after = step.get(names, None), step.get(("next", *names), None)
+    if before is not None and after is not None:
+        step.set(("next", "delta", *names), (after - before).to(getattr(torch, dtype)))
+
+
 def path(key: Key) -> tuple[str, ...]:
     """The names of a key, outermost first."""
     return (key,) if isinstance(key, str) else tuple(key)

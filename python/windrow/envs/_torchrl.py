@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from torchrl.data import tensor_specs as theirs
 from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
 from windrow.envs._specs import DTYPES, Key, Leaf, path, short
-from windrow.envs._torchrl_compat import without_transforms
+from windrow.envs._torchrl_compat import delta_type, is_transform, without_transforms
 
 
 class Adapter:
@@ -44,7 +44,7 @@ class Adapter:
         self._maskable = [key for key, spec in acted.items() if hasattr(spec, "mask")]
         if others := _non_tensors(env.full_action_spec):
             raise TypeError(f"actions of {self.id} are no tensors, which no policy writes here: {others}")
-        self._masks = _masks(env)
+        self._masks, self._deltas = _masks(env), _deltas(env)
         #: Names for masks that specs of actions hold and nothing that is observed tells of, each with the action and a shape.
         self._legal: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         # Transforms read masks of the state too.
@@ -117,6 +117,7 @@ class Adapter:
             "flags": self._nested_flags,
             "masks": list(self._masks.items()),
             "groups": list(self._groups().items()),
+            "deltas": list(self._deltas.items()),
         }
 
     def _find_masks(self) -> None:
@@ -196,6 +197,7 @@ class Adapter:
         given = {unravel_key(key) for key in following.keys(True, True)}
         specs = (env.full_observation_spec, env.full_reward_spec, env.full_done_spec, env.full_state_spec, env.full_action_spec)
         named = {unravel_key(key) for spec in specs for key in spec.keys(True, True)}
+        named.update(("delta", *path(key)) for key in self._deltas)
         missing = [key for key in self._specs if key not in given and key not in self._legal]
         for keys, what in (
             (missing, "lack what its observation_spec names, and batches have zeros there"),
@@ -273,12 +275,33 @@ def _non_tensors(spec: Any) -> str:
 
 def _masks(env: EnvBase) -> dict[Key, Key]:
     """Actions that an ``ActionMask`` or windrow's environment inside limits, each with the observation that does."""
-    masks = []
+    masks = [transform.in_keys for transform in _transforms(env) if isinstance(transform, ActionMask)]
+    inner = vars(without_transforms(env)).get("masks", {})
+    return {**inner, **{unravel_key(action): unravel_key(mask) for action, mask in masks}}
+
+
+def _deltas(env: EnvBase) -> dict[Key, str]:
+    """Observations that a ``NextObservationDelta`` makes differences of, each with the element type of these."""
+    transforms = [transform for transform in _transforms(env) if is_transform(transform, "NextObservationDelta")]
+    inner = vars(without_transforms(env)).get("deltas", {})
+    return {**inner, **{unravel_key(key): delta_type(transform) for transform in transforms for key in transform.in_keys or ()}}
+
+
+def _transforms(env: EnvBase) -> list[Any]:
+    """All transforms around an environment, the outermost environment's first."""
+    left: list[Any] = []
     while isinstance(env, TransformedEnv):
-        transforms = env.transform if isinstance(env.transform, Compose) else [env.transform]
-        masks += [transform.in_keys for transform in transforms if isinstance(transform, ActionMask)]
+        left.append(env.transform)
         env = env.base_env
-    return {**vars(env).get("masks", {}), **{unravel_key(action): unravel_key(mask) for action, mask in masks}}
+    return list(_flat(left))
+
+
+def _flat(transforms: Iterable[Any]) -> Iterator[Any]:
+    for transform in transforms:
+        if isinstance(transform, Compose):
+            yield from _flat(transform)
+        else:
+            yield transform
 
 
 def _leaves(spec: Any) -> list[tuple[Any, Any]]:

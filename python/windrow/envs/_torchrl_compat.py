@@ -149,7 +149,12 @@ def without_transforms(env: Any) -> Any:
 def is_transform(transform: Any, name: str = "Transform") -> bool:
     """Whether ``transform`` is one of TorchRL's, of the class ``name``."""
     theirs = sys.modules.get("torchrl.envs")
-    return theirs is not None and isinstance(transform, getattr(theirs, name))
+    return theirs is not None and isinstance(transform, getattr(theirs, name, ()))
+
+
+def delta_type(transform: Any) -> str:
+    """The element type of the differences that a ``NextObservationDelta`` makes, by its name."""
+    return str(transform.delta_dtype).removeprefix("torch.")
 
 
 @functools.cache

@@ -41,7 +41,7 @@ from windrow.envs._shape_transforms import (
     UnsqueezeTransform,
 )
 from windrow.envs._specs import Key, path, short
-from windrow.envs._torchrl_compat import is_of_torchrl, is_transform, is_windrows, of_torchrl
+from windrow.envs._torchrl_compat import delta_type, is_of_torchrl, is_transform, is_windrows, of_torchrl
 from windrow.envs._transform import Transform, around
 from windrow.envs._vec_norm import VecNorm, VecNormV2
 
@@ -199,6 +199,26 @@ class Primer(Transform):
 
     def __repr__(self) -> str:
         return f"Primer({', '.join('.'.join(names) for names, _, _ in self._states)})"
+
+
+class Delta(Transform):
+    """Has what follows as the difference to what was observed before, under ``("next", "delta")``, and not itself.
+
+    Args:
+        of: a ``NextObservationDelta`` of TorchRL, which does the opposite where it is a transform of a replay buffer.
+    """
+
+    def __init__(self, of: Any) -> None:
+        # Without an environment, it has the keys that it was given.
+        keys = None if of.in_keys is None else [path(key) for key in of.in_keys]
+        floats = [name for name in ("float32", "float64") if f"torch.{name}" in map(str, of.excluded_dtypes)]
+        self._arguments = {"keys": keys, "excluded": floats, "dtype": delta_type(of)}
+
+    def _described(self, plain: bool = False) -> list[Described]:
+        return [("NextObservationDelta", self._arguments)]
+
+    def __repr__(self) -> str:
+        return f"Delta(keys={self._arguments['keys']}, dtype={self._arguments['dtype']})"
 
 
 class Compose(Transform):
@@ -429,6 +449,8 @@ def _checked(transform: Any) -> Any:
             return Primer(transform)
         except ValueError as error:
             vars(transform)["refused_by_windrow"] = str(error)
+    if is_transform(transform, "NextObservationDelta"):
+        return Delta(transform)
     if not is_transform(transform):
         if not callable(transform):
             raise TypeError(f"expected a transform, or a function of a TensorDict, got {type(transform).__name__}")

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tensordict::NestedKey;
 use windrow_policy::ServerStats;
 use windrow_slab::Ring;
 
@@ -24,6 +25,8 @@ pub(crate) struct Core {
     pub(crate) num_envs: usize,
     /// Dimensions that these are in, where they are in several.
     pub(crate) dimensions: Vec<usize>,
+    /// Observations that whoever delivers batches makes differences of.
+    pub(crate) deltas: Vec<(NestedKey, String)>,
     /// Where batches are written, if they are.
     pub(crate) writer: Option<Arc<SinkWriter>>,
     pub(crate) counters: Mutex<Counters>,

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use tensordict::TensorDict;
+use tensordict::{NestedKey, TensorDict};
 use windrow_policy::{Backend, ServerStats, Weights};
 
 use crate::deliver::core::Core;
@@ -114,6 +114,12 @@ impl Handle {
     #[must_use]
     pub fn dimensions(&self) -> &[usize] {
         &self.core.dimensions
+    }
+
+    /// Observations that batches are to have as [differences](windrow_env::EnvSpec::deltas) under `"next"`. The engine's have both in full.
+    #[must_use]
+    pub fn deltas(&self) -> &[(NestedKey, String)] {
+        &self.core.deltas
     }
 
     /// Figures since the start.

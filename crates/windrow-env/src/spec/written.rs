@@ -27,6 +27,8 @@ struct Written {
     #[serde(default)]
     dimensions: Vec<usize>,
     #[serde(default)]
+    deltas: Vec<(NestedKey, String)>,
+    #[serde(default)]
     keeps_seed: bool,
 }
 
@@ -121,6 +123,7 @@ mod tests {
             (key("x"), Shape::new()),
         ];
         spec.dimensions = vec![2, 3];
+        spec.deltas = vec![(key("position"), "float16".to_owned())];
         spec.keeps_seed = true;
         spec
     }
@@ -144,7 +147,7 @@ mod tests {
     #[test]
     fn every_part_of_a_spec_is_written() {
         let plain = EnvSpec::new("mine/Full-v3", nested(), nested());
-        let changes: [fn(&mut EnvSpec, EnvSpec); 8] = [
+        let changes: [fn(&mut EnvSpec, EnvSpec); 9] = [
             |spec, full| spec.max_episode_steps = full.max_episode_steps,
             |spec, full| spec.rewards = full.rewards,
             |spec, full| spec.states = full.states,
@@ -152,6 +155,7 @@ mod tests {
             |spec, full| spec.flags = full.flags,
             |spec, full| spec.groups = full.groups,
             |spec, full| spec.dimensions = full.dimensions,
+            |spec, full| spec.deltas = full.deltas,
             |spec, full| spec.keeps_seed = full.keeps_seed,
         ];
         for change in changes {

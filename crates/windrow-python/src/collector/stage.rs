@@ -10,6 +10,7 @@
 //! the thread of `start` has a strong one, until it ends.
 
 use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ use crate::{batch, error, gil};
 pub(super) enum Target {
     /// There is no buffer: batches are delivered to the user.
     Nowhere,
-    /// The engine writes batches as they are, and no Python object is made of them. A thread that iterates waits for the limiter up to
+    /// The engine writes batches as they are, and no Python object is made of them, unless [`Owner::changes`]. A thread that iterates waits for the limiter up to
     /// the timeout.
     Buffer(ReplayBuffer, Duration),
     /// Python writes batches: to a replay buffer of windrow, or to any other object.
@@ -96,6 +97,8 @@ pub(super) struct Owner {
     weak: Mutex<Option<Py<PyWeakref>>>,
     /// The thread of `start`, and the collector that it keeps.
     running: Mutex<Running>,
+    /// Whether Python changes each batch, so that the engine cannot write it as it is. Known once there are environments.
+    pub(super) changes: AtomicBool,
 }
 
 /// The state of the thread of `start`.
@@ -340,7 +343,9 @@ impl LastStage for PyStage {
             return Ok(Delivered::Frames(batch));
         }
         // The engine's buffer takes the frames as they lie in the slab, and has no use for padding.
-        if let Target::Buffer(..) = self.target {
+        if let Target::Buffer(..) = self.target
+            && !self.owner.changes.load(Ordering::Relaxed)
+        {
             return Ok(Delivered::Frames(unpadded(batch)?));
         }
         let batch = self.shaped(batch)?;
@@ -368,8 +373,8 @@ impl LastStage for PyStage {
             (Target::Buffer(buffer, timeout), Delivered::Frames(frames)) => {
                 self.write_frames(&frames, buffer, *timeout, writer)?;
             }
-            (Target::Python(buffer), Delivered::Object(object)) => {
-                let number = buffer.as_ref().and(writer.first()).map(|first| first.0);
+            (target @ (Target::Python(_) | Target::Buffer(..)), Delivered::Object(object)) => {
+                let number = target.buffer().and(writer.first()).map(|first| first.0);
                 self.in_python(|py| {
                     let arguments = (object, number, is_patient);
                     let written = self.call(py, intern!(py, "_write"), arguments);

@@ -100,6 +100,8 @@ pub(super) struct Description {
     pub(super) masks: Vec<(Key, Key)>,
     /// Nested dictionaries that have dimensions of their own, with these.
     pub(super) groups: Vec<(Key, Vec<usize>)>,
+    /// Observations that batches have as differences under `"next"`, each with the element type of these.
+    pub(super) deltas: Vec<(Key, String)>,
 }
 
 impl Description {
@@ -127,6 +129,9 @@ impl Description {
             groups: (spec.groups.iter())
                 .map(|(key, own)| (Key(key.clone()), own.to_vec()))
                 .collect(),
+            deltas: (spec.deltas.iter().cloned())
+                .map(|(key, dtype)| (Key(key), dtype))
+                .collect(),
         })
     }
 
@@ -147,6 +152,9 @@ impl Description {
             .collect();
         spec.groups = (self.groups.into_iter())
             .map(|(key, own)| (key.0, Shape::from_vec(own)))
+            .collect();
+        spec.deltas = (self.deltas.into_iter())
+            .map(|(key, dtype)| (key.0, dtype))
             .collect();
         Ok((spec, tree(self.state)?))
     }

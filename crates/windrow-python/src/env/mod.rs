@@ -38,6 +38,7 @@ use windrow::env::Resize;
 use crate::gc::GcRoots;
 use crate::{batch, plain};
 
+pub(crate) use describe::Key;
 pub(crate) use recipe::Factory;
 use recipe::Recipe;
 
