@@ -21,7 +21,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from windrow import WorkerError
 from windrow.collectors import Evaluator, MultiSyncCollector
-from windrow.envs import EnvCreator, GymEnv, SerialEnv
+from windrow.envs import EnvCreator, GymEnv, SerialEnv, TransformedEnv
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 
@@ -354,3 +354,96 @@ def test_a_process_uses_the_statistics_of_a_training_by_one_creator(build) -> No
         next(collector)
     evaluator.evaluate()
     assert not torch.equal(seen[1], seen[2]), "it sees what the training has gathered"
+
+
+def recorded(path: Path, own: bool, fails: bool = False) -> Any:
+    """An environment with a recorder that writes down steps, and how much it has recorded."""
+    import torchrl.envs
+    import windrow.envs
+
+    class Recorder(torchrl.envs.Transform):
+        logger, seen = None, 0
+
+        def _call(self, next_tensordict: Any) -> Any:
+            self.seen += 1
+            return next_tensordict
+
+        def dump(self, step: int | None = None) -> None:
+            if fails:
+                raises_value_error()
+            with path.open("a") as file:
+                file.write(f"{os.getpid()} {step} {self.seen}\n")
+            self.seen = 0
+
+    library: Any = windrow.envs if own else torchrl.envs
+    return library.TransformedEnv(library.GymEnv("Pendulum-v1"), library.Compose(library.StepCounter(), Recorder()))
+
+
+def pendulum_policy() -> TensorDictModule:
+    return TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("dumps", [True, False])
+def test_recorders_in_the_process_write_after_each_evaluation(build, tmp_path, own: bool, dumps: bool) -> None:
+    path = tmp_path / "dumped"
+    seen: list[str] = []
+
+    def note(result: TensorDict) -> None:
+        seen.append(path.read_text() if path.exists() else "")
+
+    options: dict[str, Any] = {"num_trajectories": 1, "max_steps": 3, "dump_video": dumps, "on_result": note}
+    evaluator = build(lambda: recorded(path, own), pendulum_policy(), **options)
+    evaluator.evaluate(step=7)
+    assert evaluator.trigger_eval(step=9) and evaluator.wait(60)
+    if not dumps:
+        assert seen == ["", ""]
+        return
+    written = [line.split() for line in path.read_text().splitlines()]
+    assert [step for _, step, _ in written] == ["7", "9"]
+    assert int(written[0][0]) not in (0, os.getpid()) and written[0][0] == written[1][0]
+    assert all(int(count) >= 3 for *_, count in written), "the recorder that is told has seen the steps"
+    assert [len(text.splitlines()) for text in seen] == [1, 2], "they have written before on_result is called"
+
+
+def test_the_error_of_a_recorder_in_the_process_changes_no_result(build, tmp_path, monkeypatch) -> None:
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    seen: list[int] = []
+    evaluator = build(
+        lambda: recorded(tmp_path / "dumped", True, fails=True), pendulum_policy(), num_trajectories=1, max_steps=3,
+        on_result=lambda result: seen.append(int(result["eval/step"])),
+    )  # fmt: skip
+    assert evaluator.evaluate(step=4)["eval/episode_length"] == 3 and seen == [4]
+    (raised,) = unraisable
+    assert raised.exc_type is ValueError and "no such road" in str(raised.exc_value)
+
+
+def test_video_of_a_process_is_where_its_logger_writes(build, tmp_path) -> None:
+    def filmed() -> Any:
+        from torchrl.record import CSVLogger, VideoRecorder
+
+        logger = CSVLogger("film", str(tmp_path), video_format="pt")
+        pictures = gym.wrappers.AddRenderObservation(gym.make("CartPole-v1", render_mode="rgb_array"), render_only=False)
+        return TransformedEnv(pictures, VideoRecorder(logger, tag="test", in_keys=["pixels"], skip=1))
+
+    policy = TensorDictModule(always(0), in_keys=["state"], out_keys=["action"])
+    build(filmed, policy, num_trajectories=1, max_steps=4).evaluate(step=3)
+    (path,) = tmp_path.rglob("*.pt")
+    film = torch.load(path)
+    assert path.stem.endswith("_3") and film.ndim == 5 and film.shape[1] >= 4
+
+
+class Locked:
+    """A logger that only one process can have."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_what_keeps_a_recorder_from_being_sent_is_named(tmp_path) -> None:
+    recorder = recorded(tmp_path / "dumped", own=True).transform[1]
+    recorder.logger = Locked()
+    env = TransformedEnv(GymEnv("Pendulum-v1"), recorder)
+    with pytest.raises(TypeError, match=r"logger\.lock, .*cannot be pickled.*Make it within the function, or choose backend=\"thread\""):
+        Evaluator(env, pendulum_policy(), backend="process")

@@ -419,8 +419,14 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         return [(name, part) for name, part in named if not isinstance(part, (ModuleType, BuiltinFunctionType))]
     from windrow.collectors._factory import Factory
 
+    # Some leave out of their state what they could not be pickled with.
+    try:
+        state = value.__getstate__()
+    except Exception:
+        state = None
+    state = state if isinstance(state, dict) else getattr(value, "__dict__", {})
     # The user gave the function, and no factory.
-    return [("" if isinstance(value, Factory) else f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
+    return [("" if isinstance(value, Factory) else f".{name}", part) for name, part in state.items()]
 
 
 def _names(code: CodeType) -> list[str]:
@@ -499,6 +505,8 @@ def _answered(verb: str, *arguments: Any) -> Any:
         return _env_states.states_of([_asked.environment])
     if verb == "load_states":
         return _env_states.load([_asked.environment], *arguments)
+    if verb == "dump":
+        return _dump(*arguments)
     found = _environment()
     path, given = arguments[0], arguments[1:]
     for kind, name in path:
@@ -513,6 +521,16 @@ def _answered(verb: str, *arguments: Any) -> Any:
     if _is_value(found):
         return "value", found
     return ("callable" if callable(found) else "object"), None
+
+
+def _dump(step: int) -> None:
+    """Lets the recorders of the environment write what they have recorded."""
+    # There are none of Python's own: what records is a transform of a library.
+    if "torchrl" in sys.modules:
+        from windrow.collectors import _statistics
+
+        for recorder in _statistics.recorders(_environment()):
+            recorder.dump(step=step)
 
 
 def _environment() -> Any:

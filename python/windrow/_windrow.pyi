@@ -8,6 +8,7 @@ __all__ = [
     "EnvHandle",
     "EnvPool",
     "EvaluatorCore",
+    "EvaluatorProcess",
     "IMPATIENCE",
     "Nursery",
     "PATIENCE",
@@ -144,6 +145,11 @@ class EvaluatorCore:
     def end(self, seconds: float | None = None) -> bool: ...
     def finalize(self) -> None: ...
     def belongs_here(self) -> bool: ...
+
+@final
+class EvaluatorProcess:
+    def __new__(cls) -> EvaluatorProcess: ...
+    def call_worker(self, worker: int, request: bytes) -> bytes: ...
 
 @final
 class ServerCore:

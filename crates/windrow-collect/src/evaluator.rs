@@ -216,6 +216,17 @@ impl Evaluator {
         self.shared.take_error()
     }
 
+    /// Has the [process](EvaluatorBuilder::placement) of the environments answer `request`, as [`Handle::call_worker`](crate::Handle::call_worker)
+    /// does. Where [`on_result`](EvaluatorBuilder::on_result) calls this, that is between two evaluations.
+    ///
+    /// # Errors
+    /// As of [`Handle::call_worker`](crate::Handle::call_worker); [`CollectError::ShutDown`] also before environments were made.
+    #[cfg(target_os = "linux")]
+    pub fn call_worker(&self, request: Vec<u8>) -> Result<Vec<u8>, CollectError> {
+        let handle = self.shared.handle().ok_or(CollectError::ShutDown)?;
+        handle.call_worker(0, request, &mut || self.shared.check().is_err())
+    }
+
     /// Whether an evaluation is running or queued.
     ///
     /// ```

@@ -3,14 +3,15 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use std::error::Error;
+use std::sync::{Arc, OnceLock, Weak};
 
 use windrow_collect::{
-    CollectError, Collector, MultiAsyncCollector, MultiSyncCollector, Placement, SentError,
-    WorkerMain, WorkerProgram,
+    CollectError, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector, Placement,
+    SentError, WorkerMain, WorkerProgram,
 };
 use windrow_env::testing::CountingEnv;
 use windrow_env::{EnvError, EnvRecipe, TimeLimit};
-use windrow_policy::Registry;
+use windrow_policy::{RandomPolicy, Registry};
 use windrow_process::MAX_BODY;
 
 /// Not a test: what a worker process of the tests below runs.
@@ -183,4 +184,39 @@ fn errors_have_what_was_sent_of_them_as_their_source() {
     let sent = error.source().unwrap().downcast_ref::<SentError>().unwrap();
     assert_eq!(sent.bytes(), b"sent: no road");
     assert!(error.to_string().ends_with("no road"), "{error}");
+}
+
+#[test]
+fn the_process_of_an_evaluator_answers_after_each_result() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let evaluator = Arc::new(OnceLock::<Weak<Evaluator>>::new());
+    let of_result = Arc::clone(&evaluator);
+    let builder = Evaluator::builder(limited()).policy(RandomPolicy::new());
+    let builder = builder.placement(Placement::Processes);
+    let built = builder
+        .worker_program(program())
+        .num_trajectories(1)
+        .on_result(move |result| {
+            let evaluator = of_result.get().and_then(Weak::upgrade).unwrap();
+            let step = result.step.to_string().into_bytes();
+            tell.send([
+                evaluator.call_worker(step),
+                evaluator.call_worker(b"process".to_vec()),
+            ])
+            .unwrap();
+        })
+        .build();
+    let built = Arc::new(built.unwrap());
+    evaluator.set(Arc::downgrade(&built)).unwrap();
+    let processes = [12, 34].map(|step| {
+        built.evaluate(None, Some(step)).unwrap();
+        let [answer, process] = told.recv().unwrap().map(Result::unwrap);
+        assert_eq!(answer, step.to_string().bytes().rev().collect::<Vec<_>>());
+        String::from_utf8(process).unwrap()
+    });
+    assert_eq!(processes[0], processes[1]);
+    assert_ne!(processes[0], std::process::id().to_string());
+    built.shutdown().unwrap();
+    let late = built.call_worker(b"late".to_vec());
+    assert!(matches!(late, Err(CollectError::ShutDown)), "{late:?}");
 }

@@ -9,10 +9,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(target_os = "linux")]
+use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+#[cfg(target_os = "linux")]
+use pyo3::types::PyBytes;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
@@ -31,6 +35,8 @@ use crate::{batch, error, gil};
 
 /// Adds the class.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    #[cfg(target_os = "linux")]
+    module.add_class::<EvaluatorProcess>()?;
     module.add_class::<EvaluatorCore>()
 }
 
@@ -59,6 +65,9 @@ struct Options<'py> {
     lazy: bool,
     /// What a process gets, if the worker is to be in one.
     sent: Option<Sent>,
+    /// What asks that process.
+    #[cfg(target_os = "linux")]
+    process: Option<Bound<'py, EvaluatorProcess>>,
     /// Seconds after which that process is taken for frozen.
     step_timeout: Option<f64>,
 }
@@ -84,6 +93,37 @@ struct EvaluatorCore {
     interrupted: AtomicBool,
     /// The Python objects that the engine holds, for the garbage collector.
     roots: GcRoots,
+}
+
+/// Asks the process of an evaluator's environments. `on_result` has it: it does not keep the evaluator, which has `on_result`.
+#[cfg(target_os = "linux")]
+#[pyclass(module = "windrow._windrow", frozen)]
+struct EvaluatorProcess(OnceLock<Weak<Evaluator>>);
+
+#[cfg(target_os = "linux")]
+#[pymethods]
+impl EvaluatorProcess {
+    #[new]
+    fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// What the process answers to `request`. There is one worker.
+    fn call_worker<'py>(
+        &self,
+        py: Python<'py>,
+        _worker: usize,
+        request: Vec<u8>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        // Whoever lets go of an evaluator shuts it down first, which ends its thread and this call: the last reference is not here.
+        let evaluator = self.0.get().and_then(Weak::upgrade);
+        let answer = py.detach(|| match &evaluator {
+            Some(evaluator) => evaluator.call_worker(request),
+            None => Err(CollectError::ShutDown),
+        });
+        let answer = answer.map_err(|error| error::to_py(py, &error))?;
+        Ok(PyBytes::new(py, &answer))
+    }
 }
 
 /// A result or the error of an evaluation; `None` before there is one.
@@ -137,8 +177,13 @@ impl EvaluatorCore {
             roots.abandon();
         }
         let evaluator = built?.map_err(|error| error::to_py(py, &error))?;
+        let evaluator = Arc::new(evaluator);
+        #[cfg(target_os = "linux")]
+        if let Some(process) = &options.process {
+            let _ = process.get().0.set(Arc::downgrade(&evaluator));
+        }
         Ok(Self {
-            own: Own::new(Arc::new(evaluator)),
+            own: Own::new(evaluator),
             interrupted: AtomicBool::new(false),
             roots,
         })

@@ -5,13 +5,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from windrow import _needs, _policy, _sending, _weights
+from windrow import _needs, _policy, _sending, _weights, _windrow
 from windrow._arguments import Arguments, Check, argument, ignored, takes, warn_ignored
 from windrow._numbers import at_least
 from windrow._windrow import EvaluatorCore
 from windrow.collectors._arguments import Device
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._factory import Factory
+from windrow.collectors._remote import RemoteEnv
 from windrow.collectors._workers import device_of, env_of, is_function, policy_factories
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class EvaluatorArguments(Arguments):
     done_keys: Any = argument('``("next", "done")``', default=("next", "done"), check=_only(("next", "done"), _EPISODES))
     dump_video: bool = argument(
         "call ``dump(step=...)`` of recorders among the environment's transforms, such as TorchRL's ``VideoRecorder``, after each "
-        "evaluation in a thread",
+        "evaluation, where they are",
         default=True,
     )
 
@@ -221,13 +222,15 @@ class Evaluator(Ending):
             **arguments.for_engine(),
             "env": env,
             "sent": sent,
+            "process": None if sent is None else _windrow.EvaluatorProcess(),
             # The user may change the policy before the evaluator's thread takes it.
             "policy": choice.core if arguments.policy is None else _policy.copied_now(choice.core),
             "exploration_type": exploration,
             "lazy": isinstance(env, Factory) and arguments.policy is None,
         }
-        if sent is None and arguments.dump_video and (isinstance(env, Factory) or any(_statistics.recorders(env))):
-            options["on_result"] = functools.partial(_dump, env, f"{arguments.log_prefix}/step", options["on_result"])
+        if arguments.dump_video and (isinstance(env, Factory) or any(_statistics.recorders(env))):
+            dump = functools.partial(_dump, env) if sent is None else RemoteEnv(options["process"], 0).dump
+            options["on_result"] = functools.partial(_told, dump, f"{arguments.log_prefix}/step", options["on_result"])
         try:
             self._core = EvaluatorCore(options)
         except BaseException:
@@ -375,13 +378,18 @@ class Evaluator(Ending):
         return None if weights is None else _weights.widened(_weights.weights_of(weights))
 
 
-def _dump(env: Any, step: str, on_result: Callable[[Any], object] | None, result: dict[str, Any]) -> None:
-    """Lets the recorders of an environment write what they have recorded, before ``on_result`` is called."""
+def _dump(env: Any, step: int) -> None:
+    """Lets the recorders of an environment write what they have recorded."""
     from windrow.collectors import _statistics
 
+    for recorder in _statistics.recorders(env.made if isinstance(env, Factory) else env):
+        recorder.dump(step=step)
+
+
+def _told(dump: Callable[[int], object], step: str, on_result: Callable[[Any], object] | None, result: dict[str, Any]) -> None:
+    """Passes a result on to ``on_result``, after ``dump``."""
     try:
-        for recorder in _statistics.recorders(env.made if isinstance(env, Factory) else env):
-            recorder.dump(step=result[step])
+        dump(result[step])
     finally:
         if on_result is not None:
             on_result(result)

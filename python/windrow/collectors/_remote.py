@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from windrow._windrow import CollectorCore
 
 if TYPE_CHECKING:
-    from windrow._windrow import ParallelMembers
+    from windrow._windrow import EvaluatorProcess, ParallelMembers
 
 #: Seconds that the end of a collector waits for states of environments.
 _PATIENCE = 0.2
@@ -28,7 +28,7 @@ class Remote:
     as copies; anything else is a ``Remote`` again. A method is called there. Setting an attribute sets it there.
     """
 
-    def __init__(self, core: CollectorCore | ParallelMembers, worker: int, path: Path = ()) -> None:
+    def __init__(self, core: CollectorCore | EvaluatorProcess | ParallelMembers, worker: int, path: Path = ()) -> None:
         vars(self).update(_core=core, _worker=worker, _path=path)
 
     def __getattr__(self, name: str) -> Any:
@@ -87,6 +87,10 @@ class RemoteEnv(Remote):
             return vars(self).get("_known", {})
         vars(self)["_known"] = self._read(answer)
         return vars(self)["_known"]
+
+    def dump(self, step: int) -> None:
+        """Lets recorders among the environment's transforms write what they have recorded."""
+        self._ask("dump", step)
 
     def load_states(self, states: Mapping[str, Any]) -> None:
         """Gives them states that :meth:`states` returned."""

@@ -257,6 +257,12 @@ impl Shared {
         Ok(())
     }
 
+    /// The collector that a shutdown stops; none before there is one, and after a shutdown.
+    #[cfg(target_os = "linux")]
+    pub(super) fn handle(&self) -> Option<Handle> {
+        self.lock().handle.clone()
+    }
+
     /// How long the thread may wait for what it ends.
     pub(super) fn patience(&self) -> Duration {
         let board = self.lock();
