@@ -123,6 +123,7 @@ def test_anything_that_says_so_cuts_batches_short() -> None:
 def test_arguments_can_be_read_again() -> None:
     with Collector("CartPole-v1", frames_per_batch=50, max_frames_per_traj=7, init_random_frames=50) as collector:
         assert (collector.max_frames_per_traj, collector.init_random_frames, collector.split_trajs) == (7, 50, False)
+        assert collector.worker_idx is None
         assert collector.storing_device is None and collector.closed is False
         with pytest.raises(AttributeError, match="object has no attribute 'colour'"):
             collector.colour

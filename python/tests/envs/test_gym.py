@@ -255,12 +255,13 @@ def test_a_shutdown_closes_what_was_made_for_the_collector_and_nothing_else(echo
     assert len(closed) == 1
 
 
-def test_a_closed_environment_says_so() -> None:
-    with GymEnv("CartPole-v1") as env:
+@pytest.mark.parametrize("make", [GymEnv, lambda id: GymWrapper(gymnasium.make(id))])
+def test_a_closed_environment_is_made_again(make: Any) -> None:
+    with make("CartPole-v1") as env:
         env.reset()
     assert env.is_closed
-    with pytest.raises(RuntimeError, match="GymEnv was closed"):
-        env.reset()
+    # As a recorder of torchrl.trainers does, which closes its environment after each evaluation.
+    assert env.rollout(3).shape == (3,) and not env.is_closed
 
 
 def test_environments_can_be_pickled() -> None:

@@ -116,6 +116,7 @@ def test_statistics_can_be_asked_for(pendulum: GymEnv) -> None:
         (False, {}),
         (False, {"reduce_dim": -2, "cat_dim": -2}),
         (False, {"reduce_dim": [-2], "cat_dim": 0}),
+        (False, {"key": ("next", "observation")}),
         (True, {}),
         (True, {"reduce_dim": (0, 1), "cat_dim": 1}),
         (True, {"reduce_dim": (-3, -2), "cat_dim": -2}),

@@ -321,14 +321,8 @@ class Control(Ending, Iterator[Any]):
         return self._arguments.interruptor
 
     @property
-    def worker_idx(self) -> int:
-        """The number given to this collector.
-
-        Raises:
-            RuntimeError: none was given.
-        """
-        if self._arguments.worker_idx is None:
-            raise RuntimeError("worker_idx was not given to this collector")
+    def worker_idx(self) -> int | None:
+        """The number given to this collector; None without one."""
         return self._arguments.worker_idx
 
     # Profile

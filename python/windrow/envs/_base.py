@@ -31,8 +31,6 @@ class EnvBase(Described, metaclass=Counterpart):
         device: where tensors are put; None leaves them on the CPU without saying so.
     """
 
-    #: Whether it is made again when it is used after `close`.
-    _reopens = False
     #: Whether states can be loaded while a collector steps it.
     _takes_states = False
     _inplace_update = _supports_set_state = _has_dynamic_specs = AskedByTorchRL()
@@ -61,8 +59,6 @@ class EnvBase(Described, metaclass=Counterpart):
         return self._source
 
     def _made(self) -> EnvHandle:
-        if self._closed and not self._reopens:
-            raise RuntimeError(f"{type(self).__name__} was closed: make another one")
         self._closed = False
         if self._handle is None:
             _needs.torch(type(self).__name__)
@@ -80,8 +76,7 @@ class EnvBase(Described, metaclass=Counterpart):
     def _known(self) -> Facts:
         if self._facts is None:
             # To ask for specs estimates no statistics.
-            estimates = not (self._closed or self._is_settled())
-            self._facts = Facts(EnvHandle(self._recipe(plain=True)) if estimates else self._made())
+            self._facts = Facts(self._made() if self._is_settled() else EnvHandle(self._recipe(plain=True)))
         return self._facts
 
     # What it does
@@ -349,8 +344,8 @@ class EnvBase(Described, metaclass=Counterpart):
         return self.train(False)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Lets the environment go; it cannot be used again, unless it is several in lockstep, which are made again. ``raise_if_closed`` is accepted for TorchRL's sake: it may be closed
-        more than once.
+        """Lets the environment go; it is made again when it is used again. ``raise_if_closed`` is accepted for TorchRL's sake: it may
+        be closed more than once.
         """
         self._handle, self._closed = None, True
 

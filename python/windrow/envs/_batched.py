@@ -55,8 +55,6 @@ class SerialEnv(EnvBase):
         ValueError: a list of another length than ``num_workers``.
     """
 
-    _reopens = True
-
     @takes(BatchedArguments)
     def __init__(self, arguments: BatchedArguments) -> None:
         self._set(arguments)

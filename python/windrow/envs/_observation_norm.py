@@ -101,7 +101,7 @@ class ObservationNorm(Transform):
             reduce_dim: dimensions of ``[*batch, time, *observation]`` that are averaged over: those of the environments and of time
                 have to be among them, which 0 alone stands for.
             cat_dim: accepted for TorchRL's sake, one of ``reduce_dim``: steps always follow each other in time.
-            key: the observation that is looked at; each has its own statistics unless given.
+            key: the observation that is looked at, also as ``("next", ...)``; each has its own statistics unless given.
             keep_dims: accepted for TorchRL's sake: what is averaged over keeps its dimension where it has to.
 
         Raises:
@@ -208,16 +208,20 @@ def _observe(facts: Facts, handle: EnvHandle, keys: list[Key], steps: int) -> di
     """Observations ``keys`` of ``steps`` steps with random actions, ``[frames, *shape]`` each: the same for all environments
     of one recipe.
     """
-    places = {leaf.key: place for place, leaf in enumerate(facts.observation)}
+    observed = {leaf.key: place for place, leaf in enumerate(facts.observation)}
+    places: dict[Key, int] = {}
     for key in keys:
-        if key not in places:
-            raise KeyError(f"{facts.id} has no observation {key!r}, it has {list(places)}")
+        # After a step, an observation is under "next".
+        own = short(path(key)[1:]) if path(key)[0] == "next" else key
+        if own not in observed:
+            raise KeyError(f"{facts.id} has no observation {own!r}, it has {list(observed)}")
+        places[key] = observed[own]
     noise = numpy.random.default_rng(0)
     which = list(range(facts.num_envs))
     arrays = handle.reset(which, list(which))
     seen: dict[Key, list[Any]] = {key: [] for key in keys}
     for _ in range(steps):
-        masks = {action: arrays[places[mask]] for action, mask in facts.masks.items()}
+        masks = {action: arrays[observed[mask]] for action, mask in facts.masks.items()}
         taken = [facts.draw_action(leaf, noise, masks.get(leaf.key)) for leaf in facts.action]
         arrays, _, terminated, truncated = handle.step(taken)
         for key, frames in seen.items():

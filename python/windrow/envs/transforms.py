@@ -341,10 +341,6 @@ class TransformedEnv(EnvBase):
         self._handle = None
         return around(self.base_env._recipe(plain=plain), self._transforms.transforms, plain)
 
-    @property
-    def _reopens(self) -> bool:  # type: ignore[override]
-        return self.base_env._reopens
-
     def _is_settled(self) -> bool:
         return self.base_env._is_settled() and all(t.initialized for t in self._transforms if is_windrows(t))
 
