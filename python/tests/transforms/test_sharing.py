@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torchrl.envs as theirs
+import windrow.envs as own
 
 from windrow.collectors import Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import Compose, EnvCreator, GymEnv, RewardSum, SerialEnv, TransformedEnv, VecNorm, VecNormV2
@@ -83,6 +85,26 @@ def test_environments_of_a_creator_share_statistics(placement: str) -> None:
     with MultiSyncCollector([alone] * 2, None, frames_per_batch=60, placement=placement) as collector:
         next(collector)
     assert count(local) == 0
+
+
+@pytest.mark.parametrize("package", [own, theirs], ids=["windrow", "torchrl"])
+def test_a_creator_saves_and_loads_what_its_environments_share(package: Any) -> None:
+    def made() -> Any:
+        norm = package.VecNorm(in_keys=["observation"], decay=1.0)
+        return package.TransformedEnv(package.GymEnv("Pendulum-v1"), norm)
+
+    def steps(env: Any) -> float:
+        return float(env.state_dict()["_extra_state"]["observation_count"])
+
+    creator = EnvCreator(made)
+    # Of an environment that was reset and stepped once.
+    saved = copy.deepcopy(creator.state_dict())
+    assert steps(creator) == 2
+    env = creator()
+    env.rollout(5)
+    assert steps(creator) == steps(env) == 8
+    creator.load_state_dict(saved)
+    assert steps(creator) == steps(env) == 2
 
 
 @pytest.mark.parametrize("backend", ["thread", "process"])

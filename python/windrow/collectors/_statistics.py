@@ -73,6 +73,11 @@ def thaw_recipes(env: Any) -> None:
             part._evaluates = False
 
 
+def has_gathered(env: Any) -> bool:
+    """Whether the transforms of ``env`` of windrow have all statistics that they gather."""
+    return all(part._statistics.read() is not None for part in _parts(env) if isinstance(part, Running))
+
+
 def share(env: Any, statistics: Statistics) -> None:
     """Has ``env`` of windrow gather statistics in ``statistics``, each of its transforms in a part of its own."""
     for number, part in enumerate(part for part in _parts(env) if isinstance(part, Running)):

@@ -341,9 +341,37 @@ class EnvCreator:
             self._own_memory()
         return vars(self)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What environments of this creator share, in the form in which each of them saves it. Makes one to ask it."""
+        made = self()
+        try:
+            if not (is_of_torchrl(made) or _has_gathered(made)):
+                made.rand_step(made.reset())
+            return dict(made.state_dict())
+        finally:
+            made.close()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Has environments of this creator, also those that there are, go on with what :meth:`state_dict` gave."""
+        made = self()
+        try:
+            made.load_state_dict(state_dict)
+            if is_of_torchrl(made):
+                from windrow.envs._sharing import share_loaded
+
+                share_loaded(made)
+        finally:
+            made.close()
+
     def make_variant(self, **kwargs: Any) -> "EnvCreator":
         """The same function with other arguments."""
         return EnvCreator(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
 
     def __repr__(self) -> str:
         return f"EnvCreator({self.create_env_fn!r}, {self.create_env_kwargs!r})"
+
+
+def _has_gathered(env: Any) -> bool:
+    from windrow.collectors import _statistics
+
+    return _statistics.has_gathered(env)

@@ -370,9 +370,9 @@ class TransformedEnv(EnvBase):
         return {str(i): t for i, t in enumerate(self._transforms) if hasattr(t, "load_state_dict")}
 
     def state_dict(self) -> dict[str, Any]:
-        """Statistics of the transforms that have some."""
+        """Statistics of the transforms that have some, by their places; those of a single one as they are."""
         states = {number: transform.state_dict() for number, transform in self._with_states().items()}
-        return {number: state for number, state in states.items() if state}
+        return states.get("0", {}) if self._is_single else {number: state for number, state in states.items() if state}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Takes over what :meth:`state_dict` gave, or that of TorchRL's environment with the same transforms.
