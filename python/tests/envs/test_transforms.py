@@ -155,6 +155,15 @@ def test_statistics_over_other_dimensions_are_refused(arguments: dict[str, Any],
         norm.init_stats(num_iter=10, **arguments)
 
 
+def test_transforms_tell_what_they_go_around() -> None:
+    assert StepCounter().parent is None
+    env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), RewardSum()))
+    counter, total = env.transform
+    assert set(counter.parent.observation_keys) == {"observation"} and counter.parent.base_env is env.base_env
+    assert set(total.parent.observation_keys) == {"observation", "step_count"}
+    assert set(env.rollout(2).keys()) >= {"episode_reward", "step_count"}
+
+
 def test_transforms_are_put_where_they_are_wanted() -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(3)))
     env.insert_transform(0, RewardSum())

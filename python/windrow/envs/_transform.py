@@ -32,6 +32,16 @@ class Transform(metaclass=Counterpart):
         """Whether the transform has everything that it works with."""
         return True
 
+    @property
+    def parent(self) -> Any:
+        """What this goes around: the environment with the transforms before this one. None as long as there is no environment."""
+        if self._parent is None:
+            return None
+        from windrow.envs.transforms import Compose, TransformedEnv
+
+        base, before = self._parent
+        return TransformedEnv(base, Compose(*before))
+
     def _described(self, plain: bool = False) -> list[Described]:
         """Names and arguments of the engine's transforms, the first nearest to the environment. ``plain`` ones have the right specs,
         but may observe other numbers.
