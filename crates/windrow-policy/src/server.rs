@@ -254,7 +254,11 @@ impl Hub {
         mut policy: Box<dyn Policy>,
         binding: &Binding<'_>,
     ) -> Result<(Joint, JoinHandle<()>), PolicyError> {
+        // Rows of a call belong to any environments.
+        let mut spec = binding.spec.clone();
+        spec.dimensions.clear();
         let binding = Binding {
+            spec: &spec,
             batched: true,
             worker: 0,
             in_caller: false,

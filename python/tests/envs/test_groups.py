@@ -19,7 +19,7 @@ from torchrl.data import Categorical, Composite  # noqa: E402
 from torchrl.data import LazyTensorStorage as TheirStorage  # noqa: E402
 from torchrl.data import ReplayBuffer as TheirBuffer  # noqa: E402
 from windrow import WorkerError  # noqa: E402
-from windrow.collectors import AsyncCollector, Collector, MultiSyncCollector  # noqa: E402
+from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, MultiSyncCollector  # noqa: E402
 from windrow.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler  # noqa: E402
 
 
@@ -69,9 +69,21 @@ def test_the_policy_is_given_groups() -> None:
         seen.add((tuple(td.batch_size), tuple(td["agents"].batch_size)))
         return td.set("agents", td["agents"].set("action", torch.zeros(*td["agents"].batch_size, 1)))
 
-    for batch in (), (3,):
+    for batch in (), (3,), (2, 3):
         next(Collector(Agents(batch), policy, frames_per_batch=6))
-    assert seen == {((), (2,)), ((3,), (3, 2))}
+    assert seen == {((), (2,)), ((3,), (3, 2)), ((2, 3), (2, 3, 2))}
+
+
+def test_a_served_policy_is_given_rows() -> None:
+    seen = set()
+
+    def policy(td: Any) -> Any:
+        seen.add(tuple(td.batch_size))
+        return td.set("agents", td["agents"].set("action", torch.zeros(*td["agents"].batch_size, 1)))
+
+    with AsyncBatchedCollector([lambda: Agents((2, 3))], policy, placement="threads", frames_per_batch=12) as collector:
+        assert next(collector).numel() == 12
+    assert seen == {(6,)}
 
 
 @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage, ListStorage])

@@ -143,6 +143,19 @@ def test_observations_of_the_same_kind_are_cast(scripted: Any) -> None:
     assert env.rand_step(env.reset())["next", "observation"].tolist() == [0.0, 0.375, 0.75]
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+def test_a_number_is_an_observation_of_one_element(echo: Any, shape: tuple[int, ...]) -> None:
+    class Plain(echo):  # type: ignore[misc]
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            return 0.25, {}
+
+        def step(self, action: Any) -> Any:
+            return 0.5, *super().step(action)[1:]
+
+    rollout = GymWrapper(Plain(spaces.Box(-1, 1, shape), BOX)).rollout(2)
+    assert rollout["observation"].shape == (2, *shape) and rollout["observation"].flatten().tolist() == [0.25, 0.5]
+
+
 def test_missing_entries_and_choices_out_of_range_are_named(echo: Any) -> None:
     class Forgetful(echo):  # type: ignore[misc]
         def step(self, action: Any) -> Any:

@@ -188,6 +188,11 @@ impl Leaf {
         }
     }
 
+    /// Whether it has one element.
+    fn is_single(&self) -> bool {
+        self.shape.iter().product::<usize>() == 1
+    }
+
     /// `value` as an array of the leaf's type in the order of C, if its elements are of the same kind.
     #[cold]
     fn convert<'py, T: numpy::Element>(
@@ -198,7 +203,11 @@ impl Leaf {
         let py = value.py();
         let convert = || -> PyResult<Option<Cast<'py>>> {
             let numpy = py.import(intern!(py, "numpy"))?;
-            let array = numpy.call_method1(intern!(py, "asarray"), (value,))?;
+            let mut array = numpy.call_method1(intern!(py, "asarray"), (value,))?;
+            // Environments return a number where the space says one element.
+            if lead.is_none() && array.getattr(intern!(py, "ndim"))?.eq(0)? && self.is_single() {
+                array = array.call_method1(intern!(py, "reshape"), (self.shape.clone(),))?;
+            }
             let dtype = numpy::dtype::<T>(py);
             let fits = numpy
                 .call_method1("can_cast", (array.getattr("dtype")?, &dtype, "same_kind"))?

@@ -84,7 +84,9 @@ impl TorchPolicy {
     fn probe(&self, py: Python<'_>, binding: &Binding<'_>) -> PyResult<Known> {
         let object = self.makers.get(py, self.worker)?;
         let env = binding.spec;
+        let are_all = env.dimensions.iter().product::<usize>() == binding.num_envs;
         let batch = match binding.batched {
+            true if are_all && !env.dimensions.is_empty() => env.dimensions.clone(),
             true => vec![binding.num_envs],
             false => Vec::new(),
         };
@@ -217,7 +219,9 @@ impl Known {
         let seeded = self.seed(py, input.envs);
         seeded.map_err(|raised| PolicyError::failed(self.roots.raised(py, raised)))?;
         // Where the policy is served, each call has another number of rows.
-        self.batch.fill(out.envs());
+        if let [rows] = &mut self.batch[..] {
+            *rows = out.envs();
+        }
         let mut arguments = Vec::with_capacity(self.leaves.len() + 1);
         for (index, leaf) in &self.leaves {
             let rows = observations(input.obs, *index, leaf, &self.batch)?;
