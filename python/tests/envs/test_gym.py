@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict
 from windrow import WorkerError
 from windrow.collectors import Collector
-from windrow.envs import GymEnv, GymWrapper, SerialEnv, StepCounter, TransformedEnv, check_env, check_env_specs
+from windrow.envs import GymEnv, GymWrapper, ParallelEnv, SerialEnv, StepCounter, TransformedEnv, check_env, check_env_specs
 
 IDS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]
 
@@ -253,6 +253,34 @@ def test_a_shutdown_closes_what_was_made_for_the_collector_and_nothing_else(echo
     with Collector(own, None, frames_per_batch=10, placement=placement) as collector:
         next(collector)
     assert len(closed) == 1
+
+
+def test_scripts_reach_the_environment_behind() -> None:
+    env = GymEnv("Pendulum-v1", frame_skip=2)
+    assert env.backend == "native"
+    env._env.foo = 7
+    assert env.foo == 7 and env.backend == "gymnasium" and env._env.unwrapped.g == 10.0
+    env._env.unwrapped.g = 0.0
+    env.reset()
+    state = env._env.unwrapped.state.copy()
+    env.step(env.rand_action().set("action", torch.zeros(1)))
+    # Without gravity it turns at the same speed, for both of the skipped frames.
+    assert env._env.unwrapped.state[1] == state[1] and env._env.unwrapped.state[0] != state[0]
+    for several in (GymEnv("Pendulum-v1", num_envs=2), GymEnv("Pendulum-v1", backend="native")):
+        with pytest.raises(AttributeError, match="has no environment of Gymnasium"):
+            several._env
+    with pytest.raises(AttributeError, match="'GymEnv' object has no attribute 'foo'"):
+        GymEnv("Pendulum-v1").foo
+
+
+def test_attributes_of_members_are_those_of_their_environments() -> None:
+    def make() -> GymEnv:
+        env = GymEnv("Pendulum-v1")
+        env._env.foo = 7
+        return env
+
+    with ParallelEnv(2, make) as env:
+        assert env.foo == [7, 7] and env.rollout(2).shape == (2, 2)
 
 
 @pytest.mark.parametrize("make", [GymEnv, lambda id: GymWrapper(gymnasium.make(id))])

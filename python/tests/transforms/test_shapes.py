@@ -306,3 +306,14 @@ def test_what_torchrl_alone_can_do_is_left_to_it(make: Callable[[], Any], why: s
 def around_cart_pole(transform: Any) -> None:
     """Makes an environment with ``transform`` around it."""
     ours.TransformedEnv(ours.GymEnv("CartPole-v1"), transform).reset()
+
+
+def test_a_module_that_resizes_can_be_exported() -> None:
+    from tensordict.nn import TensorDictModule, TensorDictSequential
+
+    chain = ours.Compose(ours.Resize(5, 6, in_keys=["pixels"]))
+    policy = TensorDictSequential(chain, TensorDictModule(torch.nn.Flatten(0), in_keys=["pixels"], out_keys=["action"]))
+    policy.select_out_keys("action")
+    pixels = torch.rand(3, 8, 8)
+    exported = torch.export.export(policy, args=(), kwargs={"pixels": pixels}, strict=False).module()
+    torch.testing.assert_close(exported(pixels=pixels), policy(pixels=pixels), rtol=1e-5, atol=1e-6)

@@ -113,6 +113,7 @@ class Resize(Pictures):
 
 
 def _resized(theirs: Any, described: dict[str, Any], pictures: Any) -> Any:
-    if pictures.requires_grad or pictures.dtype in (torch.float16, torch.bfloat16):
+    # There is nothing to be read where torch traces a module, to export it or to compile it.
+    if torch.compiler.is_compiling() or pictures.requires_grad or pictures.dtype in (torch.float16, torch.bfloat16):
         return type(theirs)._apply_transform(theirs, pictures)
     return resize(pictures, described).to(pictures.device)

@@ -151,6 +151,25 @@ class GymEnv(EnvBase):
         if self._num_envs and not isinstance(env_name, str):
             raise ValueError(f"num_envs={num_envs} needs an id: one object is one environment")
 
+    def _opened(self) -> Any:
+        """The environment of Gymnasium, which scripts reach for as ``_env``: from now on this one steps that object."""
+        if isinstance(self._name, str):
+            if self._num_envs or self._given_backend == "native":
+                raise AttributeError(f"{self!r} has no environment of Gymnasium, or several: GymEnv(id, backend='gymnasium') has one")
+            self.backend = "gymnasium"
+            self._name, self._from_pixels = self._single_recipe().env(), False
+            self._source = self._handle = self._facts = None
+        return self._name
+
+    def __getattr__(self, name: str) -> Any:
+        given = vars(self)
+        if name == "_env" and "_num_envs" in given:
+            return self._opened()
+        # Other names with an underscore are asked for by the interpreter, by pickle and by windrow itself.
+        if name.startswith("_") or isinstance(given.get("_name", ""), str):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(given["_name"], name)
+
     def _choose(self, backend: str) -> str:
         if backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None, got {backend!r}")
