@@ -157,7 +157,8 @@ class GymEnv(EnvBase):
             if self._num_envs or self._given_backend == "native":
                 raise AttributeError(f"{self!r} has no environment of Gymnasium, or several: GymEnv(id, backend='gymnasium') has one")
             self.backend = "gymnasium"
-            self._name, self._from_pixels = self._single_recipe().env(), False
+            made: Any = self._single_recipe()
+            self._name, self._from_pixels = made.env(), False
             self._source = self._handle = self._facts = None
         return self._name
 
