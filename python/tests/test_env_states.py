@@ -91,7 +91,7 @@ def test_numbers_that_the_engine_has_taken_over_have_to_be_the_same() -> None:
 
     with Collector(scaled(2.0), frames_per_batch=5) as collector:
         state = collector.state_dict()
-        assert float(state["env_state_dict"]["0"]["scale"]) == 2.0
+        assert float(state["env_state_dict"]["scale"]) == 2.0
     with Collector(scaled(2.0), frames_per_batch=5) as same:
         same.load_state_dict(state)
     with Collector(scaled(3.0), frames_per_batch=5) as other:
