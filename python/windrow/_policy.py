@@ -32,6 +32,7 @@ class Conditions:
         named: the device that the TensorDicts which it is given say that they are on; None for no device.
         served: each call has any number of rows, of any environments.
         rows: fill calls of a served policy up to so many rows, with copies of the first; None to call it with those that there are.
+        objects: has the values of entries that no column holds; None where there are none.
     """
 
     exploration_type: str
@@ -44,6 +45,7 @@ class Conditions:
     named: Any = None
     served: bool = False
     rows: int | None = None
+    objects: Any = None
 
 
 @dataclass(frozen=True)

@@ -138,9 +138,10 @@ def environments(
     if getattr(recipe, "own", False):
         # The worker has a copy, which nobody but the worker can close.
         recipe = replace(recipe, env=_recipe._Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
-    is_quiet = is_quiet or getattr(env, "number", 0) > 0
-    sent = (_registered(), _number_type(), is_quiet, recipe, env, init_fn)
-    return _pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
+    given = env.env if isinstance(env, _recipe.Beside) else env
+    is_quiet = is_quiet or getattr(given, "number", 0) > 0
+    sent = (_registered(), _number_type(), is_quiet, recipe, given, init_fn)
+    return _pickled(sent, {"create_env_fn": given, "create_env_kwargs": kwargs, "init_fn": init_fn})
 
 
 def member(

@@ -71,6 +71,10 @@ class TorchPolicy:
             KeyError: it writes no action.
         """
         self.keys = list(inputs)
+        objects = self.conditions.objects
+        self._objects = objects if objects is not None and objects.settled() else None
+        #: Observations that are numbers of what the policy is shown.
+        self._numbered = [] if self._objects is None else [key for key in self._objects.forms if key in inputs]
         self.batch = torch.Size(batch)
         self.groups = [(key, torch.Size(size[len(batch) :])) for key, size in groups]
         with acting(self.conditions.exploration_type, self.conditions.aggregates):
@@ -159,7 +163,7 @@ class TorchPolicy:
         inputs = self._filled(given)
         # Tensors of inference mode do not count writes, so they are taken for written.
         versions = [None if value.is_inference() else value._version for value in inputs]
-        returned = self._evaluate(inputs)
+        returned = self._without_shown(self._evaluate(inputs))
         declared = getattr(self.policy, "out_keys", None) or ()
         self._left_alone = {
             key
@@ -170,6 +174,17 @@ class TorchPolicy:
             and value._version == version
         }
         return (self._cut(returned, rows),)
+
+    def _without_shown(self, returned: TensorDictBase) -> TensorDictBase:
+        """``returned`` without observations that are no arrays, which the policy may not write.
+
+        Raises:
+            TypeError: it does.
+        """
+        for key in self._numbered:
+            if key in (getattr(self.policy, "out_keys", None) or ()):
+                raise TypeError(f"the policy writes {key!r}, which the environment observes and no array holds: expected that it reads it only")
+        return returned.exclude(*self._numbered) if self._numbered else returned
 
     def _filled(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """``inputs`` of as many rows as each call has: the last are copies of the first."""
@@ -191,15 +206,17 @@ class TorchPolicy:
             inner = given.get(group, None)
             if inner is not None:
                 inner.batch_size = self.batch + size
+        if self._objects is not None:
+            given = self._objects.shown(given, self.conditions.device)
         returned = self.policy(given)
         if returned is None:
-            return given
+            returned = given
         if not isinstance(returned, TensorDictBase):
             raise TypeError(
                 f"a policy that is given a TensorDict returns one, got {type(returned).__name__}; to be called with tensors, "
                 "name its parameters after the observations"
             )
-        return returned
+        return returned if self._objects is None else self._objects.parted(returned)
 
     def _call_tensordict(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = self.batch
@@ -229,7 +246,10 @@ class TorchPolicy:
 
     def _call_tensors(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = self.batch
-        inputs = self._filled(given)
+        inputs: Sequence[Any] = self._filled(given)
+        if self._objects is not None:
+            values = self._objects.value
+            inputs = [values(key, one) if key in self._numbered else one for key, one in zip(self.keys, inputs, strict=True)]
         returned = self.policy(*[inputs[index] for index in self.arguments])
         values = returned if isinstance(returned, tuple) else (returned,)
         # Asked once, not for each value: a quick module takes no longer than some hundred of these lookups.

@@ -14,7 +14,7 @@ mod seat;
 mod stage;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ impl CollectorCore {
         raised?;
         let engine = of(py, built)?;
         if !engine.handle().deltas().is_empty() {
-            owner.changes.store(true, Ordering::Relaxed);
+            owner.look();
         }
         if threads && envs.iter().any(PolicyEnvs::are_python) {
             env::warn_of_turns(py)?;
@@ -138,9 +138,15 @@ impl CollectorCore {
         })
     }
 
-    /// Sets the Python collector whose methods are the last stage of each batch; without one, batches are dropped.
-    fn serve(&self, collector: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        self.here()?.owner.set(collector)
+    /// Sets the Python collector whose methods are the last stage of each batch; without one, batches are dropped. It `looks` also at
+    /// those that the engine could write.
+    #[pyo3(signature = (collector, looks = false))]
+    fn serve(&self, collector: Option<&Bound<'_, PyAny>>, looks: bool) -> PyResult<()> {
+        let owner = &self.here()?.owner;
+        if looks {
+            owner.look();
+        }
+        owner.set(collector)
     }
 
     /// The next batch, or None where it was written. Raises `StopIteration` after the last.

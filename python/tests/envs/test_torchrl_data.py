@@ -285,7 +285,7 @@ class Growing(Counting):
 def test_shapes_that_change_are_refused_with_a_way_out() -> None:
     out = r"ExcludeTransform\(\('data', 'past'\), 'tail'\)"
     with pytest.raises(TypeError, match=rf"\('data', 'past'\) \(-1, 1\), 'tail' \(-1,\)\. .*{out}"):
-        Collector(Growing(), None, frames_per_batch=4)
+        Collector(ours.ParallelEnv(2, Growing), None, frames_per_batch=4)
 
 
 @pytest.mark.parametrize(
@@ -308,8 +308,8 @@ def test_actions_that_are_no_tensors_are_refused() -> None:
 
 def test_what_is_no_tensor_is_left_out_with_a_warning() -> None:
     with pytest.warns(UserWarning, match=r"Telling observes what is no tensor, which batches leave out: \('data', 'text'\)"):
-        batch = next(Collector(Telling(), None, frames_per_batch=4))
-    assert batch["data", "count"].flatten().tolist() == [0, 1, 2, 3] and ("data", "text") not in batch.keys(True)
+        batch = next(Collector(ours.TransformedEnv(Telling(), ours.CatTensors(["flag"], "flags")), None, frames_per_batch=4))
+    assert batch["data", "count"].flatten().tolist() == [0, 1, 2, 3] and "text" not in batch["data"].keys()
 
 
 @pytest.mark.parametrize("make", [ours.GymEnv, GymEnv], ids=["own", "torchrl"])

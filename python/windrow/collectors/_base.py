@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 from windrow import _needs, _policy, _sending
 from windrow._arguments import outside, takes, warn_ignored
 from windrow._numbers import whole
+from windrow._objects import Objects
 from windrow._weights import WeightSource
 from windrow._windrow import CollectorCore, ReplayBufferCore
 from windrow.collectors._arguments import CollectorArguments, MultiArguments, SingleArguments
@@ -98,7 +99,7 @@ class BaseCollector(TorchRLMethods):
         if type(self.policy).__name__ == "RandomPolicy" and self.policy.action_spec is None:
             self.policy.action_spec = getattr(self._workers.env(0), "action_spec", None)
         self.weight_updater = arguments.weight_updater
-        self._core.serve(self)
+        self._core.serve(self, looks=bool(self._objects.settled()))
         ALIVE.add(self)
 
     def _default_placement(self) -> str:
@@ -114,6 +115,7 @@ class BaseCollector(TorchRLMethods):
 
     def _make_core(self, arguments: CollectorArguments) -> _policy.Choice:
         """Makes the engine's collector; returns its policy."""
+        self._objects = Objects(self._workers.count if self._placement == "processes" else 0)
         choice = self._chosen_policy(arguments)
         if self._placement == "processes" and arguments.placement is None and self._workers.factories is None:
             is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, _policy.Sent)
@@ -149,6 +151,7 @@ class BaseCollector(TorchRLMethods):
                 named=self._devices.acting,
                 served=(self._asks or self._inference) == "served",
                 rows=self._rows,
+                objects=self._objects,
             ),
             backend=arguments.policy_backend,
             env=self._workers.given[0],
@@ -183,7 +186,8 @@ class BaseCollector(TorchRLMethods):
         }
         return {
             "config": config,
-            "envs": self._workers.envs,
+            # Batches of an actor are packed, in arrays alone.
+            "envs": self._workers.envs if isinstance(arguments.policy, _policy.Sent) else self._workers.beside(self._objects),
             "env_kwargs": self._workers.env_kwargs,
             "policy": choice.core,
             "replay_buffer": core if isinstance(core, ReplayBufferCore) else None,
@@ -230,13 +234,14 @@ class BaseCollector(TorchRLMethods):
     def _processed(self, batch: Any) -> Any:
         """A batch, or zeros in the shape of one, after post-processing."""
         batch = self._with_deltas(self._shaped(batch))
-        if self._devices.storing is not None:
-            batch = batch.to(self._devices.storing)
         if self._arguments.compact_obs:
             kept = {"reward", "done", "terminated", "truncated"}
             deltas = {("delta", *path(key)) for key, _ in self._core.deltas()}
             names = map(path, batch["next"].keys(True, True))
             batch = batch.exclude(*(("next", *name) for name in names if name[-1] not in kept and name not in deltas))
+        batch = self._objects.delivered(batch)
+        if self._devices.storing is not None:
+            batch = batch.to(self._devices.storing)
         if self._arguments.postproc is not None:
             batch = self._arguments.postproc(batch)
             if not hasattr(batch, "exclude"):
@@ -277,9 +282,10 @@ class BaseCollector(TorchRLMethods):
 
     def _into_the_same(self, batch: Any) -> Any:
         """``batch`` in the memory of the one before; in its own where that has another shape or other entries, as the mask of a
-        batch that was cut short."""
+        batch that was cut short, and where shapes change from frame to frame."""
         same = self._same
-        if same is None or same.batch_size != batch.batch_size or set(same.keys(True, True)) != set(batch.keys(True, True)):
+        is_ragged = any(form.is_tensor for form in self._objects.forms.values())
+        if same is None or is_ragged or same.batch_size != batch.batch_size or set(same.keys(True, True)) != set(batch.keys(True, True)):
             self._same = batch.clone()
         else:
             self._same.update(batch, inplace=True)
@@ -310,7 +316,7 @@ class BaseCollector(TorchRLMethods):
         self._check_ready()
         self._source.follow()
         with self._acting() or contextlib.nullcontext():
-            return self._with_deltas(self._core.rollout())
+            return self._objects.delivered(self._with_deltas(self._core.rollout()))
 
     def __len__(self) -> int:
         length = self._asked.len()

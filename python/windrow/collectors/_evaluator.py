@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from windrow import _needs, _policy, _sending, _weights, _windrow
 from windrow._arguments import Arguments, Check, argument, ignored, takes, warn_ignored
 from windrow._numbers import at_least
+from windrow._objects import Keeper, Latest, Objects
 from windrow._windrow import EvaluatorCore
 from windrow.collectors._arguments import Device
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._factory import Factory
 from windrow.collectors._remote import RemoteEnv
 from windrow.collectors._workers import device_of, env_of, is_function, policy_factories
+from windrow.envs import _recipe
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -195,6 +197,11 @@ class Evaluator(Ending):
         # A factory makes the environment where the evaluator runs.
         env = _statistics.FrozenFactory(arguments.env) if is_function(arguments.env) else env_of(arguments.env)
         exploration = _policy.exploration_name(arguments.exploration_type)
+        # Without metrics, nobody asks for what was observed before.
+        metrics = arguments.metrics_fn
+        objects: Any = Latest() if metrics is None else Objects(1 if sys.platform == "linux" else 0)
+        self._objects = objects
+        taken = _recipe.with_keeper(env, Keeper(objects, 0))
         choice = _policy.choose(
             arguments.policy,
             policy_factories(_with_env(arguments.policy_factory, env), 1),
@@ -204,6 +211,7 @@ class Evaluator(Ending):
                 device=device_of("device", arguments.device),
                 trust=bool(arguments.trust_policy),
                 evaluates=True,
+                objects=objects,
             ),
             backend=arguments.policy_backend,
             env=env,
@@ -211,7 +219,7 @@ class Evaluator(Ending):
         self._source = choice.source
         self._undo = _statistics.freeze(env)
         try:
-            sent = _sent(env, choice.core, arguments)
+            sent = _sent(taken, choice.core, arguments)
             self._backend = "thread" if sent is None else "process"
             if sent is None and arguments.init_fn is not None:
                 arguments.init_fn()
@@ -220,9 +228,10 @@ class Evaluator(Ending):
             raise
         options = {
             **arguments.for_engine(),
-            "env": env,
+            "env": taken,
             "sent": sent,
             "process": None if sent is None else _windrow.EvaluatorProcess(),
+            "metrics_fn": None if metrics is None else lambda batch: metrics(objects.delivered(batch) if objects.settled() else batch),
             # The user may change the policy before the evaluator's thread takes it.
             "policy": choice.core if arguments.policy is None else _policy.copied_now(choice.core),
             "exploration_type": exploration,
@@ -428,8 +437,6 @@ def _stays(env: Any, arguments: EvaluatorArguments) -> bool:
         return True
     if isinstance(env, Factory) or arguments.step_timeout is not None:
         return False
-    from windrow.envs import _recipe
-
     recipe = _recipe.of(env)
     return recipe.is_native is True or getattr(recipe, "own", True)
 

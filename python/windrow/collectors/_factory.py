@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from windrow.envs._recipe import Beside
 
 
 class Factory:
     """Calls ``function`` to make environments or a policy for one worker, and keeps the last ``together`` of them, which step
     together; with ``first``, only the first that it ever made, not its replacements. ``number`` is the worker's.
     """
+
+    #: Keeps values that no column holds, of environments that are made from now on.
+    keeper: Any = None
 
     def __init__(self, function: Callable[..., Any], *, number: int = 0, together: int = 1, first: bool = False) -> None:
         self.number = number
@@ -31,7 +37,7 @@ class Factory:
         if len(self.made_together) < (1 if self._first else self._together):
             self.made_together.append(made)
         self._calls += 1
-        return made
+        return made if self.keeper is None or "torchrl" not in sys.modules else Beside(made, self.keeper, own=False)
 
     @property
     def makes_random(self) -> bool:

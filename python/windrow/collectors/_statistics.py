@@ -9,6 +9,7 @@ from typing import Any
 
 from windrow._windrow import Statistics
 from windrow.collectors._factory import Factory
+from windrow.envs._recipe import Beside
 from windrow.collectors._workers import is_function
 from windrow.envs._batched import SerialEnv
 from windrow.envs._torchrl_compat import is_windrows
@@ -31,7 +32,7 @@ class FrozenFactory(Factory):
 
     def __call__(self, **arguments: Any) -> Any:
         made = super().__call__(**arguments)
-        freeze(made)
+        freeze(made.env if isinstance(made, Beside) else made)
         return made
 
 

@@ -11,13 +11,16 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from windrow._lazy import tensordict, torch
+from windrow._objects import Aside, unheld, values_of
 from windrow.data._content import flat, kind_of
+from windrow.envs._specs import short
 
 ITEM, OBJECT = "(item)", "(object)"
 _TYPED = re.compile(r"(.+) \((\w+)\)")
@@ -111,6 +114,34 @@ class Objects:
                 self._gone.clear()
 
 
+class _Tensors(NamedTuple):
+    """Tensors of a frame that cannot be stacked with those of other frames, or with each other."""
+
+    shape: tuple[int, ...]
+    values: list[Any]
+
+
+def _regular(frames: Any) -> tuple[Any, dict[tuple[str, ...], list[Any]]]:
+    """``frames`` without tensors whose shapes change, and those of each frame."""
+    held: dict[tuple[str, ...], list[Any]] = {}
+    if not _has_lazy(frames):
+        return frames, held
+    for key in [key for key, is_tensor in unheld(frames) if is_tensor]:
+        parent = frames.get(key[:-1]) if key[1:] else frames
+        shape = tuple(parent.shape[frames.ndim :])
+        each = math.prod(shape)
+        values = [value.detach().cpu().clone() for value in values_of(parent, key[-1], parent.ndim, True)]
+        held[key] = [_Tensors(shape, values[first : first + each]) for first in range(0, len(values), each)]
+    return (frames.exclude(*held).contiguous() if held else frames), held
+
+
+def _has_lazy(frames: Any) -> bool:
+    """Whether there is a lazy stack, where shapes may differ."""
+    if isinstance(frames, tensordict.LazyStackedTensorDict):
+        return True
+    return any(isinstance(value, tensordict.TensorDictBase) and _has_lazy(value) for value in frames.values())
+
+
 def packed(frames: Any, objects: Objects, plain: frozenset[tuple[str, ...]]) -> Any:
     """``frames`` as the engine keeps them: themselves where it can.
 
@@ -120,11 +151,11 @@ def packed(frames: Any, objects: Objects, plain: frozenset[tuple[str, ...]]) -> 
     Raises:
         TypeError: one of them is of another type.
     """
+    frames, held = _regular(frames)
     odd = list(_odd(frames, ()))
-    if not odd:
+    if not odd and not held:
         return frames
     frames = frames.copy()
-    held = {}
     for key, value in odd:
         if key in plain:
             raise TypeError(f"entry {'.'.join(key)}: expected float32, as the sampler or writer reads it, got {_type_of(value)}")
@@ -182,8 +213,14 @@ def unpacked(frames: Any, objects: Objects) -> Any:
         frames = frames.exclude(name)
         if name == OBJECT:
             return [own[()] for own in each]
-        for key in each[0] if each else ():
-            frames.set(key, tensordict.NonTensorStack(*(own[key] for own in each)))
+        aside = Aside()
+        for key, value in each[0].items() if each else ():
+            if isinstance(value, _Tensors):
+                values = [tensor for own in each for tensor in own[key].values]
+                frames.set(key, aside.take(short(key), values, (len(each), *value.shape), 1, True))
+            else:
+                frames.set(key, tensordict.NonTensorStack(*(own[key] for own in each)))
+        frames = aside.back(frames)
     is_tree = False
     for key in list(frames.keys(True, True)):
         names = (key,) if isinstance(key, str) else key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +13,10 @@ from tensordict import TensorDictBase, unravel_key
 from torchrl.data import tensor_specs as theirs
 from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
+from windrow._objects import Keeper, joined
 from windrow.envs._specs import DTYPES, Key, Leaf, path, short
 from windrow.envs._torchrl_compat import delta_type, is_transform, without_transforms
+from windrow.envs._torchrl_objects import Numbered, has
 
 
 class Adapter:
@@ -27,6 +29,9 @@ class Adapter:
 
     What the ``state_spec`` names, and what is observed, is passed on where the policy writes it; otherwise the environment reads
     what a reset or step has given.
+
+    What it observes that is no tensor, or whose shape changes, is kept by a keeper, see :meth:`beside`, and its array has numbers.
+    Without a keeper it is left out, or an error.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -38,9 +43,16 @@ class Adapter:
         self._root: TensorDictBase | None = None
         self._begun: TensorDictBase | None = None
         self._has_stepped = False
-        observed = dict(_leaves(env.full_observation_spec))
+        self._numbered = Numbered(env)
+        #: Entries whose columns have numbers.
+        self.numbered = self._numbered.leaves()
+        observed = dict(_leaves(env.full_observation_spec, self.numbered))
         state = {key: spec for key, spec in _leaves(env.full_state_spec) if key not in observed}
-        acted = dict(_leaves(env.full_action_spec))
+        #: Actions that differ from one agent to the next, with the columns of each agent.
+        self._split = self._numbered.split
+        acted = dict(_leaves(env.full_action_spec, self._split))
+        for columns in self._split.values():
+            acted.update(columns)
         self._maskable = [key for key, spec in acted.items() if hasattr(spec, "mask")]
         if others := _non_tensors(env.full_action_spec):
             raise TypeError(f"actions of {self.id} are no tensors, which no policy writes here: {others}")
@@ -49,13 +61,6 @@ class Adapter:
         self._legal: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         # Transforms read masks of the state too.
         observed.update((key, state.pop(key)) for key in list(state) if key in self._masks.values())
-        if others := _non_tensors(env.full_observation_spec):
-            warnings.warn(
-                f"{self.id} observes what is no tensor, which batches leave out: {others}. A transform that makes a tensor of it keeps "
-                f"it; TransformedEnv(env, ExcludeTransform({others})) of torchrl.envs leaves it out without this warning",
-                UserWarning,
-                stacklevel=2,
-            )
         rewards = dict(_leaves(env.full_reward_spec))
         for key, shape in ((key, self._shape(spec)) for key, spec in rewards.items()):
             if not isinstance(key, tuple) and math.prod(shape) != 1:
@@ -99,10 +104,37 @@ class Adapter:
         self._find_masks()
         leaves = {key: self._leaf(key, spec) for key, spec in self._specs.items()}
         leaves.update((key, Leaf(key, "unbounded", "bool", shape)) for key, (_, shape) in self._legal.items())
+        leaves.update(self.numbered)
         return [leaves[key] for key in _in_order(leaves)]
+
+    def beside(self, keeper: Keeper) -> Adapter:
+        """An adapter of the same environment, of which ``keeper`` keeps what no array holds."""
+        adapter = Adapter(self._env)
+        adapter._numbered.seat = keeper.seat()
+        return adapter
+
+    def _leave_out(self) -> None:
+        """Leaves out what is no tensor, with a warning.
+
+        Raises:
+            TypeError: shapes change.
+        """
+        for spec in (self._env.full_observation_spec, self._env.full_action_spec):
+            _leaves(spec)
+        if others := _non_tensors(self._env.full_observation_spec):
+            self.numbered = {}
+            warnings.warn(
+                f"{self.id} observes what is no tensor, which batches leave out: {others}. A transform that makes a tensor of it keeps "
+                f"it; TransformedEnv(env, ExcludeTransform({others})) of torchrl.envs leaves it out without this warning",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def describe(self) -> dict[str, Any]:
         """The entries of ``Description`` in ``describe.rs``."""
+        if self._numbered.seat is None:
+            self._leave_out()
+        self._numbered.describe()
         return {
             "id": self.id,
             "num_envs": self.num_envs,
@@ -159,7 +191,7 @@ class Adapter:
             for key in self._env.reset_keys:
                 self._root.set(key, self._like_done(asked, key))
             self._root = self._env.reset(self._root)
-        return self._arrays(self._root)
+        return self._arrays(self._root, envs)
 
     def _like_done(self, asked: torch.Tensor, key: Any) -> torch.Tensor:
         flags = [flag for names in self._flags.values() for flag in names if _group(flag) == _group(key)]
@@ -179,6 +211,8 @@ class Adapter:
         for (key, spec), array in written:
             value = torch.from_numpy(array).reshape(spec.shape)
             self._root.set(key, value.to(dtype=spec.dtype, device=self._env.device))
+        if self._split:
+            self._root = joined(self._root, {key: list(columns) for key, columns in self._split.items()}, len(self._batch))
         stepped = self._env.step(self._root)
         following = stepped.get("next")
         if not self._has_stepped:
@@ -189,7 +223,7 @@ class Adapter:
         any_of = {name: self._any(following, keys) for name, keys in self._flags.items()}
         terminated, truncated = any_of["terminated"], any_of["truncated"]
         truncated = truncated | (any_of["done"] & ~terminated)
-        return self._arrays(following), torch.as_tensor(reward).numpy(), terminated.numpy(), truncated.numpy()
+        return self._arrays(following, range(self.num_envs)), torch.as_tensor(reward).numpy(), terminated.numpy(), truncated.numpy()
 
     def _check_keys(self, following: TensorDictBase) -> None:
         """Warns of what a step gives and no spec names, and the other way round: batches have what the specs name."""
@@ -199,6 +233,7 @@ class Adapter:
         named = {unravel_key(key) for spec in specs for key in spec.keys(True, True)}
         named.update(("delta", *path(key)) for key in self._deltas)
         missing = [key for key in self._specs if key not in given and key not in self._legal]
+        missing += [key for key in self.numbered if not has(following, path(key))]
         for keys, what in (
             (missing, "lack what its observation_spec names, and batches have zeros there"),
             (given - named, "give what none of its specs names, and batches leave out; an entry in observation_spec keeps it"),
@@ -208,6 +243,8 @@ class Adapter:
 
     def close(self) -> None:
         """Closes the environment."""
+        if self._numbered.seat is not None:
+            self._numbered.seat.leave()
         if not self._env.is_closed:
             self._env.close()
 
@@ -220,9 +257,17 @@ class Adapter:
     def _rows(self, value: torch.Tensor) -> torch.Tensor:
         return value.detach().cpu().reshape(self.num_envs, -1)
 
-    def _arrays(self, root: TensorDictBase) -> list[Any]:
+    def _arrays(self, root: TensorDictBase, envs: Iterable[int]) -> list[Any]:
+        """What is observed in ``root``, of all environments; it is new of ``envs``."""
+        numbers: dict[Any, torch.Tensor] = {}
+        if self.numbered:
+            self._numbered.read(root, envs)
+            numbers = self._numbered.numbers
         arrays = []
         for key, _, name, shape, *_ in self._observation:
+            if key in numbers:
+                arrays.append(numbers[key].numpy())
+                continue
             rows = (self.num_envs, *shape)
             value = self._mask(self._legal[key][0]) if key in self._legal else root.get(key, None)
             if value is None:
@@ -304,13 +349,13 @@ def _flat(transforms: Iterable[Any]) -> Iterator[Any]:
             yield transform
 
 
-def _leaves(spec: Any) -> list[tuple[Any, Any]]:
-    """Each leaf that holds numbers, with its key."""
+def _leaves(spec: Any, apart: Container[Any] = ()) -> list[tuple[Any, Any]]:
+    """Each leaf that holds numbers, with its key, but those that are kept ``apart``."""
     found, changing = [], {}
     for key, leaf in spec.items(True, True):
         key = unravel_key(key)
         names = path(key)
-        if leaf is not None and not isinstance(leaf, theirs.NonTensor) and not any(n.startswith("_") for n in names):
+        if leaf is not None and key not in apart and not isinstance(leaf, theirs.NonTensor) and not any(n.startswith("_") for n in names):
             if any(dim < 0 for dim in leaf.shape):
                 changing[key] = tuple(leaf.shape)
             found.append((key, leaf))

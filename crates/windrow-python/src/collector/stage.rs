@@ -34,8 +34,8 @@ use crate::{batch, error, gil};
 pub(super) enum Target {
     /// There is no buffer: batches are delivered to the user.
     Nowhere,
-    /// The engine writes batches as they are, and no Python object is made of them, unless [`Owner::changes`]. A thread that iterates waits for the limiter up to
-    /// the timeout.
+    /// The engine writes batches as they are, and no Python object is made of them, unless [`Owner::changes`]. A thread that iterates
+    /// waits for the limiter up to the timeout.
     Buffer(ReplayBuffer, Duration),
     /// Python writes batches: to a replay buffer of windrow, or to any other object.
     Python(Option<ReplayBuffer>),
@@ -97,8 +97,9 @@ pub(super) struct Owner {
     weak: Mutex<Option<Py<PyWeakref>>>,
     /// The thread of `start`, and the collector that it keeps.
     running: Mutex<Running>,
-    /// Whether Python changes each batch, so that the engine cannot write it as it is. Known once there are environments.
-    pub(super) changes: AtomicBool,
+    /// Whether Python looks at each batch and may change it, so that the engine cannot write it as it is. Known once there are
+    /// environments.
+    changes: AtomicBool,
 }
 
 /// The state of the thread of `start`.
@@ -117,6 +118,11 @@ impl Owner {
         let weak = weak.map(|weak| weak.cast_into::<PyWeakref>().map(Bound::unbind));
         *self.weak() = weak.transpose()?;
         Ok(())
+    }
+
+    /// Has Python look at each batch, also at those that the engine could write.
+    pub(super) fn look(&self) {
+        self.changes.store(true, Ordering::Relaxed);
     }
 
     /// Keeps the collector alive until [`release`](Self::release). Called before the thread of `start` is there, so
