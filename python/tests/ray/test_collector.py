@@ -17,6 +17,7 @@ from torch import nn
 from waiting import until
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector, RayCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer
+from windrow.envs import GymEnv, NextObservationDelta, TransformedEnv
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -31,6 +32,10 @@ def shared(build_once: Build) -> RayCollector:
         net.weight.zero_(), net.bias.copy_(torch.tensor([1.0, 0.0]))
     act = TensorDictModule(net, in_keys=["observation"], out_keys=["action"])
     return build_once("CartPole-v1", act, sync=True, track_policy_version=True)
+
+
+def differing() -> TransformedEnv:
+    return TransformedEnv(GymEnv("Pendulum-v1"), NextObservationDelta(in_keys=["observation"]))
 
 
 # Batches
@@ -50,6 +55,16 @@ def test_a_synchronous_batch_is_that_of_two_local_workers(shared: RayCollector) 
     assert shared.stats()["frames"] == before["frames"] + 60
     each = {figures for name, figures in shared.stats("per_worker").items() if name.endswith("/frames")}
     assert each == {shared.stats()["frames"] // 2}
+
+
+def test_actors_deliver_differences_where_the_environment_asks_for_them(build: Build) -> None:
+    with MultiSyncCollector([differing] * 2, frames_per_batch=20, seed=3, compact_obs=True) as local:
+        expected = next(local)
+    batch = next(build(differing, sync=True, compact_obs=True, seed=3))
+    assert set(batch.keys(True, True)) == set(expected.keys(True, True))
+    # The second actor draws its actions from a seed of its own.
+    own, other = (of["next", "delta", "observation"][:10] for of in (batch, expected))
+    assert own.dtype == torch.float16 and torch.equal(own, other)
 
 
 def test_batches_of_whoever_is_first_and_the_end(build: Build) -> None:
