@@ -108,13 +108,17 @@ impl EvaluatorProcess {
         Self(OnceLock::new())
     }
 
-    /// What the process answers to `request`. There is one worker.
+    /// What the process answers to `request`. `worker` is 0: there is one.
     fn call_worker<'py>(
         &self,
         py: Python<'py>,
-        _worker: usize,
+        worker: usize,
         request: Vec<u8>,
     ) -> PyResult<Bound<'py, PyBytes>> {
+        if worker != 0 {
+            let told = format!("there is no worker {worker}: an evaluator has one process");
+            return Err(PyValueError::new_err(told));
+        }
         // Whoever lets go of an evaluator shuts it down first, which ends its thread and this call: the last reference is not here.
         let evaluator = self.0.get().and_then(Weak::upgrade);
         let answer = py.detach(|| match &evaluator {
