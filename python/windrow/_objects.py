@@ -206,6 +206,13 @@ class Objects(_Kept):
                     else:
                         self._add(worker << _PLACES | place, (worker, *line), value)
 
+    def end(self) -> None:
+        """Closes the streams of processes, which have ended."""
+        with self._draining:
+            streams, self._streams = self._streams, []
+        for stream in streams:
+            stream.close()
+
     def _find(self, number: int, blank: Any) -> Any:
         if number and number not in self._values:
             # A policy is shown what its worker has just sent.
@@ -302,7 +309,12 @@ class Stream:
 
     def _use(self, file: int) -> None:
         self._file = file
-        weakref.finalize(self, os.close, file)
+        self._close = weakref.finalize(self, os.close, file)
+
+    def close(self) -> None:
+        """Closes the file, if it is open. Nobody may read or write afterwards."""
+        if self._file is not None:
+            self._close()
 
     @property
     def _opened(self) -> int:

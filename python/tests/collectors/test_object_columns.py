@@ -231,6 +231,21 @@ class Stubborn(Own):
         raise ValueError("not to be pickled")
 
 
+def streams() -> int:
+    """Files of this process in which workers send objects."""
+    opened = (os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
+    return sum("windrow-objects" in os.readlink(path) for path in opened if os.path.islink(path))
+
+
+def test_a_shutdown_closes_what_processes_sent_through() -> None:
+    before = streams()
+    collector = MultiSyncCollector([Telling] * 2, None, placement="processes", frames_per_batch=20, total_frames=-1)
+    next(collector)
+    assert streams() == before + 2
+    collector.shutdown()
+    assert streams() == before
+
+
 def test_processes_send_what_can_be_pickled() -> None:
     class Showing(Telling):
         def __init__(self, kind: Any) -> None:

@@ -13,6 +13,7 @@ from windrow import _sending, _weights
 from windrow._arguments import instance_of, outside, takes, warn_ignored
 from windrow._failure import Failure
 from windrow._numbers import whole
+from windrow._objects import Objects
 from windrow._windrow import PATIENCE, CollectorCore
 from windrow.collectors import _env_states
 from windrow.collectors._arguments import CollectorArguments
@@ -28,6 +29,7 @@ class Control(Ending, Iterator[Any]):
 
     _arguments: CollectorArguments
     _core: CollectorCore
+    _objects: Objects
     _source: _weights.WeightSource
     _updater: WeightUpdaterBase | None
     _workers: Workers
@@ -102,6 +104,9 @@ class Control(Ending, Iterator[Any]):
                 remember(self._workers.stateful)
             self._ended = True
             self._core.shutdown(timeout)
+            if not self._core.is_within():
+                # Otherwise the present batch is still to come.
+                self._objects.end()
             if raise_on_error:
                 self._raise_background()
         except Exception:
@@ -116,6 +121,8 @@ class Control(Ending, Iterator[Any]):
             return True
         self._ended = True
         ended = self._core.leave(seconds)
+        if ended:
+            self._objects.end()
         error = None if self._failure is None else self._failure.silence()
         if error is not None:
             # The message shows its name only.
