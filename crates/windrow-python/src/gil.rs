@@ -88,6 +88,12 @@ unsafe extern "C-unwind" {
     ) -> *mut ffi::PyObject;
 }
 
+type Call = unsafe extern "C-unwind" fn(
+    *mut ffi::PyObject,
+    *mut ffi::PyObject,
+    *mut ffi::PyObject,
+) -> *mut ffi::PyObject;
+
 /// Calls a function of the user's, such as the step of an environment, which may take any time.
 ///
 /// Before Python 3.14, an interpreter that has ended meanwhile ends the thread when the function asks for the lock again, by
@@ -109,7 +115,10 @@ pub(crate) fn call<'py>(
     // SAFETY: a function, a tuple and a dictionary or nothing, which live until the call is over; the lock is held. The
     // result is a new reference, or null with an exception set.
     let returned = unsafe {
-        let returned = PyObject_Call(function.as_ptr(), arguments.as_ptr(), kwargs);
+        // By a pointer: `pyo3::ffi` says of the same symbol that it does not unwind, which an optimised build takes for true of this call
+        // too, and then has the sleeper left out.
+        let call = std::hint::black_box(PyObject_Call as Call);
+        let returned = call(function.as_ptr(), arguments.as_ptr(), kwargs);
         Bound::from_owned_ptr_or_err(py, returned)
     };
     // The call has returned, so this thread goes on as usual.
