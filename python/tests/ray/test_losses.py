@@ -48,7 +48,9 @@ def test_lost_actors_are_replaced_and_nothing_counts_twice(build: Build, tmp_pat
     # Each environment's frames are all of its own from the first on: none is missing in between, none comes twice.
     assert all(steps == list(range(1, len(steps) + 1)) for steps in frames.values())
     # New actors have seeds and trajectories of their own.
-    assert {3, 8} <= frames.keys() <= {3, 4, 6, 8}
+    assert frames.keys() <= {3, 4, 6, 8}
+    # Of whoever is first, all may be one actor's.
+    assert not sync or {3, 8} <= frames.keys()
     known = [number for own in ids.values() for number in own]
     assert len(known) == len(set(known))
     died, raised = collector.losses()
