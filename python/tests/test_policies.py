@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import copy
 import time
 
@@ -234,7 +235,8 @@ def test_a_distribution_may_have_other_bounds_than_the_environment() -> None:
 
 def hooked() -> nn.Module:
     net = nn.Linear(4, 2)
-    net.register_forward_hook(lambda module, inputs, output: -output)
+    seen = []
+    net.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
     return net
 
 
@@ -242,7 +244,7 @@ def hooked() -> nn.Module:
     ("policy", "why"),
     [
         (nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)), "in training mode"),
-        (hooked(), "has hooks"),
+        (hooked(), "changes .*seen"),
         (nn.Linear(4, 2).double(), "Double"),
         (lambda observation: observation, "expected a module"),
     ],
@@ -252,7 +254,7 @@ def test_on_any_doubt_the_module_is_called(policy, why) -> None:
         collect(policy, policy_backend="native")
     if not isinstance(policy, nn.Linear):
         source = Collector(cartpole, policy, frames_per_batch=10)
-        assert source.policy_backend == "torch" and why in repr(source)
+        assert source.policy_backend == "torch" and re.search(why, repr(source))
 
 
 def test_known_networks_are_lowered(network) -> None:

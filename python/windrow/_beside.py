@@ -82,12 +82,13 @@ class Attributes:
 
     def __init__(self, policy: Any, module: nn.Module, *, evaluates: bool) -> None:
         self._policy, self._module = policy, module
-        #: What has changed outside of the module.
-        self._outside: str | None = None
         self._skipped = _reads.UNREAD | {"_parameters", "_buffers", "_modules", *({"training"} if evaluates else ())}
         self._codes = _reads.reachable(module)
-        self._state = self._seen()
+        self._state, self._parts = self._seen(), self._kinds()
         self._first = self._held()
+        #: What has changed since the copies were made, even if it is now what it was.
+        self._changed: set[tuple[str, str]] = set()
+        self._outside: str | None = None
         self._written = pickle.dumps({})
 
     def __call__(self) -> bytes:
@@ -96,15 +97,19 @@ class Attributes:
             return self._written
         now = self._seen()
         if self._state.difference(now) is not None:
-            outside = now.outside(self._state)
-            if outside is not None:
-                self._outside = self._outside or outside
+            self._outside = self._outside or now.outside(self._state)
             held = self._held()
-            own = {path: value for path, value in held.items() if path not in self._first or _changed(value, self._first[path])}
-            gone = [path for path in self._first if path not in held]
-            self._written = _dumps(own, gone, self._outside, self._module)
+            self._changed |= {path for path, value in held.items() if path not in self._first or value.differs(self._first[path])}
+            self._changed |= self._first.keys() - held.keys()
+            if self._kinds() != self._parts:
+                self._written = pickle.dumps({"unsent": f"{type(self._module).__name__} has other parts than when workers got copies of it"})
+            else:
+                self._written = _dumps({path: held.get(path) for path in self._changed}, self._outside, self._module)
         self._state = now
         return self._written
+
+    def _kinds(self) -> list[tuple[str, type]]:
+        return [(name, type(part)) for name, part in self._module.named_modules()]
 
     def _seen(self) -> _reads.State:
         return _reads.State(self._policy, self._codes, _weights.tensors_of(self._module).values())
@@ -116,7 +121,7 @@ class Attributes:
         for part_name, part in self._module.named_modules():
             is_own = not _reads.is_trusted(type(part).__module__)
             for name, value in vars(part).items():
-                if name in self._skipped or name.endswith("_hooks"):
+                if name in self._skipped:
                     continue
                 if not is_own or takes_all or name in names or name in _reads.OF_MODULES:
                     found[part_name, name] = _Kept(value)
@@ -131,17 +136,16 @@ class _Kept:
     def __init__(self, value: Any) -> None:
         self.value = value
         try:
-            self.was: bytes | None = pickle.dumps(value)
+            self._was: bytes | None = pickle.dumps(value)
         except Exception:
-            self.was = None
+            self._was = None
+
+    def differs(self, before: _Kept) -> bool:
+        return self.value is not before.value if self._was is None or before._was is None else self._was != before._was
 
 
-def _changed(now: _Kept, before: _Kept) -> bool:
-    return now.value is not before.value if now.was is None or before.was is None else now.was != before.was
-
-
-def _dumps(held: dict[tuple[str, str], _Kept], gone: list[tuple[str, str]], outside: str | None, module: nn.Module) -> bytes:
-    """Attributes as bytes, in which the parts and tensors of ``module`` have their names."""
+def _dumps(changed: dict[tuple[str, str], _Kept | None], outside: str | None, module: nn.Module) -> bytes:
+    """Attributes as bytes, in which the parts and tensors of ``module`` have their names; None stands for one that is gone."""
     import cloudpickle
 
     parts = {id(part): name for name, part in module.named_modules()}
@@ -153,16 +157,24 @@ def _dumps(held: dict[tuple[str, str], _Kept], gone: list[tuple[str, str]], outs
                 return "part", parts[id(value)]
             return ("tensor", tensors[id(value)]) if isinstance(value, torch.Tensor) and id(value) in tensors else None
 
-    written: dict[tuple[str, str], bytes] = {}
-    for (part, name), kept in held.items():
+    written: dict[tuple[str, str], bytes | None] = {}
+    for (part, name), kept in changed.items():
         stream = io.BytesIO()
         try:
-            Pickler(stream).dump(kept.value)
+            if kept is not None:
+                Pickler(stream).dump(kept.value)
         except Exception as error:
             where = f"{part}.{name}" if part else name
             return pickle.dumps({"unsent": f"{where} of {type(module).__name__} has changed, and cannot be sent: {error}"})
-        written[part, name] = stream.getvalue()
-    return pickle.dumps({"set": written, "gone": gone, "outside": outside})
+        written[part, name] = None if kept is None else stream.getvalue()
+    return pickle.dumps({"attributes": written, "outside": outside})
+
+
+def check(written: bytes) -> None:
+    """Raises RuntimeError where :class:`Attributes` could not write down what has changed."""
+    reason = pickle.loads(written).get("unsent")
+    if reason is not None:
+        raise RuntimeError(f"{reason}: workers take over what can be pickled of the modules that they know")
 
 
 def load(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
@@ -174,9 +186,8 @@ def load(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
     Raises:
         RuntimeError: something that the module reads has changed, and was not sent.
     """
+    check(written)
     changes = pickle.loads(written)
-    if "unsent" in changes:
-        raise RuntimeError(f"{changes['unsent']}. Workers that have copies of a policy take over what can be pickled")
     if is_elsewhere and changes.get("outside") is not None:
         raise RuntimeError(
             f"{changes['outside']}, which {type(module).__name__} reads, has changed, and is no part of the module: worker processes have "
@@ -189,12 +200,12 @@ def load(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
             kind, name = named
             return parts[name] if kind == "part" else tensors[name]
 
-    values = {place: Unpickler(io.BytesIO(held)).load() for place, held in changes.get("set", {}).items()}
+    held = changes.get("attributes", {})
+    values = {place: None if one is None else Unpickler(io.BytesIO(one)).load() for place, one in held.items()}
     for (part, name), value in values.items():
         target = parts[part]
-        if name in target._non_persistent_buffers_set:
-            target._buffers[name] = value
+        attributes = target._buffers if name in target._non_persistent_buffers_set else vars(target)
+        if held[part, name] is None:
+            attributes.pop(name, None)
         else:
-            vars(target)[name] = value
-    for part, name in changes.get("gone", ()):
-        vars(parts[part]).pop(name, None)
+            attributes[name] = value

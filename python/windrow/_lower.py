@@ -17,7 +17,6 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,11 @@ from torch import nn
 
 from windrow import _recurrent, _rules, _weights
 from windrow._acting import acting, borrowing
+from windrow._audit import Audit
 from windrow._policy import Conditions
 from windrow._reads import State, Watch
 from windrow._torch_policy import BOOKKEEPING, TorchPolicy, calls_with_tensordict
-from windrow._trace import DTYPES, Calls, NotLowerable, Replay, Trace, Value
+from windrow._trace import DTYPES, Calls, Doubtful, NotLowerable, Replay, Trace, Value
 from windrow._windrow import evaluate_graph
 from windrow.envs._specs import Key, path
 
@@ -37,13 +37,13 @@ assert _rules
 
 #: Rows of the two traces. Primes, since what is a multiple of them is taken for rows.
 ROWS = (37, 41)
+#: How many graphs of a policy are kept, for what it reads that takes turns.
+KNOWN = 4
 #: Rows of other calls that the graph is compared with: as of one environment alone, of few, and of many.
 FEWER = (None, 1, 2, 150)
 #: Relative and absolute difference allowed between torch and the graph, which adds in another order and approximates tanh and exp; a
 #: hundred times as much for log-probabilities.
 TOLERANCE = (1e-4, 1e-5)
-#: Packages whose hooks do nothing but compute.
-TRUSTED = ("torch", "tensordict", "torchrl")
 
 Leaf = tuple[tuple[int, ...], torch.dtype]
 
@@ -56,11 +56,13 @@ class Lowered:
         core: the description that the engine reads.
         graph: gives the graph that the policy is by now, as bytes.
         source: the module that has the weights.
+        audit: compares rows that were delivered; None for a policy with a state.
     """
 
     core: dict[str, Any]
     graph: Callable[[], bytes]
     source: nn.Module
+    audit: Audit | None
 
 
 def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
@@ -81,21 +83,22 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
         raise NotLowerable(f"expected a module, or a method of one, got {type(policy).__name__}")
     if conditions.threads and source is not policy:
         raise NotLowerable("a method of a module, which acts in a worker of its own")
-    reasons: list[str] = []
     known, is_lazy = _observed(env), any(map(nn.parameter.is_lazy, source.parameters()))
     if is_lazy and not known:
         raise NotLowerable("it has lazy layers, whose sizes are not known before the environment is made")
-    for observed, actions in known or _guessed(policy):
+    asked = [known] if known else [_guessed(policy), *([_made(env)] if len(_inputs(policy)) > 1 else [])]
+    first: NotLowerable | None = None
+    for observed, actions in itertools.chain.from_iterable(asked):
         try:
             if is_lazy:
                 # Before it is copied: a copy would get weights of its own.
                 _Reading(policy, source, replace(conditions, threads=False, evaluates=False, served=False), observed, actions, ROWS[0])
             return _Follower(policy, source, conditions, observed, actions).lowered()
         except NotLowerable as reason:
-            reasons.append(str(reason))
+            first = first or reason
         except Exception as error:
-            reasons.append(f"it cannot be called: {type(error).__name__}: {error}".splitlines()[0])
-    raise NotLowerable(reasons[0] if reasons else "what it observes is not known before the environment is made")
+            first = first or NotLowerable(f"it cannot be called: {type(error).__name__}: {error}".splitlines()[0])
+    raise first or NotLowerable("what it observes is not known before the environment is made")
 
 
 class _Follower:
@@ -109,28 +112,32 @@ class _Follower:
         self._policy, self._source, self._conditions = policy, source, conditions
         self._observed, self._actions = observed, actions
         self._names = set(_weights.tensors_of(source))
+        #: What was read before, and the graph that it led to: the newest last.
+        self._known: list[tuple[State, _Graph]] = []
         self._graph, self._state = self._read()
+        self._known.append((self._state, self._graph))
         self._written = _as_bytes(self._graph)
 
     def lowered(self) -> Lowered:
         text, used, reads_init = self._graph
         core = {"graph": text, "weights": _weights.tensors_of(self._source), "used": used, "reads_init": reads_init}
-        return Lowered(core, self._now, self._source)
+        audit = None if self._reading.memory is not None else Audit(self._difference, self._reading.inputs)
+        return Lowered(core, self._now, self._source, audit)
 
     def _read(self, before: State | None = None) -> tuple[_Graph, State]:
         """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
         for _ in range(3):
-            _check_hooks(self._source)
             with borrowing():
-                graph, codes = _compared(copy.deepcopy(self._policy), self._conditions, self._observed, self._actions)
-            state = State(self._policy, codes, self._tensors())
+                theirs, like = copy.deepcopy(self._policy), self._known[-1][1][0] if self._known else None
+                graph, self._reading = _compared(theirs, self._conditions, self._observed, self._actions, like)
+            state = State(self._policy, self._reading.watch.codes, self._tensors())
             if state.doubt is not None:
-                raise NotLowerable(state.doubt)
+                raise Doubtful(state.doubt)
             # Another thread may have changed something since it was copied.
             if before is not None and before.difference(state) is None:
                 return graph, state
             before = state
-        raise NotLowerable("what it reads changes while it is read")
+        raise Doubtful("what it reads changes while it is read")
 
     def _tensors(self) -> Iterable[torch.Tensor]:
         return _weights.tensors_of(self._source).values()
@@ -151,6 +158,11 @@ class _Follower:
         if changed is None and now.doubt is None:
             self._state = now
             return
+        # Such as that of training and that of evaluation, in turn.
+        for state, graph in self._known:
+            if now.doubt is None and state.difference(now) is None:
+                self._take(graph, now)
+                return
         try:
             if set(_weights.tensors_of(self._source)) != self._names:
                 raise NotLowerable("it has other weights")
@@ -162,22 +174,41 @@ class _Follower:
                 f"{type(self._source).__name__} computes something that windrow does not evaluate since {changed or 'a part of it'} has "
                 f"changed ({reason}): build a new collector, or one with policy_backend='torch', which calls the policy as it is"
             ) from None
+        self._take(graph, state)
+
+    def _take(self, graph: _Graph, state: State) -> None:
+        if graph != self._graph:
+            self._written = _as_bytes(graph)
         self._graph, self._state = graph, state
-        self._written = _as_bytes(graph)
+        self._known = [*self._known[1 - KNOWN :], (state, graph)]
+
+    def _difference(self, given: dict[Key, torch.Tensor]) -> tuple[int, str] | None:
+        """The first row of the observations ``given`` for which the user's module and the graph compute something else, and what."""
+        if not self._state.is_same():
+            # It is read again before the next batch.
+            return None
+        with borrowing():
+            theirs = copy.deepcopy(self._policy)
+            module, rows = source_of(theirs), len(next(iter(given.values())))
+            assert module is not None
+            if self._conditions.evaluates:
+                module.eval()
+            called = _Reading(theirs, module, self._reading.conditions, self._observed, self._actions, rows)
+            called.given = {**called.given, **given}
+            found = self._reading.difference(self._graph[0], called)
+            if found is None or not self._state.is_same():
+                return None
+            # A row that rounding decides, such as one with two actions that are as good, is none to complain of.
+            called.given = {key: value * (1 + 1e-5) if value.is_floating_point() else value for key, value in called.given.items()}
+            again = self._reading.difference(self._graph[0], called)
+        return found if again is not None and again[0] == found[0] else None
+
 
 
 def source_of(policy: Any) -> nn.Module | None:
     """The module whose weights a policy has; None for other functions."""
     owner = policy if isinstance(policy, nn.Module) else getattr(policy, "__self__", None)
     return owner if isinstance(owner, nn.Module) else None
-
-
-def _check_hooks(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values()):
-            kind = hook if inspect.isroutine(hook) else type(hook)
-            if getattr(kind, "__module__", "").split(".")[0] not in TRUSTED:
-                raise NotLowerable(f"{name or 'the policy'} has hooks")
 
 
 # What the policy reads
@@ -205,12 +236,35 @@ def _observed(env: Any) -> list[tuple[dict[Key, Leaf], list[Key]]]:
     return [(observed, actions)] if single == observed else [(observed, actions), (single, actions)]
 
 
+def _made(env: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
+    """As :func:`_observed`, of an environment that the function ``env`` makes for it: of several observations, nobody guesses the sizes."""
+    try:
+        made = env()
+    except Exception:
+        # Said where the collector makes it.
+        return
+    try:
+        yield from _observed(made)
+    finally:
+        with contextlib.suppress(Exception):
+            made.close()
+
+
+def _inputs(policy: Any) -> list[Key]:
+    """Names of the observations that ``policy`` reads, as far as it names them."""
+    read = _recurrent.keys_of(policy, "in_keys")
+    if read is None:
+        parameters = inspect.signature(getattr(policy, "forward", policy)).parameters.values()
+        kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = [one.name for one in parameters if one.kind in kinds and one.default is inspect.Parameter.empty]
+        return list(names) if len(names) > 1 else ["observation"]
+    written = {key for out in _recurrent.keys_of(policy, "out_keys") or () for key in (out, path(out)[1:])}
+    return [key for key in read if key not in written and path(key) not in written and key != _recurrent.IS_INIT]
+
+
 def _guessed(policy: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
     """Observations that ``policy`` may read, by the sizes of its layers: vectors of float32."""
-    read = _recurrent.keys_of(policy, "in_keys")
-    written = {key for out in _recurrent.keys_of(policy, "out_keys") or () for key in (out, path(out)[1:])}
-    keys = ["observation"] if read is None else [key for key in read if key not in written and path(key) not in written]
-    keys = [key for key in keys if key != _recurrent.IS_INIT]
+    keys = _inputs(policy)
     choices = []
     for key in keys:
         parts = [part for part in source_of(policy).modules() if key in (_recurrent.keys_of(part, "in_keys") or ())]  # type: ignore[union-attr]
@@ -239,9 +293,11 @@ _Graph = tuple[str, list[str], bool]
 
 
 def _compared(
-    theirs: Any, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key], *, trace_only: bool = False
-) -> tuple[_Graph, dict[CodeType, dict[str, Any]]]:
-    """The graph of ``theirs``, a copy of the policy, and the functions that run in a call of it."""
+    theirs: Any, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key], like: str | None
+) -> tuple[_Graph, _Reading]:
+    """The graph of ``theirs``, a copy of the policy, and how it was read. One that has other constants than the graph
+    ``like``, and is the same otherwise, is compared with torch once.
+    """
     module = source_of(theirs)
     assert module is not None
     if conditions.evaluates:
@@ -251,7 +307,10 @@ def _compared(
     few = _Reading(theirs, module, called, observed, actions, ROWS[0], watch)
     graph = few.watched()
     text = json.dumps(graph)
-    found = (text, few.used, few.policy.reads_init), watch.codes
+    found = (text, few.used, few.policy.reads_init), few
+    if like is not None and _shape(graph) == _shape(json.loads(like)):
+        few.compare(text, few)
+        return found
     modes = [part.training for part in module.modules()]
     module.train(not module.training)
     many = _Reading(theirs, module, called, observed, actions, ROWS[1], watch)
@@ -277,6 +336,12 @@ def _compared(
             continue
         few.compare(text, fewer)
     return found
+
+
+def _shape(graph: dict[str, Any]) -> Any:
+    """``graph`` without its numbers, by which no code decides what is computed."""
+    nodes = [{**node, "op": {"Constant": len(node["op"]["Constant"])}} if "Constant" in node["op"] else node for node in graph["graph"]["nodes"]]
+    return {**graph, "graph": {**graph["graph"], "nodes": nodes}}
 
 
 class _Reading:
@@ -351,9 +416,9 @@ class _Reading:
                 break
         changed = before.difference(self._state())
         if changed is not None:
-            raise NotLowerable(f"it changes {changed}")
+            raise Doubtful(f"it changes {changed}")
         if self.watch.doubt is not None:
-            raise NotLowerable(self.watch.doubt)
+            raise Doubtful(self.watch.doubt)
         return graph
 
     def _state(self) -> State:
@@ -376,7 +441,7 @@ class _Reading:
         if trace.doubt is not None:
             raise NotLowerable(trace.doubt)
         if _generators() != drawn:
-            raise NotLowerable("it draws random numbers in Python")
+            raise Doubtful("it draws random numbers in Python")
         values = [self._by_row(trace, tensor) for tensor in (*outputs, *states)]
         draws = [value for value, _ in trace.draws]
         graph, nodes, inputs, self.used = trace.graph([*values, *draws])
@@ -422,12 +487,33 @@ class _Reading:
         Raises:
             NotLowerable: they differ.
         """
+        for what, expected, own in self._both(graph, called):
+            _check_equal(what, expected, own)
+
+    def difference(self, graph: str, called: _Reading) -> tuple[int, str] | None:
+        """As :meth:`compare`: the first row that differs, and what of it, if any."""
+        for what, expected, own in self._both(graph, called):
+            try:
+                _check_equal(what, expected, own)
+            except NotLowerable:
+                pass
+            else:
+                continue
+            for row, (theirs, ours) in enumerate(zip(expected.reshape(own.shape), own)):
+                try:
+                    _check_equal(what, theirs, ours)
+                except NotLowerable:
+                    return row, f"expected {what} {theirs.tolist()}, as the module computes it, got {ours.tolist()}"
+        return None
+
+    def _both(self, graph: str, called: _Reading) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Each output and state by its name: what torch computes, as it is ``called``, and what ``graph`` does."""
         described = json.loads(graph)
         # Draws are outputs too.
         for number, (node, (value, dtype)) in enumerate(zip(self.extra, self._draws)):
             shape = [self.rows, math.prod(value.shape) // self.rows]
             described["outputs"].append([self._leaf(["draw", str(number)], torch.empty(shape)), node])
-        weights = _weights.tensors_of(self.module)
+        weights = _weights.tensors_of(called.module)
         asked = {"graph": json.dumps(described), "weights": weights, "used": self.used, "reads_init": False}
         flat = [called.given[key].reshape(called.rows, -1).float().contiguous() for key in self.inputs]
         own = evaluate_graph(asked, flat, called.rows)
@@ -442,11 +528,11 @@ class _Reading:
                 return
             raise
         for (names, _, _), expected, got in zip(self.outputs, outputs, own):
-            _check_equal(".".join(names), expected, got)
+            yield ".".join(names), expected, got
         kept = [key for key in self.inputs if self.memory is not None and key in self.memory._sources]
         sources = list(self.memory._sources) if self.memory is not None else []
         for key, got in zip(kept, own[count + len(self._draws) :]):
-            _check_equal(f"state {key!r}", states[sources.index(key)], got)
+            yield f"state {key!r}", states[sources.index(key)], got
 
     def _tensor(self, value: Value, dtype: torch.dtype, own: torch.Tensor, rows: int) -> torch.Tensor:
         """A draw as torch would have given it for ``rows`` rows."""

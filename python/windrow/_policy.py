@@ -15,6 +15,7 @@ from windrow._arguments import outside
 from windrow.modules import RandomPolicy
 
 if TYPE_CHECKING:
+    from windrow._audit import Audit
     from windrow._beside import Beside
     from windrow._lower import Lowered
 
@@ -67,6 +68,7 @@ class Choice:
         shared: the collector acts with the user's own module, not with copies of it.
         beside: the policy's state beside its weights, which is published with them; None where there is none.
         doubt: why torch evaluates the policy.
+        audit: compares delivered rows of a policy that the engine evaluates with its module.
     """
 
     core: Any
@@ -74,6 +76,7 @@ class Choice:
     shared: bool = False
     beside: Beside | None = None
     doubt: str | None = None
+    audit: Audit | None = None
 
     def published(self, given: Any) -> dict[str, Any]:
         """The weights of ``given`` in the form in which workers take them: with the policy's state beside them.
@@ -182,6 +185,11 @@ def choose(
             doubt = str(reason)
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
+            if isinstance(reason, _lower.Doubtful):
+                warnings.warn(
+                    f'the policy is called in Python, since {doubt}: policy_backend="torch" says so without this warning', stacklevel=outside()
+                )
+    _check_copies(policy, conditions)
     beside = _beside(policy, source, conditions, lowered)
     is_copied = conditions.threads or conditions.device is not None
     conditions = replace(conditions, room=len(beside.leaf) if beside is not None and is_copied else 0)
@@ -189,9 +197,8 @@ def choose(
     if lowered is not None and beside is not None:
         weights = {**lowered.core["weights"], _weights.BESIDE: beside.leaf}
         core = {**lowered.core, "weights": weights, "fallback": None if backend == "native" else core}
-    _check_copies(policy, conditions)
     shared = source is not None and not conditions.threads and conditions.device is None
-    return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt)
+    return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt, audit=None if lowered is None else lowered.audit)
 
 
 def _beside(policy: Any, source: Any, conditions: Conditions, lowered: Lowered | None) -> Beside | None:

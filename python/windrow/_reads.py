@@ -199,7 +199,7 @@ class State:
         self._arrays: list[tuple[np.ndarray, bytes]] = []
         self._seen: dict[int, Any] = {}
         self._codes = codes
-        weights = list(weights)
+        weights = [tensor for tensor in weights if not nn.parameter.is_lazy(tensor)]
         self._weights = set(map(id, weights))
         self._owned = {tensor.untyped_storage()._cdata for tensor in weights}
         self._names, self._takes_all = names_in(codes)
@@ -236,15 +236,17 @@ class State:
 
     def difference(self, other: State) -> str | None:
         """The name of something that is not the same in ``other``, if there is any."""
-        for name, fact in self.facts.items():
-            if name not in other.facts or not _alike(fact, other.facts[name]):
-                return name
-        return next((name for name in other.facts if name not in self.facts), None)
+        return next(self._differences(other), None)
 
     def outside(self, other: State) -> str | None:
         """The name of something outside of the policy that is not the same in ``other``, if there is any."""
-        names = (name for name in (*self.facts, *other.facts) if not name.startswith("policy"))
-        return next((name for name in names if not _alike(self.facts.get(name, MISSING), other.facts.get(name, MISSING))), None)
+        return next((name for name in self._differences(other) if not name.startswith("policy")), None)
+
+    def _differences(self, other: State) -> Iterator[str]:
+        for name in dict.fromkeys((*self.facts, *other.facts)):
+            if not _alike(self.facts.get(name, MISSING), other.facts.get(name, MISSING)):
+                # Behind the mark is what of it is compared.
+                yield name.partition("#")[0]
 
     # Finding
 
@@ -296,7 +298,7 @@ class State:
             self._object(value, path, takes_all)
 
     def _tensor(self, value: torch.Tensor, path: str) -> None:
-        if id(value) in self._weights or value.untyped_storage()._cdata in self._owned:
+        if nn.parameter.is_lazy(value) or id(value) in self._weights or value.untyped_storage()._cdata in self._owned:
             return
         if value.layout != torch.strided or value.device.type != "cpu":
             self._refuse(f"it reads {path}, a tensor on {value.device}")
@@ -363,13 +365,13 @@ class State:
         if isinstance(value, (set, frozenset)):
             self.facts[path] = frozenset(item for item in items if isinstance(item, FIXED)), len(items)
             return
-        self.facts[f"{path}.len"] = len(items)
+        self.facts[f"{path}#len"] = len(items)
         for index, item in enumerate(items):
             self._walk(item, f"{path}[{index}]", takes_all=takes_all)
 
     def _mapping(self, value: Any, keys: list[Any], path: str, takes_all: bool) -> None:
         self._mapping_reads(value, keys)
-        self.facts[f"{path}.keys of {id(value)}"] = [key if isinstance(key, FIXED) else id(key) for key in keys]
+        self.facts[f"{path}#keys of {id(value)}"] = [key if isinstance(key, FIXED) else id(key) for key in keys]
         for key in keys:
             name = f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]" if isinstance(key, FIXED) else f"{path}[{id(key)}]"
             self._walk(value[key], name, takes_all=takes_all)
@@ -440,7 +442,7 @@ class State:
     def _function(self, function: types.FunctionType, path: str) -> None:
         code = function.__code__
         self._read(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__), (code, function.__defaults__, function.__kwdefaults__))
-        self.facts[f"{path}.__code__"] = id(code)
+        self.facts[f"{path}#code"] = id(code)
         self._seen[id(code)] = code
         wrapped = is_trusted(function.__module__) and code not in self._codes and function.__closure__
         if code not in self._codes and not wrapped:

@@ -121,7 +121,9 @@ class TorchPolicy:
             ValueError: they belong to another policy.
         """
         given = dict(weights.items())
-        given.pop(_weights.BESIDE, None)
+        beside = given.pop(_weights.BESIDE, None)
+        if beside is not None:
+            _beside.check(_beside.attributes_in(beside))
         if given or self.conditions.threads:
             _weights.check(self._tensors(), given)
 

@@ -34,6 +34,10 @@ class NotLowerable(Exception):
     """Why torch has to evaluate a policy."""
 
 
+class Doubtful(NotLowerable):
+    """A call of the policy does more than to compute from what windrow can compare."""
+
+
 @dataclass(frozen=True)
 class Value:
     """A tensor of ``shape`` as a node of the graph. ``batch`` is the dimension that rows are along, each with several entries of it if need

@@ -94,6 +94,7 @@ class BaseCollector(TorchRLMethods):
         self._source = WeightSource(self._core, choice)
         #: Why torch evaluates the policy.
         self._doubt = choice.doubt
+        self._audit = choice.audit if self._core.policy_backend() == "native" else None
         if arguments.interruptor is not None:
             follow(arguments.interruptor, self._core)
         if type(self.policy).__name__ == "RandomPolicy" and self.policy.action_spec is None:
@@ -233,6 +234,8 @@ class BaseCollector(TorchRLMethods):
 
     def _processed(self, batch: Any) -> Any:
         """A batch, or zeros in the shape of one, after post-processing."""
+        if self._audit is not None:
+            self._audit.look(batch)
         batch = self._with_deltas(self._shaped(batch))
         if self._arguments.compact_obs:
             kept = {"reward", "done", "terminated", "truncated"}
