@@ -19,6 +19,7 @@ import gc
 import operator
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -195,13 +196,14 @@ class State:
         self._reads: list[tuple[Callable[[], Any], Any]] = []
         self._sized: list[Any] = []
         self._sizes: list[int] = []
+        self._typed: list[Any] = []
+        self._types: list[type] = []
         self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._arrays: list[tuple[np.ndarray, bytes]] = []
         self._seen: dict[int, Any] = {}
         self._codes = codes
         weights = list(weights)
         self._weights = set(map(id, weights))
-        self._owned = {tensor.untyped_storage()._cdata for tensor in weights}
         self._names, self._takes_all = names_in(codes)
         self._found: set[types.CodeType] = set()
         hooks = ("_global_forward_hooks", "_global_forward_pre_hooks")
@@ -221,7 +223,7 @@ class State:
 
     def is_same(self) -> bool:
         """Whether everything that was read is the same object by now, with the same contents. Soon says no where it is not certain."""
-        if list(map(len, self._sized)) != self._sizes:
+        if list(map(len, self._sized)) != self._sizes or list(map(type, self._typed)) != self._types:
             return False
         try:
             for read, before in self._reads:
@@ -289,6 +291,9 @@ class State:
             self._class(value, path)
         elif isinstance(value, (staticmethod, classmethod)):
             self._walk(value.__func__, f"{path}.__func__")
+        elif isinstance(value, weakref.ReferenceType):
+            self._read(lambda: (value(),), (value(),))
+            self._walk(value(), f"{path}()", takes_all=takes_all)
         elif isinstance(value, functools.partial):
             for name in ("func", "args", "keywords"):
                 self._walk(getattr(value, name), f"{path}.{name}", takes_all=takes_all)
@@ -296,13 +301,14 @@ class State:
             self._object(value, path, takes_all)
 
     def _tensor(self, value: torch.Tensor, path: str) -> None:
-        if id(value) in self._weights or value.untyped_storage()._cdata in self._owned:
+        # A view of weights is another tensor: a copy of a module has the numbers, and no view.
+        if id(value) in self._weights:
             return
         if value.layout != torch.strided or value.device.type != "cpu":
             self._refuse(f"it reads {path}, a tensor on {value.device}")
             return
         values = value.detach().clone()
-        self._tensors.append((value.detach(), values))
+        self._tensors.append((value, values))
         self.facts[path] = values
 
     def _object(self, value: Any, path: str, takes_all: bool) -> None:
@@ -316,6 +322,8 @@ class State:
             return
         if kind.__module__ == "builtins":
             return
+        self._typed.append(value)
+        self._types.append(kind)
         own = is_trusted(kind.__module__)
         # What caches results is no state.
         caches = own and kind.__module__.startswith(("stable_baselines3.common.distributions", "sb3_contrib.common"))
@@ -417,6 +425,8 @@ class State:
             if kind.__module__ not in ("builtins", "collections", "itertools", "functools", "types"):
                 self._refuse(f"it reads {path}, a class of {kind.__module__}")
             return
+        if type(kind) is not type and not is_trusted(type(kind).__module__):
+            self._class(type(kind), f"{type(kind).__module__}.{type(kind).__qualname__}")
         for base in kind.__mro__:
             held = vars(base)
             if is_trusted(base.__module__) or base.__module__ == "builtins":
@@ -446,6 +456,8 @@ class State:
         if code not in self._codes and not wrapped:
             return
         self._found.add(code)
+        self._size(vars(function))
+        self._mapping_of_scope(vars(function), sorted(self._names & vars(function).keys()), path)
         self._walk(function.__defaults__, f"{path}.__defaults__")
         self._walk(function.__kwdefaults__, f"{path}.__kwdefaults__")
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
