@@ -85,7 +85,7 @@ class Attributes:
         #: What has changed outside of the module.
         self._outside: str | None = None
         self._skipped = _reads.UNREAD | {"_parameters", "_buffers", "_modules", *({"training"} if evaluates else ())}
-        self._codes = _reads.reachable(module)
+        self._codes = _reads.reachable(policy)
         self._state = self._seen()
         self._first = self._held()
         self._written = pickle.dumps({})

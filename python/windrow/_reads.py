@@ -186,10 +186,12 @@ class State:
 
     Attributes:
         doubt: why it cannot be compared, if so: the first part that cannot, by its name.
+        functions: code that was found, with its globals, which a call may run.
     """
 
     def __init__(self, root: Any, codes: Mapping[types.CodeType, dict[str, Any]], weights: Iterable[torch.Tensor]) -> None:
         self.doubt: str | None = None
+        self.functions: dict[types.CodeType, dict[str, Any]] = {}
         #: What was read, by its name, in a form that can be compared.
         self.facts: dict[str, Any] = {}
         #: Functions that give parts of what is read, each with what they gave.
@@ -434,7 +436,7 @@ class State:
             wanted = [
                 name
                 for name, part in held.items()
-                if name in self._names or (isinstance(part, (types.FunctionType, property)) and not self._takes_all) or self._takes_all
+                if self._takes_all or name in self._names or self._has_run(part) or _is_read_by_others(name, kind)
             ]
             wanted = [name for name in wanted if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__slots__", "_abc_impl")]
             self._mapping_reads(held, wanted)
@@ -447,12 +449,19 @@ class State:
                 elif name in self._names or isinstance(part, types.FunctionType) or not self._is_opaque(part):
                     self._walk(part, owner)
 
+    def _has_run(self, part: Any) -> bool:
+        functions = (part.fget, part.fset) if isinstance(part, property) else (part,)
+        return any(isinstance(one, types.FunctionType) and one.__code__ in self._codes for one in functions)
+
     def _function(self, function: types.FunctionType, path: str) -> None:
-        code = function.__code__
+        code, module = function.__code__, function.__globals__.get("__name__")
+        if not is_trusted(module):
+            self.functions[code] = function.__globals__
         self._read(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__), (code, function.__defaults__, function.__kwdefaults__))
         self.facts[f"{path}.__code__"] = id(code)
         self._seen[id(code)] = code
-        wrapped = is_trusted(function.__module__) and code not in self._codes and function.__closure__
+        # A wrapper, such as torch's, has the name of what it wraps.
+        wrapped = is_trusted(module) and code not in self._codes and function.__closure__
         if code not in self._codes and not wrapped:
             return
         self._found.add(code)
@@ -493,6 +502,8 @@ class State:
         for name in imports(code):
             if not is_trusted(name) and name not in PURE:
                 self._refuse(f"it imports {name} as it runs")
+                if name in sys.modules:
+                    self._walk(sys.modules[name], name)
         for chain in chains(code):
             holder, path = scope, module
             first, *rest = chain
@@ -529,33 +540,21 @@ def _reads_attributes(base: type) -> bool:
     return base not in (object, nn.Module) and base.__module__ not in ("builtins", "abc", "typing", "enum") and is_trusted(base.__module__)
 
 
-def reachable(module: nn.Module) -> dict[types.CodeType, dict[str, Any]]:
-    """The functions that a call of ``module`` may run, by the names that its parts' own code mentions; with the globals of each."""
-    left = [function for part in module.modules() if (function := _own(type(part), "forward")) is not None]
+def reachable(policy: Any) -> dict[types.CodeType, dict[str, Any]]:
+    """The functions that a call of ``policy`` may run, with the globals of each: those that names in the code of others lead to."""
     codes: dict[types.CodeType, dict[str, Any]] = {}
-    while left:
-        function = left.pop()
-        code = function.__code__
-        if code in codes or is_trusted(function.__module__):
-            continue
-        codes[code] = function.__globals__
-        for inner in _inner(code):
-            codes[inner] = function.__globals__
-        names = names_in([code, *_inner(code)])[0]
-        called = [found for part in module.modules() for name in names if (found := _own(type(part), name)) is not None]
-        called += [found for name in names if isinstance(found := function.__globals__.get(name), types.FunctionType)]
-        left += called
-    return codes
+    while True:
+        new = {code: scope for code, scope in State(policy, codes, ()).functions.items() if code not in codes}
+        if not new:
+            return codes
+        for code, scope in new.items():
+            codes.update(dict.fromkeys((code, *_inner(code)), scope))
 
 
-def _own(kind: type, name: str) -> types.FunctionType | None:
-    """The function of Python that objects of ``kind`` have under ``name``, unless it is of a trusted package."""
-    if is_trusted(kind.__module__) and name == "forward":
-        return None
-    found = getattr(kind, name, None)
-    found = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
-    found = getattr(found, "__wrapped__", found)
-    return found if isinstance(found, types.FunctionType) and not is_trusted(found.__module__) else None
+def _is_read_by_others(name: str, kind: type) -> bool:
+    """Whether code that does not name it reads ``name`` of ``kind``: a method of an operator, or what a class of a library reads."""
+    is_special = name.startswith("__") and name.endswith("__") and name not in ("__init__", "__new__", "__init_subclass__", "__del__")
+    return is_special or any(is_trusted(base.__module__) and hasattr(base, name) for base in kind.__mro__)
 
 
 def _slots(kind: type) -> list[str]:
