@@ -83,7 +83,7 @@ class Attributes:
     def __init__(self, policy: Any, module: nn.Module, *, evaluates: bool) -> None:
         self._policy, self._module = policy, module
         self._skipped = _reads.UNREAD | {"_parameters", "_buffers", "_modules", *({"training"} if evaluates else ())}
-        self._codes = _reads.reachable(module)
+        self._codes = _reads.reachable(policy)
         self._state, self._parts = self._seen(), self._kinds()
         self._first = self._held()
         #: What has changed since the copies were made, even if it is now what it was.

@@ -19,6 +19,7 @@ import gc
 import operator
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -185,23 +186,26 @@ class State:
 
     Attributes:
         doubt: why it cannot be compared, if so: the first part that cannot, by its name.
+        functions: code that was found, with its globals, which a call may run.
     """
 
     def __init__(self, root: Any, codes: Mapping[types.CodeType, dict[str, Any]], weights: Iterable[torch.Tensor]) -> None:
         self.doubt: str | None = None
+        self.functions: dict[types.CodeType, dict[str, Any]] = {}
         #: What was read, by its name, in a form that can be compared.
         self.facts: dict[str, Any] = {}
         #: Functions that give parts of what is read, each with what they gave.
         self._reads: list[tuple[Callable[[], Any], Any]] = []
         self._sized: list[Any] = []
         self._sizes: list[int] = []
+        self._typed: list[Any] = []
+        self._types: list[type] = []
         self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._arrays: list[tuple[np.ndarray, bytes]] = []
         self._seen: dict[int, Any] = {}
         self._codes = codes
         weights = [tensor for tensor in weights if not nn.parameter.is_lazy(tensor)]
         self._weights = set(map(id, weights))
-        self._owned = {tensor.untyped_storage()._cdata for tensor in weights}
         self._names, self._takes_all = names_in(codes)
         self._found: set[types.CodeType] = set()
         hooks = ("_global_forward_hooks", "_global_forward_pre_hooks")
@@ -221,7 +225,7 @@ class State:
 
     def is_same(self) -> bool:
         """Whether everything that was read is the same object by now, with the same contents. Soon says no where it is not certain."""
-        if list(map(len, self._sized)) != self._sizes:
+        if list(map(len, self._sized)) != self._sizes or list(map(type, self._typed)) != self._types:
             return False
         try:
             for read, before in self._reads:
@@ -291,6 +295,9 @@ class State:
             self._class(value, path)
         elif isinstance(value, (staticmethod, classmethod)):
             self._walk(value.__func__, f"{path}.__func__")
+        elif isinstance(value, weakref.ReferenceType):
+            self._read(lambda: (value(),), (value(),))
+            self._walk(value(), f"{path}()", takes_all=takes_all)
         elif isinstance(value, functools.partial):
             for name in ("func", "args", "keywords"):
                 self._walk(getattr(value, name), f"{path}.{name}", takes_all=takes_all)
@@ -298,13 +305,14 @@ class State:
             self._object(value, path, takes_all)
 
     def _tensor(self, value: torch.Tensor, path: str) -> None:
-        if nn.parameter.is_lazy(value) or id(value) in self._weights or value.untyped_storage()._cdata in self._owned:
+        # A view of weights is another tensor: a copy of a module has the numbers, and no view.
+        if id(value) in self._weights or nn.parameter.is_lazy(value):
             return
         if value.layout != torch.strided or value.device.type != "cpu":
             self._refuse(f"it reads {path}, a tensor on {value.device}")
             return
         values = value.detach().clone()
-        self._tensors.append((value.detach(), values))
+        self._tensors.append((value, values))
         self.facts[path] = values
 
     def _object(self, value: Any, path: str, takes_all: bool) -> None:
@@ -318,6 +326,8 @@ class State:
             return
         if kind.__module__ == "builtins":
             return
+        self._typed.append(value)
+        self._types.append(kind)
         own = is_trusted(kind.__module__)
         # What caches results is no state.
         caches = own and kind.__module__.startswith(("stable_baselines3.common.distributions", "sb3_contrib.common"))
@@ -419,6 +429,8 @@ class State:
             if kind.__module__ not in ("builtins", "collections", "itertools", "functools", "types"):
                 self._refuse(f"it reads {path}, a class of {kind.__module__}")
             return
+        if type(kind) is not type and not is_trusted(type(kind).__module__):
+            self._class(type(kind), f"{type(kind).__module__}.{type(kind).__qualname__}")
         for base in kind.__mro__:
             held = vars(base)
             if is_trusted(base.__module__) or base.__module__ == "builtins":
@@ -426,7 +438,7 @@ class State:
             wanted = [
                 name
                 for name, part in held.items()
-                if name in self._names or (isinstance(part, (types.FunctionType, property)) and not self._takes_all) or self._takes_all
+                if self._takes_all or name in self._names or self._has_run(part) or _is_read_by_others(name, kind)
             ]
             wanted = [name for name in wanted if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__slots__", "_abc_impl")]
             self._mapping_reads(held, wanted)
@@ -439,15 +451,24 @@ class State:
                 elif name in self._names or isinstance(part, types.FunctionType) or not self._is_opaque(part):
                     self._walk(part, owner)
 
+    def _has_run(self, part: Any) -> bool:
+        functions = (part.fget, part.fset) if isinstance(part, property) else (part,)
+        return any(isinstance(one, types.FunctionType) and one.__code__ in self._codes for one in functions)
+
     def _function(self, function: types.FunctionType, path: str) -> None:
-        code = function.__code__
+        code, module = function.__code__, function.__globals__.get("__name__")
+        if not is_trusted(module):
+            self.functions[code] = function.__globals__
         self._read(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__), (code, function.__defaults__, function.__kwdefaults__))
         self.facts[f"{path}#code"] = id(code)
         self._seen[id(code)] = code
-        wrapped = is_trusted(function.__module__) and code not in self._codes and function.__closure__
+        # A wrapper, such as torch's, has the name of what it wraps.
+        wrapped = is_trusted(module) and code not in self._codes and function.__closure__
         if code not in self._codes and not wrapped:
             return
         self._found.add(code)
+        self._size(vars(function))
+        self._mapping_of_scope(vars(function), sorted(self._names & vars(function).keys()), path)
         self._walk(function.__defaults__, f"{path}.__defaults__")
         self._walk(function.__kwdefaults__, f"{path}.__kwdefaults__")
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
@@ -483,6 +504,8 @@ class State:
         for name in imports(code):
             if not is_trusted(name) and name not in PURE:
                 self._refuse(f"it imports {name} as it runs")
+                if name in sys.modules:
+                    self._walk(sys.modules[name], name)
         for chain in chains(code):
             holder, path = scope, module
             first, *rest = chain
@@ -519,33 +542,21 @@ def _reads_attributes(base: type) -> bool:
     return base not in (object, nn.Module) and base.__module__ not in ("builtins", "abc", "typing", "enum") and is_trusted(base.__module__)
 
 
-def reachable(module: nn.Module) -> dict[types.CodeType, dict[str, Any]]:
-    """The functions that a call of ``module`` may run, by the names that its parts' own code mentions; with the globals of each."""
-    left = [function for part in module.modules() if (function := _own(type(part), "forward")) is not None]
+def reachable(policy: Any) -> dict[types.CodeType, dict[str, Any]]:
+    """The functions that a call of ``policy`` may run, with the globals of each: those that names in the code of others lead to."""
     codes: dict[types.CodeType, dict[str, Any]] = {}
-    while left:
-        function = left.pop()
-        code = function.__code__
-        if code in codes or is_trusted(function.__module__):
-            continue
-        codes[code] = function.__globals__
-        for inner in _inner(code):
-            codes[inner] = function.__globals__
-        names = names_in([code, *_inner(code)])[0]
-        called = [found for part in module.modules() for name in names if (found := _own(type(part), name)) is not None]
-        called += [found for name in names if isinstance(found := function.__globals__.get(name), types.FunctionType)]
-        left += called
-    return codes
+    while True:
+        new = {code: scope for code, scope in State(policy, codes, ()).functions.items() if code not in codes}
+        if not new:
+            return codes
+        for code, scope in new.items():
+            codes.update(dict.fromkeys((code, *_inner(code)), scope))
 
 
-def _own(kind: type, name: str) -> types.FunctionType | None:
-    """The function of Python that objects of ``kind`` have under ``name``, unless it is of a trusted package."""
-    if is_trusted(kind.__module__) and name == "forward":
-        return None
-    found = getattr(kind, name, None)
-    found = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
-    found = getattr(found, "__wrapped__", found)
-    return found if isinstance(found, types.FunctionType) and not is_trusted(found.__module__) else None
+def _is_read_by_others(name: str, kind: type) -> bool:
+    """Whether code that does not name it reads ``name`` of ``kind``: a method of an operator, or what a class of a library reads."""
+    is_special = name.startswith("__") and name.endswith("__") and name not in ("__init__", "__new__", "__init_subclass__", "__del__")
+    return is_special or any(is_trusted(base.__module__) and hasattr(base, name) for base in kind.__mro__)
 
 
 def _slots(kind: type) -> list[str]:

@@ -38,7 +38,7 @@ class WeightSource:
         #: The engine calls the module, which therefore has the weights already.
         self._is_called = is_actor and not is_native
         self._beside = choice.beside if is_native or not is_actor else None
-        #: Where the tensors are that :meth:`follow` looks at: a dictionary, a name in it and the tensor of that name.
+        #: Where the tensors and parts are that :meth:`follow` looks at: a dictionary, a name in it and what has that name.
         self._slots: list[tuple[dict[str, Any], str, Any]] | None = None
         if is_actor and is_native:
             self._find_slots()
@@ -128,7 +128,7 @@ class WeightSource:
         copy(own, weights)
 
     def _find_slots(self) -> None:
-        owners = [entries for part in self.module.modules() for entries in (part._parameters, part._buffers)]
+        owners = [entries for part in self.module.modules() for entries in (part._modules, part._parameters, part._buffers)]
         entries = [(owner, name, tensor) for owner in owners for name, tensor in owner.items()]
         self._slots = [entry for entry in entries if entry[2] is not None]
         self._core.set_source(tensors_of(self.module) | ({} if self._beside is None else {BESIDE: self._beside.leaf}))

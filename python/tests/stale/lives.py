@@ -1,0 +1,366 @@
+"""A collector or an evaluator from its build to its end, while the state of its policy changes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from stale.forms import Form
+from stale.worlds import STEPS, World, Wrapper
+from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector
+
+FRAMES_PER_BATCH = 12
+#: Differences of float32 that are none.
+TOLERANCE = 1e-3
+#: Batches after which the newest weights act.
+PATIENCE = 40
+
+CLASSES: dict[str, Any] = {
+    "Collector": Collector,
+    "AsyncCollector": AsyncCollector,
+    "MultiSyncCollector": MultiSyncCollector,
+    "MultiAsyncCollector": MultiAsyncCollector,
+    "AsyncBatchedCollector": AsyncBatchedCollector,
+    "Evaluator": Evaluator,
+}
+#: Where each class acts with its policy: in the calling thread, with copies, or for all environments together.
+PLACES = {
+    "Collector": ("inline", "threads", "processes"),
+    "AsyncCollector": ("threads", "processes"),
+    "MultiSyncCollector": ("inline", "threads", "processes"),
+    "MultiAsyncCollector": ("threads", "processes"),
+    "AsyncBatchedCollector": ("threading", "multiprocessing"),
+    "Evaluator": ("thread", "process"),
+}
+BACKENDS = ("auto", "torch")
+#: What changes the state: the program between batches; an environment's step or a wrapper around it; a hook before or after a batch; or a
+#: thread of the program that does nothing else.
+CHANGERS = ("program", "step", "wrapper", "before", "after", "thread")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Which policy is changed by whom, and who acts with it where."""
+
+    form: Form
+    kind: str
+    place: str
+    backend: str
+    changer: str
+
+    def __str__(self) -> str:
+        return f"{self.form.name}, changed by {self.changer}, {self.kind} {self.place} {self.backend}"
+
+    @property
+    def is_copied(self) -> bool:
+        return self.place != "inline"
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the policy acts in another process; that of a served one does not."""
+        return self.place in ("processes", "process")
+
+    @property
+    def makes_sense(self) -> bool:
+        if self.kind == "Evaluator" and (self.form.is_mode or self.changer != "program"):
+            return False
+        if self.changer in ("step", "wrapper") and (self.in_process or self.place == "multiprocessing"):
+            # The environments have no policy to change.
+            return False
+        if self.changer == "thread":
+            return self.form.action is None and not self.form.is_flag
+        return True
+
+
+@dataclass
+class Sum:
+    """What came of all changes."""
+
+    changes: int = 0
+    rows: int = 0
+    #: Changes that were followed, by the backend and the place.
+    followed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("native", "called"), 0))
+    refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("native", "called"), 0))
+    forms: set[str] = field(default_factory=set)
+    stale: int = 0
+    torn: int = 0
+    #: What else is wrong.
+    other: int = 0
+    violations: list[str] = field(default_factory=list)
+
+
+class Wrong(Exception):
+    """An action that the state does not explain."""
+
+
+class Life:
+    """One collector whose policy changes ``changes`` times."""
+
+    def __init__(self, cell: Cell, total: Sum, changes: int) -> None:
+        self.cell, self.total, self.changes = cell, total, changes
+        self.form = cell.form
+        self.policy, self._change = cell.form.make()
+        #: How many changes have begun, and have ended.
+        self.begun = self.done = 0
+        #: The first and the last number of changes that each version of weights may have.
+        self.versions: dict[int, tuple[int, int]] = {0: (0, 0)}
+        self._steps = 0
+        self._is_over = threading.Event()
+        self.backend = "called"
+
+    def change(self) -> None:
+        self.begun += 1
+        with torch.no_grad():
+            self._change(self.form.level(self.begun))
+        self.done += 1
+
+    def run(self) -> None:
+        """Lives, and adds what came of it to the sum."""
+        total = self.total
+        total.forms.add(self.form.name)
+        try:
+            collector = self._built()
+        except Exception as error:
+            self._wrong("other", f"was not built: {error}")
+            return
+        try:
+            with collector:
+                self._live(collector)
+        except Wrong as wrong:
+            what, _, text = str(wrong).partition(": ")
+            self._wrong(what, text)
+        except Exception as error:
+            self._hear(error)
+        finally:
+            self._is_over.set()
+
+    def _wrong(self, what: str, text: str) -> None:
+        setattr(self.total, what, getattr(self.total, what) + 1)
+        self.total.violations.append(f"{what}: {self.cell} ({self.backend}): {text}")
+
+    def _hear(self, error: Exception) -> None:
+        """An error is an answer, where it names what has changed."""
+        text = str(error)
+        if self.begun and re.search(rf"\b({self.form.names})", text) and re.search("changed|changes", text):
+            self.total.changes += 1
+            self.total.refused[self.backend] += 1
+        else:
+            self._wrong("other", f"{type(error).__name__}: {text[-600:]}")
+
+    # Building
+
+    def _built(self) -> Any:
+        cell = self.cell
+        kind: Any = CLASSES[cell.kind]
+        make: Callable[[], Any] = World
+        if cell.changer == "step":
+            make = partial(World, self._stepped)
+        elif cell.changer == "wrapper":
+            make = partial(_wrapped, self._stepped)
+        if cell.kind == "Evaluator":
+            evaluator = kind(
+                make,
+                self.policy,
+                backend=cell.place,
+                policy_backend=cell.backend,
+                num_trajectories=2,
+                metrics_fn=self._metrics,
+                exploration_type="random",
+            )
+            self.backend = "native" if isinstance(evaluator._choice.core, dict) else "called"
+            return evaluator
+        several = cell.kind not in ("Collector", "AsyncCollector")
+        place = {"backend": cell.place} if cell.kind == "AsyncBatchedCollector" else {"placement": cell.place}
+        options: dict[str, Any] = {}
+        if cell.changer == "before":
+            options["pre_collect_hook"] = self._before
+        if cell.changer == "after":
+            options["post_collect_hook"] = lambda batch: self.change()
+        collector = kind(
+            [make] * 2 if several else make,
+            self.policy,
+            frames_per_batch=FRAMES_PER_BATCH,
+            total_frames=-1,
+            policy_backend=cell.backend,
+            track_policy_version=True,
+            **place,
+            **options,
+        )
+        self._collector = collector
+        self.backend = "native" if collector.policy_backend == "native" else "called"
+        return collector
+
+    def _stepped(self) -> None:
+        self._steps += 1
+        if self._steps % (2 * FRAMES_PER_BATCH // 3) == 0 and self.begun < 4 * self.changes:
+            self.change()
+
+    def _before(self) -> None:
+        if self.begun < self.changes:
+            self.change()
+            if self.cell.is_copied:
+                self._publish(self._collector)
+
+    def _metrics(self, batch: Any) -> dict[str, float]:
+        self._episodes = batch.clone()
+        return {}
+
+    # Living
+
+    def _live(self, collector: Any) -> None:
+        if self.cell.kind == "Evaluator":
+            self._evaluate(collector)
+        elif self.cell.changer == "thread":
+            self._race(collector)
+        elif self.cell.is_copied:
+            self._collect_with_copies(collector)
+        else:
+            self._collect_here(collector)
+
+    def _evaluate(self, evaluator: Any) -> None:
+        for number in range(self.changes + 1):
+            if number:
+                self.change()
+            evaluator.evaluate(self.policy if isinstance(self.policy, torch.nn.Module) else None)
+            self._check(self._episodes, lambda _: (number, number))
+            self._follow(1 if number else 0)
+
+    def _follow(self, count: int) -> None:
+        self.total.changes += count
+        self.total.followed[self.backend] += count
+
+    def _collect_here(self, collector: Any) -> None:
+        for number in range(self.changes + 1):
+            if number and self.cell.changer == "program":
+                self.change()
+            before = self.done + (self.cell.changer == "before" and self.begun < self.changes)
+            batch = collector.next()
+            # A hook after the batch changes what the batch did not have.
+            after = self.done - (self.cell.changer == "after")
+            self._check(batch, lambda _, before=before, after=after: (before, max(after, before)))
+        self._follow(self.begun)
+
+    def _publish(self, collector: Any) -> None:
+        low = self.done
+        collector.update_policy_weights_()
+        self.versions[len(self.versions)] = low, self.begun
+
+    def _collect_with_copies(self, collector: Any) -> None:
+        self._check(collector.next(), self._of_version)
+        for _ in range(self.changes):
+            if self.cell.changer == "program":
+                self.change()
+                # A copy does not have it yet.
+                self._check(collector.next(), self._of_version)
+            if self.cell.changer != "before":
+                self._publish(collector)
+            newest = len(self.versions) - 1
+            for _ in range(PATIENCE):
+                batch = collector.next()
+                newest_in = self._check(batch, self._of_version)
+                if newest_in >= newest:
+                    break
+            else:
+                raise Wrong(f"stale: version {newest} did not act within {PATIENCE} batches")
+        self._follow(self.begun)
+
+    def _of_version(self, version: int) -> tuple[int, int]:
+        low, high = self.versions.get(version, self.versions[len(self.versions) - 1])
+        # What threads share may be newer.
+        lives = self.form.is_shared and self.backend == "called" and not self.cell.in_process
+        return low, self.begun if lives else high
+
+    def _race(self, collector: Any) -> None:
+        """A thread changes the state without pause, while this one collects."""
+        learner = threading.Thread(target=self._learn)
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        learner.start()
+        try:
+            for _ in range(self.changes):
+                if self.cell.is_copied:
+                    self._publish(collector)
+                low = self.done
+                batch = collector.next()
+                high = self.begun
+                of_version = self._of_version
+                self._check(batch, of_version if self.cell.is_copied else lambda _, low=low, high=high: (low, high), races=True)
+        finally:
+            sys.setswitchinterval(before)
+            self._is_over.set()
+            learner.join()
+        self._follow(self.changes)
+
+    def _learn(self) -> None:
+        while not self._is_over.wait(2e-4) and self.begun < 20_000:
+            self.change()
+
+    # Checking
+
+    def _check(self, batch: Any, allowed: Callable[[int], tuple[int, int]], *, races: bool = False) -> int:
+        """Checks each row; returns the newest version in it."""
+        there = batch["collector", "mask"] if ("collector", "mask") in batch.keys(True) else torch.ones(batch.shape, dtype=torch.bool)
+        observed, acted = batch["observation"][there].reshape(-1, 2), batch["action"][there].reshape(-1, 2)
+        versions = batch["policy_version"][there].flatten().tolist() if "policy_version" in batch.keys() else [0] * len(acted)
+        self.total.rows += len(acted)
+        # Who reads while it is written reads what is there.
+        is_own = races and self.backend == "called" and (not self.cell.is_copied or self.form.is_shared and not self.cell.in_process)
+        for observation, action, version in zip(observed, acted, versions):
+            low, high = allowed(int(version))
+            if races:
+                self._check_race(observation, action, low, high, is_own)
+            elif not any(self._is(observation, action, number) for number in range(low, high + 1)):
+                self._accuse(observation, action, low, high)
+        return max(map(int, versions))
+
+    def _is(self, observation: torch.Tensor, action: torch.Tensor, number: int) -> bool:
+        expected = self.form.expected(observation, self.form.level(number))
+        return bool(torch.allclose(expected, action, atol=TOLERANCE))
+
+    def _accuse(self, observation: torch.Tensor, action: torch.Tensor, low: int, high: int) -> None:
+        shown = f"{action.tolist()} for {observation.tolist()}, expected the state after {low} to {high} changes of {self.begun}"
+        matches = [number for number in range(self.begun + 1) if self._is(observation, action, number)]
+        if not matches:
+            raise Wrong(f"torn: {shown}")
+        raise Wrong(f"stale: {shown}, got that after {matches[-1]}" if matches[0] < low else f"other: {shown}, got that after {matches[0]}, too early")
+
+    def _check_race(self, observation: torch.Tensor, action: torch.Tensor, low: int, high: int, is_own: bool) -> None:
+        one, other = (action - observation).tolist()
+        first, second = round(one), round(-other)
+        shown = f"{first} and {second}, expected {low} to {high}"
+        if not low <= first <= high or not low <= second <= high + 1:
+            raise Wrong(f"stale: {shown}")
+        # Between two writes, the state is that as well.
+        if not is_own and first != second and (self.form.is_whole or first != second + 1):
+            raise Wrong(f"torn: {shown}")
+
+
+def _wrapped(on_step: Callable[[], Any]) -> Any:
+    return Wrapper(World(), on_step)
+
+
+def cells(forms: dict[str, Form]) -> Iterator[Cell]:
+    """Every form, class, place, backend and changer that make sense together."""
+    for form in forms.values():
+        for kind, places in PLACES.items():
+            for place in places:
+                for backend in BACKENDS:
+                    for changer in CHANGERS:
+                        cell = Cell(form, kind, place, backend, changer)
+                        if cell.makes_sense:
+                            yield cell
+
+
+def live(cell: Cell, total: Sum, changes: int) -> None:
+    """Runs one collector."""
+    Life(cell, total, changes).run()
+
+
+assert STEPS < FRAMES_PER_BATCH
