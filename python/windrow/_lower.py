@@ -316,7 +316,7 @@ class _Reading:
         before, drawn = _plain(self.module), _python_draws()
         trace = Trace(self.rows, _weights.tensors_of(self.module))
         for key, tensor in self.given.items():
-            trace.input(tensor, is_flag=key == _recurrent.IS_INIT)
+            trace.input(tensor, is_flag=key == _recurrent.IS_INIT, is_state=key in self.first)
         try:
             with trace, Calls(trace):
                 outputs, states = self.call()
@@ -348,7 +348,7 @@ class _Reading:
         if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0 or tensor.shape[0] != self.rows or tensor.dtype not in DTYPES:
             what = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise NotLowerable(f"an output is {what}, expected one entry for each row")
-        return trace.spread(trace.of(tensor), tensor.shape, 0)
+        return trace.spread(trace.output(tensor), tensor.shape, 0)
 
     def _leaf(self, names: list[str], tensor: torch.Tensor) -> dict[str, Any]:
         return {"key": names, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape[1:])}

@@ -91,7 +91,7 @@ impl Task {
                 out.copy_from_slice(&x[..out.len()]);
                 let outside = out.iter().find(|&x| x < low || x > high);
                 stray = outside.map(|&got| Stray {
-                    what: "an observation within the bounds of its spec,",
+                    what: "an observation or state",
                     bounds: (*low, *high),
                     got,
                 });

@@ -97,7 +97,7 @@ fn a_number_out_of_place_is_an_error_and_not_a_number_stays_one() {
                 high: 2.0,
             },
             0,
-            "an observation within the bounds of its spec, from 0 to 2",
+            "an observation or state from 0 to 2",
         ),
     ];
     for (op, width, expected) in ops {
