@@ -39,6 +39,8 @@ ROWS = (37, 41)
 #: Relative and absolute difference allowed between torch and the graph, which adds in another order and approximates tanh and exp; a
 #: hundred times as much for log-probabilities.
 TOLERANCE = (1e-4, 1e-5)
+#: Of eight rows that are drawn, which one has large numbers, and which one small ones.
+LARGE, SMALL = 1, 2
 #: Packages whose hooks do nothing but compute.
 TRUSTED = ("torch", "tensordict", "torchrl")
 
@@ -282,9 +284,11 @@ class _Reading:
         if self.policy.reads_init and _recurrent.IS_INIT not in observed:
             observed = {**observed, _recurrent.IS_INIT: ((1,), torch.bool)}
         generator = torch.Generator().manual_seed(rows)
-        self.given = {key: _drawn(leaf, rows, generator) for key, leaf in observed.items()}
-        with _quiet(), torch.random.fork_rng(devices=[]):
-            found = self.policy.bind(self.given, actions, [rows])
+        try:
+            found = self._bind(observed, actions, generator, is_small=False)
+        except Exception:
+            # Integers may be indices.
+            found = self._bind(observed, actions, generator, is_small=True)
         self.names = [names for names, _ in found]
         self.results = [value for _, value in found]
         self.memory = self.policy.memory if self.policy.wants_first else None
@@ -298,6 +302,11 @@ class _Reading:
             # Any numbers will do, as long as they differ by row.
             states = {key: torch.randn(value.shape, generator=generator).to(value) for key, value in self.first.items()}
             self.given = {**self.given, **states}
+
+    def _bind(self, observed: dict[Key, Leaf], actions: list[Key], generator: torch.Generator, *, is_small: bool) -> Any:
+        self.given = {key: _drawn(leaf, self.rows, generator, is_small=is_small) for key, leaf in observed.items()}
+        with _quiet(), torch.random.fork_rng(devices=[]):
+            return self.policy.bind(self.given, actions, [self.rows])
 
     def call(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The outputs of the policy and its next states."""
@@ -401,23 +410,47 @@ class _Reading:
         return own.view(rows, before, batch, after).transpose(0, 1).reshape(value.shape).to(dtype)
 
 
-def _drawn(leaf: Leaf, rows: int, generator: torch.Generator) -> torch.Tensor:
-    """Random observations that differ by row."""
+def _drawn(
+    leaf: Leaf, rows: int, generator: torch.Generator, low: Any = None, high: Any = None, is_small: bool = False
+) -> torch.Tensor:
+    """Random observations that differ by row: integers from all that ``low`` and ``high``, or the type, allow, or 0 and 1 alone if
+    ``is_small``. Of eight rows, one has what is largest, and two have zeros and ones, as masks have them."""
     shape, dtype = (rows, *leaf[0]), leaf[1]
+    row = torch.arange(rows).view(rows, *(1 for _ in leaf[0])) % 8
     if dtype.is_floating_point:
-        return (2 * torch.randn(shape, generator=generator)).to(dtype)
-    drawn = torch.randint(0, 2, shape, generator=generator)
-    if shape[-1] > 1:
-        # A mask that allows something.
-        drawn[..., 0] |= (drawn == 0).all(-1)
+        scale = torch.where(row == LARGE, 20.0, torch.where(row == SMALL, 0.01, 1.0))
+        return (2 * scale * torch.randn(shape, generator=generator)).to(dtype)
+    least, most = (0, 1) if is_small or dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    ends = [torch.full(leaf[0], end, dtype=torch.int64) for end in (least, most)]
+    if not is_small and low is not None and high is not None:
+        least, most = max(least, -(2**62)), min(most, 2**62)
+        ends = [torch.as_tensor(end).double().clamp(least, most).to(torch.int64).expand(leaf[0]) for end in (low, high)]
+    # Without bounds, most integers are small.
+    near = [end.clamp(-(2**15), 2**15) for end in ends]
+    unit = torch.rand(shape, generator=generator, dtype=torch.float64)
+    drawn = near[0] + (unit * (near[1] - near[0] + 1).double()).to(torch.int64)
+    drawn = torch.where(row == LARGE, torch.where(unit < 0.5, *ends), drawn)
+    if bool(((ends[0] <= 0) & (ends[1] >= 1)).all()):
+        drawn = torch.where((row == SMALL) | (row == SMALL + 1), (unit < 0.5).to(torch.int64), drawn)
+        if shape[-1] > 1:
+            # A mask that allows something.
+            drawn[..., 0] |= (drawn == 0).all(-1)
     return drawn.to(dtype)
 
 
 def _check_equal(what: str, expected: torch.Tensor, own: torch.Tensor) -> None:
     rtol, atol = (number * (100 if "log_prob" in what else 1) for number in TOLERANCE)
     expected = expected.reshape(own.shape).float()
-    if not torch.allclose(expected, own, rtol=rtol, atol=atol, equal_nan=True):
-        raise NotLowerable(f"{what}: torch and the graph differ by {float((expected - own).abs().max()):.2g}")
+    group = torch.arange(len(own)) % 8
+    for rows in (group == LARGE, group == SMALL, (group != LARGE) & (group != SMALL)):
+        theirs, ours = expected[rows], own[rows]
+        is_large = bool(rows[LARGE]) if len(own) > LARGE else False
+        # Sums of large numbers may be small: what is lost is a share of those.
+        usual = theirs.nan_to_num(0.0, 0.0, 0.0).double().square().mean(0).sqrt().float()
+        allowed = atol * (20 if is_large else 1) + rtol * (theirs.abs() + (usual if is_large else 0.1 * usual))
+        same = torch.isclose(theirs, ours, rtol=rtol, atol=atol, equal_nan=True) | ((theirs - ours).abs() <= allowed)
+        if not bool(same.all() if not is_large or "log_prob" not in what else True):
+            raise NotLowerable(f"{what}: torch and the graph differ by {float((theirs - ours).abs().max()):.2g}")
 
 
 def _python_draws() -> tuple[Any, Any]:

@@ -89,6 +89,13 @@ def _wrapped(trace: Trace, index: Any, size: int) -> Value:
     return trace.each("Where", [trace.zip("Lt", value, 0.0), trace.zip("Add", value, float(size)), value])
 
 
+@rule("index_select")
+def _index_select(trace: Trace, op: Operation) -> Value:
+    if trace.follows(op("index")):
+        trace.refuse("indices that differ by row")
+    return _moved(trace, op)
+
+
 @rule("embedding")
 def _embedding(trace: Trace, op: Operation) -> Value:
     return _looked_up(trace, trace.of(op("weight")), trace.of(op("indices")), op.out)
@@ -380,6 +387,17 @@ def _reduce(trace: Trace, op: Operation) -> Value | None:
     return trace.zip("Mul", result, op.out.numel() / x.numel()) if op.name == "mean" else result
 
 
+@rule("var", "std")
+def _variance(trace: Trace, op: Operation) -> Value:
+    value, dim = trace.of(op("self")), op("dim")
+    count = op("self").numel() // op.out.numel()
+    mean = trace.zip("Mul", trace.reduce("Sum", value, dim, True), 1.0 / count)
+    squares = trace.map("Square", trace.zip("Sub", value, mean))
+    free = count - (1 if op("correction") is None else op("correction"))
+    variance = trace.zip("Div", trace.reduce("Sum", squares, dim, op("keepdim")), max(free, 0))
+    return variance if op.name == "var" else trace.map("Sqrt", variance)
+
+
 @rule("argmax", "argmin")
 def _arg(trace: Trace, op: Operation) -> Value:
     return trace.reduce(op.name.capitalize(), trace.of(op("self")), op("dim"), op("keepdim"))
@@ -427,6 +445,23 @@ def _layer_norm(trace: Trace, op: Operation) -> Any:
     return [_scaled(trace, result, op("weight"), op("bias")), None, None]
 
 
+@rule("native_group_norm")
+def _group_norm(trace: Trace, op: Operation) -> Any:
+    value, groups = trace.of(op("input")), op("group")
+    shape = value.shape
+    grouped = trace.move(lambda placed: placed.reshape(shape[0], groups, -1), value)
+    normal = trace.runs(lambda run: {"Normalize": {"run": run, "eps": op("eps")}}, grouped, [-1], reduces=False)
+    normal = trace.move(lambda placed: placed.reshape(shape), normal)
+    given = [op(name) for name in ("weight", "bias")]
+    scales = [None if one is None else _channel(trace, one, len(shape)) for one in given]
+    return [_scaled(trace, normal, *scales), None, None]
+
+
+def _channel(trace: Trace, given: Any, dims: int) -> Value:
+    """A number for each channel of a value with so many dimensions."""
+    return trace.move(lambda placed: placed.view(-1, *[1] * (dims - 2)), trace.of(given))
+
+
 def _scaled(trace: Trace, value: Value, weight: Any, bias: Any) -> Value:
     value = value if weight is None else trace.zip("Mul", value, weight)
     return value if bias is None else trace.zip("Add", value, bias)
@@ -439,7 +474,7 @@ def _batch_norm(trace: Trace, op: Operation) -> Any:
     value, weight, bias = trace.of(op("input")), op("weight"), op("bias")
 
     def channel(given: Any) -> Value:
-        return trace.move(lambda placed: placed.view(-1, *[1] * (len(value.shape) - 2)), trace.of(given))
+        return _channel(trace, given, len(value.shape))
 
     scale = trace.map("Rsqrt", trace.zip("Add", op("running_var"), op("eps")))
     scale = scale if weight is None else trace.zip("Mul", scale, weight)
@@ -508,6 +543,18 @@ def _mm(trace: Trace, op: Operation) -> Value:
 
 def _transposed(trace: Trace, weight: Any) -> Value:
     return trace.move(lambda placed: placed.t(), trace.of(weight))
+
+
+@rule("_trilinear")
+def _trilinear(trace: Trace, op: Operation) -> Value:
+    values = []
+    for number in "123":
+        value = trace.of(op(f"i{number}"))
+        for dim in op(f"expand{number}"):
+            value = trace.move(lambda placed, dim=dim: placed.unsqueeze(dim), value)
+        values.append(value)
+    product = trace.zip("Mul", trace.zip("Mul", values[0], values[1]), values[2])
+    return trace.reduce("Sum", product, op("sumdim"))
 
 
 @rule("mv")

@@ -60,6 +60,26 @@ class NotLowerable(Exception):
     """Why torch has to evaluate a policy."""
 
 
+class Along(int):
+    """A dimension that rows are along several times: ``[times, rows, ...]`` made flat. An ``int`` is one that they are along once."""
+
+    times: int
+
+    def __new__(cls, dim: int, times: int) -> Along:
+        self = super().__new__(cls, dim)
+        self.times = times
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and int(self) == int(other) and self.times == getattr(other, "times", 1)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((int(self), self.times))
+
+
 @dataclass(frozen=True)
 class Value:
     """A tensor of ``shape`` as a node of the graph. ``batch`` is the dimension that rows are along, each with several entries of it if need
@@ -74,7 +94,8 @@ class Value:
         if self.batch is None:
             return 1, 1, 1, math.prod(self.shape)
         before, own, after = self.shape[: self.batch], self.shape[self.batch], self.shape[self.batch + 1 :]
-        return math.prod(before), rows, own // rows, math.prod(after)
+        times = getattr(self.batch, "times", 1)
+        return math.prod(before) * times, rows, own // rows // times, math.prod(after)
 
 
 class Operation:
@@ -353,7 +374,7 @@ class Trace(TorchDispatchMode):
         if placed.numel() == 0:
             self.refuse("a value without elements")
         row = (placed >> ROW) & ((1 << (SOURCE - ROW)) - 1)
-        for dim in range(len(shape)) if batch is None else [batch]:
+        for dim in self._dims(shape) if batch is None else [batch]:
             if shape[dim] % self.rows:
                 continue
             split = Value(-1, shape, dim).split(self.rows)
@@ -365,6 +386,12 @@ class Trace(TorchDispatchMode):
         if bool(row.any()) or batch is not None:
             self.refuse("rows are mixed")
         return placed.reshape(-1), shape, None
+
+    def _dims(self, shape: tuple[int, ...]) -> list[int]:
+        """The dimensions that rows may be along."""
+        dims = [dim for dim, size in enumerate(shape) if size % self.rows == 0]
+        times = [(dim, times) for dim in dims for times in range(2, shape[dim] // self.rows + 1)]
+        return [*dims, *(Along(dim, many) for dim, many in times if shape[dim] // self.rows % many == 0)]
 
     def taken(self, table: torch.Tensor) -> int:
         """The node with the elements of ``table``: node and element for each."""
@@ -442,13 +469,13 @@ class Trace(TorchDispatchMode):
     def matmul(self, a: Value, b: Value) -> Value:
         """Products of matrices of three dimensions, the first of which counts them."""
         (count, rows, inner), columns = a.shape, b.shape[-1]
-        if a.batch == 0 and b.batch is None:
-            b = self.spread(b, b.shape, 0)
-        if b.batch == 0 and a.batch is None:
-            a = self.spread(a, a.shape, 0)
+        if b.batch is None and a.batch is not None and int(a.batch) == 0:
+            b = self.spread(b, b.shape, a.batch)
+        if a.batch is None and b.batch is not None and int(b.batch) == 0:
+            a = self.spread(a, a.shape, b.batch)
         batch = next((value.batch for value in (a, b) if value.batch is not None), None)
         # Products of a row read that row alone.
-        if (a.batch, b.batch) not in {(None, None), (0, 0), (1, None), (None, 2)}:
+        if (a.batch != b.batch or int(batch or 0) != 0) and (a.batch, b.batch) not in {(1, None), (None, 2)}:
             self.refuse("rows are mixed")
         if count == 1 and a.batch == 1 and not self.varies(b.node):
             flat, weight = self.move(lambda placed: placed[0], a), self.move(lambda placed: placed[0].t(), b)
@@ -459,7 +486,7 @@ class Trace(TorchDispatchMode):
 
     def linear(self, x: Value, weight: Value, bias: Value | None = None) -> Value:
         """``x Wᵀ + b``; ``x`` and ``weight`` have two dimensions."""
-        if weight.batch is not None or self.varies(weight.node) or x.batch not in (None, 0):
+        if weight.batch is not None or self.varies(weight.node) or int(x.batch or 0) != 0:
             a, b = (self.move(lambda placed: placed.unsqueeze(0), value) for value in (x, self.move(lambda placed: placed.t(), weight)))
             product = self.move(lambda placed: placed.squeeze(0), self.matmul(a, b))
             return product if bias is None else self.zip("Add", product, bias)
@@ -492,9 +519,20 @@ class Trace(TorchDispatchMode):
 
     # Dispatch
 
+    def __enter__(self) -> Trace:
+        # One operation for a whole layer would be one more rule.
+        self._fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        torch.backends.mha.set_fastpath_enabled(self._fast)
+        super().__exit__(*error)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        is_random = _is_random(func)
         if not is_random and not self.follows((args, kwargs)):
             return func(*args, **kwargs)
         name = func._schema.name.removeprefix("aten::")
@@ -616,10 +654,15 @@ class Replay(TorchDispatchMode):
         self._draws: Iterator[torch.Tensor] = iter(draws)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if not _is_random(func):
             return func(*args, **(kwargs or {}))
         drawn = next(self._draws)
         return args[0].copy_(drawn) if func._schema.is_mutable else drawn
+
+
+def _is_random(func: Any) -> bool:
+    # Attention draws for dropout alone, which is refused.
+    return torch.Tag.nondeterministic_seeded in func.tags and "attention" not in func._schema.name
 
 
 def _offsets(place: tuple[Any, ...]) -> torch.Tensor:
