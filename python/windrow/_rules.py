@@ -384,14 +384,14 @@ def _reduce(trace: Trace, op: Operation) -> Value | None:
         # Rounded before it is added up.
         value = _as_type(trace, x, op.out.dtype)
     result = trace.reduce(REDUCTIONS.get(op.name, "Sum"), value, dim, op("keepdim", False))
-    return trace.zip("Mul", result, op.out.numel() / x.numel()) if op.name == "mean" else result
+    return trace.zip("Div", result, x.numel() // op.out.numel()) if op.name == "mean" else result
 
 
 @rule("var", "std")
 def _variance(trace: Trace, op: Operation) -> Value:
     value, dim = trace.of(op("self")), op("dim")
     count = op("self").numel() // op.out.numel()
-    mean = trace.zip("Mul", trace.reduce("Sum", value, dim, True), 1.0 / count)
+    mean = trace.zip("Div", trace.reduce("Sum", value, dim, True), count)
     squares = trace.map("Square", trace.zip("Sub", value, mean))
     free = count - (1 if op("correction") is None else op("correction"))
     variance = trace.zip("Div", trace.reduce("Sum", squares, dim, op("keepdim")), max(free, 0))

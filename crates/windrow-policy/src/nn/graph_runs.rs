@@ -61,8 +61,12 @@ impl Task {
             }
             Self::LogSoftmax(run) => {
                 for (out, x) in out.chunks_exact_mut(*run).zip(x.chunks_exact(*run)) {
-                    let total = Reduction::Logsumexp.apply(x);
-                    out.iter_mut().zip(x).for_each(|(out, x)| *out = x - total);
+                    // What is largest is taken away first: otherwise it would hide how little is left.
+                    let top = Reduction::Max.apply(x);
+                    let total = sum(x, |x| (x - top).exp()).ln();
+                    out.iter_mut()
+                        .zip(x)
+                        .for_each(|(out, x)| *out = (x - top) - total);
                 }
             }
             Self::Normalize(run, eps) => {

@@ -134,6 +134,17 @@ fn a_number_out_of_place_is_an_error_and_not_a_number_stays_one() {
 }
 
 #[test]
+fn the_logarithm_of_a_softmax_keeps_what_little_is_left_beside_a_large_number() {
+    let mut graph = Graph::new();
+    let x = graph.input(2);
+    let out = graph.push(Op::LogSoftmax(2), &[x]);
+    let got = evaluate(&mut graph, out, 1, &[&[1000.0, 990.0]]);
+    let exact = -(-10.0_f64).exp().ln_1p();
+    assert!((f64::from(got[0]) / exact - 1.0).abs() < 1e-2, "{got:?}");
+    assert_eq!(got[1], -10.0);
+}
+
+#[test]
 fn matrices_of_each_row_are_multiplied() {
     let mut graph = Graph::new();
     let (rows, inner, columns, batch) = (3, 5, 4, 2);
