@@ -13,11 +13,11 @@ import inspect
 import itertools
 import json
 import math
-import operator
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from torch import nn
 from windrow import _recurrent, _rules, _weights
 from windrow._acting import acting, borrowing
 from windrow._policy import Conditions
+from windrow._reads import State, Watch
 from windrow._torch_policy import BOOKKEEPING, TorchPolicy, calls_with_tensordict
 from windrow._trace import DTYPES, Calls, NotLowerable, Replay, Trace, Value
 from windrow._windrow import evaluate_graph
@@ -36,6 +37,8 @@ assert _rules
 
 #: Rows of the two traces. Primes, since what is a multiple of them is taken for rows.
 ROWS = (37, 41)
+#: Rows of other calls that the graph is compared with: as of one environment alone, of few, and of many.
+FEWER = (None, 1, 2, 150)
 #: Relative and absolute difference allowed between torch and the graph, which adds in another order and approximates tanh and exp; a
 #: hundred times as much for log-probabilities.
 TOLERANCE = (1e-4, 1e-5)
@@ -53,12 +56,12 @@ class Lowered:
 
     Attributes:
         core: the description that the engine reads.
-        check: raises RuntimeError where the policy would compute something else by now, other than by new weights.
+        graph: gives the graph that the policy is by now, as bytes.
         source: the module that has the weights.
     """
 
     core: dict[str, Any]
-    check: Callable[[], None]
+    graph: Callable[[], bytes]
     source: nn.Module
 
 
@@ -80,7 +83,6 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
         raise NotLowerable(f"expected a module, or a method of one, got {type(policy).__name__}")
     if conditions.threads and source is not policy:
         raise NotLowerable("a method of a module, which acts in a worker of its own")
-    _check_hooks(source)
     reasons: list[str] = []
     known, is_lazy = _observed(env), any(map(nn.parameter.is_lazy, source.parameters()))
     if is_lazy and not known:
@@ -90,35 +92,80 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
             if is_lazy:
                 # Before it is copied: a copy would get weights of its own.
                 _Reading(policy, source, replace(conditions, threads=False, evaluates=False, served=False), observed, actions, ROWS[0])
-            graph, used, reads_init = _read(policy, conditions, observed, actions)
-            break
+            return _Follower(policy, source, conditions, observed, actions).lowered()
         except NotLowerable as reason:
             reasons.append(str(reason))
         except Exception as error:
             reasons.append(f"it cannot be called: {type(error).__name__}: {error}".splitlines()[0])
-    else:
-        raise NotLowerable(reasons[0] if reasons else "what it observes is not known before the environment is made")
-    weights = _weights.tensors_of(source)
-    core = {"graph": graph, "weights": weights, "used": used, "reads_init": reads_init}
-    state, is_untouched = _plain(source), _glance(source)
+    raise NotLowerable(reasons[0] if reasons else "what it observes is not known before the environment is made")
 
-    def check() -> None:
-        nonlocal state, is_untouched
-        if is_untouched():
+
+class _Follower:
+    """Reads a policy, and reads it again where something that it read has changed.
+
+    Raises:
+        NotLowerable: torch has to evaluate the policy.
+    """
+
+    def __init__(self, policy: Any, source: nn.Module, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key]) -> None:
+        self._policy, self._source, self._conditions = policy, source, conditions
+        self._observed, self._actions = observed, actions
+        self._names = set(_weights.tensors_of(source))
+        self._graph, self._state = self._read()
+        self._written = _as_bytes(self._graph)
+
+    def lowered(self) -> Lowered:
+        text, used, reads_init = self._graph
+        core = {"graph": text, "weights": _weights.tensors_of(self._source), "used": used, "reads_init": reads_init}
+        return Lowered(core, self._now, self._source)
+
+    def _read(self, before: State | None = None) -> tuple[_Graph, State]:
+        """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
+        for _ in range(3):
+            _check_hooks(self._source)
+            with borrowing():
+                graph, codes = _compared(copy.deepcopy(self._policy), self._conditions, self._observed, self._actions)
+            state = State(self._policy, codes, self._tensors())
+            if state.doubt is not None:
+                raise NotLowerable(state.doubt)
+            # Another thread may have changed something since it was copied.
+            if before is not None and before.difference(state) is None:
+                return graph, state
+            before = state
+        raise NotLowerable("what it reads changes while it is read")
+
+    def _tensors(self) -> Iterable[torch.Tensor]:
+        return _weights.tensors_of(self._source).values()
+
+    def _now(self) -> bytes:
+        """The graph as the engine reads it, which is read again where something that it read has changed.
+
+        Raises:
+            RuntimeError: the engine cannot evaluate what the policy computes by now.
+        """
+        if not self._state.is_same():
+            self._refresh()
+        return self._written
+
+    def _refresh(self) -> None:
+        now = self._state.again(self._policy, self._tensors())
+        changed = self._state.difference(now)
+        if changed is None and now.doubt is None:
+            self._state = now
             return
-        now = _plain(source)
         try:
-            same = now == state or _read(policy, conditions, observed, actions)[0] == graph
-        except Exception:
-            same = False
-        if not same:
+            if set(_weights.tensors_of(self._source)) != self._names:
+                raise NotLowerable("it has other weights")
+            graph, state = self._read(now)
+            if graph[2] != self._graph[2]:
+                raise NotLowerable("it reads is_init, or no longer does")
+        except Exception as reason:
             raise RuntimeError(
-                f"{type(source).__name__} computes something else than when windrow read it, other than by its weights: build a new "
-                "collector, or one with policy_backend='torch', which calls the policy as it is"
-            )
-        state, is_untouched = now, _glance(source)
-
-    return Lowered(core, check, source)
+                f"{type(self._source).__name__} computes something that windrow does not evaluate since {changed or 'a part of it'} has "
+                f"changed ({reason}): build a new collector, or one with policy_backend='torch', which calls the policy as it is"
+            ) from None
+        self._graph, self._state = graph, state
+        self._written = _as_bytes(graph)
 
 
 def source_of(policy: Any) -> nn.Module | None:
@@ -133,52 +180,6 @@ def _check_hooks(module: nn.Module) -> None:
             kind = hook if inspect.isroutine(hook) else type(hook)
             if getattr(kind, "__module__", "").split(".")[0] not in TRUSTED:
                 raise NotLowerable(f"{name or 'the policy'} has hooks")
-
-
-def _held(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """What the parts of ``module`` hold beside weights."""
-    for part in module.modules():
-        yield from vars(part).items()
-        yield from ((name, part._buffers.get(name)) for name in part._non_persistent_buffers_set)
-
-
-def _plain(module: nn.Module) -> list[Any]:
-    """What the parts of ``module`` hold beside weights: changes of it may change what they compute."""
-    held: list[Any] = []
-    for name, value in _held(module):
-        if isinstance(value, torch.Tensor):
-            held.append((name, id(value), value._version))
-        elif value is None or isinstance(value, (bool, int, float, str)):
-            held.append((name, value))
-        elif isinstance(value, (list, dict, set)) and not name.startswith("_"):
-            held.append((name, len(value)))
-    return held
-
-
-def _glance(module: nn.Module) -> Callable[[], bool]:
-    """A function that soon says whether :func:`_plain` still gives what it gives now. Where it says no, ask that."""
-    parts, held = list(module.modules()), list(_held(module))
-    tensors = [value for _, value in held if isinstance(value, torch.Tensor)]
-    sized = [value for name, value in held if isinstance(value, (list, dict, set)) and not name.startswith("_")]
-
-    def objects() -> list[Any]:
-        found: list[Any] = []
-        for part in parts:
-            for names in (vars(part), part._modules, part._buffers):
-                found += names
-                found += names.values()
-        return found
-
-    def counts() -> list[int]:
-        return [*map(len, sized), *(tensor._version for tensor in tensors)]
-
-    before, counted = objects(), counts()
-
-    def is_untouched() -> bool:
-        now = objects()
-        return len(now) == len(before) and all(map(operator.is_, now, before)) and counts() == counted
-
-    return is_untouched
 
 
 # What the policy reads
@@ -231,24 +232,31 @@ def _widths(layer: nn.Module) -> list[int]:
 # Reading
 
 
-def _read(policy: Any, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key]) -> tuple[str, list[str], bool]:
-    """The graph of ``policy`` as JSON, the names of the weights that it reads, and whether it reads where episodes begin."""
-    with borrowing():
-        return _compared(copy.deepcopy(policy), conditions, observed, actions)
+def _as_bytes(graph: _Graph) -> bytes:
+    return json.dumps({"graph": graph[0], "used": graph[1]}).encode()
 
 
-def _compared(theirs: Any, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key]) -> tuple[str, list[str], bool]:
-    """As :func:`_read`, of a copy of the policy."""
+#: The graph of a policy as JSON, the names of the weights that it reads, and whether it reads where episodes begin.
+_Graph = tuple[str, list[str], bool]
+
+
+def _compared(
+    theirs: Any, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key], *, trace_only: bool = False
+) -> tuple[_Graph, dict[CodeType, dict[str, Any]]]:
+    """The graph of ``theirs``, a copy of the policy, and the functions that run in a call of it."""
     module = source_of(theirs)
     assert module is not None
     if conditions.evaluates:
         module.eval()
     called = replace(conditions, threads=False, evaluates=False, served=False)
-    few = _Reading(theirs, module, called, observed, actions, ROWS[0])
-    graph = few.trace()
+    watch = Watch()
+    few = _Reading(theirs, module, called, observed, actions, ROWS[0], watch)
+    graph = few.watched()
+    text = json.dumps(graph)
+    found = (text, few.used, few.policy.reads_init), watch.codes
     modes = [part.training for part in module.modules()]
     module.train(not module.training)
-    many = _Reading(theirs, module, called, observed, actions, ROWS[1])
+    many = _Reading(theirs, module, called, observed, actions, ROWS[1], watch)
     try:
         is_same = many.trace() == graph
     except NotLowerable:
@@ -260,15 +268,21 @@ def _compared(theirs: Any, conditions: Conditions, observed: dict[Key, Leaf], ac
             raise NotLowerable("it computes something else in training mode, such as Dropout or batch normalisation: call eval()")
         if many.trace() != graph:
             raise NotLowerable("it computes something else for another number of rows")
-    text = json.dumps(graph)
-    few.compare(text)
+    few.compare(text, few)
     if few.asked_of_rows():
-        few.compare(text)
-    return text, few.used, few.policy.reads_init
+        few.compare(text, few)
+    for rows in FEWER:
+        try:
+            fewer = _Reading(theirs, module, called, observed, actions, rows, watch)
+        except Exception:
+            # Torch could not call it so either.
+            continue
+        few.compare(text, fewer)
+    return found
 
 
 class _Reading:
-    """One way of calling a policy: with so many ``rows``."""
+    """One way of calling a policy: with ``rows`` rows of observations, or with one observation alone where that is None."""
 
     def __init__(
         self,
@@ -277,18 +291,25 @@ class _Reading:
         conditions: Conditions,
         observed: dict[Key, Leaf],
         actions: list[Key],
-        rows: int,
+        rows: int | None,
+        watch: Watch | None = None,
     ) -> None:
         self.policy = TorchPolicy(policy, conditions, copied=False)
-        self.module, self.conditions, self.rows = module, conditions, rows
+        self.module, self.conditions, self.rows = module, conditions, 1 if rows is None else rows
+        self.watch = Watch() if watch is None else watch
+        batch = [] if rows is None else [rows]
         if self.policy.reads_init and _recurrent.IS_INIT not in observed:
             observed = {**observed, _recurrent.IS_INIT: ((1,), torch.bool)}
-        generator = torch.Generator().manual_seed(rows)
+        self._generator = torch.Generator().manual_seed(self.rows)
+        self._leaves, self._batch, self._is_small = observed, batch, False
         try:
-            found = self._bind(observed, actions, generator, is_small=False)
+            found = self._bind(actions)
         except Exception:
+            if all(dtype.is_floating_point for _, dtype in observed.values()):
+                raise
             # Integers may be indices.
-            found = self._bind(observed, actions, generator, is_small=True)
+            self._is_small = True
+            found = self._bind(actions)
         self.names = [names for names, _ in found]
         self.results = [value for _, value in found]
         self.memory = self.policy.memory if self.policy.wants_first else None
@@ -300,29 +321,60 @@ class _Reading:
                 raise NotLowerable("its first states are drawn")
             self.first = {key: value.clone() for key, value in self.memory._draw().items()}
             # Any numbers will do, as long as they differ by row.
-            states = {key: torch.randn(value.shape, generator=generator).to(value) for key, value in self.first.items()}
+            states = {key: torch.randn(value.shape, generator=self._generator).to(value) for key, value in self.first.items()}
             self.given = {**self.given, **states}
 
-    def _bind(self, observed: dict[Key, Leaf], actions: list[Key], generator: torch.Generator, *, is_small: bool) -> Any:
-        self.given = {key: _drawn(leaf, self.rows, generator, is_small=is_small) for key, leaf in observed.items()}
-        with _quiet(), torch.random.fork_rng(devices=[]):
-            return self.policy.bind(self.given, actions, [self.rows])
+    def _bind(self, actions: list[Key]) -> list[tuple[list[str], torch.Tensor]]:
+        self.given = self._observations()
+        with _quiet(), torch.random.fork_rng(devices=[]), self.watch:
+            return self.policy.bind(self.given, actions, self._batch)
+
+    def _observations(self) -> dict[Key, torch.Tensor]:
+        drawn = {key: _drawn(leaf, self.rows, self._generator, is_small=self._is_small) for key, leaf in self._leaves.items()}
+        return {key: value.reshape(*self._batch, *value.shape[1:]) for key, value in drawn.items()}
 
     def call(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The outputs of the policy and its next states."""
         given = list(self.given.values())
         with acting(self.conditions.exploration_type, self.conditions.aggregates), _quiet(), torch.random.fork_rng(devices=[]):
             if self.memory is None:
-                return list(self.policy.call(*given)), []
-            with self.policy.stepwise:
+                with self.watch:
+                    return list(self.policy.call(*given)), []
+            with self.policy.stepwise, self.watch:
                 self.policy.keys = list(self.given)
                 returned = self.policy._evaluate(given)
         outputs = [returned.get(key, self.given.get(key)) for key in self.policy.out_keys]
         return outputs, [returned.get(source) for source in self.memory._sources.values()]
 
+    def watched(self) -> dict[str, Any]:
+        """As :meth:`trace`, with a look at what the call changes.
+
+        Raises:
+            NotLowerable: it changes something, or does something else than to compute.
+        """
+        while True:
+            known = set(self.watch.codes)
+            before = self._state()
+            # Others than before: whoever keeps them has something else then.
+            self.given = {**self.given, **self._observations()}
+            graph = self.trace()
+            # Functions that did not run when the policy was called first may change what nobody has looked at.
+            if known == self.watch.codes.keys():
+                break
+        changed = before.difference(self._state())
+        if changed is not None:
+            raise NotLowerable(f"it changes {changed}")
+        if self.watch.doubt is not None:
+            raise NotLowerable(self.watch.doubt)
+        return graph
+
+    def _state(self) -> State:
+        # Parts of the policy that have weights of their own are parts of the module, which may be a part of the policy.
+        return State(self.policy.policy, dict(self.watch.codes), [])
+
     def trace(self) -> dict[str, Any]:
         """The policy as the engine reads it."""
-        before, drawn = _plain(self.module), _python_draws()
+        drawn = _generators()
         trace = Trace(self.rows, _weights.tensors_of(self.module))
         for key, tensor in self.given.items():
             trace.input(tensor, is_flag=key == _recurrent.IS_INIT, is_state=key in self.first)
@@ -335,9 +387,7 @@ class _Reading:
             raise
         if trace.doubt is not None:
             raise NotLowerable(trace.doubt)
-        if _plain(self.module) != before:
-            raise NotLowerable("it changes attributes of its own")
-        if _python_draws() != drawn:
+        if _generators() != drawn:
             raise NotLowerable("it draws random numbers in Python")
         values = [self._by_row(trace, tensor) for tensor in (*outputs, *states)]
         draws = [value for value, _ in trace.draws]
@@ -378,8 +428,8 @@ class _Reading:
             self.given[_recurrent.IS_INIT] = torch.zeros_like(self.given[_recurrent.IS_INIT])
         return self._asked
 
-    def compare(self, graph: str) -> None:
-        """Compares torch and ``graph`` for these inputs, with the same draws.
+    def compare(self, graph: str, called: _Reading) -> None:
+        """Compares torch, as it is ``called``, and ``graph``, with the same draws.
 
         Raises:
             NotLowerable: they differ.
@@ -391,12 +441,18 @@ class _Reading:
             described["outputs"].append([self._leaf(["draw", str(number)], torch.empty(shape)), node])
         weights = _weights.tensors_of(self.module)
         asked = {"graph": json.dumps(described), "weights": weights, "used": self.used, "reads_init": False}
-        flat = [self.given[key].reshape(self.rows, -1).float().contiguous() for key in self.inputs]
-        own = evaluate_graph(asked, flat, self.rows)
+        flat = [called.given[key].reshape(called.rows, -1).float().contiguous() for key in self.inputs]
+        own = evaluate_graph(asked, flat, called.rows)
         count = len(self.outputs)
-        draws = [self._tensor(*draw, given) for draw, given in zip(self._draws, own[count : count + len(self._draws)])]
-        with Replay(draws):
-            outputs, states = self.call()
+        draws = [self._tensor(value, dtype, given, called.rows) for (value, dtype), given in zip(self._draws, own[count:])]
+        try:
+            with Replay(draws):
+                outputs, states = called.call()
+        except Exception:
+            # Nor could torch be called so.
+            if called is not self:
+                return
+            raise
         for (names, _, _), expected, got in zip(self.outputs, outputs, own):
             _check_equal(".".join(names), expected, got)
         kept = [key for key in self.inputs if self.memory is not None and key in self.memory._sources]
@@ -404,10 +460,11 @@ class _Reading:
         for key, got in zip(kept, own[count + len(self._draws) :]):
             _check_equal(f"state {key!r}", states[sources.index(key)], got)
 
-    def _tensor(self, value: Value, dtype: torch.dtype, own: torch.Tensor) -> torch.Tensor:
-        """A draw as torch would have given it."""
-        before, rows, batch, after = value.split(self.rows)
-        return own.view(rows, before, batch, after).transpose(0, 1).reshape(value.shape).to(dtype)
+    def _tensor(self, value: Value, dtype: torch.dtype, own: torch.Tensor, rows: int) -> torch.Tensor:
+        """A draw as torch would have given it for ``rows`` rows."""
+        before, _, batch, after = value.split(self.rows)
+        shape = [size // self.rows * rows if dim == int(value.batch or 0) else size for dim, size in enumerate(value.shape)]
+        return own.view(rows, before, batch, after).transpose(0, 1).reshape(shape).to(dtype)
 
 
 def _drawn(
@@ -453,7 +510,7 @@ def _check_equal(what: str, expected: torch.Tensor, own: torch.Tensor) -> None:
             raise NotLowerable(f"{what}: torch and the graph differ by {float((theirs - ours).abs().max()):.2g}")
 
 
-def _python_draws() -> tuple[Any, Any]:
+def _generators() -> tuple[Any, Any]:
     """The states of Python's and NumPy's generators."""
     numpy = np.random.get_state()
     return random.getstate(), (numpy[1].tobytes(), numpy[2])  # type: ignore[index]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow import _weights
 from windrow._arguments import outside
 from windrow.modules import RandomPolicy
+
+if TYPE_CHECKING:
+    from windrow._beside import Beside
+    from windrow._lower import Lowered
 
 BACKENDS = ("auto", "native", "torch")
 EXPLORATION_TYPES = ("random", "mode", "mean", "deterministic")
@@ -33,6 +38,8 @@ class Conditions:
         served: each call has any number of rows, of any environments.
         rows: fill calls of a served policy up to so many rows, with copies of the first; None to call it with those that there are.
         objects: has the values of entries that no column holds; None where there are none.
+        room: bytes for the state beside its weights that is published with them; 0 where a policy acts as it is.
+        pid: the process that has the user's own policy.
     """
 
     exploration_type: str
@@ -46,6 +53,8 @@ class Conditions:
     served: bool = False
     rows: int | None = None
     objects: Any = None
+    room: int = 0
+    pid: int = field(default_factory=os.getpid)
 
 
 @dataclass(frozen=True)
@@ -56,15 +65,25 @@ class Choice:
         core: None for random actions, functions that make an object for each worker, or a description of a network, or of a server.
         source: the user's module, where weights come from when none are given; None without one.
         shared: the collector acts with the user's own module, not with copies of it.
-        check: raises RuntimeError where a policy that the engine evaluates would do something else by now.
+        beside: the policy's state beside its weights, which is published with them; None where there is none.
         doubt: why torch evaluates the policy.
     """
 
     core: Any
     source: Any = None
     shared: bool = False
-    check: Callable[[], None] | None = None
+    beside: Beside | None = None
     doubt: str | None = None
+
+    def published(self, given: Any) -> dict[str, Any]:
+        """The weights of ``given`` in the form in which workers take them: with the policy's state beside them.
+
+        Raises:
+            TypeError: ``given`` is neither a module nor weights.
+            RuntimeError: part of that state cannot be sent.
+        """
+        weights = _weights.weights_of(given)
+        return _weights.widened(weights if self.beside is None else self.beside.added_to(weights))
 
 
 @dataclass(frozen=True)
@@ -151,23 +170,41 @@ def choose(
         raise TypeError(f"expected a policy that can be called, got {type(policy).__name__}")
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
-    core: Any = [partial(_called, lambda: policy, conditions, copied=conditions.threads)]
-    check = doubt = None
     source: Any = _weights.original(policy) if hasattr(policy, "state_dict") else None
+    lowered = doubt = None
     if backend != "torch" and conditions.device is None:
         from windrow import _lower
 
         try:
             lowered = _lower.lower(policy, conditions, env)
-            core = {**lowered.core, "fallback": None if backend == "native" else core}
-            check, source = lowered.check, lowered.source
+            source = lowered.source
         except _lower.NotLowerable as reason:
             doubt = str(reason)
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
+    beside = _beside(policy, source, conditions, lowered)
+    is_copied = conditions.threads or conditions.device is not None
+    conditions = replace(conditions, room=len(beside.leaf) if beside is not None and is_copied else 0)
+    core: Any = [partial(_called, lambda: policy, conditions, copied=conditions.threads)]
+    if lowered is not None and beside is not None:
+        weights = {**lowered.core["weights"], _weights.BESIDE: beside.leaf}
+        core = {**lowered.core, "weights": weights, "fallback": None if backend == "native" else core}
     _check_copies(policy, conditions)
     shared = source is not None and not conditions.threads and conditions.device is None
-    return Choice(core, source=source, shared=shared, check=check, doubt=doubt)
+    return Choice(core, source=source, shared=shared, beside=beside, doubt=doubt)
+
+
+def _beside(policy: Any, source: Any, conditions: Conditions, lowered: Lowered | None) -> Beside | None:
+    """What is published beside the weights of ``policy``; None where it acts itself."""
+    import torch
+
+    is_copied = isinstance(source, torch.nn.Module) and (conditions.threads or conditions.device is not None)
+    if lowered is None and not is_copied:
+        return None
+    from windrow._beside import Attributes, Beside
+
+    attributes = Attributes(policy, source, evaluates=conditions.evaluates) if is_copied else bytes
+    return Beside(bytes if lowered is None else lowered.graph, attributes)
 
 
 def _check_copies(policy: Any, conditions: Conditions) -> None:

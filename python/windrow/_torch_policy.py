@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-from windrow import _recurrent, _weights
+from windrow import _beside, _recurrent, _weights
 from windrow._acting import act_from_now_on, acting
 from windrow._policy import Conditions
 from windrow.envs._specs import Key
@@ -49,6 +50,7 @@ class TorchPolicy:
         self.conditions = conditions
         self.reads_init = conditions.register and reads_init(policy, conditions.trust)
         self.call: Callable[..., tuple[torch.Tensor, ...]] = self._not_bound
+        self._beside = torch.zeros(conditions.room, dtype=torch.uint8)
 
     def bind(
         self,
@@ -102,10 +104,15 @@ class TorchPolicy:
 
     def load(self, weights: TensorDictBase) -> None:
         """Copies ``weights`` into the module; none are given for the user's own module, which already has them."""
-        tensors = self._tensors()
+        given, tensors = dict(weights.items()), self._tensors()
+        beside = given.pop(_weights.BESIDE, None)
         with torch.no_grad():
-            for name, value in weights.items():
+            for name, value in given.items():
                 tensors[name].copy_(value)
+        if beside is not None and not torch.equal(beside, self._beside):
+            is_elsewhere = os.getpid() != self.conditions.pid
+            _beside.load(_beside.attributes_in(beside), self.module, is_elsewhere=is_elsewhere)  # type: ignore[arg-type]
+            self._beside = beside.clone()
 
     def check(self, weights: TensorDictBase) -> None:
         """Checks that :meth:`load` would take these weights.
@@ -114,12 +121,14 @@ class TorchPolicy:
             ValueError: they belong to another policy.
         """
         given = dict(weights.items())
+        given.pop(_weights.BESIDE, None)
         if given or self.conditions.threads:
             _weights.check(self._tensors(), given)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The module's tensors by name, in element types that the engine has."""
-        return _weights.widened(self._tensors())
+        """The module's tensors by name, in element types that the engine has, and room for its state beside them."""
+        own = _weights.widened(self._tensors())
+        return {**own, _weights.BESIDE: self._beside} if self.conditions.room else own
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         # Looked up at each call, since the user may replace tensors of the module.

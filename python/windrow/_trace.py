@@ -657,7 +657,9 @@ class Replay(TorchDispatchMode):
         if not _is_random(func):
             return func(*args, **(kwargs or {}))
         drawn = next(self._draws)
-        return args[0].copy_(drawn) if func._schema.is_mutable else drawn
+        # A single environment is called without a dimension of rows.
+        shape = func(*args, **(kwargs or {})).shape
+        return args[0].copy_(drawn.view(shape)) if func._schema.is_mutable else drawn.view(shape)
 
 
 def _is_random(func: Any) -> bool:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from windrow import _ray
 from windrow._lazy import numpy
 from windrow._windrow import CollectorCore
+
+if TYPE_CHECKING:
+    from windrow._policy import Choice
+
+#: The name, among the weights, of the policy's state beside them: see :mod:`windrow._beside`.
+BESIDE = "_windrow_beside"
 
 
 class WeightSource:
@@ -20,23 +26,18 @@ class WeightSource:
 
     Args:
         core: the engine's collector.
-        module: where weights come from that are not given; None without such a module.
-        is_actor: the collector acts with ``module`` itself, not with copies of it.
-        check: raises an error where a module that the engine has read would compute something else by now.
+        choice: its policy. The weights of its module are published where none are given.
     """
 
-    def __init__(
-        self, core: CollectorCore, module: Any, *, is_actor: bool, check: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, core: CollectorCore, choice: Choice) -> None:
         self._core = core
-        self.module = module
-        self._is_actor = is_actor
+        self._choice = choice
+        self.module = choice.source
+        self._is_actor = is_actor = choice.shared
         is_native = core.policy_backend() == "native"
         #: The engine calls the module, which therefore has the weights already.
         self._is_called = is_actor and not is_native
-        #: The submodules and hooks of each part of a module that the engine has read.
-        self._parts = [(part, _parts_of(part)) for part in module.modules()] if module is not None and is_native else []
-        self._check = check if is_native else None
+        self._beside = choice.beside if is_native or not is_actor else None
         #: Where the tensors are that :meth:`follow` looks at: a dictionary, a name in it and the tensor of that name.
         self._slots: list[tuple[dict[str, Any], str, Any]] | None = None
         if is_actor and is_native:
@@ -58,7 +59,7 @@ class WeightSource:
         if isinstance(given, dict) and given and all(isinstance(worker, int) for worker in given):
             self._check_workers(given)
             for worker, weights in given.items():
-                self._core.publish(widened(weights_of(weights)), worker)
+                self._core.publish(self._choice.published(weights), worker)
             return
         if hasattr(workers, "__index__"):
             workers = [workers]
@@ -66,7 +67,6 @@ class WeightSource:
         if given is None:
             if self.module is None:
                 raise RuntimeError("no weights were given, and the collector has no module to take them from")
-            self._check_parts()
             given = self.module
         weights = weights_of(given)
         if self._is_actor:
@@ -74,7 +74,7 @@ class WeightSource:
         if self._slots is not None:
             self.follow(in_any_case=True)
             return
-        weights = {} if self._is_called else widened(weights)
+        weights = {} if self._is_called else self._choice.published(weights)
         for worker in [None] if workers is None else workers:
             self._core.publish(weights, worker)
 
@@ -87,7 +87,8 @@ class WeightSource:
         """
         if self._slots is None:
             return
-        self._check_parts()
+        if self._beside is not None:
+            self._beside.refresh()
         if any(owner.get(name) is not tensor for owner, name, tensor in self._slots):
             self._find_slots()
         self._core.follow(in_any_case)
@@ -102,6 +103,8 @@ class WeightSource:
             state["policy_state_dict"] = {
                 name: value.detach().clone() for name, value in tensors_of(self.module).items()
             }
+        # What is no weight is the program's to make again.
+        state["policy_state_dict"].pop(BESIDE, None)
 
     @contextlib.contextmanager
     def restored(self, state: dict[str, Any]) -> Iterator[None]:
@@ -111,11 +114,14 @@ class WeightSource:
         Raises:
             ValueError: the state holds the weights of another policy.
         """
+        if self._beside is not None and "policy_state_dict" in state:
+            state["policy_state_dict"] = self._beside.added_to(state["policy_state_dict"])
         if not self._is_actor:
             yield
             return
         own = tensors_of(self.module)
-        weights = fitted(own, state.get("policy_state_dict", {}))
+        saved = {name: value for name, value in state.get("policy_state_dict", {}).items() if name != BESIDE}
+        weights = fitted(own, saved)
         if self._is_called:
             state["policy_state_dict"] = {}
         yield
@@ -125,28 +131,13 @@ class WeightSource:
         owners = [entries for part in self.module.modules() for entries in (part._parameters, part._buffers)]
         entries = [(owner, name, tensor) for owner in owners for name, tensor in owner.items()]
         self._slots = [entry for entry in entries if entry[2] is not None]
-        self._core.set_source(tensors_of(self.module))
-
-    def _check_parts(self) -> None:
-        """Raises an error where the module, if it was called, would do something else than the network that was read."""
-        for part, parts in self._parts:
-            if _parts_of(part) != parts:
-                raise RuntimeError(
-                    f"{type(part).__name__} of the policy has other parts or hooks than when windrow read it: build a new "
-                    "collector, or one with policy_backend='torch', which calls the policy as it is"
-                )
-        if self._check is not None:
-            self._check()
+        self._core.set_source(tensors_of(self.module) | ({} if self._beside is None else {BESIDE: self._beside.leaf}))
 
     def _check_workers(self, workers: Iterable[int]) -> None:
         number = int(self._core.stats()["workers"])
         unknown = [worker for worker in workers if not 0 <= worker < number]
         if unknown:
             raise ValueError(f"there is no worker {unknown[0]}: the collector has {number}")
-
-
-def _parts_of(part: Any) -> tuple[Any, ...]:
-    return dict(part._modules), list(part._forward_hooks), list(part._forward_pre_hooks), part.__dict__.get("forward")
 
 
 def original(policy: Any) -> Any:

@@ -4,6 +4,7 @@ mod action;
 
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, NestedKey};
+use windrow_env::EnvSpec;
 use windrow_slab::{Key, LeafSpec, Rows, RowsMut};
 
 use crate::error::names;
@@ -76,6 +77,9 @@ impl Read {
 
 #[derive(Debug, Clone)]
 struct Bound {
+    /// The environment, for a graph that takes the place of this one.
+    env: EnvSpec,
+    columns: Vec<LeafSpec>,
     /// The leaf of each input that is an observation, and whether its numbers have to be converted.
     leaves: Vec<Option<(usize, DType)>>,
     /// `[rows, elements]` of each input: a state, or converted observations.
@@ -210,6 +214,47 @@ impl GraphPolicy {
         Ok(())
     }
 
+    /// Puts `next` in the place of this policy, which goes on with its states: what it computes has changed, other than by parameters.
+    ///
+    /// # Errors
+    /// [`PolicyError::Failed`] where `next` writes other columns or has other states, and the errors of [`bind`](Policy::bind). Then
+    /// nothing has changed.
+    pub fn replace(&mut self, mut next: Self) -> Result<(), PolicyError> {
+        if let Some(bound) = &self.bound {
+            next.bind(&Binding::new(&bound.env, 1))?;
+        }
+        if let (Some(old), Some(new)) = (&mut self.bound, &mut next.bound) {
+            let widths = |policy: &[Read]| -> Vec<usize> {
+                let states = policy.iter().filter_map(|input| match input {
+                    Read::State { first, .. } => Some(first.len()),
+                    Read::Observation(_) => None,
+                });
+                states.collect()
+            };
+            if new.columns != old.columns || widths(&self.inputs) != widths(&next.inputs) {
+                return Err(PolicyError::failed(format!(
+                    "expected a graph that writes {} and has states of {:?} numbers, got one that writes {} and has states of {:?}",
+                    names(old.columns.iter().map(|leaf| &leaf.key)),
+                    widths(&self.inputs),
+                    names(new.columns.iter().map(|leaf| &leaf.key)),
+                    widths(&next.inputs),
+                )));
+            }
+            let states = |inputs: &[Read]| -> Vec<usize> {
+                (0..inputs.len())
+                    .filter(|&index| inputs[index].is_state())
+                    .collect()
+            };
+            for (from, to) in states(&self.inputs).into_iter().zip(states(&next.inputs)) {
+                new.gathered[to] = std::mem::take(&mut old.gathered[from]);
+                new.kept[to] = std::mem::take(&mut old.kept[from]);
+            }
+            new.known = std::mem::take(&mut old.known);
+        }
+        *self = next;
+        Ok(())
+    }
+
     /// Evaluates the policy on `inputs`, `[rows, elements]` each: the outputs, then the next states. Draws are those of environments
     /// `0..rows` with seed 0.
     ///
@@ -266,11 +311,13 @@ impl Policy for GraphPolicy {
         let extra = self.outputs[found.len()..]
             .iter()
             .map(|(leaf, _)| leaf.clone());
-        let columns = leaf_specs.into_iter().chain(extra).collect();
+        let columns: Vec<_> = leaf_specs.into_iter().chain(extra).collect();
         let values = self.values();
         self.graph.prepare(&values)?;
         let widths = values.iter().map(|value| self.graph.elements(*value));
         self.bound = Some(Bound {
+            env: env.clone(),
+            columns: columns.clone(),
             leaves,
             gathered: vec![Vec::new(); self.inputs.len()],
             actions: found,

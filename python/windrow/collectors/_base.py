@@ -91,7 +91,7 @@ class BaseCollector(TorchRLMethods):
             self._fall_back(str(reason))
             choice = self._make_core(arguments)
         self._warn_of_rounding(arguments.frames_per_batch)
-        self._source = WeightSource(self._core, choice.source, is_actor=choice.shared, check=choice.check)
+        self._source = WeightSource(self._core, choice)
         #: Why torch evaluates the policy.
         self._doubt = choice.doubt
         if arguments.interruptor is not None:

@@ -191,7 +191,8 @@ class Evaluator(Ending):
             from windrow.collectors import _ray_evaluator
 
             self._backend = arguments.backend
-            self._source, self._core = _ray_evaluator.build(type(self).__name__, arguments)
+            self._choice, self._core = _ray_evaluator.build(type(self).__name__, arguments)
+            self._source = self._choice.source
             ALIVE.add(self)
             return
         # A factory makes the environment where the evaluator runs.
@@ -216,7 +217,7 @@ class Evaluator(Ending):
             backend=arguments.policy_backend,
             env=env,
         )
-        self._source = choice.source
+        self._source, self._choice = choice.source, choice
         self._undo = _statistics.freeze(env)
         try:
             sent = _sent(taken, choice.core, arguments)
@@ -384,7 +385,7 @@ class Evaluator(Ending):
             weights = own if weights is None else weights
         if weights is None:
             weights = self._source
-        return None if weights is None else _weights.widened(_weights.weights_of(weights))
+        return None if weights is None else self._choice.published(weights)
 
 
 def _dump(env: Any, step: int) -> None:

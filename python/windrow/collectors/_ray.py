@@ -227,7 +227,7 @@ class RaySource:
     """Where actors get their weights: stands for :class:`windrow._weights.WeightSource`."""
 
     def __init__(self, core: RayCore, choice: _policy.Choice) -> None:
-        self._core, self._check = core, choice.check
+        self._core, self._choice = core, choice
         self.module = choice.source
         self._send = _ray.Sender()
 
@@ -242,10 +242,8 @@ class RaySource:
         if given is None:
             if self.module is None:
                 raise RuntimeError("no weights were given, and the collector has no module to take them from")
-            if self._check is not None:
-                self._check()
             given = self.module
-        weights = _weights.widened(_weights.weights_of(given))
+        weights = self._choice.published(given)
         self._core.publish(self._send(weights), chosen)
 
     def renew(self) -> None:

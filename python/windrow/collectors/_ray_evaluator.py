@@ -34,8 +34,8 @@ class Job:
     reply: Future[dict[str, Any]] | None
 
 
-def build(name: str, arguments: Any) -> tuple[Any, RayEvaluatorCore]:
-    """The module that weights come from, and the evaluator.
+def build(name: str, arguments: Any) -> tuple[_policy.Choice, RayEvaluatorCore]:
+    """The policy, and the evaluator.
 
     Raises:
         ImportError: Ray is not installed.
@@ -46,7 +46,7 @@ def build(name: str, arguments: Any) -> tuple[Any, RayEvaluatorCore]:
     _ray.needs_ray(name)
     exploration = _policy.exploration_name(arguments.exploration_type)
     given = {option: getattr(arguments, option) for option in _PASSED} | {"exploration_type": exploration}
-    source = None
+    choice = _policy.Choice(None)
     if arguments.policy_factory is not None:
         given["policy_factory"] = arguments.policy_factory
     else:
@@ -63,13 +63,12 @@ def build(name: str, arguments: Any) -> tuple[Any, RayEvaluatorCore]:
             evaluates=True,
         )
         choice = _policy.choose(arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env)
-        source = choice.source
         given["policy"] = _policy.Sent(_told(lambda: _sending.policy(choice.core)))
     named = {"env": arguments.env, "policy_factory": arguments.policy_factory, "init_fn": arguments.init_fn}
     first = _told(lambda: _sending._pickled(arguments.init_fn, named))
     sent = _told(lambda: _sending._pickled((arguments.env, given), named))
     pickled = pickle.dumps((_sending.surroundings(), first, sent, arguments.metrics_fn is not None))
-    return source, RayEvaluatorCore(name, pickled, arguments)
+    return choice, RayEvaluatorCore(name, pickled, arguments)
 
 
 def _told(pickle_: Callable[[], bytes]) -> bytes:

@@ -162,7 +162,7 @@ class RemoteServer(Ending):
         _needs.torch("RemoteServer")
         conditions = _policy.Conditions(_policy.exploration_name(arguments.exploration_type), threads=True, served=True)
         choice = _policy.choose(arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env)
-        self._source = choice.source
+        self._source, self._choice = choice.source, choice
         self._core = RemoteServerCore({**arguments.options(), "max_batch_size": arguments.max_batch_size}, choice.core)
         ALIVE.add(self)
 
@@ -190,7 +190,7 @@ class RemoteServer(Ending):
         given = self._source if policy_or_weights is None else policy_or_weights
         if given is None:
             raise RuntimeError("no weights were given, and the server has no module to take them from")
-        return self._core.publish(_weights.widened(_weights.weights_of(given)))
+        return self._core.publish(self._choice.published(given))
 
     def stats(self) -> dict[str, Any]:
         """Figures of the calls of the policy, as of ``AsyncBatchedCollector.server_stats``, and of connections."""

@@ -7,7 +7,8 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tensordict::{Tensor, TensorDict};
+use serde::Deserialize;
+use tensordict::{NestedKey, Tensor, TensorDict};
 use windrow::policy::{GraphPolicy, Policy, PolicyError};
 
 use crate::batch;
@@ -26,11 +27,25 @@ pub(super) struct Description<'py> {
     pub(super) reads_init: bool,
 }
 
+/// Under this name, a policy's state beside its weights is published with them, as bytes: see `windrow._beside`.
+const BESIDE: &str = "_windrow_beside";
+
+/// What takes the place of a graph where the module computes something else by now, other than by its weights.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Changed<Graph> {
+    /// The policy as JSON, as in [`Description`].
+    graph: Graph,
+    used: Vec<String>,
+}
+
 /// A graph, and all weights of the user's module.
 #[derive(Clone)]
 pub(crate) struct Network {
     pub(super) policy: GraphPolicy,
     used: Vec<String>,
+    /// The state beside the weights that the graph was read with; none where the graph never changes.
+    beside: Option<Tensor>,
     /// The weights that the graph does not read.
     rest: TensorDict,
     pub(super) reads_init: bool,
@@ -50,46 +65,97 @@ impl Network {
             Err(_) => batch::from_python(&described.weights)?,
         };
         let used = described.used.clone();
-        let (own, rest) = split(&used, &weights).map_err(|error| invalid(&error))?;
+        let Split { own, rest, beside } =
+            split(&used, &weights).map_err(|error| invalid(&error))?;
         policy.load(&own).map_err(|error| invalid(&error))?;
         Ok(Self {
             policy,
             used,
+            beside: beside.map(|beside| beside.detach()),
             rest: rest.detach(),
             reads_init: described.reads_init,
         })
     }
 
-    /// As [`Policy::load`], with all weights of the user's module.
+    /// As [`Policy::load`], with all weights of the user's module, and the graph that the module is by now.
     pub(super) fn load(&mut self, weights: &TensorDict) -> Result<(), PolicyError> {
-        let (own, rest) = self.fitted(weights)?;
-        self.policy.load(&own)?;
+        let changed = self.changed(weights)?;
+        let used = changed.as_ref().map_or(&self.used, |changed| &changed.used);
+        let Split { own, rest, beside } = self.fitted(used, weights)?;
+        match changed {
+            None => self.policy.load(&own)?,
+            Some(Changed { mut graph, used }) => {
+                graph.load(&own)?;
+                self.policy.replace(graph)?;
+                self.used = used;
+                self.beside = beside.map(|beside| beside.detach());
+            }
+        }
         self.rest = rest.detach();
         Ok(())
     }
 
     /// As [`Policy::check`], with all weights of the user's module.
     pub(super) fn check(&self, weights: &TensorDict) -> Result<(), PolicyError> {
-        self.policy.check(&self.fitted(weights)?.0)
+        match self.changed(weights)? {
+            None => self.policy.check(&self.fitted(&self.used, weights)?.own),
+            Some(Changed { graph, used }) => graph.check(&self.fitted(&used, weights)?.own),
+        }
     }
 
-    /// As [`Policy::weights`], with all weights of the user's module.
+    /// As [`Policy::weights`], with all weights of the user's module and the state beside them.
     pub(super) fn weights(&self) -> TensorDict {
         let mut all = self.policy.weights();
-        for (name, tensor) in self.rest.leaves() {
+        let beside = self
+            .beside
+            .iter()
+            .map(|tensor| (NestedKey::from(BESIDE), tensor));
+        for (name, tensor) in self.rest.leaves().chain(beside) {
             // Cannot fail, since no name occurs twice.
             let _ = all.set(name, tensor.detach());
         }
         all
     }
 
-    /// The weights that the graph reads, and the others.
+    /// The graph that `weights` bring, unless it is the present one.
+    ///
+    /// # Errors
+    /// [`PolicyError::Unreadable`] for other bytes than those of `windrow._beside`.
+    fn changed(&self, weights: &TensorDict) -> Result<Option<Changed<GraphPolicy>>, PolicyError> {
+        let Ok(brought) = weights.get(BESIDE) else {
+            return Ok(None);
+        };
+        if self
+            .beside
+            .as_ref()
+            .is_some_and(|own| own.same_bits(brought))
+        {
+            return Ok(None);
+        }
+        let unreadable =
+            |reason: String| PolicyError::failed(format!("a graph cannot be read: {reason}"));
+        let bytes = brought.to_vec::<u8>().map_err(PolicyError::failed)?;
+        let written = bytes
+            .split_first_chunk()
+            .and_then(|(length, rest)| {
+                rest.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?)
+            })
+            .ok_or_else(|| unreadable("it is cut short".to_owned()))?;
+        let changed: Changed<String> =
+            serde_json::from_slice(written).map_err(|error| unreadable(error.to_string()))?;
+        Ok(Some(Changed {
+            graph: GraphPolicy::from_json(&changed.graph)?,
+            used: changed.used,
+        }))
+    }
+
+    /// `weights` apart, of which the graph reads those in `used`.
     ///
     /// # Errors
     /// [`PolicyError::Failed`] for a weight that is missing, or of another shape, or that the module does not have.
-    fn fitted(&self, weights: &TensorDict) -> Result<(TensorDict, TensorDict), PolicyError> {
-        let (own, rest) = split(&self.used, weights)?;
-        for (name, tensor) in rest.leaves() {
+    fn fitted(&self, used: &[String], weights: &TensorDict) -> Result<Split, PolicyError> {
+        let parts = split(used, weights)?;
+        for (name, tensor) in parts.rest.leaves() {
             match self.rest.get(name.clone()) {
                 Ok(known) if known.shape() == tensor.shape() => {}
                 Ok(known) => {
@@ -99,6 +165,8 @@ impl Network {
                         tensor.shape()
                     )));
                 }
+                // The graph before read it.
+                Err(_) if is_among(&name, &self.used) => {}
                 Err(_) => {
                     return Err(PolicyError::failed(format!(
                         "the policy has no weight called {name}"
@@ -106,28 +174,48 @@ impl Network {
                 }
             }
         }
-        if let Some((missing, _)) = self
+        let missing = self
             .rest
             .leaves()
-            .find(|(name, _)| rest.get(name.clone()).is_err())
-        {
+            .find(|(name, _)| weights.get(name.clone()).is_err());
+        if let Some((missing, _)) = missing {
             return Err(PolicyError::failed(format!(
                 "the weight {missing} is missing"
             )));
         }
-        Ok((own, rest))
+        Ok(parts)
     }
 }
 
-/// `weights` with the names `used`, and the others.
-fn split(used: &[String], weights: &TensorDict) -> Result<(TensorDict, TensorDict), PolicyError> {
+/// Weights of a module, apart.
+struct Split {
+    /// Those that the graph reads.
+    own: TensorDict,
+    rest: TensorDict,
+    /// The state beside the weights.
+    beside: Option<Tensor>,
+}
+
+/// `weights` apart, of which the graph reads those in `used`.
+fn split(used: &[String], weights: &TensorDict) -> Result<Split, PolicyError> {
     let (mut own, mut rest) = (TensorDict::new([]), TensorDict::new([]));
+    let mut beside = None;
     for (name, tensor) in weights.leaves() {
-        let is_used = matches!(name.components(), [name] if used.iter().any(|own| **own == **name));
-        let to = if is_used { &mut own } else { &mut rest };
+        if matches!(name.components(), [name] if **name == *BESIDE) {
+            beside = Some(tensor.clone());
+            continue;
+        }
+        let to = match is_among(&name, used) {
+            true => &mut own,
+            false => &mut rest,
+        };
         to.set(name, tensor).map_err(PolicyError::failed)?;
     }
-    Ok((own, rest))
+    Ok(Split { own, rest, beside })
+}
+
+fn is_among(name: &NestedKey, names: &[String]) -> bool {
+    matches!(name.components(), [name] if names.iter().any(|own| **own == **name))
 }
 
 fn invalid(error: &PolicyError) -> PyErr {

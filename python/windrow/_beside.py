@@ -1,0 +1,200 @@
+"""A policy's state beside its weights, on its way to the workers that act with copies: bytes among the weights, under a name of their own.
+
+Workers that evaluate a graph read the graph there that the policy is by now (``windrow._lower``), those that call a copy of a module what
+has changed of its attributes (:class:`Attributes`). Weights and bytes are published together, so each version has both.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from windrow import _reads, _weights
+
+#: Bytes that give the length of each part.
+HEADER = 8
+
+
+class Beside:
+    """The bytes, whose number is fixed since weights keep their shapes.
+
+    Args:
+        graph: gives the graph as it is now, as bytes; empty ones where torch evaluates the policy.
+        attributes: gives what has changed of attributes; empty bytes where nobody has copies.
+
+    Attributes:
+        leaf: the bytes, each part behind its length. ``[room]``, uint8.
+    """
+
+    def __init__(self, graph: Callable[[], bytes], attributes: Callable[[], bytes]) -> None:
+        self._parts = graph, attributes
+        self._written = [part() for part in self._parts]
+        # Room for more, such as constants with more digits.
+        self.leaf = torch.zeros(4096 * (1 + sum(map(len, self._written)) // 1024), dtype=torch.uint8)
+        self._write(self._written)
+
+    def refresh(self) -> None:
+        """Brings the bytes up to date.
+
+        Raises:
+            RuntimeError: what the policy reads by now can neither be evaluated nor sent.
+        """
+        now = [part() for part in self._parts]
+        if now != self._written:
+            self._write(now)
+
+    def _write(self, parts: list[bytes]) -> None:
+        held = b"".join(len(part).to_bytes(HEADER, "little") + part for part in parts)
+        if len(held) > len(self.leaf):
+            raise RuntimeError(
+                f"the policy's state beside its weights takes {len(held)} bytes by now, and there is room for {len(self.leaf)}: build a new "
+                "collector"
+            )
+        self.leaf.copy_(torch.frombuffer(bytearray(held.ljust(len(self.leaf), b"\0")), dtype=torch.uint8))
+        self._written = parts
+
+    def added_to(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """``weights`` with the bytes, brought up to date."""
+        self.refresh()
+        return {**weights, _weights.BESIDE: self.leaf}
+
+
+def attributes_in(leaf: torch.Tensor) -> bytes:
+    """What a :class:`Beside` has written of attributes into ``leaf``."""
+    held = leaf.numpy().tobytes()
+    first = HEADER + int.from_bytes(held[:HEADER], "little")
+    return held[first + HEADER : first + HEADER + int.from_bytes(held[first : first + HEADER], "little")]
+
+
+class Attributes:
+    """What the parts of a module hold beside weights, for copies of it that workers call.
+
+    Args:
+        policy: the policy.
+        module: the module whose weights it has.
+        evaluates: the copies are in evaluation mode, whatever the module is in.
+    """
+
+    def __init__(self, policy: Any, module: nn.Module, *, evaluates: bool) -> None:
+        self._policy, self._module = policy, module
+        #: What has changed outside of the module.
+        self._outside: str | None = None
+        self._skipped = _reads.UNREAD | {"_parameters", "_buffers", "_modules", *({"training"} if evaluates else ())}
+        self._codes = _reads.reachable(module)
+        self._state = self._seen()
+        self._first = self._held()
+        self._written = pickle.dumps({})
+
+    def __call__(self) -> bytes:
+        """What has changed since the copies were made; the reason, where it cannot be sent."""
+        if self._state.is_same():
+            return self._written
+        now = self._seen()
+        if self._state.difference(now) is not None:
+            outside = now.outside(self._state)
+            if outside is not None:
+                self._outside = self._outside or outside
+            held = self._held()
+            own = {path: value for path, value in held.items() if path not in self._first or _changed(value, self._first[path])}
+            gone = [path for path in self._first if path not in held]
+            self._written = _dumps(own, gone, self._outside, self._module)
+        self._state = now
+        return self._written
+
+    def _seen(self) -> _reads.State:
+        return _reads.State(self._policy, self._codes, _weights.tensors_of(self._module).values())
+
+    def _held(self) -> dict[tuple[str, str], Any]:
+        """The attributes of all parts that code mentions, by the name of the part and their own."""
+        names, takes_all = _reads.names_in(self._codes)
+        found: dict[tuple[str, str], Any] = {}
+        for part_name, part in self._module.named_modules():
+            is_own = not _reads.is_trusted(type(part).__module__)
+            for name, value in vars(part).items():
+                if name in self._skipped or name.endswith("_hooks"):
+                    continue
+                if not is_own or takes_all or name in names or name in _reads.OF_MODULES:
+                    found[part_name, name] = _Kept(value)
+            for name in part._non_persistent_buffers_set:
+                found[part_name, name] = _Kept(part._buffers.get(name))
+        return found
+
+
+class _Kept:
+    """A value, and what it was when it was kept, as far as that can be written down."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        try:
+            self.was: bytes | None = pickle.dumps(value)
+        except Exception:
+            self.was = None
+
+
+def _changed(now: _Kept, before: _Kept) -> bool:
+    return now.value is not before.value if now.was is None or before.was is None else now.was != before.was
+
+
+def _dumps(held: dict[tuple[str, str], _Kept], gone: list[tuple[str, str]], outside: str | None, module: nn.Module) -> bytes:
+    """Attributes as bytes, in which the parts and tensors of ``module`` have their names."""
+    import cloudpickle
+
+    parts = {id(part): name for name, part in module.named_modules()}
+    tensors = {id(tensor): name for name, tensor in _weights.tensors_of(module).items()}
+
+    class Pickler(cloudpickle.Pickler):
+        def persistent_id(self, value: Any) -> Any:
+            if isinstance(value, nn.Module) and id(value) in parts:
+                return "part", parts[id(value)]
+            return ("tensor", tensors[id(value)]) if isinstance(value, torch.Tensor) and id(value) in tensors else None
+
+    written: dict[tuple[str, str], bytes] = {}
+    for (part, name), kept in held.items():
+        stream = io.BytesIO()
+        try:
+            Pickler(stream).dump(kept.value)
+        except Exception as error:
+            where = f"{part}.{name}" if part else name
+            return pickle.dumps({"unsent": f"{where} of {type(module).__name__} has changed, and cannot be sent: {error}"})
+        written[part, name] = stream.getvalue()
+    return pickle.dumps({"set": written, "gone": gone, "outside": outside})
+
+
+def load(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
+    """Gives ``module``, a copy, the attributes that :class:`Attributes` has written down.
+
+    Args:
+        is_elsewhere: this is another process than the module's, with globals of its own.
+
+    Raises:
+        RuntimeError: something that the module reads has changed, and was not sent.
+    """
+    changes = pickle.loads(written)
+    if "unsent" in changes:
+        raise RuntimeError(f"{changes['unsent']}. Workers that have copies of a policy take over what can be pickled")
+    if is_elsewhere and changes.get("outside") is not None:
+        raise RuntimeError(
+            f"{changes['outside']}, which {type(module).__name__} reads, has changed, and is no part of the module: worker processes have "
+            "copies of their own. Keep it in the module, as an attribute or a buffer"
+        )
+    parts, tensors = dict(module.named_modules()), _weights.tensors_of(module)
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, named: Any) -> Any:
+            kind, name = named
+            return parts[name] if kind == "part" else tensors[name]
+
+    values = {place: Unpickler(io.BytesIO(held)).load() for place, held in changes.get("set", {}).items()}
+    for (part, name), value in values.items():
+        target = parts[part]
+        if name in target._non_persistent_buffers_set:
+            target._buffers[name] = value
+        else:
+            vars(target)[name] = value
+    for part, name in changes.get("gone", ()):
+        vars(parts[part]).pop(name, None)

@@ -1,0 +1,628 @@
+"""What a call of a policy reads in Python beside its inputs and weights, and whether that has changed since.
+
+:class:`Watch` sees which functions run in a call. :class:`State` then finds everything that these functions can read: what their globals,
+closures and defaults refer to, and the attributes, by the names that their code mentions, of every object on the way. It remembers
+these values, so that :meth:`State.is_same` can tell whether the same call would read the same. Code of libraries in :data:`TRUSTED`
+is not looked into: of their objects, all attributes count.
+
+What cannot be compared is a doubt, for which torch has to evaluate the policy: random generators, files, clocks, iterators, and functions
+of C that are not known to compute from their arguments alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import dis
+import enum
+import functools
+import gc
+import operator
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+#: Packages whose code computes from its arguments, their attributes and weights alone.
+TRUSTED = {
+    "torch", "tensordict", "torchrl", "stable_baselines3", "sb3_contrib", "gymnasium", "windrow", "numpy", "functorch", "typing", "enum",
+    "abc", "contextlib", "functools", "collections", "dataclasses", "copy", "operator", "math", "numbers", "types", "_weakrefset",
+    "weakref", "itertools", "pyvers", "optree", "__future__", "typing_extensions", "importlib", "orjson", "einops",
+}
+#: Their modules that do more than that: what these do is lost where a graph is evaluated instead.
+ACTING = {
+    "torch.random", "torch.serialization", "torch.distributed", "torch.multiprocessing", "torch.utils.tensorboard", "torch.cuda.random",
+    "numpy.random", "torch.utils.data", "torch.profiler", "torch.autograd.profiler",
+}
+#: Functions of C that compute from their arguments alone, by their module; None for all of a module.
+PURE: dict[str, set[str] | None] = {
+    "builtins": {
+        "abs", "all", "any", "bin", "callable", "chr", "divmod", "getattr", "hasattr", "hash", "hex", "isinstance", "issubclass", "iter",
+        "len", "max", "min", "next", "oct", "ord", "pow", "repr", "round", "setattr", "sorted", "sum", "vars", "dir", "format", "ascii",
+        "delattr", "id", "__build_class__",
+    },
+    "math": None, "cmath": None, "_operator": None, "operator": None, "_functools": {"reduce"}, "_bisect": None, "_struct": None,
+}
+#: Types whose methods read and change nothing but the object itself, whose contents are compared.
+PLAIN = (
+    str, bytes, bytearray, int, float, complex, bool, list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict,
+    collections.defaultdict, range, slice, type(None), types.MappingProxyType,
+)
+#: Values that never change.
+FIXED = (
+    type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), torch.dtype, torch.device, torch.Size, torch.layout,
+    torch.memory_format, enum.Enum, np.generic, np.dtype, range, slice, property, type({}.keys()), types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, torch.finfo, torch.iinfo,
+)
+#: Names in code that read attributes which the code does not name.
+DYNAMIC = {"vars", "dir", "__dict__", "__getattribute__", "attrgetter", "__getstate__"}
+#: Functions that read or write the attribute of a name that they are given.
+BY_TEXT = {"getattr", "setattr", "delattr", "hasattr"}
+#: What every call of a module looks at, beside its parts.
+OF_MODULES = ("training", "forward", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
+#: Attributes of modules that no call reads.
+UNREAD = {
+    "_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook", "_non_persistent_buffers_set", "_state_dict_hooks",
+    "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_forward_hooks_always_called", "_is_full_forward_hook",
+    "_version",
+}
+#: What learners have, and no policy computes from.
+IGNORED = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+#: Objects that may be looked at; more are no policy.
+MOST = 20_000
+#: Marks of a name that is not there.
+MISSING = object()
+
+
+def package(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def is_trusted(module: str | None) -> bool:
+    """Whether the code of ``module`` computes from its arguments, their attributes and weights alone."""
+    return module is not None and package(module) in TRUSTED and not is_acting(module)
+
+
+def is_acting(module: str) -> bool:
+    return any(module == acting or module.startswith(acting + ".") for acting in ACTING)
+
+
+def impure(function: Any) -> str | None:
+    """Why a function of C might not compute from its arguments alone, if so."""
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", type(function).__name__)
+    if owner is None or isinstance(owner, types.ModuleType):
+        module = getattr(function, "__module__", None) or getattr(owner, "__name__", "")
+        allowed = PURE.get(module, set())
+        pure = is_trusted(module) if module not in PURE else allowed is None or name in allowed
+        return None if pure else f"it calls {module}.{name}()"
+    kind = owner if isinstance(owner, type) else type(owner)
+    # Contents of the first are compared; the last is what every class has.
+    pure = isinstance(owner, (*PLAIN, *FIXED, np.ndarray)) or kind in PLAIN or is_trusted(kind.__module__) or name.startswith("object.")
+    return None if pure and not isinstance(owner, torch.Generator) else f"it calls {kind.__module__}.{name}()"
+
+
+def _is_python(kind: type) -> bool:
+    """Whether instances of ``kind`` have no state but attributes and what plain types hold: no other base is implemented in C."""
+    return all(base in (object, *PLAIN) or is_trusted(base.__module__) or not _is_of_c(base) for base in kind.__mro__)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_of_c(kind: type) -> bool:
+    is_made_by_class = 1 << 9
+    if not kind.__flags__ & is_made_by_class or isinstance(vars(kind).get("__new__"), types.BuiltinFunctionType):
+        return True
+    return not hasattr(sys.modules.get(kind.__module__), "__file__") and kind.__module__ in sys.builtin_module_names
+
+
+def _is_users(frame: types.FrameType | None) -> bool:
+    """Whether the function of ``frame`` is none of a trusted package, and was not called on behalf of one: libraries call Python's own
+    modules, and import others."""
+    answer: bool | None = None
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("importlib"):
+            return False
+        if answer is None and (package(module) not in sys.stdlib_module_names or is_acting(module)):
+            answer = package(module) not in TRUSTED
+        if answer is False or package(module) == "windrow":
+            break
+        frame = frame.f_back
+    return bool(answer)
+
+
+class Watch:
+    """Sees which functions of Python run in this thread while the context is entered, but for those of trusted packages.
+
+    Attributes:
+        codes: their code, with the globals that it reads.
+        doubt: why a call might do more than to compute from what it reads, if so.
+    """
+
+    def __init__(self) -> None:
+        self.codes: dict[types.CodeType, dict[str, Any]] = {}
+        self.doubt: str | None = None
+        self._passed: set[types.CodeType] = set()
+        self._before: Any = None
+
+    def __enter__(self) -> Watch:
+        self._before = sys.getprofile()
+        sys.setprofile(self._event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(self._before)
+
+    def _event(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code not in self._passed and code not in self.codes:
+            module = frame.f_globals.get("__name__", "")
+            if is_trusted(module):
+                self._passed.add(code)
+            elif is_acting(module):
+                # Windrow, and code of libraries, may do so.
+                if self.doubt is None and _is_users(frame.f_back):
+                    self.doubt = f"it calls {module}.{code.co_name}()"
+            elif _is_users(frame):
+                self.codes[code] = frame.f_globals
+        elif event == "c_call" and code in self.codes and self.doubt is None:
+            doubt = impure(argument)
+            if doubt is not None and _is_users(frame):
+                self.doubt = doubt
+
+
+class State:
+    """What functions can read, as it is now.
+
+    Args:
+        root: the policy.
+        codes: the functions that run in a call, as :attr:`Watch.codes`.
+        weights: tensors that are compared elsewhere.
+
+    Attributes:
+        doubt: why it cannot be compared, if so: the first part that cannot, by its name.
+    """
+
+    def __init__(self, root: Any, codes: Mapping[types.CodeType, dict[str, Any]], weights: Iterable[torch.Tensor]) -> None:
+        self.doubt: str | None = None
+        #: What was read, by its name, in a form that can be compared.
+        self.facts: dict[str, Any] = {}
+        #: Functions that give parts of what is read, each with what they gave.
+        self._reads: list[tuple[Callable[[], Any], Any]] = []
+        self._sized: list[Any] = []
+        self._sizes: list[int] = []
+        self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._arrays: list[tuple[np.ndarray, bytes]] = []
+        self._seen: dict[int, Any] = {}
+        self._codes = codes
+        weights = list(weights)
+        self._weights = set(map(id, weights))
+        self._owned = {tensor.untyped_storage()._cdata for tensor in weights}
+        self._names, self._takes_all = names_in(codes)
+        self._found: set[types.CodeType] = set()
+        hooks = ("_global_forward_hooks", "_global_forward_pre_hooks")
+        for name in hooks:
+            self._walk(vars(torch_module)[name], f"torch's {name}")
+        self._walk(root, "policy")
+        for code, scope in codes.items():
+            self._globals(code, scope)
+        self._functions()
+        # Only what refers to others is kept: others may be freed.
+        if len(self._seen) > MOST:
+            self._refuse("it refers to too many objects")
+
+    def again(self, root: Any, weights: Iterable[torch.Tensor]) -> State:
+        """What the same functions read by now."""
+        return State(root, self._codes, weights)
+
+    def is_same(self) -> bool:
+        """Whether everything that was read is the same object by now, with the same contents. Soon says no where it is not certain."""
+        if list(map(len, self._sized)) != self._sizes:
+            return False
+        try:
+            for read, before in self._reads:
+                if not all(map(operator.is_, read(), before)):
+                    return False
+        except (KeyError, AttributeError, IndexError, ValueError):
+            return False
+        for tensor, values in self._tensors:
+            if tensor.shape != values.shape or tensor.dtype != values.dtype or not _equal(tensor, values):
+                return False
+        return all(array.tobytes() == held for array, held in self._arrays)
+
+    def difference(self, other: State) -> str | None:
+        """The name of something that is not the same in ``other``, if there is any."""
+        for name, fact in self.facts.items():
+            if name not in other.facts or not _alike(fact, other.facts[name]):
+                return name
+        return next((name for name in other.facts if name not in self.facts), None)
+
+    def outside(self, other: State) -> str | None:
+        """The name of something outside of the policy that is not the same in ``other``, if there is any."""
+        names = (name for name in (*self.facts, *other.facts) if not name.startswith("policy"))
+        return next((name for name in names if not _alike(self.facts.get(name, MISSING), other.facts.get(name, MISSING))), None)
+
+    # Finding
+
+    def _refuse(self, reason: str) -> None:
+        self.doubt = self.doubt or reason
+
+    def _walk(self, value: Any, path: str, *, takes_all: bool = False) -> None:
+        """Adds ``value``, which is read under the name ``path``, and what can be read of it; ``takes_all`` of its attributes where code
+        of a library may read them."""
+        if isinstance(value, FIXED):
+            self.facts[path] = value
+            return
+        if isinstance(value, IGNORED):
+            return
+        known = id(value) in self._seen
+        self.facts[path] = type(value), id(value)
+        if known or len(self._seen) > MOST:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            self._tensor(value, path)
+        elif isinstance(value, np.ndarray):
+            if value.dtype.hasobject:
+                self._refuse(f"it reads {path}, an array of objects")
+            self._arrays.append((value, value.tobytes()))
+            self.facts[path] = str(value.dtype), value.shape, value.tobytes()
+        elif isinstance(value, types.ModuleType):
+            self._module(value, path)
+        elif isinstance(value, types.FunctionType):
+            self._function(value, path)
+        elif isinstance(value, types.MethodType):
+            self._walk(value.__self__, f"{path}.__self__", takes_all=takes_all)
+            self._walk(value.__func__, f"{path}.__func__")
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            reason = impure(value)
+            if reason is not None:
+                self._refuse(f"it reads {path}, and {reason}")
+            owner = getattr(value, "__self__", None)
+            if owner is not None and not isinstance(owner, types.ModuleType):
+                self._walk(owner, f"{path}.__self__", takes_all=takes_all)
+        elif isinstance(value, type):
+            self._class(value, path)
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._walk(value.__func__, f"{path}.__func__")
+        elif isinstance(value, functools.partial):
+            for name in ("func", "args", "keywords"):
+                self._walk(getattr(value, name), f"{path}.{name}", takes_all=takes_all)
+        else:
+            self._object(value, path, takes_all)
+
+    def _tensor(self, value: torch.Tensor, path: str) -> None:
+        if id(value) in self._weights or value.untyped_storage()._cdata in self._owned:
+            return
+        if value.layout != torch.strided or value.device.type != "cpu":
+            self._refuse(f"it reads {path}, a tensor on {value.device}")
+            return
+        values = value.detach().clone()
+        self._tensors.append((value.detach(), values))
+        self.facts[path] = values
+
+    def _object(self, value: Any, path: str, takes_all: bool) -> None:
+        kind = type(value)
+        if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
+            self._items(value, path, takes_all)
+        elif isinstance(value, Mapping) and isinstance(value, (dict, types.MappingProxyType)):
+            self._mapping(value, list(value), path, takes_all)
+        elif not _is_python(kind) or isinstance(value, (torch.Generator, Iterator)):
+            self._refuse(f"it reads {path}, a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared")
+            return
+        if kind.__module__ == "builtins":
+            return
+        own = is_trusted(kind.__module__)
+        # What caches results is no state.
+        caches = own and kind.__module__.startswith(("stable_baselines3.common.distributions", "sb3_contrib.common"))
+        takes_all = takes_all or own or any(_reads_attributes(base) for base in kind.__mro__)
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            self._attributes(value, attributes, path, takes_all, caches)
+        slots = [name for base in kind.__mro__ for name in _slots(base) if takes_all or name in self._names]
+        held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        if held:
+            self._read(lambda: [getattr(value, name) for name in held], list(held.values()))
+            for name, part in held.items():
+                self._walk(part, f"{path}.{name}", takes_all=takes_all)
+        if not own:
+            self._class(kind, f"{kind.__module__}.{kind.__qualname__}", of_module=isinstance(value, nn.Module))
+
+    def _attributes(self, value: Any, attributes: dict[str, Any], path: str, takes_all: bool, caches: bool) -> None:
+        is_module = isinstance(value, nn.Module)
+        skipped = UNREAD | {"_parameters", "_buffers", "_modules"} if is_module else set()
+        wanted = {name for name in attributes if (takes_all or self._takes_all or name in self._names) and name not in skipped}
+        if caches:
+            wanted = {name for name in wanted if isinstance(attributes[name], FIXED) and attributes[name] is not None}
+        if is_module:
+            wanted |= {name for name in OF_MODULES if name in attributes}
+            for kind in ("_modules", "_parameters", "_buffers"):
+                held = attributes[kind]
+                self._mapping(held, list(held), path, takes_all=False)
+        named = sorted(name for name in wanted if isinstance(name, str))
+        for name in named:
+            part = attributes[name]
+            # Code may not reach what no name in it leads to, and libraries do not look into what they do not know.
+            if name in self._names or not self._is_opaque(part):
+                self._walk(part, f"{path}.{name}", takes_all=takes_all)
+        self._mapping_reads(attributes, named)
+
+    def _is_opaque(self, value: Any) -> bool:
+        plain = isinstance(value, (*FIXED, *PLAIN, torch.Tensor, np.ndarray, types.FunctionType, types.MethodType, type, functools.partial))
+        return not plain and not _is_python(type(value))
+
+    def _items(self, value: Any, path: str, takes_all: bool) -> None:
+        items = list(value)
+        if not isinstance(value, (tuple, frozenset)):
+            self._size(value)
+            self._reads.append((value.__iter__ if isinstance(value, list) else lambda: list(value), items))
+        if isinstance(value, (set, frozenset)):
+            self.facts[path] = frozenset(item for item in items if isinstance(item, FIXED)), len(items)
+            return
+        self.facts[f"{path}.len"] = len(items)
+        for index, item in enumerate(items):
+            self._walk(item, f"{path}[{index}]", takes_all=takes_all)
+
+    def _mapping(self, value: Any, keys: list[Any], path: str, takes_all: bool) -> None:
+        self._mapping_reads(value, keys)
+        self.facts[f"{path}.keys of {id(value)}"] = [key if isinstance(key, FIXED) else id(key) for key in keys]
+        for key in keys:
+            name = f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]" if isinstance(key, FIXED) else f"{path}[{id(key)}]"
+            self._walk(value[key], name, takes_all=takes_all)
+
+    def _mapping_reads(self, value: Mapping[Any, Any], keys: list[Any]) -> None:
+        self._size(value)
+        if keys:
+            get = operator.itemgetter(*keys)
+            held = get(value) if len(keys) > 1 else (get(value),)
+            self._reads.append((functools.partial(get, value) if len(keys) > 1 else lambda: (get(value),), held))
+
+    def _size(self, value: Any) -> None:
+        self._sized.append(value)
+        self._sizes.append(len(value))
+
+    def _read(self, read: Callable[[], Any], held: Any) -> None:
+        self._reads.append((read, held))
+
+    def _module(self, module: types.ModuleType, path: str) -> None:
+        """A module that is passed on as it is: what code reads of it has a name."""
+        name = module.__name__
+        if is_acting(name):
+            self._refuse(f"it reads {path}, the module {name}")
+        elif not is_trusted(name) and name not in PURE:
+            self._mapping_of_scope(vars(module), sorted(self._names & vars(module).keys()), path)
+
+    def _mapping_of_scope(self, scope: dict[str, Any], names: list[str], path: str) -> None:
+        if names:
+            held = [scope.get(name, MISSING) for name in names]
+            self._read(lambda: [scope.get(name, MISSING) for name in names], held)
+            for name, part in zip(names, held):
+                if part is not MISSING:
+                    self._walk(part, f"{path}.{name}")
+
+    def _class(self, kind: type, path: str, *, of_module: bool = False) -> None:
+        """What objects of ``kind`` find in their class, and what code reads of it."""
+        if (id(kind), "class") in self._seen:
+            return
+        self._seen[(id(kind), "class")] = kind  # type: ignore[index]
+        if not isinstance(kind, type) or is_acting(kind.__module__) or kind.__module__ == "random":
+            self._refuse(f"it reads {path}, a class of {kind.__module__}")
+            return
+        if not _is_python(kind) and not issubclass(kind, (*PLAIN, BaseException)) and not is_trusted(kind.__module__):
+            # Its constructor may read anything.
+            if kind.__module__ not in ("builtins", "collections", "itertools", "functools", "types"):
+                self._refuse(f"it reads {path}, a class of {kind.__module__}")
+            return
+        for base in kind.__mro__:
+            held = vars(base)
+            if is_trusted(base.__module__) or base.__module__ == "builtins":
+                continue
+            wanted = [
+                name
+                for name, part in held.items()
+                if name in self._names or (isinstance(part, (types.FunctionType, property)) and not self._takes_all) or self._takes_all
+            ]
+            wanted = [name for name in wanted if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__slots__", "_abc_impl")]
+            self._mapping_reads(held, wanted)
+            for name in wanted:
+                part = held[name]
+                owner = f"{base.__module__}.{base.__qualname__}.{name}"
+                if isinstance(part, property):
+                    for function in (part.fget, part.fset):
+                        self._walk(function, owner)
+                elif name in self._names or isinstance(part, types.FunctionType) or not self._is_opaque(part):
+                    self._walk(part, owner)
+
+    def _function(self, function: types.FunctionType, path: str) -> None:
+        code = function.__code__
+        self._read(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__), (code, function.__defaults__, function.__kwdefaults__))
+        self.facts[f"{path}.__code__"] = id(code)
+        self._seen[id(code)] = code
+        wrapped = is_trusted(function.__module__) and code not in self._codes and function.__closure__
+        if code not in self._codes and not wrapped:
+            return
+        self._found.add(code)
+        self._walk(function.__defaults__, f"{path}.__defaults__")
+        self._walk(function.__kwdefaults__, f"{path}.__kwdefaults__")
+        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+            self._cell(cell, f"{path}'s {name}")
+
+    def _cell(self, cell: Any, path: str) -> None:
+        def contents() -> tuple[Any, ...]:
+            try:
+                return (cell.cell_contents,)
+            except ValueError:
+                # Its variable was deleted, or not set yet.
+                return (MISSING,)
+
+        held = contents()
+        self._read(contents, held)
+        if held[0] is not MISSING:
+            self._walk(held[0], path)
+
+    def _functions(self) -> None:
+        """Functions with closures or defaults that no name led to, such as one behind a decorator."""
+        inner = {part for code in self._codes for part in _inner(code)}
+        left = [code for code in self._codes if code not in self._found and code not in inner and (code.co_freevars or code.co_argcount)]
+        if not left:
+            return
+        for function in gc.get_referrers(*left):
+            if isinstance(function, types.FunctionType) and function.__code__ in self._codes:
+                if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
+                    self._walk(function, f"{function.__module__}.{function.__qualname__}")
+
+    def _globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+        """What ``code`` reads of its globals, as far as it names attributes of theirs."""
+        module = scope.get("__name__", "")
+        for name in imports(code):
+            if not is_trusted(name) and name not in PURE:
+                self._refuse(f"it imports {name} as it runs")
+        for chain in chains(code):
+            holder, path = scope, module
+            first, *rest = chain
+            value = scope.get(first, MISSING)
+            self._read(lambda first=first, scope=scope: (scope.get(first, MISSING),), (value,))
+            if value is MISSING:
+                builtins = scope.get("__builtins__", {})
+                builtins = vars(builtins) if isinstance(builtins, types.ModuleType) else builtins
+                value = builtins.get(first, MISSING)
+                if isinstance(value, types.BuiltinFunctionType) and impure(value) is not None:
+                    # Whether it is called at all, Watch sees.
+                    continue
+            path = f"{module}.{first}"
+            while isinstance(value, types.ModuleType) and rest:
+                holder, first = vars(value), rest.pop(0)
+                inner = holder.get(first, MISSING)
+                self._read(lambda first=first, holder=holder: (holder.get(first, MISSING),), (inner,))
+                path = f"{path}.{first}"
+                if is_trusted(value.__name__) and not isinstance(inner, types.ModuleType):
+                    value = MISSING if not _is_drawing(inner) else inner
+                    break
+                value = inner
+            if value is not MISSING:
+                self._walk(value, path)
+
+
+def _is_drawing(value: Any) -> bool:
+    """Whether something of a trusted package acts, such as numpy.random.rand under another name."""
+    return is_acting(getattr(value, "__module__", None) or "") or isinstance(value, torch.Generator)
+
+
+def _reads_attributes(base: type) -> bool:
+    """Whether code of a library that objects of this base have reads attributes of theirs."""
+    return base not in (object, nn.Module) and base.__module__ not in ("builtins", "abc", "typing", "enum") and is_trusted(base.__module__)
+
+
+def reachable(module: nn.Module) -> dict[types.CodeType, dict[str, Any]]:
+    """The functions that a call of ``module`` may run, by the names that its parts' own code mentions; with the globals of each."""
+    left = [function for part in module.modules() if (function := _own(type(part), "forward")) is not None]
+    codes: dict[types.CodeType, dict[str, Any]] = {}
+    while left:
+        function = left.pop()
+        code = function.__code__
+        if code in codes or is_trusted(function.__module__):
+            continue
+        codes[code] = function.__globals__
+        for inner in _inner(code):
+            codes[inner] = function.__globals__
+        names = names_in([code, *_inner(code)])[0]
+        called = [found for part in module.modules() for name in names if (found := _own(type(part), name)) is not None]
+        called += [found for name in names if isinstance(found := function.__globals__.get(name), types.FunctionType)]
+        left += called
+    return codes
+
+
+def _own(kind: type, name: str) -> types.FunctionType | None:
+    """The function of Python that objects of ``kind`` have under ``name``, unless it is of a trusted package."""
+    if is_trusted(kind.__module__) and name == "forward":
+        return None
+    found = getattr(kind, name, None)
+    found = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+    found = getattr(found, "__wrapped__", found)
+    return found if isinstance(found, types.FunctionType) and not is_trusted(found.__module__) else None
+
+
+def _slots(kind: type) -> list[str]:
+    slots = vars(kind).get("__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return [f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name for name in names]
+
+
+def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield part
+            yield from _inner(part)
+
+
+def names_in(codes: Iterable[types.CodeType]) -> tuple[set[str], bool]:
+    """Names of attributes that ``codes`` mention, and whether they may read any others."""
+    names: set[str] = set()
+    for code in codes:
+        names.update(code.co_names)
+        found = _dynamic(code)
+        if found is None:
+            return names | {part for code in codes for part in code.co_names}, True
+        names.update(found)
+    return names, False
+
+
+@functools.lru_cache(maxsize=4096)
+def _dynamic(code: types.CodeType) -> frozenset[str] | None:
+    """Attributes that ``code`` reads by their names as text; None where it may read any."""
+    if DYNAMIC & set(code.co_names):
+        return None
+    found = set()
+    if BY_TEXT & set(code.co_names):
+        instructions = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "PRECALL")]
+        for number, instruction in enumerate(instructions):
+            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and instruction.argval in BY_TEXT:
+                call = next((i for i in range(number, len(instructions)) if instructions[i].opname.startswith("CALL")), number)
+                given = [one.argval for one in instructions[number:call] if one.opname == "LOAD_CONST" and isinstance(one.argval, str)]
+                if len(given) != 1:
+                    return None
+                found.update(given)
+    return frozenset(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def imports(code: types.CodeType) -> list[str]:
+    """Modules that ``code`` imports as it runs."""
+    return [one.argval for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"]
+
+
+@functools.lru_cache(maxsize=4096)
+def chains(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
+    """The globals that ``code`` reads, each with the attributes that it reads of it, one of the other: ``("np", "random", "rand")``."""
+    found: list[list[str]] = []
+    current: list[str] | None = None
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        if name in ("LOAD_GLOBAL", "LOAD_NAME"):
+            current = [instruction.argval]
+            found.append(current)
+        elif name in ("LOAD_ATTR", "LOAD_METHOD") and current is not None:
+            current.append(instruction.argval)
+        elif name not in ("PUSH_NULL", "CACHE", "NOP", "RESUME", "EXTENDED_ARG"):
+            current = None
+    return tuple(dict.fromkeys(map(tuple, found)))
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if torch.equal(one, other):
+        return True
+    # NaN is the same as NaN here.
+    return one.is_floating_point() and bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.shape == other.shape and one.dtype == other.dtype and _equal(one, other)
+    if type(one) is not type(other):
+        return False
+    same = one is other or one == other or (one != one and other != other)
+    return bool(np.all(same))
