@@ -171,7 +171,11 @@ class _Follower:
 def source_of(policy: Any) -> nn.Module | None:
     """The module whose weights a policy has; None for other functions."""
     owner = policy if isinstance(policy, nn.Module) else getattr(policy, "__self__", None)
-    return owner if isinstance(owner, nn.Module) else None
+    if not isinstance(owner, nn.Module):
+        return None
+    # A method around which there is a TensorDictModule, which has no weights of its own.
+    method = getattr(owner, "module", None)
+    return source_of(method) if inspect.ismethod(method) and isinstance(method.__self__, nn.Module) else owner
 
 
 def _check_hooks(module: nn.Module) -> None:

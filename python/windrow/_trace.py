@@ -41,6 +41,8 @@ KEEPING: set[str] = {
     "_to_copy", "to", "copy", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "amax", "amin", "where", "masked_fill", "index",
     "embedding", "gather", "nll_loss_forward", "sign", "any", "all", "logical_not", "logical_and", "logical_or", "fill",
 }
+#: Those that may give -0.
+SIGNED = {"_to_copy", "to", "copy", "neg", "mul", "div", "floor_divide", "remainder", "pow", "prod", "round", "trunc", "floor", "ceil"}
 #: Those that read float64, and round it.
 CASTING = {"_to_copy", "to", "copy"}
 #: Those of two integers, one of which may be the nearest float32 if the other is exact.
@@ -288,7 +290,7 @@ class Trace(TorchDispatchMode):
         """Refuses what reads or gives numbers that are not shown to be within limits, of one of these nodes."""
         if not any(_ranges.is_within(self.ranges[node], limits) for node, limits in alternatives):
             low, high = self.ranges[alternatives[0][0]]
-            self.refuse(f"{what} from {low:.9g} to {high:.9g}, which it may not compute as torch does")
+            self.refuse(f"{what} from {low:.9g} to {high:.9g}, which windrow may not compute as torch does")
         self._claims.append(list(alternatives))
 
     def _read_integers(self, op: Operation) -> bool:
@@ -318,7 +320,8 @@ class Trace(TorchDispatchMode):
                 self.claim(f"{op.name} of integers", (self.of(tensor).node, _ranges.EXACT))
         return not is_kept
 
-    def _gave_integers(self, op: Operation, tensor: torch.Tensor, value: Value) -> None:
+    def _gave_integers(self, op: Operation, tensor: torch.Tensor, value: Value) -> Value:
+        """``value``, which is shown to be in the range of ``tensor``."""
         whole = _ranges.of_dtype(tensor.dtype)
         exact = max(whole[0], _ranges.EXACT[0]), min(whole[1], _ranges.EXACT[1])
         claims = [(value.node, exact)]
@@ -326,6 +329,11 @@ class Trace(TorchDispatchMode):
         if (op.name in KEEPING or op.name in MOVING) and not first.dtype.is_floating_point:
             claims.append((value.node, _ranges.rounded(whole)))
         self.claim(f"{op.name} gives {str(tensor.dtype).removeprefix('torch.')}", *claims)
+        sources = self.nodes[value.node][1]
+        if op.name not in SIGNED or (op.name != "neg" and all(self.ranges[source][0] >= 0 for source in sources)):
+            return value
+        # Integers have one 0 alone.
+        return self.each({"Zip": "Add"}, [value, self.of(0.0)], value.shape)
 
     def output(self, tensor: torch.Tensor) -> Value:
         """The value of a result, all of whose integers are exact."""
@@ -563,7 +571,7 @@ class Trace(TorchDispatchMode):
             if tuple(tensor.shape) != value.shape:
                 self.refuse(f"{name} of shape {list(value.shape)}, expected {list(tensor.shape)}")
             if not tensor.dtype.is_floating_point:
-                self._gave_integers(op, tensor, value)
+                value = self._gave_integers(op, tensor, value)
             self._keep(tensor, value)
         return out
 

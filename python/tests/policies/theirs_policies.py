@@ -472,6 +472,11 @@ def products_of_rows() -> Any:
     return Products()
 
 
+@policy("cartpole")
+def cleanrl_method_in_a_module() -> Any:
+    return TensorDictModule(DiscreteAgent().get_action_and_value, ["observation"], ["action", "log_prob", "entropy", "value"])
+
+
 class BetaAgent(nn.Module):
     """A Beta distribution, stretched over the bounds of the action."""
 
