@@ -306,6 +306,7 @@ class _Reading:
             observed = {**observed, _recurrent.IS_INIT: ((1,), torch.bool)}
         self._generator = torch.Generator().manual_seed(self.rows)
         self._leaves, self._batch, self._is_small = observed, batch, False
+        self.given: dict[Key, torch.Tensor] = {}
         try:
             found = self._bind(actions)
         except Exception:
@@ -490,7 +491,7 @@ def _drawn(
     near = [end.clamp(-(2**15), 2**15) for end in ends]
     unit = torch.rand(shape, generator=generator, dtype=torch.float64)
     drawn = near[0] + (unit * (near[1] - near[0] + 1).double()).to(torch.int64)
-    drawn = torch.where(row == LARGE, torch.where(unit < 0.5, *ends), drawn)
+    drawn = torch.where(row == LARGE, torch.where(unit < 0.5, ends[0], ends[1]), drawn)
     if bool(((ends[0] <= 0) & (ends[1] >= 1)).all()):
         drawn = torch.where((row == SMALL) | (row == SMALL + 1), (unit < 0.5).to(torch.int64), drawn)
         if shape[-1] > 1:

@@ -61,7 +61,7 @@ def _of(name: str, given: Any, sources: Sequence[Range]) -> Range:
         own = sources[1:] if name == "Where" else sources
         return min(low for low, _ in own), max(high for _, high in own)
     if name == "Reduce":
-        return _reduced(*given, sources[0])
+        return _reduced(given[0], given[1], sources[0])
     if name in ("Lookup", "Gather"):
         return sources[0]
     if name == "Pick":
