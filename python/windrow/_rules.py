@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from windrow._trace import ELEMENT, ROW, RULES, SOURCE, Operation, Trace, Value
+from windrow._trace import ELEMENT, MOVING, ROW, RULES, SOURCE, Operation, Trace, Value
 
 Rule = Callable[[Trace, Operation], Any]
 
@@ -30,11 +30,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 # Moving
 
 
-@rule(
-    "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand", "t", "transpose", "permute", "select", "slice",
-    "split", "split_with_sizes", "unbind", "alias", "detach", "clone", "contiguous", "repeat", "flip", "roll", "movedim", "diagonal",
-    "unfold", "narrow", "lift_fresh", "lift", "cat", "stack", "chunk", "unsafe_chunk", "unsafe_split", "expand_copy",
-)
+@rule(*MOVING)
 def _moved(trace: Trace, op: Operation) -> Any:
     first, *rest = op.args
     many = isinstance(first, (list, tuple))
@@ -74,22 +70,38 @@ def _index(trace: Trace, op: Operation) -> Any:
     if not any(map(trace.follows, given)):
         return _moved(trace, op)
     value = trace.of(x)
+    if any(index.dtype in (torch.bool, torch.uint8) for index in given):
+        trace.refuse("a mask for an index")
     if len(indices) == 1 and value.batch is None:
-        return _looked_up(trace, value, given[0], op.out)
+        return _looked_up(trace, value, _wrapped(trace, given[0], x.shape[0]), op.out)
     # x[arange(rows), index]
     if len(given) == 2 and x.dim() == 2 and value.batch == 0 and torch.equal(given[0], torch.arange(trace.rows)):
-        index = trace.of(given[1])
+        index = _wrapped(trace, given[1], x.shape[1])
         return trace.like({"Gather": x.shape[1]}, [value, index], op.out.shape, index.batch)
     trace.refuse("indices that differ by row")
 
 
+def _wrapped(trace: Trace, index: Any, size: int) -> Value:
+    """An index, which counts from the end where it is negative."""
+    value = trace.of(index)
+    if trace.ranges[value.node][0] >= 0:
+        return value
+    return trace.each("Where", [trace.zip("Lt", value, 0.0), trace.zip("Add", value, float(size)), value])
+
+
+@rule("index_select")
+def _index_select(trace: Trace, op: Operation) -> Value:
+    if trace.follows(op("index")):
+        trace.refuse("indices that differ by row")
+    return _moved(trace, op)
+
+
 @rule("embedding")
 def _embedding(trace: Trace, op: Operation) -> Value:
-    return _looked_up(trace, trace.of(op("weight")), op("indices"), op.out)
+    return _looked_up(trace, trace.of(op("weight")), trace.of(op("indices")), op.out)
 
 
-def _looked_up(trace: Trace, table: Value, index: torch.Tensor, out: torch.Tensor) -> Value:
-    places = trace.of(index)
+def _looked_up(trace: Trace, table: Value, places: Value, out: torch.Tensor) -> Value:
     if table.batch is not None:
         trace.refuse("a table that differs by row")
     return trace.like({"Lookup": math.prod(table.shape[1:])}, [table, places], out.shape, places.batch)
@@ -120,6 +132,8 @@ def _nll_loss(trace: Trace, op: Operation) -> Any:
     if op("reduction") != 0 or op("weight") is not None or x.dim() != 2:
         trace.refuse("a loss")
     places = trace.move(lambda placed: placed.unsqueeze(-1), trace.of(op("target")))
+    # Others are errors, but for one that is left out.
+    trace.claim("targets of a loss", (places.node, (0.0, math.inf)))
     chosen = trace.like({"Gather": x.shape[1]}, [trace.of(x), places], places.shape, places.batch)
     return [trace.map("Neg", trace.move(lambda placed: placed.squeeze(-1), chosen)), None]
 
@@ -129,7 +143,7 @@ def _nll_loss(trace: Trace, op: Operation) -> Any:
 FUNCTIONS: dict[str, Any] = {
     name: name.capitalize()
     for name in (
-        "abs neg sign exp expm1 log log1p sqrt rsqrt reciprocal floor ceil round trunc sin cos erf erfinv isnan square".split()
+        "abs neg sign exp expm1 log log1p sqrt rsqrt reciprocal floor ceil round trunc sin cos erf erfinv isnan square lgamma digamma".split()
     )
 } | {"logical_not": "Not"}
 ACTIVATIONS = {
@@ -162,6 +176,13 @@ def _shaped(name: str, numbers: dict[str, str]) -> Rule:
 RULES.update({name: _mapped(function) for name, function in FUNCTIONS.items()})
 RULES.update({name: _mapped({"Activation": activation}) for name, activation in ACTIVATIONS.items()})
 RULES.update({name: _shaped(*activation) for name, activation in SHAPED.items()})
+
+
+@rule("round")
+def _round(trace: Trace, op: Operation) -> Value:
+    if op("decimals", 0) != 0:
+        trace.refuse("rounds to decimals")
+    return trace.map("Round", trace.of(op("self")))
 
 
 @rule("bitwise_not")
@@ -207,8 +228,8 @@ def _clamp(trace: Trace, op: Operation) -> Value:
 
 
 ZIPS = {
-    "maximum": "Max", "minimum": "Min", "remainder": "Remainder", "eq": "Eq", "ne": "Ne", "lt": "Lt", "le": "Le", "gt": "Gt", "ge": "Ge",
-    "logical_and": "And", "logical_or": "Or", "mul": "Mul",
+    "maximum": "Max", "minimum": "Min", "eq": "Eq", "ne": "Ne", "lt": "Lt", "le": "Le", "gt": "Gt", "ge": "Ge",
+    "logical_and": "And", "logical_or": "Or", "mul": "Mul", "xlogy": "Xlogy",
 }
 
 
@@ -221,6 +242,14 @@ RULES.update({name: _zipped(kind) for name, kind in ZIPS.items()})
 
 @rule("pow")
 def _pow(trace: Trace, op: Operation) -> Value:
+    exponent = op("exponent")
+    if not op.out.dtype.is_floating_point:
+        if not isinstance(exponent, int) or not 1 <= exponent <= 8:
+            trace.refuse("a power of integers")
+        value = base = trace.of(op("self"))
+        for _ in range(exponent - 1):
+            value = trace.zip("Mul", value, base)
+        return value
     return trace.zip("Pow", op("self"), op("exponent"))
 
 
@@ -241,15 +270,39 @@ def _add(trace: Trace, op: Operation) -> Value:
     return trace.zip("Add" if op.name == "add" else "Sub", a, b)
 
 
-@rule("div")
+@rule("div", "floor_divide")
 def _div(trace: Trace, op: Operation) -> Value:
-    result, rounding = trace.zip("Div", op("self"), op("other")), op("rounding_mode", None)
-    return result if rounding is None else trace.map(rounding.capitalize(), result)
+    rounding = "floor" if op.name == "floor_divide" else op("rounding_mode", None)
+    a, b = trace.of(op("self")), trace.of(op("other"))
+    quotient = trace.zip("Div", a, op("other"))
+    if rounding is None:
+        return quotient
+    if not op.out.dtype.is_floating_point:
+        _check_divisor(trace, b)
+    elif rounding == "floor":
+        # Exact, where the quotient may be rounded up to an integer.
+        whole = trace.map("Round", trace.zip("Div", trace.zip("Sub", a, trace.zip("Remainder", a, b)), b))
+        return trace.each("Where", [trace.zip("Eq", b, 0.0), quotient, whole])
+    return trace.map(rounding.capitalize(), quotient)
 
 
-@rule("floor_divide")
-def _floor_divide(trace: Trace, op: Operation) -> Value:
-    return trace.map("Floor", trace.zip("Div", op("self"), op("other")))
+def _check_divisor(trace: Trace, divisor: Value) -> None:
+    """Integers divided by 0 are an error."""
+    trace.claim("divides by integers", *((divisor.node, limits) for limits in ((1.0, math.inf), (-math.inf, -1.0))))
+
+
+@rule("remainder")
+def _remainder(trace: Trace, op: Operation) -> Value:
+    if not op.out.dtype.is_floating_point:
+        _check_divisor(trace, trace.of(op("other")))
+    return trace.zip("Remainder", op("self"), op("other"))
+
+
+@rule("glu")
+def _glu(trace: Trace, op: Operation) -> Value:
+    value, dim = trace.of(op("self")), op("dim")
+    a, b = (trace.move(lambda placed, half=half: placed.chunk(2, dim)[half], value) for half in (0, 1))
+    return trace.zip("Mul", a, trace.activation("Sigmoid", b))
 
 
 @rule("addcmul", "addcdiv")
@@ -293,6 +346,8 @@ def _isfinite(trace: Trace, op: Operation) -> Value:
 
 @rule("nan_to_num")
 def _nan_to_num(trace: Trace, op: Operation) -> Value:
+    if not op.out.dtype.is_floating_point:
+        return trace.of(op("self"))
     value, limits = trace.of(op("self")), torch.finfo(op.out.dtype)
     value = trace.each("Where", [trace.map("Isnan", value), trace.of(op("nan") or 0.0), value])
     for infinity, given, limit in ((math.inf, op("posinf"), limits.max), (-math.inf, op("neginf"), limits.min)):
@@ -325,8 +380,22 @@ def _reduce(trace: Trace, op: Operation) -> Value | None:
         return None
     if op.name in ("any", "all") and x.dtype != torch.bool:
         value = trace.zip("Ne", value, 0.0)
+    elif not op.out.dtype.is_floating_point:
+        # Rounded before it is added up.
+        value = _as_type(trace, x, op.out.dtype)
     result = trace.reduce(REDUCTIONS.get(op.name, "Sum"), value, dim, op("keepdim", False))
-    return trace.zip("Mul", result, op.out.numel() / x.numel()) if op.name == "mean" else result
+    return trace.zip("Div", result, x.numel() // op.out.numel()) if op.name == "mean" else result
+
+
+@rule("var", "std")
+def _variance(trace: Trace, op: Operation) -> Value:
+    value, dim = trace.of(op("self")), op("dim")
+    count = op("self").numel() // op.out.numel()
+    mean = trace.zip("Div", trace.reduce("Sum", value, dim, True), count)
+    squares = trace.map("Square", trace.zip("Sub", value, mean))
+    free = count - (1 if op("correction") is None else op("correction"))
+    variance = trace.zip("Div", trace.reduce("Sum", squares, dim, op("keepdim")), max(free, 0))
+    return variance if op.name == "var" else trace.map("Sqrt", variance)
 
 
 @rule("argmax", "argmin")
@@ -376,6 +445,23 @@ def _layer_norm(trace: Trace, op: Operation) -> Any:
     return [_scaled(trace, result, op("weight"), op("bias")), None, None]
 
 
+@rule("native_group_norm")
+def _group_norm(trace: Trace, op: Operation) -> Any:
+    value, groups = trace.of(op("input")), op("group")
+    shape = value.shape
+    grouped = trace.move(lambda placed: placed.reshape(shape[0], groups, -1), value)
+    normal = trace.runs(lambda run: {"Normalize": {"run": run, "eps": op("eps")}}, grouped, [-1], reduces=False)
+    normal = trace.move(lambda placed: placed.reshape(shape), normal)
+    given = [op(name) for name in ("weight", "bias")]
+    scales = [None if one is None else _channel(trace, one, len(shape)) for one in given]
+    return [_scaled(trace, normal, *scales), None, None]
+
+
+def _channel(trace: Trace, given: Any, dims: int) -> Value:
+    """A number for each channel of a value with so many dimensions."""
+    return trace.move(lambda placed: placed.view(-1, *[1] * (dims - 2)), trace.of(given))
+
+
 def _scaled(trace: Trace, value: Value, weight: Any, bias: Any) -> Value:
     value = value if weight is None else trace.zip("Mul", value, weight)
     return value if bias is None else trace.zip("Add", value, bias)
@@ -388,7 +474,7 @@ def _batch_norm(trace: Trace, op: Operation) -> Any:
     value, weight, bias = trace.of(op("input")), op("weight"), op("bias")
 
     def channel(given: Any) -> Value:
-        return trace.move(lambda placed: placed.view(-1, *[1] * (len(value.shape) - 2)), trace.of(given))
+        return _channel(trace, given, len(value.shape))
 
     scale = trace.map("Rsqrt", trace.zip("Add", op("running_var"), op("eps")))
     scale = scale if weight is None else trace.zip("Mul", scale, weight)
@@ -397,6 +483,50 @@ def _batch_norm(trace: Trace, op: Operation) -> Any:
 
 
 # Products
+
+
+@rule("bmm", "baddbmm")
+def _bmm(trace: Trace, op: Operation) -> Value:
+    if op.name == "bmm":
+        return trace.matmul(trace.of(op("self")), trace.of(op("mat2")))
+    product = trace.matmul(trace.of(op("batch1")), trace.of(op("batch2")))
+    beta, alpha = op("beta"), op("alpha")
+    product = trace.zip("Mul", product, alpha)
+    return product if beta == 0 else trace.zip("Add", trace.zip("Mul", op("self"), beta), product)
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu")
+def _attention(trace: Trace, op: Operation) -> Any:
+    query, key, value = (trace.of(op(name)) for name in ("query", "key", "value"))
+    if op("dropout_p") or query.shape[:2] != key.shape[:2] or key.shape[:2] != value.shape[:2]:
+        trace.refuse("attention with dropout, or of groups of heads")
+    (*heads, length, width), others = query.shape, key.shape[2]
+    scale = op("scale")
+
+    def flat(given: Value) -> Value:
+        return trace.move(lambda placed: placed.flatten(0, 1), given)
+
+    turned = trace.move(lambda placed: placed.transpose(1, 2), flat(key))
+    scores = trace.matmul(flat(trace.zip("Mul", query, width**-0.5 if scale is None else scale)), turned)
+    scores = trace.move(lambda placed: placed.unflatten(0, tuple(heads)), scores)
+    if op("is_causal"):
+        scores = trace.zip("Add", scores, torch.full((length, others), -math.inf).triu(1))
+    if op("attn_mask") is not None:
+        scores = trace.zip("Add", scores, op("attn_mask"))
+    chosen = trace.matmul(flat(_safe_softmax(trace, scores, -1)), flat(value))
+    return [trace.move(lambda placed: placed.unflatten(0, tuple(heads)), chosen), None]
+
+
+@rule("_safe_softmax")
+def _safely(trace: Trace, op: Operation) -> Value:
+    return _safe_softmax(trace, trace.of(op("self")), op("dim"))
+
+
+def _safe_softmax(trace: Trace, value: Value, dim: int) -> Value:
+    """A softmax that is 0 where there is nothing to choose from."""
+    nothing = trace.zip("Eq", trace.reduce("Max", value, dim, True), -math.inf)
+    soft = trace.runs(lambda run: {"Softmax": run}, value, [dim], reduces=False)
+    return trace.each("Where", [nothing, trace.of(0.0), soft], value.shape)
 
 
 @rule("addmm")
@@ -413,6 +543,18 @@ def _mm(trace: Trace, op: Operation) -> Value:
 
 def _transposed(trace: Trace, weight: Any) -> Value:
     return trace.move(lambda placed: placed.t(), trace.of(weight))
+
+
+@rule("_trilinear")
+def _trilinear(trace: Trace, op: Operation) -> Value:
+    values = []
+    for number in "123":
+        value = trace.of(op(f"i{number}"))
+        for dim in op(f"expand{number}"):
+            value = trace.move(lambda placed, dim=dim: placed.unsqueeze(dim), value)
+        values.append(value)
+    product = trace.zip("Mul", trace.zip("Mul", values[0], values[1]), values[2])
+    return trace.reduce("Sum", product, op("sumdim"))
 
 
 @rule("mv")
@@ -494,6 +636,17 @@ def _randint(trace: Trace, op: Operation) -> Value:
         trace.refuse("random integers without bounds")
     noise = trace.map("Floor", trace.zip("Mul", _noise(trace, "Uniform", op), float(high - low)))
     return noise if low == 0 else trace.zip("Add", noise, float(low))
+
+
+@rule("_standard_gamma", "_sample_dirichlet")
+def _gamma(trace: Trace, op: Operation) -> Value:
+    value = trace.of(op("self"))
+    if value.batch is None:
+        value = trace.spread(value, value.shape, next((d for d, n in enumerate(value.shape) if n % trace.rows == 0), None))
+    sample = trace.like({"Gamma": trace.branch()}, [value], value.shape, value.batch)
+    if op.name == "_standard_gamma":
+        return sample
+    return trace.zip("Div", sample, trace.reduce("Sum", sample, -1, True))
 
 
 @rule("multinomial")

@@ -17,6 +17,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from windrow import _ranges
+
 #: Element types that values may have; the engine computes with float32.
 DTYPES = {torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
 #: What changes nothing.
@@ -28,6 +30,32 @@ ELEMENT = (1 << ROW) - 1
 
 #: What each operation is in a graph, by its name; see ``windrow._rules``.
 RULES: dict[str, Callable[[Any, Any], Any]] = {}
+#: Operations that move elements alone.
+MOVING = {
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand", "t", "transpose", "permute", "select", "slice",
+    "split", "split_with_sizes", "unbind", "alias", "detach", "clone", "contiguous", "repeat", "flip", "roll", "movedim", "diagonal",
+    "unfold", "narrow", "lift_fresh", "lift", "cat", "stack", "chunk", "unsafe_chunk", "unsafe_split", "expand_copy",
+}
+#: Operations of integers that give the same for the nearest float32: they move numbers, keep their order, or ask for the sign alone.
+KEEPING: set[str] = {
+    "_to_copy", "to", "copy", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "amax", "amin", "where", "masked_fill", "index",
+    "embedding", "gather", "nll_loss_forward", "sign", "any", "all", "logical_not", "logical_and", "logical_or", "fill",
+}
+#: Those that may give -0.
+SIGNED = {"_to_copy", "to", "copy", "neg", "mul", "div", "floor_divide", "remainder", "pow", "prod", "round", "trunc", "floor", "ceil"}
+#: Those that read float64, and round it.
+CASTING = {"_to_copy", "to", "copy"}
+#: Those of two integers, one of which may be the nearest float32 if the other is exact.
+COMPARING = {"eq", "ne", "lt", "le", "gt", "ge"}
+#: Those that compute in the type that they give, where they read nothing but integers.
+COMPUTING = COMPARING | {
+    "add", "sub", "rsub", "mul", "pow", "floor_divide", "remainder", "div", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "where",
+    "masked_fill", "bitwise_and", "bitwise_or", "bitwise_xor",
+}
+
+
+#: What integers that a policy keeps may be, so that the next ones are exact, too.
+LARGEST_STATE = (-(2**23), 2**23)
 
 
 class NotLowerable(Exception):
@@ -36,6 +64,26 @@ class NotLowerable(Exception):
 
 class Doubtful(NotLowerable):
     """A call of the policy does more than to compute from what windrow can compare."""
+
+
+class Along(int):
+    """A dimension that rows are along several times: ``[times, rows, ...]`` made flat. An ``int`` is one that they are along once."""
+
+    times: int
+
+    def __new__(cls, dim: int, times: int) -> Along:
+        self = super().__new__(cls, dim)
+        self.times = times
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and int(self) == int(other) and self.times == getattr(other, "times", 1)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((int(self), self.times))
 
 
 @dataclass(frozen=True)
@@ -52,7 +100,8 @@ class Value:
         if self.batch is None:
             return 1, 1, 1, math.prod(self.shape)
         before, own, after = self.shape[: self.batch], self.shape[self.batch], self.shape[self.batch + 1 :]
-        return math.prod(before), rows, own // rows, math.prod(after)
+        times = getattr(self.batch, "times", 1)
+        return math.prod(before) * times, rows, own // rows // times, math.prod(after)
 
 
 class Operation:
@@ -96,6 +145,12 @@ class Trace(TorchDispatchMode):
         self.nodes: list[tuple[Any, tuple[int, ...]]] = []
         self.sizes: list[int] = []
         self._varying: list[bool] = []
+        #: The numbers that each node may be, if observations are within the bounds that were given for them.
+        self.ranges: list[_ranges.Range] = []
+        #: What has to hold of ranges: one of several nodes is within limits.
+        self._claims: list[list[tuple[int, _ranges.Range]]] = []
+        self._bounds: dict[int, tuple[_ranges.Range, _ranges.Range]] = {}
+        self._is_exact = False
         self.tables: dict[int, torch.Tensor] = {}
         #: Results of random operations, in order.
         self.draws: list[tuple[Value, torch.dtype]] = []
@@ -123,10 +178,13 @@ class Trace(TorchDispatchMode):
         return self._cache[key]
 
     def _append(self, op: Any, sources: Sequence[int], size: int) -> None:
-        own = isinstance(op, dict) and ("Input" in op or "Noise" in op)
+        own = isinstance(op, dict) and not {"Input", "Noise", "Gamma"}.isdisjoint(op)
         self._varying.append(own or any(self._varying[source] for source in sources))
         self.nodes.append((op, tuple(sources)))
         self.sizes.append(size)
+        self.ranges.append(_ranges.of(op, [self.ranges[source] for source in sources]))
+        if self._is_exact:
+            self.claim("integers", (len(self.nodes) - 1, _ranges.EXACT))
 
     def like(self, op: Any, sources: Sequence[Value], shape: Sequence[int], batch: int | None) -> Value:
         """The value of an operation, of ``shape``."""
@@ -152,10 +210,20 @@ class Trace(TorchDispatchMode):
         bits = (values.view(torch.int32).to(torch.int64) & 0xFFFFFFFF).tolist()
         return self.node({"Constant": bits}, (), len(bits))
 
-    def input(self, tensor: torch.Tensor, *, is_flag: bool = False) -> None:
-        """Makes ``tensor``, ``[rows, ...]``, the next input."""
+    def input(self, tensor: torch.Tensor, *, is_flag: bool = False, is_state: bool = False, low: Any = None, high: Any = None) -> None:
+        """Makes ``tensor``, ``[rows, ...]``, the next input, whose numbers are from ``low`` to ``high`` if it has integers, and not large if
+        it is a state. Where a graph rests on that, the engine looks at them."""
         value = self.like({"Input": len(self.inputs)}, (), tensor.shape, 0)
         self.inputs.append(value)
+        whole = _ranges.of_dtype(tensor.dtype)
+        self.ranges[value.node] = whole
+        if is_state:
+            low, high = LARGEST_STATE
+        if low is not None and high is not None and not tensor.dtype.is_floating_point:
+            bounds = max(float(torch.as_tensor(low).min()), whole[0]), min(float(torch.as_tensor(high).max()), whole[1])
+            if bounds != whole and bounds[0] <= bounds[1]:
+                self.ranges[value.node] = bounds
+                self._bounds[value.node] = bounds, whole
         if is_flag:
             self.flags.add(value.node)
         self._keep(tensor, value)
@@ -216,6 +284,78 @@ class Trace(TorchDispatchMode):
         """Whether anything in ``given`` depends on inputs or weights."""
         return any(self.known(tensor) is not None for tensor in _tensors(given))
 
+    # Integers
+
+    def is_below(self, index: torch.Tensor, count: int) -> bool:
+        """Whether ``index`` is shown to be one of so many."""
+        return _ranges.is_within(self.ranges[self.of(index).node], (0.0, count - 1.0))
+
+    def claim(self, what: str, *alternatives: tuple[int, _ranges.Range]) -> None:
+        """Refuses what reads or gives numbers that are not shown to be within limits, of one of these nodes."""
+        if not any(_ranges.is_within(self.ranges[node], limits) for node, limits in alternatives):
+            low, high = self.ranges[alternatives[0][0]]
+            self.refuse(f"{what} from {low:.9g} to {high:.9g}, which windrow may not compute as torch does")
+        self._claims.append(list(alternatives))
+
+    def _read_integers(self, op: Operation) -> bool:
+        """Whether ``op`` reads and gives integers alone, which have to be exact from here on."""
+        outs = list(_tensors(op.out))
+        if op.name not in CASTING and any(tensor.dtype == torch.float64 and tensor.dim() for tensor in _tensors((op.args, op.kwargs))):
+            self.refuse(f"{op.name} of float64")
+        if not outs or any(out.dtype.is_floating_point for out in outs):
+            # Computed from the nearest float32 in torch, too.
+            return False
+        tensors = list(_tensors((op.args, op.kwargs)))
+        numbers = [number for number in (*op.args, *op.kwargs.values()) if type(number) in (int, float)]
+        if any(tensor.dtype.is_floating_point for tensor in tensors) or float in map(type, numbers):
+            return False
+        is_kept = op.name in KEEPING or op.name in MOVING
+        if op.name in COMPUTING:
+            dtype = torch.result_type(*op.args[:2]) if op.name in COMPARING else outs[0].dtype
+            limits = _ranges.rounded(_ranges.of_dtype(dtype))
+            read = [self.of(given).node for given in (*(t for t in tensors if t.dtype != torch.bool), *numbers)]
+            for node in read:
+                self.claim(f"{op.name} of {dtype} reads integers", (node, limits))
+            if op.name in COMPARING and len(read) == 2:
+                self.claim("comparisons of integers", *((node, _ranges.EXACT) for node in read))
+                return False
+        if not is_kept:
+            for tensor in tensors:
+                self.claim(f"{op.name} of integers", (self.of(tensor).node, _ranges.EXACT))
+        return not is_kept
+
+    def _gave_integers(self, op: Operation, tensor: torch.Tensor, value: Value) -> Value:
+        """``value``, which is shown to be in the range of ``tensor``."""
+        whole = _ranges.of_dtype(tensor.dtype)
+        exact = max(whole[0], _ranges.EXACT[0]), min(whole[1], _ranges.EXACT[1])
+        claims = [(value.node, exact)]
+        first = next(_tensors((op.args, op.kwargs)), tensor)
+        if (op.name in KEEPING or op.name in MOVING) and not first.dtype.is_floating_point:
+            claims.append((value.node, _ranges.rounded(whole)))
+        self.claim(f"{op.name} gives {str(tensor.dtype).removeprefix('torch.')}", *claims)
+        sources = self.nodes[value.node][1]
+        if op.name not in SIGNED or (op.name != "neg" and all(self.ranges[source][0] >= 0 for source in sources)):
+            return value
+        # Integers have one 0 alone.
+        return self.each({"Zip": "Add"}, [value, self.of(0.0)], value.shape)
+
+    def output(self, tensor: torch.Tensor) -> Value:
+        """The value of a result, all of whose integers are exact."""
+        value = self.of(tensor)
+        if not tensor.dtype.is_floating_point:
+            self.claim("an output has integers", (value.node, _ranges.EXACT))
+        return value
+
+    def _rests_on_bounds(self) -> bool:
+        """Whether a claim holds for no reason but the bounds of inputs."""
+        free = list(self.ranges)
+        for node, (op, sources) in enumerate(self.nodes):
+            if node in self._bounds:
+                free[node] = self._bounds[node][1]
+            elif sources:
+                free[node] = _ranges.of(op, [free[source] for source in sources])
+        return not all(any(_ranges.is_within(free[node], limits) for node, limits in claim) for claim in self._claims)
+
     def refuse(self, reason: str) -> None:
         """Raises the reason, and remembers it, since code may catch any error."""
         self.doubt = self.doubt or reason
@@ -246,7 +386,7 @@ class Trace(TorchDispatchMode):
         if placed.numel() == 0:
             self.refuse("a value without elements")
         row = (placed >> ROW) & ((1 << (SOURCE - ROW)) - 1)
-        for dim in range(len(shape)) if batch is None else [batch]:
+        for dim in self._dims(shape) if batch is None else [batch]:
             if shape[dim] % self.rows:
                 continue
             split = Value(-1, shape, dim).split(self.rows)
@@ -258,6 +398,12 @@ class Trace(TorchDispatchMode):
         if bool(row.any()) or batch is not None:
             self.refuse("rows are mixed")
         return placed.reshape(-1), shape, None
+
+    def _dims(self, shape: tuple[int, ...]) -> list[int]:
+        """The dimensions that rows may be along."""
+        dims = [dim for dim, size in enumerate(shape) if size % self.rows == 0]
+        times = [(dim, times) for dim in dims for times in range(2, shape[dim] // self.rows + 1)]
+        return [*dims, *(Along(dim, many) for dim, many in times if shape[dim] // self.rows % many == 0)]
 
     def taken(self, table: torch.Tensor) -> int:
         """The node with the elements of ``table``: node and element for each."""
@@ -332,10 +478,30 @@ class Trace(TorchDispatchMode):
         dims = [dims] if isinstance(dims, int) else list(dims)
         return self.runs(lambda run: {"Reduce": [kind, run]}, value, dims, reduces=True, keepdim=keepdim)
 
+    def matmul(self, a: Value, b: Value) -> Value:
+        """Products of matrices of three dimensions, the first of which counts them."""
+        (count, rows, inner), columns = a.shape, b.shape[-1]
+        if b.batch is None and a.batch is not None and int(a.batch) == 0:
+            b = self.spread(b, b.shape, a.batch)
+        if a.batch is None and b.batch is not None and int(b.batch) == 0:
+            a = self.spread(a, a.shape, b.batch)
+        batch = next((value.batch for value in (a, b) if value.batch is not None), None)
+        # Products of a row read that row alone.
+        if (a.batch != b.batch or int(batch or 0) != 0) and (a.batch, b.batch) not in {(1, None), (None, 2)}:
+            self.refuse("rows are mixed")
+        if count == 1 and a.batch == 1 and not self.varies(b.node):
+            flat, weight = self.move(lambda placed: placed[0], a), self.move(lambda placed: placed[0].t(), b)
+            return self.move(lambda placed: placed.unsqueeze(0), self.linear(flat, weight))
+        own_rows, own_columns = rows // self.rows if batch == 1 else rows, columns // self.rows if batch == 2 else columns
+        op = {"MatMul": {"rows": own_rows, "inner": inner, "columns": own_columns}}
+        return self.like(op, [a, b], (count, rows, columns), batch)
+
     def linear(self, x: Value, weight: Value, bias: Value | None = None) -> Value:
-        """``x Wᵀ + b``; ``x`` has two dimensions, and rows are along its first."""
-        if weight.batch is not None or self.varies(weight.node) or x.batch not in (None, 0):
-            self.refuse("a product of two values that differ by row")
+        """``x Wᵀ + b``; ``x`` and ``weight`` have two dimensions."""
+        if weight.batch is not None or self.varies(weight.node) or int(x.batch or 0) != 0:
+            a, b = (self.move(lambda placed: placed.unsqueeze(0), value) for value in (x, self.move(lambda placed: placed.t(), weight)))
+            product = self.move(lambda placed: placed.squeeze(0), self.matmul(a, b))
+            return product if bias is None else self.zip("Add", product, bias)
         outputs, inputs = weight.shape
         fits = bias is not None and bias.shape == (outputs,) and bias.batch is None and not self.varies(bias.node)
         values = [x, weight, bias] if fits and bias is not None else [x, weight]
@@ -356,14 +522,29 @@ class Trace(TorchDispatchMode):
             self.refuse(f"random numbers of shape {list(shape)}, the same in all rows")
         before, _, own, after = Value(-1, tuple(shape), batch).split(self.rows)
         size = before * own * after
+        return Value(self.node({"Noise": [kind, size, self.branch()]}, (), size), tuple(shape), batch)
+
+    def branch(self) -> int:
+        """The number of a stream of random numbers that nothing else reads."""
         self._noises += 1
-        return Value(self.node({"Noise": [kind, size, self._noises - 1]}, (), size), tuple(shape), batch)
+        return self._noises - 1
 
     # Dispatch
 
+    def __enter__(self) -> Trace:
+        # One operation for a whole layer would be one more rule.
+        self._fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        torch.backends.mha.set_fastpath_enabled(self._fast)
+        super().__exit__(*error)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        is_random = _is_random(func)
         if not is_random and not self.follows((args, kwargs)):
             return func(*args, **kwargs)
         name = func._schema.name.removeprefix("aten::")
@@ -379,7 +560,9 @@ class Trace(TorchDispatchMode):
             # What it was before.
             op.args = (target.detach() if self.known(target) is not None else target.clone(), *args[1:])
         out = op.out = func(*args, **kwargs)
+        self._is_exact = not is_random and self._read_integers(op)
         result = rule(self, op)
+        self._is_exact = False
         if func._schema.is_mutable:
             self._forget(self._place(out))
         if is_random:
@@ -387,10 +570,12 @@ class Trace(TorchDispatchMode):
         for tensor, value in zip(_tensors(out), result if isinstance(result, (tuple, list)) else [result]):
             if value is None:
                 continue
-            if tensor.dtype not in DTYPES and self.varies(value.node):
+            if tensor.dtype not in DTYPES and (tensor.dtype != torch.float64 or self.varies(value.node)):
                 self.refuse(f"{name} gives {tensor.dtype}")
             if tuple(tensor.shape) != value.shape:
                 self.refuse(f"{name} of shape {list(value.shape)}, expected {list(tensor.shape)}")
+            if not tensor.dtype.is_floating_point:
+                value = self._gave_integers(op, tensor, value)
             self._keep(tensor, value)
         return out
 
@@ -409,11 +594,11 @@ class Trace(TorchDispatchMode):
         number: dict[int, int] = {}
         inputs: list[int] = []
         names: dict[str, list[int]] = {}
-        nodes = []
+        nodes: list[dict[str, Any]] = []
+        is_bounded = self._rests_on_bounds()
         for node, (op, sources) in enumerate(self.nodes):
             if not needed[node]:
                 continue
-            number[node] = len(number)
             if op == "Take":
                 op = {"Take": _runs(self.tables[node], sources)}
             elif isinstance(op, dict) and "Input" in op:
@@ -423,13 +608,26 @@ class Trace(TorchDispatchMode):
                 name = op["Parameter"]
                 names.setdefault(name, list(self.weights[name].shape))
                 op = {"Parameter": list(names).index(name)}
+            number[node] = len(nodes)
             nodes.append({"op": op, "from": [number[source] for source in sources]})
+            if is_bounded and node in self._bounds:
+                low, high = self._bounds[node][0]
+                nodes.append({"op": {"Within": {"low": low, "high": high}}, "from": [number[node]]})
+                number[node] += 1
         graph = {
             "inputs": [self.sizes[self.inputs[index].node] for index in inputs],
             "parameters": [{"name": name, "shape": shape} for name, shape in names.items()],
             "nodes": nodes,
         }
         return graph, [number[value.node] for value in outputs], inputs, list(names)
+
+
+#: Functions that read numbers, or hand out their memory, below the operations that a trace sees.
+LOOKS = {
+    "numpy", "tolist", "__array__", "__dlpack__", "__dlpack_device__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "to_dlpack",
+    "__repr__", "__str__", "__format__", "__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__", "storage", "untyped_storage",
+    "_typed_storage", "apply_", "map_", "map2_", "save", "set_", "share_memory_", "resize_",
+}
 
 
 class Calls(TorchFunctionMode):
@@ -445,15 +643,17 @@ class Calls(TorchFunctionMode):
         if name == "one_hot":
             index, *rest = args
             options = rest[0] if rest else kwargs.get("num_classes", -1)
-            if options > 0:
-                return (index.unsqueeze(-1) == torch.arange(options)).to(torch.int64)
+            if options > 0 and self._trace.follows(index):
+                if self._trace.is_below(index, options):
+                    return (index.unsqueeze(-1) == torch.arange(options)).to(torch.int64)
+                return torch.embedding(torch.eye(options, dtype=torch.int64), index)
         caller = sys._getframe(1).f_globals.get("__name__", "")
         # Distributions ask whether numbers are valid.
         checks = caller.startswith(("torch.distributions.", "torchrl.modules.distributions."))
         if checks and name in ("any", "all") and len(args) == 1 and not kwargs:
             with _disable_current_modes():
                 return func(*args)
-        if name in ("numpy", "tolist", "__array__", "__dlpack__", "data_ptr") and not checks and self._trace.follows(args):
+        if name in LOOKS and not checks and self._trace.follows((args, kwargs)):
             self._trace.refuse(f"{name}() of a value that differs by row")
         return func(*args, **kwargs)
 
@@ -466,12 +666,17 @@ class Replay(TorchDispatchMode):
         self._draws: Iterator[torch.Tensor] = iter(draws)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if not _is_random(func):
             return func(*args, **(kwargs or {}))
         drawn = next(self._draws)
         # A single environment is called without a dimension of rows.
         shape = func(*args, **(kwargs or {})).shape
         return args[0].copy_(drawn.view(shape)) if func._schema.is_mutable else drawn.view(shape)
+
+
+def _is_random(func: Any) -> bool:
+    # Attention draws for dropout alone, which is refused.
+    return torch.Tag.nondeterministic_seeded in func.tags and "attention" not in func._schema.name
 
 
 def _offsets(place: tuple[Any, ...]) -> torch.Tensor:

@@ -21,7 +21,7 @@ use action::Action;
 /// A [`Graph`] whose values are actions and other columns.
 ///
 /// It reads observations of any element type, and states: numbers that it has written for the step before, and that are what they
-/// were at first where an episode begins. Integers are exact up to 2^24. What a graph draws does not depend on
+/// were at first where an episode begins. Integers are exact up to 2^24, others become the nearest `float32`. What a graph draws does not depend on
 /// [`PolicyIn::exploration`]: give another graph for another type.
 ///
 /// The value of an action is the action itself, or, where the environment takes choices, a number for each option, of which the
@@ -514,10 +514,7 @@ fn place(values: &[f32], envs: &EnvRows, kept: &mut Vec<f32>) {
     }
 }
 
-/// Numbers of any element type as `float32`.
-///
-/// # Errors
-/// [`PolicyError::Failed`] for an integer that has no `float32` of its own.
+/// Numbers of any element type as the nearest `float32`.
 fn convert(obs: Rows<'_>, leaf: usize, dtype: DType, to: &mut [f32]) -> Result<(), PolicyError> {
     macro_rules! cast {
         ($type:ty) => {
@@ -540,16 +537,8 @@ fn convert(obs: Rows<'_>, leaf: usize, dtype: DType, to: &mut [f32]) -> Result<(
         DType::F32 => cast!(f32),
         DType::F64 => cast!(f64),
     }
-    match to.iter().find(|x| !dtype.is_float() && x.abs() > LARGEST) {
-        None => Ok(()),
-        Some(large) => Err(PolicyError::failed(format!(
-            "a network reads integers up to {LARGEST}, got {large}: have the module called"
-        ))),
-    }
+    Ok(())
 }
-
-/// Integers up to here are exact.
-const LARGEST: f32 = 16_777_216.0;
 
 #[cfg(test)]
 #[path = "graph_policy_tests.rs"]

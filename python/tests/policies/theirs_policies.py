@@ -416,6 +416,86 @@ def masked_categorical() -> Any:
     return TensorDictSequential(mask, drawn)
 
 
+class Attentive(nn.Module):
+    """Each observed number is a token."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.embed, self.last = nn.Linear(1, 8), nn.Linear(32, 2)
+        self.place = nn.Parameter(torch.randn(4, 8))
+        if kind == "attention":
+            self.layer: nn.Module = nn.MultiheadAttention(8, 2, batch_first=True)
+        else:
+            self.layer = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=kind == "first"), 2)
+            self.eval()
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        tokens = self.embed(observation.unsqueeze(-1)) + self.place
+        if isinstance(self.layer, nn.MultiheadAttention):
+            tokens = self.layer(tokens, tokens, tokens)[0]
+        else:
+            tokens = self.layer(tokens)
+        return self.last(tokens.flatten(-2))
+
+
+@policy("cartpole")
+def multihead_attention() -> Any:
+    return Attentive("attention")
+
+
+@policy("cartpole")
+def transformer_encoder() -> Any:
+    return Attentive("encoder")
+
+
+@policy("cartpole")
+def transformer_that_normalises_first() -> Any:
+    return Attentive("first")
+
+
+class Products(nn.Module):
+    """Products of what differs by row: a gated layer, scaled dot products and ``einsum``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gated, self.keys, self.last = nn.Sequential(nn.Linear(4, 24), nn.GLU()), nn.Linear(4, 12), nn.Linear(6, 2)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        query, keys = self.gated(observation).view(-1, 2, 1, 6), self.keys(observation).view(-1, 1, 2, 6).expand(-1, 2, -1, -1)
+        attended = nn.functional.scaled_dot_product_attention(query, keys, keys.tanh()).squeeze(-2)
+        weights = torch.einsum("bhi,bhi->bh", attended, query.squeeze(-2)).softmax(-1)
+        return self.last(torch.einsum("bh,bhi->bi", weights, attended) / (1 + weights.amax(-1, keepdim=True)))
+
+
+@policy("cartpole")
+def products_of_rows() -> Any:
+    return Products()
+
+
+@policy("cartpole")
+def cleanrl_method_in_a_module() -> Any:
+    return TensorDictModule(DiscreteAgent().get_action_and_value, ["observation"], ["action", "log_prob", "entropy", "value"])
+
+
+class BetaAgent(nn.Module):
+    """A Beta distribution, stretched over the bounds of the action."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 2), nn.Softplus())
+
+    def forward(self, observation: torch.Tensor) -> Any:
+        one, other = (self.net(observation) + 1).chunk(2, -1)
+        beta = torch.distributions.Beta(one, other)
+        drawn = beta.sample()
+        return 4 * drawn - 2, beta.log_prob(drawn).sum(-1), beta.entropy().sum(-1)
+
+
+@policy("pendulum")
+def cleanrl_beta() -> Any:
+    return BetaAgent()
+
+
 @policy("cartpole", "in training mode")
 def dropout_in_training_mode() -> Any:
     return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 2))

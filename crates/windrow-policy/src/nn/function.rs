@@ -47,6 +47,10 @@ pub enum Function {
     Erf,
     /// The inverse of the error function.
     Erfinv,
+    /// The logarithm of the absolute value of the gamma function.
+    Lgamma,
+    /// The derivative of the logarithm of the gamma function.
+    Digamma,
     /// 1 where `x` is 0, otherwise 0.
     Not,
     /// 1 where `x` is not a number, otherwise 0.
@@ -82,6 +86,8 @@ impl Function {
             Self::Cos => each(values, f32::cos),
             Self::Erf => each(values, |x| erf(f64::from(x)) as f32),
             Self::Erfinv => each(values, erfinv),
+            Self::Lgamma => each(values, |x| lgamma(f64::from(x)) as f32),
+            Self::Digamma => each(values, |x| digamma(f64::from(x)) as f32),
             Self::Not => each(values, |x| f32::from(x == 0.0)),
             Self::Isnan => each(values, |x| f32::from(x.is_nan())),
         }
@@ -131,6 +137,53 @@ fn erfinv(y: f32) -> f32 {
     x as f32
 }
 
+/// From here on, the asymptotic series of the gamma function are exact in `f64`.
+const FAR: f64 = 12.0;
+
+/// The logarithm of the absolute value of the gamma function: Stirling's series, after the recurrence has led far enough, and the
+/// reflection below zero.
+fn lgamma(x: f64) -> f64 {
+    if x.is_infinite() {
+        return f64::INFINITY;
+    }
+    if x <= 0.0 {
+        let sine = (std::f64::consts::PI * (x - x.round())).sin().abs();
+        return (std::f64::consts::PI / sine).ln() - lgamma(1.0 - x);
+    }
+    let (mut x, mut product) = (x, 1.0);
+    while x < FAR {
+        product *= x;
+        x += 1.0;
+    }
+    let y = 1.0 / (x * x);
+    let series = (1.0 / 12.0 - y * (1.0 / 360.0 - y * (1.0 / 1260.0 - y / 1680.0))) / x;
+    let half_log = 0.5 * (2.0 * std::f64::consts::PI).ln();
+    (x - 0.5) * x.ln() - x + half_log + series - product.ln()
+}
+
+/// The derivative of [`lgamma`], in the same way; infinite at 0 and not a number at the other poles, as in PyTorch.
+fn digamma(x: f64) -> f64 {
+    if x == 0.0 {
+        return -f64::INFINITY.copysign(x);
+    }
+    if x < 0.0 {
+        let pi = std::f64::consts::PI;
+        let fraction = x - x.trunc();
+        return match fraction == 0.0 {
+            true => f64::NAN,
+            false => digamma(1.0 - x) - pi / (pi * fraction).tan(),
+        };
+    }
+    let (mut x, mut sum) = (x, 0.0);
+    while x < FAR {
+        sum -= 1.0 / x;
+        x += 1.0;
+    }
+    let y = 1.0 / (x * x);
+    let series = y * (1.0 / 12.0 - y * (1.0 / 120.0 - y * (1.0 / 252.0 - y * (1.0 / 240.0))));
+    sum + x.ln() - 0.5 / x - series
+}
+
 /// A function of two values in a [`Graph`](super::Graph), element by element. Comparisons give 1 and 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -149,8 +202,10 @@ pub enum Zip {
     Min,
     /// `a` to the power of `b`.
     Pow,
-    /// `a - b * floor(a / b)`.
+    /// What is left of `a` when a multiple of `b` is taken away, with the sign of `b`; exact.
     Remainder,
+    /// `a ln(b)`; 0 where `a` is 0, unless `b` is not a number.
+    Xlogy,
     /// `a == b`.
     Eq,
     /// `a != b`.
@@ -181,7 +236,8 @@ impl Zip {
             Self::Max => pairs(a, b, out, |a, b| if a.is_nan() | (a > b) { a } else { b }),
             Self::Min => pairs(a, b, out, |a, b| if a.is_nan() | (a < b) { a } else { b }),
             Self::Pow => pairs(a, b, out, |a, b| if b == 2.0 { a * a } else { a.powf(b) }),
-            Self::Remainder => pairs(a, b, out, |a, b| a - b * (a / b).floor()),
+            Self::Remainder => pairs(a, b, out, remainder),
+            Self::Xlogy => pairs(a, b, out, xlogy),
             Self::Eq => pairs(a, b, out, |a, b| f32::from(a == b)),
             Self::Ne => pairs(a, b, out, |a, b| f32::from(a != b)),
             Self::Lt => pairs(a, b, out, |a, b| f32::from(a < b)),
@@ -191,6 +247,25 @@ impl Zip {
             Self::And => pairs(a, b, out, |a, b| f32::from((a != 0.0) & (b != 0.0))),
             Self::Or => pairs(a, b, out, |a, b| f32::from((a != 0.0) | (b != 0.0))),
         }
+    }
+}
+
+/// As [`Zip::Remainder`].
+fn remainder(a: f32, b: f32) -> f32 {
+    let rest = a % b;
+    if rest != 0.0 && (rest < 0.0) != (b < 0.0) {
+        rest + b
+    } else {
+        rest
+    }
+}
+
+/// As [`Zip::Xlogy`].
+fn xlogy(a: f32, b: f32) -> f32 {
+    if a == 0.0 && !b.is_nan() {
+        0.0
+    } else {
+        a * b.ln()
     }
 }
 
@@ -275,6 +350,33 @@ mod tests {
         }
         assert_eq!(erfinv(1.0), f32::INFINITY);
         assert!(erfinv(1.5).is_nan());
+    }
+
+    #[test]
+    fn the_gamma_function_obeys_its_recurrences() {
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-11 * a.abs().max(1.0);
+        // The logarithm of 9!, half that of pi, and Euler's constant.
+        assert!(near(lgamma(10.0), 12.801_827_480_081_469));
+        assert!(near(lgamma(0.5), 0.572_364_942_924_700_1));
+        assert!(near(digamma(1.0), -0.577_215_664_901_532_9));
+        for x in [-3.7, -0.2, 1e-3, 0.4, 1.0, 2.0, 7.9, 12.1, 1e4] {
+            assert!(near(lgamma(x + 1.0), lgamma(x) + f64::abs(x).ln()), "{x}");
+            assert!(near(digamma(x + 1.0), digamma(x) + 1.0 / x), "{x}");
+        }
+        assert_eq!(lgamma(0.0), f64::INFINITY);
+        assert_eq!(lgamma(-2.0), f64::INFINITY);
+        assert_eq!(digamma(0.0), f64::NEG_INFINITY);
+        assert!(digamma(-2.0).is_nan() && lgamma(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn remainders_are_exact_and_have_the_sign_of_the_divisor() {
+        assert_eq!(remainder(-7.0, 3.0), 2.0);
+        assert_eq!(remainder(7.0, -3.0), -2.0);
+        assert_eq!(remainder(1e9, 0.7), (1e9_f64 % f64::from(0.7_f32)) as f32);
+        assert!(remainder(1.0, 0.0).is_nan());
+        assert_eq!(xlogy(0.0, 0.0), 0.0);
+        assert!(xlogy(0.0, f32::NAN).is_nan());
     }
 
     #[test]

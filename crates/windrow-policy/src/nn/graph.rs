@@ -43,6 +43,16 @@ pub enum Op {
         /// Numbers that it reads.
         inputs: usize,
     },
+    /// Products of matrices: of each run of `rows * inner` numbers of the first value and the run of `inner * columns` numbers of the
+    /// second, row-major.
+    MatMul {
+        /// Rows of the first matrix.
+        rows: usize,
+        /// Columns of the first matrix, rows of the second.
+        inner: usize,
+        /// Columns of the second matrix.
+        columns: usize,
+    },
     /// An element-wise function of one value.
     Map(Function),
     /// An element-wise function of two values.
@@ -65,16 +75,29 @@ pub enum Op {
         #[serde(with = "windrow_env::written::float")]
         eps: f32,
     },
-    /// From a table of runs of so many numbers: the runs with the numbers that the second value has. NaN where there is none.
+    /// From a table of runs of so many numbers: the runs with the numbers that the second value has. Evaluation fails where there is
+    /// none; NaN gives NaN.
     Lookup(usize),
     /// From each run of so many numbers of the first value: the numbers at the places that the second value has, as many for each
-    /// run. NaN where there is none.
+    /// run. Evaluation fails where there is none; NaN gives NaN.
     Gather(usize),
+    /// The value itself. Evaluation fails where a number is outside of these bounds, as observations that break their spec are.
+    Within {
+        /// The smallest number.
+        #[serde(with = "windrow_env::written::float")]
+        low: f32,
+        /// The largest number.
+        #[serde(with = "windrow_env::written::float")]
+        high: f32,
+    },
     /// From each run of so many weights: a choice, whose probability is proportional to its weight, by the second value, uniform in
     /// `[0, 1)`, of which there is one for each run. NaN where the weights are no distribution.
     Pick(usize),
     /// So many random numbers for each row, by the branch of the row's noise of that number.
     Noise(Draw, usize, usize),
+    /// Random numbers with the gamma distributions whose shapes the value has, and scale 1, by the branch of the row's noise of that
+    /// number. NaN where a shape is not positive.
+    Gamma(usize),
 }
 
 /// The distribution of random numbers.
@@ -301,7 +324,7 @@ impl Graph {
     pub(crate) fn varying(&self) -> Vec<bool> {
         let mut varying: Vec<bool> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
-            let own = matches!(node.op, Op::Input(_) | Op::Noise(..));
+            let own = matches!(node.op, Op::Input(_) | Op::Noise(..) | Op::Gamma(_));
             varying.push(
                 own || node
                     .from
@@ -445,7 +468,22 @@ impl Op {
                     .filter(|_| fits && biased)
                     .map(|x| x / inputs * outputs)
             }
-            (Self::Map(_), [x]) => Some(*x),
+            (
+                Self::MatMul {
+                    rows,
+                    inner,
+                    columns,
+                },
+                [a, b],
+            ) => {
+                let size = |rows: &usize, columns: &usize| rows.checked_mul(*columns);
+                let (a, b) = (
+                    whole(*a, size(rows, inner)?)? / size(rows, inner)?,
+                    whole(*b, size(inner, columns)?)? / size(inner, columns)?,
+                );
+                size(rows, columns).filter(|_| a == b)?.checked_mul(a)
+            }
+            (Self::Map(_) | Self::Within { .. } | Self::Gamma(_), [x]) => Some(*x),
             (Self::Zip(_), [a, b]) => (a == b).then_some(*a),
             (Self::Where, [test, a, b]) => (test == a && a == b).then_some(*a),
             (Self::Take(runs), _) => runs.iter().try_fold(0, |sum, run| {

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use crate::categorical::pick;
 use crate::{Noise, PolicyError};
 
 use super::aligned::Aligned;
 use super::function::{Function, Reduction, Zip};
 use super::graph::{Draw, Graph, Op, Run, Value};
+use super::graph_runs::{Stray, draw_gamma, draw_into};
 use super::kernel::{Packed, padded};
-use super::norm::sum;
 use super::plan::{BLOCK, Lanes, copy_rows};
 
 /// Where a value is found: an input as it was given, a place in scratch memory, or a single row that holds for all.
@@ -26,7 +25,7 @@ enum Place {
 
 /// An operation with its constants ready.
 #[derive(Debug, Clone)]
-enum Task {
+pub(super) enum Task {
     /// An input as it was given.
     Copy,
     /// A linear map of the inputs from this one on, with the functions that follow it.
@@ -35,14 +34,18 @@ enum Task {
     Zip(Zip),
     Where,
     Take(Vec<Run>),
+    /// Rows, inner size and columns.
+    MatMul(usize, usize, usize),
     Reduce(Reduction, usize),
     Softmax(usize),
     LogSoftmax(usize),
     Normalize(usize, f32),
     Lookup(usize),
     Gather(usize),
+    Within(f32, f32),
     Pick(usize),
     Noise(Draw, usize),
+    Gamma(usize),
 }
 
 #[derive(Debug, Clone)]
@@ -75,6 +78,8 @@ struct Memory {
     slots: Vec<Aligned>,
     /// `[padded width]` each.
     fixed: Vec<Aligned>,
+    /// The first number that was out of place since this was asked for.
+    stray: Option<Stray>,
 }
 
 /// Rows of one value. A distance of 0 means that all rows are the same.
@@ -185,7 +190,8 @@ impl GraphPlan {
     /// Evaluates inputs `[rows, width]` into outputs `[rows, width]`, with one stream of noise for each row; never allocates.
     ///
     /// # Errors
-    /// [`PolicyError::Rows`] for an input or output of another length.
+    /// [`PolicyError::Rows`] for an input or output of another length; [`PolicyError::Failed`] for an index or an observation that is
+    /// out of its bounds.
     pub(crate) fn forward(
         &mut self,
         inputs: &[&[f32]],
@@ -214,7 +220,10 @@ impl GraphPlan {
             noise,
             outputs,
         });
-        Ok(())
+        match self.memory.stray.take() {
+            None => Ok(()),
+            Some(stray) => Err(PolicyError::failed(stray.to_string())),
+        }
     }
 }
 
@@ -399,14 +408,21 @@ impl Planner<'_> {
             Op::Zip(zip) => Task::Zip(*zip),
             Op::Where => Task::Where,
             Op::Take(runs) => Task::Take(runs.clone()),
+            &Op::MatMul {
+                rows,
+                inner,
+                columns,
+            } => Task::MatMul(rows, inner, columns),
             Op::Reduce(reduction, run) => Task::Reduce(*reduction, *run),
             Op::Softmax(run) => Task::Softmax(*run),
             Op::LogSoftmax(run) => Task::LogSoftmax(*run),
             Op::Normalize { run, eps } => Task::Normalize(*run, *eps),
             Op::Lookup(run) => Task::Lookup(*run),
             Op::Gather(run) => Task::Gather(*run),
+            Op::Within { low, high } => Task::Within(*low, *high),
             Op::Pick(run) => Task::Pick(*run),
             Op::Noise(draw, _, branch) => Task::Noise(*draw, *branch),
+            Op::Gamma(branch) => Task::Gamma(*branch),
             // These have places, or steps of their own.
             Op::Input(_) | Op::Parameter(_) | Op::Constant(_) | Op::Linear { .. } => Task::Copy,
         };
@@ -524,7 +540,8 @@ impl Step {
         if let Place::Slot(slot, stride) = self.to {
             let mut target = mem::take(&mut memory.slots[slot]);
             let out = &mut target.as_mut_slice()[..given.rows * stride];
-            self.write(simd, memory, given, (out, stride));
+            let stray = self.write(simd, memory, given, (out, stride));
+            memory.stray = memory.stray.or(stray);
             memory.slots[slot] = target;
         }
     }
@@ -536,7 +553,7 @@ impl Step {
         memory: &Memory,
         given: Given<'_>,
         (out, stride): (&mut [f32], usize),
-    ) {
+    ) -> Option<Stray> {
         let from = |i: usize| memory.rows(self.from[i], given);
         let width = self.width;
         let rows = 0..given.rows;
@@ -589,90 +606,27 @@ impl Step {
                     draw_into(*draw, noise, &mut out[..width]);
                 }
             }
+            Task::Gamma(branch) => {
+                for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
+                    let noise = given.noise[given.first + row].branch(*branch);
+                    draw_gamma(&from(0).row(row)[..width], noise, out);
+                }
+            }
             task => {
+                let mut stray = None;
                 for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
                     let x = &from(0).row(row)[..self.first];
                     let second = match self.from.len() {
                         1 => x,
                         _ => from(1).row(row),
                     };
-                    task.by_runs(x, second, &mut out[..width]);
+                    stray = stray.or(task.by_runs(x, second, &mut out[..width]));
                 }
+                return stray;
             }
         }
+        None
     }
-}
-
-impl Task {
-    /// One row of a task that treats each run of numbers by itself.
-    #[inline(always)]
-    fn by_runs(&self, x: &[f32], second: &[f32], out: &mut [f32]) {
-        match self {
-            Self::Reduce(reduction, run) => {
-                for (out, x) in out.iter_mut().zip(x.chunks_exact(*run)) {
-                    *out = reduction.apply(x);
-                }
-            }
-            Self::Softmax(run) => {
-                for (out, x) in out.chunks_exact_mut(*run).zip(x.chunks_exact(*run)) {
-                    let top = Reduction::Max.apply(x);
-                    out.iter_mut()
-                        .zip(x)
-                        .for_each(|(out, x)| *out = (x - top).exp());
-                    let total = Reduction::Sum.apply(out);
-                    out.iter_mut().for_each(|out| *out /= total);
-                }
-            }
-            Self::LogSoftmax(run) => {
-                for (out, x) in out.chunks_exact_mut(*run).zip(x.chunks_exact(*run)) {
-                    let total = Reduction::Logsumexp.apply(x);
-                    out.iter_mut().zip(x).for_each(|(out, x)| *out = x - total);
-                }
-            }
-            Self::Normalize(run, eps) => {
-                for (out, x) in out.chunks_exact_mut(*run).zip(x.chunks_exact(*run)) {
-                    normalize(x, *eps, out);
-                }
-            }
-            Self::Lookup(run) => {
-                for (out, &index) in out.chunks_exact_mut(*run).zip(second) {
-                    match at(index, x.len() / run) {
-                        Some(index) => out.copy_from_slice(&x[index * run..][..*run]),
-                        None => out.fill(f32::NAN),
-                    }
-                }
-            }
-            Self::Gather(run) => {
-                let each = out.len() / (x.len() / run);
-                let places = second.chunks_exact(each).zip(x.chunks_exact(*run));
-                for (out, (places, x)) in out.chunks_exact_mut(each).zip(places) {
-                    for (out, &place) in out.iter_mut().zip(places) {
-                        *out = at(place, *run).map_or(f32::NAN, |place| x[place]);
-                    }
-                }
-            }
-            Self::Pick(run) => {
-                for (out, (weights, &uniform)) in
-                    out.iter_mut().zip(x.chunks_exact(*run).zip(second))
-                {
-                    let total = Reduction::Sum.apply(weights);
-                    let is_some = total.is_finite() && total > 0.0;
-                    *out = if is_some {
-                        pick(weights, uniform * total) as f32
-                    } else {
-                        f32::NAN
-                    };
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// A place among so many, if the number is one.
-#[inline(always)]
-fn at(place: f32, count: usize) -> Option<usize> {
-    (place >= 0.0 && place < count as f32).then_some(place as usize)
 }
 
 #[inline(always)]
@@ -691,24 +645,5 @@ fn copy_runs<'a>(runs: &[Run], from: impl Fn(usize) -> &'a [f32], mut out: &mut 
             }
         }
         out = rest;
-    }
-}
-
-#[inline(always)]
-fn normalize(x: &[f32], eps: f32, out: &mut [f32]) {
-    let count = x.len() as f32;
-    let mean = sum(x, |x| x) / count;
-    let variance = sum(x, |x| (x - mean) * (x - mean)) / count;
-    let scale = 1.0 / (variance + eps).sqrt();
-    out.iter_mut()
-        .zip(x)
-        .for_each(|(out, x)| *out = (x - mean) * scale);
-}
-
-#[inline(always)]
-fn draw_into(draw: Draw, mut noise: Noise, out: &mut [f32]) {
-    match draw {
-        Draw::Uniform => out.iter_mut().for_each(|out| *out = noise.f32()),
-        Draw::Normal => out.iter_mut().for_each(|out| *out = noise.normal() as f32),
     }
 }

@@ -84,12 +84,117 @@ fn operations_do_what_they_say() {
         );
         assert_eq!(got, expected, "{op:?}");
     }
-    let out = graph.push(Op::Gather(3), &[x, place]);
-    let got = evaluate(&mut graph, out, 1, &[&[0.0; 6], &[3.0, -1.0]]);
-    assert!(
-        got.iter().all(|x| x.is_nan()),
-        "places that there are not: {got:?}"
+}
+
+#[test]
+fn a_number_out_of_place_is_an_error_and_not_a_number_stays_one() {
+    let ops = [
+        (Op::Gather(3), 6, "an index from 0 to 2"),
+        (Op::Lookup(2), 6, "an index from 0 to 2"),
+        (
+            Op::Within {
+                low: 0.0,
+                high: 2.0,
+            },
+            0,
+            "an observation or state from 0 to 2",
+        ),
+    ];
+    for (op, width, expected) in ops {
+        let mut graph = Graph::new();
+        let (table, place) = (graph.input(6), graph.input(2));
+        let from = if width == 0 {
+            vec![place]
+        } else {
+            vec![table, place]
+        };
+        let out = graph.push(op.clone(), &from);
+        let elements = graph.elements(out).unwrap();
+        let mut evaluate = |place: [f32; 2]| {
+            // The second of two rows.
+            let places = [0.0, 1.0, place[0], place[1]];
+            let mut outputs = [vec![0.0; 2 * elements]];
+            let result = graph.forward(&[&[1.0; 12], &places], &[out], &mut outputs);
+            result.map(|()| outputs[0][2 * elements - 1])
+        };
+        for stray in [-1.0, 3.0, 1e20, f32::INFINITY] {
+            let error = evaluate([stray, 0.0]).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("the network expected {expected}, got {stray}"),
+                "{op:?}"
+            );
+        }
+        assert!(evaluate([0.0, f32::NAN]).unwrap().is_nan(), "{op:?}");
+        assert!(
+            evaluate([0.0, 2.0]).is_ok(),
+            "an error does not stay: {op:?}"
+        );
+    }
+}
+
+#[test]
+fn the_logarithm_of_a_softmax_keeps_what_little_is_left_beside_a_large_number() {
+    let mut graph = Graph::new();
+    let x = graph.input(2);
+    let out = graph.push(Op::LogSoftmax(2), &[x]);
+    let got = evaluate(&mut graph, out, 1, &[&[1000.0, 990.0]]);
+    let exact = -(-10.0_f64).exp().ln_1p();
+    assert!((f64::from(got[0]) / exact - 1.0).abs() < 1e-2, "{got:?}");
+    assert_eq!(got[1], -10.0);
+}
+
+#[test]
+fn matrices_of_each_row_are_multiplied() {
+    let mut graph = Graph::new();
+    let (rows, inner, columns, batch) = (3, 5, 4, 2);
+    let (a, b) = (
+        graph.input(batch * rows * inner),
+        graph.input(batch * inner * columns),
     );
+    let op = Op::MatMul {
+        rows,
+        inner,
+        columns,
+    };
+    let out = graph.push(op, &[a, b]);
+    let count = 70;
+    let (x, y) = (
+        numbers(1, count * batch * rows * inner),
+        numbers(2, count * batch * inner * columns),
+    );
+    let got = evaluate(&mut graph, out, count, &[&x, &y]);
+    for (pair, got) in got.chunks(rows * columns).enumerate() {
+        let (x, y) = (&x[pair * rows * inner..], &y[pair * inner * columns..]);
+        for row in 0..rows {
+            for column in 0..columns {
+                let products = (0..inner)
+                    .map(|i| f64::from(x[row * inner + i]) * f64::from(y[i * columns + column]));
+                let exact: f64 = products.sum();
+                assert!((f64::from(got[row * columns + column]) - exact).abs() < 1e-5);
+            }
+        }
+    }
+    let some = evaluate(&mut graph, out, 1, &[&x[..30], &y[..40]]);
+    assert_eq!(some, got[..24], "a row does not depend on others");
+}
+
+#[test]
+fn gamma_samples_have_the_mean_and_variance_of_their_shapes() {
+    let mut graph = Graph::new();
+    let shapes = graph.constant(&[0.3, 1.0, 4.0, -1.0]);
+    let out = graph.push(Op::Gamma(2), &[shapes]);
+    let rows = 20_000;
+    let samples = evaluate(&mut graph, out, rows, &[]);
+    for (place, shape) in [0.3, 1.0, 4.0].into_iter().enumerate() {
+        let own = || samples.iter().skip(place).step_by(4).map(|&x| f64::from(x));
+        let mean = own().sum::<f64>() / rows as f64;
+        let variance = own().map(|x| (x - mean).powi(2)).sum::<f64>() / rows as f64;
+        assert!((mean / shape - 1.0).abs() < 0.06, "{shape}: {mean}");
+        assert!((variance / shape - 1.0).abs() < 0.15, "{shape}: {variance}");
+        assert!(own().all(|x| x > 0.0));
+    }
+    assert!(samples[3].is_nan());
 }
 
 #[test]
@@ -178,6 +283,14 @@ fn values_that_do_not_fit_are_named() {
         (Op::Input(2), vec![]),
         (Op::Map(Function::Abs), vec![Value(2)]),
         (Op::Pick(2), vec![x, Value(1)]),
+        (
+            Op::MatMul {
+                rows: 2,
+                inner: 2,
+                columns: 2,
+            },
+            vec![x, Value(1)],
+        ),
     ];
     for (op, from) in bad {
         let mut graph = Graph::new();

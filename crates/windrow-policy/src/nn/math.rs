@@ -9,7 +9,7 @@ use pulp::Simd;
 const ROUND: f32 = 12_582_912.0;
 /// Exponents below give numbers too small for `f32`'s full precision, those above infinity.
 const EXP_MIN: f32 = -87.33;
-const EXP_MAX: f32 = 88.37;
+const EXP_MAX: f32 = 88.722_83;
 /// ln 2 in two parts, the first with zeros at its end, so that its multiples are exact.
 const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
@@ -63,12 +63,11 @@ pub(crate) fn tanh<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.div_f32s(simd.mul_f32s(x, p), q)
 }
 
-/// `2^n` and `exp(r) - 1` with `x = n ln 2 + r` and `|r| <= ln 2 / 2`.
+/// `n`, as the bits of an exponent, and `exp(r) - 1` with `x = n ln 2 + r` and `|r| <= ln 2 / 2`.
 ///
 /// Source: the polynomial is a minimax fit of this project (relative error 1.3e-8 of `exp(r) - 1`).
 #[inline(always)]
-fn exp_parts<S: Simd>(simd: S, x: S::f32s) -> (S::f32s, S::f32s) {
-    let x = clamp(simd, x, EXP_MIN, EXP_MAX);
+fn exp_parts<S: Simd>(simd: S, x: S::f32s) -> (S::u32s, S::f32s) {
     let round = simd.splat_f32s(ROUND);
     let shifted = simd.mul_add_e_f32s(x, simd.splat_f32s(std::f32::consts::LOG2_E), round);
     let n = simd.sub_f32s(shifted, round);
@@ -87,30 +86,37 @@ fn exp_parts<S: Simd>(simd: S, x: S::f32s) -> (S::f32s, S::f32s) {
     );
     let tail = simd.mul_add_e_f32s(simd.mul_f32s(r, r), p, r);
     let bits = simd.transmute_u32s_f32s(shifted);
-    let exponent = simd.wrapping_dyn_shl_u32s(bits, simd.splat_u32s(23));
-    let scale = simd.add_u32s(exponent, simd.splat_u32s(1f32.to_bits()));
-    (simd.transmute_f32s_u32s(scale), tail)
+    (simd.wrapping_dyn_shl_u32s(bits, simd.splat_u32s(23)), tail)
 }
 
-/// Exponential function; relative error at most 1e-7 up to `x = 88.3`, the result stays there beyond it. Zero below
-/// -87.33, where the result would not be a normal number.
+/// Exponential function; relative error at most 1e-7. Infinite where the result would be above the largest `f32`, zero below -87.33,
+/// where it would not be a normal number.
+///
+/// `exp(r)` is scaled by adding to its exponent, since `2^128` is no `f32` though results need it.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
-    let (scale, tail) = exp_parts(simd, x);
-    let e = simd.mul_add_e_f32s(scale, tail, scale);
+    let (exponent, tail) = exp_parts(simd, x);
+    let e = simd.add_f32s(tail, simd.splat_f32s(1.0));
+    let e = simd.add_u32s(simd.transmute_u32s_f32s(e), exponent);
+    let e = simd.transmute_f32s_u32s(e);
     let tiny = simd.less_than_f32s(x, simd.splat_f32s(EXP_MIN));
-    simd.select_f32s(tiny, simd.splat_f32s(0.0), e)
+    let e = simd.select_f32s(tiny, simd.splat_f32s(0.0), e);
+    let huge = simd.greater_than_f32s(x, simd.splat_f32s(EXP_MAX));
+    let e = simd.select_f32s(huge, simd.splat_f32s(f32::INFINITY), e);
+    simd.select_f32s(simd.equal_f32s(x, x), e, x)
 }
 
-/// `exp(x) - 1`; relative error at most 2e-7.
+/// `exp(x) - 1`; relative error at most 2e-7 up to `x = 88.3`, the result stays there beyond it.
 #[inline(always)]
 pub(crate) fn exp_m1<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
-    let (scale, tail) = exp_parts(simd, x);
+    let (exponent, tail) = exp_parts(simd, clamp(simd, x, EXP_MIN, 88.37));
+    let scale = simd.add_u32s(exponent, simd.splat_u32s(1f32.to_bits()));
+    let scale = simd.transmute_f32s_u32s(scale);
     let less = simd.sub_f32s(scale, simd.splat_f32s(1.0));
     simd.mul_add_e_f32s(scale, tail, less)
 }
 
-/// `1 / (1 + exp(-x))`; relative error at most 2e-7 for `x > -87`.
+/// `1 / (1 + exp(-x))`; relative error at most 2e-7 for `x > -87`, nothing below -88.72.
 #[inline(always)]
 pub(crate) fn sigmoid<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let one = simd.splat_f32s(1.0);
@@ -118,7 +124,7 @@ pub(crate) fn sigmoid<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.div_f32s(one, simd.add_f32s(one, e))
 }
 
-/// `x sigmoid(x)`; relative error at most 2e-7 for `x > -87`.
+/// `x sigmoid(x)`; relative error at most 2e-7 for `x > -87`, nothing below -88.72.
 #[inline(always)]
 pub(crate) fn silu<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let one = simd.splat_f32s(1.0);
@@ -183,12 +189,12 @@ pub(crate) fn gelu<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
 /// `exp(-x²/2)`, with what the square loses by rounding put back.
 #[inline(always)]
 fn exp_of_square<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+    // Far out, where the result is 0, the square and what it loses would be infinite and their sum not a number.
+    let x = clamp(simd, x, -20.0, 20.0);
     let h = simd.mul_f32s(x, simd.splat_f32s(-0.5));
     let square = simd.mul_f32s(h, x);
     let lost = simd.mul_add_e_f32s(h, x, simd.neg_f32s(square));
     let e = exp(simd, square);
-    // Far out both are infinite or nothing, and their difference is not a number.
-    let lost = clamp(simd, lost, -1e-3, 1e-3);
     simd.mul_add_e_f32s(e, lost, e)
 }
 

@@ -5,6 +5,7 @@ mod aligned;
 mod function;
 mod graph;
 mod graph_plan;
+mod graph_runs;
 mod infer;
 mod kernel;
 mod layer;
