@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from windrow import _needs
 from windrow._lazy import gymnasium
 from windrow._numbers import whole_or_none
 from windrow._windrow import EnvHandle, native_ids
@@ -31,7 +32,7 @@ def make(env_name: str, kwargs: dict[str, Any], pixels: str | None = None) -> An
     try:
         create = gymnasium.make
     except ImportError as error:
-        raise _unknown(env_name, 'and Gymnasium is not installed: pip install "windrow[gymnasium]"') from error
+        raise _unknown(env_name, f"and Gymnasium is not installed: {_needs.install('gymnasium')}") from error
     if env_name.startswith(("ALE/", "ale_py:")):
         # It registers its ids when it is imported.
         with contextlib.suppress(ImportError):
