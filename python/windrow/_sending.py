@@ -140,7 +140,7 @@ def environments(
         recipe = replace(recipe, env=_recipe._Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
     given = env.env if isinstance(env, _recipe.Beside) else env
     is_quiet = is_quiet or getattr(given, "number", 0) > 0
-    sent = (_registered(), _number_type(), is_quiet, recipe, given, init_fn)
+    sent = (_Secret(), _registered(), _number_type(), is_quiet, recipe, given, init_fn)
     return _pickled(sent, {"create_env_fn": given, "create_env_kwargs": kwargs, "init_fn": init_fn})
 
 
@@ -188,7 +188,7 @@ def policy(core: Any) -> bytes:
 
 def read_environments(sent: bytes) -> Any:
     """The recipe of the environments that :func:`environments` has sent."""
-    specs, number_type, is_quiet, recipe, given, init_fn = pickle.loads(sent)
+    _, specs, number_type, is_quiet, recipe, given, init_fn = pickle.loads(sent)
     _take_number_type(number_type)
     if is_quiet:
         warnings.filterwarnings("ignore", module=r"windrow\b")
@@ -197,6 +197,23 @@ def read_environments(sent: bytes) -> Any:
         init_fn()
     _asked.environment = given
     return recipe
+
+
+class _Secret:
+    """The key by which processes of ``multiprocessing`` know each other, which its own children inherit. Where this is read, the process
+    takes the key over, so what is read after it may be a proxy of a ``Manager``.
+    """
+
+    def __reduce__(self) -> Any:
+        process = sys.modules.get("multiprocessing.process")
+        return _take_secret, (None if process is None else bytes(process.current_process().authkey),)
+
+
+def _take_secret(key: bytes | None) -> None:
+    if key is not None:
+        from multiprocessing.process import current_process
+
+        current_process().authkey = key
 
 
 def surroundings() -> bytes:
