@@ -149,6 +149,7 @@ class Adapter:
             "rewards": self._own_rewards,
             "primed": [],
             "flags": self._nested_flags,
+            "info": [],
             "masks": list(self._masks.items()),
             "groups": list(self._groups().items()),
             "deltas": list(self._deltas.items()),
@@ -301,7 +302,10 @@ class Adapter:
         if isinstance(spec, theirs.OneHot):
             return Leaf(key, "one_hot", "int64", shape, [spec.space.n])
         if isinstance(spec, theirs.Binary):
-            return Leaf(key, "binary", "int8", shape)
+            if spec.dtype in (torch.bool, torch.int8):
+                return Leaf(key, "binary", "int8", shape)
+            elements = math.prod(shape)
+            return Leaf(key, "bounded", _type(spec.dtype), shape, None, [0.0] * elements, [1.0] * elements)
         if isinstance(spec, theirs.Categorical):
             kind = "multi_discrete" if shape else "discrete"
             return Leaf(key, kind, "int64", shape, [spec.space.n] * math.prod(shape))
