@@ -102,11 +102,9 @@ def uses_torch(core: Any, environments: Any) -> bool:
     read ``environments``."""
     if isinstance(core, list):
         return True
-    import cloudpickle
-
     names, modules = set(), set()
 
-    class Watching(cloudpickle.Pickler):
+    class Watching(_pickler()):  # type: ignore[misc]
         def persistent_id(self, part: Any) -> None:
             if isinstance(part, (str, ModuleType)):
                 # A function imports what is among its names.
@@ -361,6 +359,23 @@ def dumps(value: Any) -> bytes:
         return file.getvalue()
 
 
+class Sendable:
+    """In the place of a function where that is pickled, which plain pickle can do then too, functions of a script included."""
+
+    def __init__(self, value: Any) -> None:
+        self.sendable = value
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (dumps(self.sendable),)
+
+    def __deepcopy__(self, _: Any) -> Sendable:
+        return self
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
 @functools.cache
 def _pickler() -> type[pickle.Pickler]:
     """Cloudpickle's, which also takes what ``torch.compile`` has compiled."""
@@ -373,6 +388,9 @@ def _pickler() -> type[pickle.Pickler]:
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, Sendable):
+                # In one piece with what is around it.
+                return _itself, (value.sendable,)
             plain = _uncompiled(value)
             return super().reducer_override(value) if plain is None else (_compiled, plain)
 
@@ -443,8 +461,8 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     except Exception:
         state = None
     state = state if isinstance(state, dict) else getattr(value, "__dict__", {})
-    # The user gave the function, and no factory.
-    return [("" if isinstance(value, Factory) else f".{name}", part) for name, part in state.items()]
+    # The user gave the function, and nothing around it.
+    return [("" if isinstance(value, (Factory, Sendable)) else f".{name}", part) for name, part in state.items()]
 
 
 def _names(code: CodeType) -> list[str]:

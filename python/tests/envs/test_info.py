@@ -101,8 +101,38 @@ def test_readers_of_torchrl_say_what_is_read() -> None:
     ):
         step = env.rollout(2)
         assert step["next", "at"].tolist() == [1, 2] and step["next", "pair"].tolist() == [[1, 2], [2, 4]]
-    with pytest.raises(TypeError, match="expected a default_info_dict_reader, or None, got function"):
-        GymWrapper(Telling()).set_info_dict_reader(lambda info, tensordict: tensordict)
+    with pytest.raises(TypeError, match="expected a function of info and a TensorDict, got int"):
+        GymWrapper(Telling()).set_info_dict_reader(3)
+    with pytest.raises(TypeError, match="info of a vector is read by its names"):
+        GymWrapper(SyncVectorEnv([Telling])).set_info_dict_reader(lambda info, tensordict: tensordict)
+
+
+def sums(info: Any, tensordict: Any) -> Any:
+    """Makes numbers of what a step has told."""
+    tensordict.set("sum", torch.as_tensor(info["pair"].sum(), dtype=torch.float32))
+    return tensordict.set(("half", "at"), torch.tensor([info["at"] / 2]))
+
+
+@pytest.mark.parametrize("way", ["object", "id", "with keys", "twice", "processes"])
+def test_functions_read_info(way: str) -> None:
+    env = GymWrapper(Telling(), info_keys=["at"]) if way == "with keys" else GymWrapper(Telling())
+    if way == "id":
+        gymnasium.register("Telling-v0", Telling)
+        env = GymEnv("Telling-v0")
+    env.set_info_dict_reader(sums)
+    if way == "twice":
+        env.set_info_dict_reader(lambda info, tensordict: tensordict.set("more", tensordict["sum"] + 1))
+    if way == "processes":
+        collector: Any = MultiSyncCollector([lambda: GymWrapper(Telling()).set_info_dict_reader(sums)], None, frames_per_batch=12)
+    else:
+        collector = Collector(env, None, frames_per_batch=12)
+    with collector:
+        batch = next(collector)
+    assert batch["sum"].tolist() == [0, 3, 6, 9, 12, 0, 3, 6, 9, 12, 0, 3]
+    assert batch["next", "half", "at"].tolist() == [[0.5], [1], [1.5], [2], [2.5]] * 2 + [[0.5], [1]]
+    assert ("at" in batch.keys()) == (way == "with keys")
+    if way == "twice":
+        assert torch.equal(batch["more"], batch["sum"] + 1)
 
 
 @pytest.mark.parametrize("around", [lambda: Telling(), lambda: SyncVectorEnv([Telling], autoreset_mode=AutoresetMode.SAME_STEP)])

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 from windrow import _needs
 from windrow._arguments import outside, takes, warn_ignored
 from windrow._failure import Failure
-from windrow._lazy import tensordict, torch
+from windrow._lazy import of_torchrl, tensordict, torch
 from windrow._numbers import whole_or_none
 from windrow._windrow import ReplayBufferCore
 from windrow.data._arguments import (
@@ -109,6 +109,8 @@ class ReplayBuffer:
                 "writer": self._writer_options(),
                 "limiter": None if self.limiter is None else self.limiter._options(),
                 "batch_size": self._batch_size,
+                # Items of a list keep what they say of themselves.
+                "device": None if isinstance(self.storage, ListStorage) else torch.device("cpu"),
                 **self._choices,
             }
         )
@@ -663,3 +665,6 @@ def _one_of(name: str, arguments: Any, other: str, made_of: Callable[[Any], Any]
 
 def _seed_from(generator: Any) -> int:
     return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+
+
+__getattr__ = of_torchrl(__name__)
