@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import windrow
+from windrow import _needs
 
+PROJECT = Path(__file__).parents[2]
+#: What an installer calls the package.
+DISTRIBUTION = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 HEAVY = ["gymnasium", "numpy", "tensordict", "torch", "torchrl"]
 
 
@@ -24,7 +30,7 @@ def test_importing_brings_no_framework(module) -> None:
 def test_types_are_shipped() -> None:
     folder = Path(windrow.__file__).parent
     assert (folder / "py.typed").exists() and (folder / "_windrow.pyi").exists()
-    assert windrow.__version__ == version("windrow")
+    assert windrow.__version__ == version(DISTRIBUTION["name"])
 
 
 def test_every_public_name_is_there_and_documented() -> None:
@@ -62,10 +68,14 @@ except ImportError as error:
     print(error)
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert f'{missing}, which is not installed: pip install "windrow[torch]"' in told.stdout
+    assert f'{missing}, which is not installed: pip install "windrow-rl[torch]"' in told.stdout
 
 
-def test_the_extras_that_messages_name_are_there() -> None:
-    from importlib.metadata import metadata
-
-    assert {"torch", "gymnasium"} <= set(metadata("windrow").get_all("Provides-Extra") or [])
+def test_commands_that_install_extras_name_this_distribution() -> None:
+    """`windrow` on PyPI is somebody else's."""
+    texts = [path for folder in ("docs", "examples", "python/windrow") for path in PROJECT.glob(f"{folder}/**/*.*") if path.suffix in (".md", ".py")]
+    written = "".join(path.read_text() for path in [PROJECT / "README.md", *texts])
+    named = re.findall(r"pip install [\"'`]*([\w-]*)\[(\w+)\]", written + _needs.install("torch"))
+    assert named and {name for name, _ in named} == {DISTRIBUTION["name"]}
+    asked = {extra for _, extra in named} | set(re.findall(r"_needs\.install\('(\w+)'\)", written))
+    assert {"torch", "gymnasium", "ray"} <= asked <= set(DISTRIBUTION["optional-dependencies"])

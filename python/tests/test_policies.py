@@ -426,6 +426,35 @@ def test_random_policies_draw_from_the_space_that_they_were_given() -> None:
     assert Collector(cartpole, RandomPolicy(cartpole().action_spec), frames_per_batch=10).policy_backend == "native"
 
 
+@pytest.mark.parametrize("kind", ["action_spec", "full_action_spec", "full_action_spec_unbatched"])
+@pytest.mark.parametrize("number", [None, 1, 3])
+@pytest.mark.parametrize("id", ["Pendulum-v1", "CartPole-v1"])
+def test_random_policies_write_what_any_spec_of_an_environment_names(kind: str, number: int | None, id: str) -> None:
+    from torchrl.modules import RandomPolicy as TheirRandomPolicy
+
+    env = GymEnv(id, num_envs=number)
+    if kind == "action_spec" and number:
+        pytest.skip("a spec alone does not say which dimensions are those of environments: give the one without")
+    policy = RandomPolicy(getattr(env, kind))
+    root = policy(env.reset())
+    assert [key for key in root.keys(True, True) if "action" in str(key)] == ["action"]
+    assert env.full_action_spec.is_in(root.select("action")) and env.step(root)["next", "reward"].shape == (*env.batch_size, 1)
+    if kind != "full_action_spec_unbatched":
+        for policy in (policy, TheirRandomPolicy(getattr(env, kind))):
+            with Collector(GymEnv(id, num_envs=number), policy, frames_per_batch=12, total_frames=12) as collector:
+                assert next(collector)["action"].shape[-1] == env.full_action_spec["action"].shape[-1]
+
+
+def test_random_policies_write_the_actions_of_groups() -> None:
+    from torchrl.data import Bounded, Composite
+
+    spec = Composite(agents=Composite(action=Bounded(-1, 1, (3, 2, 1)), shape=(3, 2)), shape=(3,))
+    root = RandomPolicy(spec)(TensorDict({}, [5, 3]))
+    assert root["agents", "action"].shape == (5, 3, 2, 1) and list(root.keys(True, True)) == [("agents", "action")]
+    with pytest.raises(ValueError, match=r"action_spec is of \[3\] environments was given a TensorDict of \[4\]"):
+        RandomPolicy(spec)(TensorDict({}, [4]))
+
+
 def test_every_exploration_type_is_evaluated_as_torch_does() -> None:
     from torchrl.modules import ProbabilisticActor, TanhNormal
 

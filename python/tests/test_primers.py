@@ -105,3 +105,23 @@ def test_what_a_policy_writes_for_the_next_step_stays_in_the_step() -> None:
     assert following["note"] == 1
     stale = env.step(env.rand_action(root))["next"]
     assert not torch.equal(stale["observation"], following["observation"])
+
+
+@pytest.mark.parametrize("make", [lambda package: package("CartPole-v1", policy=lstm()), lambda package: package("CartPole-v1", policy=torch.nn.Linear(4, 2))])
+def test_an_environment_is_primed_for_the_policy_that_it_is_given(make) -> None:
+    env, theirs = make(GymEnv), make(TheirGymEnv)
+    assert set(env.reset().keys(True, True)) == {*theirs.reset().keys(True, True), "truncated"}
+    specs = [{key: (spec.shape, spec.dtype) for key, spec in one.observation_spec.items(True, True)} for one in (env, theirs)]
+    assert specs[0] == specs[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_envs": 2}, {"backend": "gymnasium"}])
+def test_a_policy_acts_in_an_environment_that_is_primed_for_it(options) -> None:
+    policy = lstm()
+    env = GymEnv("CartPole-v1", policy=policy, **options)
+    with Collector(env, policy, frames_per_batch=40) as collector:
+        batch = next(collector)
+    given, written = (batch[key] for key in (LSTM_STATE[0], ("next", LSTM_STATE[0])))
+    went_on = ~batch["next", "done"][..., :-1, 0]
+    assert torch.equal(given[..., 1:, :, :][went_on], written[..., :-1, :, :][went_on]) and bool(written.any())
+    assert not given[batch["is_init"][..., 0]].any()

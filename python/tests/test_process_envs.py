@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import multiprocessing
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing import managers
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +22,17 @@ from counting import Counting
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
+from windrow import WorkerError
 from windrow.collectors import (
     Collector,
+    Evaluator,
     MultiAsyncCollector,
     MultiProcessedWeightUpdater,
     MultiSyncCollector,
     VanillaWeightUpdater,
 )
 from windrow.data import LazyTensorStorage, ReplayBuffer
-from windrow.envs import EnvCreator, GymEnv, SerialEnv
+from windrow.envs import EnvCreator, GymEnv, ParallelEnv, ProcessorAsyncEnvPool, SerialEnv
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 pytest.importorskip("torchrl")
@@ -316,3 +322,87 @@ def test_processes_fill_a_shared_buffer_in_the_background(build, kind, postproc)
     assert len(buffer[:]["observation"][:, 1].unique()) == (1 if kind is Collector else 2)
     collector.shutdown()
     assert buffer.sample(16).numel() == 16
+
+
+class Noting(gym.Wrapper):
+    """Notes its resets in a list of another process."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self.log = log
+
+    def reset(self, **options: Any) -> Any:
+        self.log.append("reset")
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        if self.log[0] == "fail":
+            raise RuntimeError("told to fail")
+        return super().step(action)
+
+
+class Board(managers.BaseManager):
+    """Has one list for all who connect to it."""
+
+
+NOTES = ["begin"]
+
+
+def notes() -> list[str]:
+    return NOTES
+
+
+Board.register("log", notes, exposed=["append", "count", "__getitem__"])
+
+
+def connected(address: Any) -> Noting:
+    """An environment that connects by itself, with the key that processes of one program share."""
+    board = Board(address)
+    board.connect()
+    return Noting(board.log())  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def board() -> Iterator[Any]:
+    with Board() as board:
+        yield board
+
+
+def collected(make: Callable[[], Any]) -> None:
+    with MultiSyncCollector([make] * 2, None, placement="processes", frames_per_batch=4) as collector:
+        next(collector)
+
+
+def stepped(make: Callable[[], Any]) -> None:
+    env = ParallelEnv(2, make)
+    env.rollout(2)
+    env.close()
+
+
+def pooled(make: Callable[[], Any]) -> None:
+    with ProcessorAsyncEnvPool([make] * 2) as pool:
+        pool.reset()
+        pool.rollout(2)
+
+
+def evaluated(make: Callable[[], Any]) -> None:
+    with Evaluator(make(), lambda observation: torch.zeros(2), max_steps=2, backend="process") as evaluator:
+        evaluator.evaluate(step=0)
+
+
+@pytest.mark.parametrize("use", [collected, stepped, pooled, evaluated])
+@pytest.mark.parametrize("kind", ["proxy", "address"])
+def test_managers_of_multiprocessing_know_the_processes_of_environments(board: Any, use: Callable[..., None], kind: str) -> None:
+    log = board.log()
+    before = log.count("reset")
+    use(partial(connected, board.address) if kind == "address" else partial(Noting, log))
+    assert log.count("reset") >= before + (1 if use is evaluated else 2)
+
+
+def test_errors_of_workers_have_no_key_of_the_program(capfd) -> None:
+    with pytest.raises(WorkerError, match="told to fail") as raised:
+        collected(partial(Noting, ["fail"]))
+    key = bytes(multiprocessing.current_process().authkey)
+    told = "".join(traceback.format_exception(raised.value)) + "".join(capfd.readouterr())
+    for text in (repr(key)[2:-1], key.hex(), base64.b64encode(key).decode()[:-4], str(list(key))):
+        assert text not in told

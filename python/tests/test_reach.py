@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+import warnings
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -65,6 +68,59 @@ def test_a_lost_worker_is_told_apart() -> None:
         figures = collector.stats("both")
         assert [figures[f"worker_{worker}/alive"] for worker in (0, 1)] == [True, False]
         assert (figures["workers_alive"], figures["worker_1/frames"]) == (1, 0)
+
+
+def failing(after: int) -> Any:
+    class Failing(gymnasium.Wrapper):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            if self.steps == after:
+                raise OSError("broken")
+            return super().step(action)
+
+    return Failing(gymnasium.make("CartPole-v1"))
+
+
+@pytest.mark.parametrize("after", [1, 7, 25])
+@pytest.mark.parametrize("goes", ["sync", "stack", "async", "one batch", "trajectories", "start", "start python"])
+def test_a_collector_says_once_that_it_goes_on_without_a_worker(goes: str, after: int) -> None:
+    kind = MultiAsyncCollector if goes == "async" else MultiSyncCollector
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100)) if "start" in goes else None
+    options: dict[str, Any] = {
+        "stack": {"cat_results": "stack"},
+        "one batch": {"frames_per_batch": 60, "total_frames": 60},
+        "trajectories": {"trajs_per_batch": 2},
+        "start python": {"postproc": lambda batch: batch},
+    }.get(goes, {})
+    options = {"frames_per_batch": 20, "total_frames": 120, "replay_buffer": buffer, **options}
+    envs = [partial(failing, 0), partial(failing, after)]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with kind(envs, placement="threads", on_loss="continue", **options) as collector:
+            if buffer is None:
+                list(collector)
+            else:
+                collector.start()
+                while collector.is_running():
+                    time.sleep(0.01)
+            assert ["worker 1" in loss for loss in collector.losses()] == [True] and collector.losses() == []
+    said = [str(warning.message) for warning in told if "on_loss" in str(warning.message)]
+    assert len(said) == 1 and "worker 1" in said[0] and "OSError: broken" in said[0] and "on_loss=3" in said[0]
+    short = goes not in ("async", "trajectories")
+    assert ("fewer than frames_per_batch" if short else "batches come from 1 of 2 workers") in said[0]
+
+
+@pytest.mark.parametrize("on_loss", ["raise", "continue", 3])
+def test_nothing_is_said_where_no_worker_is_missed(on_loss: Any) -> None:
+    fails = iter([7] if on_loss == 3 else [])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "environments written in Python")
+        envs = [partial(failing, 0), lambda: failing(next(fails, 0))]
+        with MultiSyncCollector(envs, placement="threads", frames_per_batch=20, total_frames=40, on_loss=on_loss) as collector:
+            assert [batch.numel() for batch in collector] == [20, 20]
 
 
 def test_workers_tell_whose_weights_act(network: nn.Module) -> None:

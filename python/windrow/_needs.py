@@ -5,6 +5,11 @@ from __future__ import annotations
 import importlib
 
 
+def install(extra: str) -> str:
+    """The command that installs windrow with ``extra``. The distribution is not called what is imported."""
+    return f'pip install "windrow-rl[{extra}]"'
+
+
 def torch(what: str) -> None:
     """Checks that torch and tensordict, which ``what`` needs, are installed.
 
@@ -17,4 +22,4 @@ def torch(what: str) -> None:
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
-            raise ImportError(f'{what} needs {name}, which is not installed: pip install "windrow[torch]"', name=name) from error
+            raise ImportError(f"{what} needs {name}, which is not installed: {install('torch')}", name=name) from error

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from windrow import _windrow
+from windrow import _needs, _windrow
 
 if TYPE_CHECKING:
     import numpy
@@ -41,7 +41,7 @@ def needs_ray(who: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise ImportError(f'{who} needs ray, which is not installed: pip install "windrow[ray]"', name="ray") from error
+        raise ImportError(f"{who} needs ray, which is not installed: {_needs.install('ray')}", name="ray") from error
     return ray
 
 

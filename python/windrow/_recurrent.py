@@ -124,7 +124,7 @@ def find(
     """
     observed = {key: torch.ones_like(value) if key == IS_INIT else value for key, value in inputs.items()}
     read, declared = keys_of(policy, "in_keys"), keys_of(policy, "out_keys") or []
-    primers = _primers_of(policy, batch) if prime else []
+    primers = primers_of(policy, batch) if prime else []
     primed = {key: value for key, value in _drawn(primers, batch).items() if _is_among(key, read or ())}
     first = {**primed, **observed}
     unknown = [key for key in read or () if not any(_covers(key, leaf) for leaf in first)]
@@ -199,7 +199,7 @@ def _check_zeros(sources: dict[Key, Key], without: Tensors, with_zeros: Tensors)
             )
 
 
-def _primers_of(policy: Any, batch: torch.Size) -> list[Any]:
+def primers_of(policy: Any, batch: torch.Size) -> list[Any]:
     """Transforms that give the first values of the states of the modules of ``policy``, for a whole batch.
 
     Raises:

@@ -102,11 +102,9 @@ def uses_torch(core: Any, environments: Any) -> bool:
     read ``environments``."""
     if isinstance(core, list):
         return True
-    import cloudpickle
-
     names, modules = set(), set()
 
-    class Watching(cloudpickle.Pickler):
+    class Watching(_pickler()):  # type: ignore[misc]
         def persistent_id(self, part: Any) -> None:
             if isinstance(part, (str, ModuleType)):
                 # A function imports what is among its names.
@@ -140,7 +138,7 @@ def environments(
         recipe = replace(recipe, env=_recipe._Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
     given = env.env if isinstance(env, _recipe.Beside) else env
     is_quiet = is_quiet or getattr(given, "number", 0) > 0
-    sent = (_registered(), _number_type(), is_quiet, recipe, given, init_fn)
+    sent = (_Secret(), _registered(), _number_type(), is_quiet, recipe, given, init_fn)
     return _pickled(sent, {"create_env_fn": given, "create_env_kwargs": kwargs, "init_fn": init_fn})
 
 
@@ -188,7 +186,7 @@ def policy(core: Any) -> bytes:
 
 def read_environments(sent: bytes) -> Any:
     """The recipe of the environments that :func:`environments` has sent."""
-    specs, number_type, is_quiet, recipe, given, init_fn = pickle.loads(sent)
+    _, specs, number_type, is_quiet, recipe, given, init_fn = pickle.loads(sent)
     _take_number_type(number_type)
     if is_quiet:
         warnings.filterwarnings("ignore", module=r"windrow\b")
@@ -197,6 +195,23 @@ def read_environments(sent: bytes) -> Any:
         init_fn()
     _asked.environment = given
     return recipe
+
+
+class _Secret:
+    """The key by which processes of ``multiprocessing`` know each other, which its own children inherit. Where this is read, the process
+    takes the key over, so what is read after it may be a proxy of a ``Manager``.
+    """
+
+    def __reduce__(self) -> Any:
+        process = sys.modules.get("multiprocessing.process")
+        return _take_secret, (None if process is None else bytes(process.current_process().authkey),)
+
+
+def _take_secret(key: bytes | None) -> None:
+    if key is not None:
+        from multiprocessing.process import current_process
+
+        current_process().authkey = key
 
 
 def surroundings() -> bytes:
@@ -344,6 +359,23 @@ def dumps(value: Any) -> bytes:
         return file.getvalue()
 
 
+class Sendable:
+    """In the place of a function where that is pickled, which plain pickle can do then too, functions of a script included."""
+
+    def __init__(self, value: Any) -> None:
+        self.sendable = value
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (dumps(self.sendable),)
+
+    def __deepcopy__(self, _: Any) -> Sendable:
+        return self
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
 @functools.cache
 def _pickler() -> type[pickle.Pickler]:
     """Cloudpickle's, which also takes what ``torch.compile`` has compiled."""
@@ -356,6 +388,9 @@ def _pickler() -> type[pickle.Pickler]:
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, Sendable):
+                # In one piece with what is around it.
+                return _itself, (value.sendable,)
             plain = _uncompiled(value)
             return super().reducer_override(value) if plain is None else (_compiled, plain)
 
@@ -426,8 +461,8 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     except Exception:
         state = None
     state = state if isinstance(state, dict) else getattr(value, "__dict__", {})
-    # The user gave the function, and no factory.
-    return [("" if isinstance(value, Factory) else f".{name}", part) for name, part in state.items()]
+    # The user gave the function, and nothing around it.
+    return [("" if isinstance(value, (Factory, Sendable)) else f".{name}", part) for name, part in state.items()]
 
 
 def _names(code: CodeType) -> list[str]:

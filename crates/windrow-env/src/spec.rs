@@ -245,6 +245,9 @@ pub struct EnvSpec {
     /// Observations that are flags of nested groups, such as single agents. Where the last step of a batch is marked as truncated,
     /// those called `truncated` and `done` (`bool`) are marked under `"next"` too.
     pub flags: Vec<NestedKey>,
+    /// Observations beside the environment's own, such as entries of `info` in Gymnasium: a policy of Python's that is called with tensors
+    /// gets those that it names.
+    pub info: Vec<NestedKey>,
     /// Nested observations and actions that share dimensions of their own, such as agents: batches give these to the dict in
     /// which they are.
     pub groups: Vec<Group>,
@@ -272,6 +275,7 @@ impl EnvSpec {
             states: Vec::new(),
             masks: Vec::new(),
             flags: Vec::new(),
+            info: Vec::new(),
             groups: Vec::new(),
             dimensions: Vec::new(),
             deltas: Vec::new(),
@@ -337,6 +341,7 @@ impl EnvSpec {
         self.alike("states", other, |spec| spec.states.clone())?;
         self.alike("masks", other, |spec| spec.masks.clone())?;
         self.alike("flags", other, |spec| spec.flags.clone())?;
+        self.alike("info", other, |spec| spec.info.clone())?;
         self.alike("groups", other, |spec| spec.groups.clone())?;
         self.alike("deltas", other, |spec| spec.deltas.clone())?;
         if self.max_episode_steps != other.max_episode_steps {

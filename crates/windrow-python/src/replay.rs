@@ -38,6 +38,8 @@ pub(crate) struct ReplayBufferCore {
     buffer: ReplayBuffer,
     /// The longest wait of a sample for frames, and of a write for samples.
     timeout: Duration,
+    /// The device that batches name.
+    device: Option<Py<PyAny>>,
     /// The process that made it.
     process: u32,
 }
@@ -79,11 +81,13 @@ impl ReplayBufferCore {
         let parts: Parts<'_> = options.extract()?;
         let timeout = Duration::try_from_secs_f64(parts.sample_timeout)
             .map_err(|error| PyValueError::new_err(format!("sample_timeout: {error}")))?;
+        let device = parts.device.as_ref().map(|device| device.clone_ref(py));
         let builder = parts.builder()?.timeout(timeout);
         let buffer = of(py, py.detach(|| builder.build()))?;
         Ok(Self {
             buffer,
             timeout,
+            device,
             process: process::id(),
         })
     }
@@ -132,7 +136,7 @@ impl ReplayBufferCore {
     ) -> PyResult<Bound<'py, PyAny>> {
         let buffer = self.here(false)?;
         let sampled = self.draw(py, |timeout| buffer.sample_within(batch_size, timeout))?;
-        batch::to_python(py, &sampled)
+        batch::named_after(py, &sampled, self.device.as_ref())
     }
 
     /// A batch of frames as they were written, and separately the entries that the sampler adds.
@@ -145,8 +149,8 @@ impl ReplayBufferCore {
         let buffer = self.here(false)?;
         let (sampled, info) = self.draw(py, |timeout| buffer.sample_apart(batch_size, timeout))?;
         Ok((
-            batch::to_python(py, &sampled)?,
-            batch::to_python(py, &info)?,
+            batch::named_after(py, &sampled, self.device.as_ref())?,
+            batch::named_after(py, &info, self.device.as_ref())?,
         ))
     }
 
@@ -160,7 +164,7 @@ impl ReplayBufferCore {
     fn get<'py>(&self, py: Python<'py>, rows: Vec<i64>) -> PyResult<Bound<'py, PyAny>> {
         let buffer = self.here(false)?;
         let frames = of(py, py.detach(move || buffer.get(&rows)))?;
-        batch::to_python(py, &frames)
+        batch::named_after(py, &frames, self.device.as_ref())
     }
 
     /// Replaces the frames in `rows`.
@@ -184,7 +188,7 @@ impl ReplayBufferCore {
     fn all<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let buffer = self.here(false)?;
         let frames = of(py, py.detach(|| buffer.all()))?;
-        batch::to_python(py, &frames)
+        batch::named_after(py, &frames, self.device.as_ref())
     }
 
     /// Removes all frames.

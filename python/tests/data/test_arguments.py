@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import multiprocessing
 import pickle
 import subprocess
 import sys
@@ -257,6 +258,25 @@ def test_buffers_are_copied(way: Any) -> None:
     assert torch.equal(other.sample()["index"], buffer.sample()["index"])
     other.empty()
     assert len(buffer) == 10 and len(other) == 0
+
+
+def _check_copies(copies: list[Any]) -> None:
+    """Ends its process with an error unless each has frames 0 to 9."""
+    for buffer in copies:
+        assert buffer[:]["number"].tolist() == list(range(10)), buffer
+        buffer.extend(frames(5))
+
+
+def test_processes_of_multiprocessing_are_sent_copies() -> None:
+    storages = [LazyTensorStorage(20), LazyTensorStorage(20, shared_init=True), LazyMemmapStorage(20), ListStorage(20)]
+    buffers = [kind(storage=storage, batch_size=4) for storage in storages for kind in (ReplayBuffer, TensorDictReplayBuffer)]
+    for buffer in buffers:
+        buffer.extend(frames(10))
+    process = multiprocessing.get_context("spawn").Process(target=_check_copies, args=(buffers,))
+    with pytest.warns(UserWarning, match="a ReplayBuffer that is sent to another process is a copy there"):
+        process.start()
+    process.join(60)
+    assert process.exitcode == 0 and {len(buffer) for buffer in buffers} == {10}
 
 
 def test_a_buffer_with_a_directory_of_its_own_is_not_copied(tmp_path: Path) -> None:

@@ -131,3 +131,18 @@ def test_writers_take_compilable() -> None:
     for kind in (RoundRobinWriter, TensorDictMaxValueWriter):
         with pytest.warns(UserWarning, match="compilable has no effect"):
             kind(compilable=True)
+
+
+@pytest.mark.parametrize("kind", ["ReplayBuffer", "TensorDictReplayBuffer", "TensorDictPrioritizedReplayBuffer"])
+@pytest.mark.parametrize(("storage", "named"), [("LazyTensorStorage", None), ("LazyTensorStorage", "cpu"), ("LazyMemmapStorage", None), ("ListStorage", None)])
+def test_samples_name_the_device_that_torchrls_do(kind: str, storage: str, named: str | None) -> None:
+    """So that `.to("cpu")` costs nothing."""
+    devices = []
+    for package in (windrow.data, torchrl.data):
+        arguments = {"alpha": 0.7, "beta": 0.5} if "Prioritized" in kind else {}
+        buffer = getattr(package, kind)(storage=getattr(package, storage)(20), batch_size=4, **arguments)
+        nested = TensorDict({"x": torch.zeros(10, 2)}, [10, 2])
+        buffer.extend(TensorDict({"number": torch.arange(10), "agents": nested}, [10], device=named))
+        read = buffer.sample(), buffer[:], buffer[[1, 2]]
+        devices.append([(one.device, one["agents"].device) for one in read])
+    assert devices[0] == devices[1]

@@ -299,6 +299,63 @@ def test_pettingzoo() -> None:
         assert replay(batch, wrapped(), keys) > 4 * FRAMES
 
 
+class Mortals:
+    """Three agents of two kinds that die, each after steps of its own."""
+
+    lives = {"scout_0": 3, "scout_1": 7, "tank_0": 5}
+
+    @classmethod
+    def made(cls) -> Any:
+        base = pytest.importorskip("pettingzoo").ParallelEnv
+        return type("Env", (cls, base), {"metadata": {"name": "mortals"}, "render_mode": None, "possible_agents": list(cls.lives)})()
+
+    def observation_space(self, agent: str) -> Any:
+        return gymnasium.spaces.Box(0, 100, (2,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def seen(self, alive: list[str]) -> Any:
+        return {agent: np.array([self.steps, len(alive)], np.float32) for agent in alive}
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        self.agents, self.steps = list(self.lives), 0
+        return self.seen(self.agents), dict.fromkeys(self.agents, {})
+
+    def step(self, actions: Any) -> Any:
+        self.steps += 1
+        alive = list(self.agents)
+        over = {agent: self.steps >= self.lives[agent] for agent in alive}
+        # A tank is withdrawn.
+        dead, cut = ({agent: over[agent] and ("tank" in agent) == is_cut for agent in alive} for is_cut in (False, True))
+        self.agents = [agent for agent in alive if not over[agent]]
+        return self.seen(alive), dict.fromkeys(alive, 1.0), dead, cut, dict.fromkeys(alive, {})
+
+
+@pytest.mark.parametrize("group_map", ["kinds", "ONE_GROUP_PER_AGENT", "ALL_IN_ONE_GROUP"])
+@pytest.mark.parametrize("done_on_any", [None, True, False])
+def test_agents_end_an_episode_when_torchrl_says(done_on_any: bool | None, group_map: str) -> None:
+    """Flags of agents that end apart, against TorchRL's own collector: in this matrix all others end together."""
+    torchrl = pytest.importorskip("torchrl.envs")
+    from torchrl.collectors import Collector as TheirCollector
+
+    def make() -> Any:
+        groups = getattr(torchrl.MarlGroupMapType, group_map, None)
+        return torchrl.PettingZooWrapper(Mortals.made(), use_mask=True, done_on_any=done_on_any, group_map=groups)
+
+    theirs = next(iter(TheirCollector(make, None, frames_per_batch=30, total_frames=30)))
+    actions = set(make().action_keys)
+    # Actions are random. A step that an agent ends and another is cut in is one of both.
+    keys = [key for key in theirs["next"].keys(True, True) if key not in actions and key not in ("terminated", "truncated")]
+    for given in (make(), lambda: make, lambda: torchrl.TransformedEnv(make(), torchrl.StepCounter())):
+        batch = collect(given, seed=None)[:30]
+        for key in keys:
+            assert torch.equal(batch["next"][key], theirs["next"][key]), key
+            if key in theirs.keys(True, True):
+                assert torch.equal(batch[key], theirs[key]), key
+    assert int(theirs["next", "done"].sum()) == (4 if done_on_any is False else 10)
+
+
 @pytest.mark.parametrize("way", ["wrapper", "raw", "factory"])
 def test_random_actions_of_pettingzoo_are_legal(way: str) -> None:
     torchrl = pytest.importorskip("torchrl.envs")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import warnings
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import gymnasium
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from windrow import _sending
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import (
     EnvCreator,
@@ -224,6 +227,28 @@ def test_creators_keep_their_arguments() -> None:
     assert creator(backend="native").backend == "gymnasium"
     assert creator.make_variant(backend="native")().backend == "native"
     assert frames(SerialEnv(3, creator), 20).shape == (3, 20)
+
+
+#: Ways of a creator to another place.
+SENT: dict[str, Any] = {
+    "pickle": lambda creator: pickle.loads(pickle.dumps(creator)),
+    "multiprocessing": lambda creator: pickle.loads(ForkingPickler.dumps(creator)),
+    "cloudpickle": lambda creator: pickle.loads(_sending.dumps(creator)),
+    "within a policy of pickle": lambda creator: pickle.loads(pickle.dumps([partial(creator)]))[0].func,
+    "copy": copy,
+    "deepcopy": deepcopy,
+}
+
+
+@pytest.mark.parametrize("share_memory", [True, False])
+@pytest.mark.parametrize("way", SENT)
+def test_creators_around_any_function_are_sent_and_copied(way: str, share_memory: bool) -> None:
+    steps = 7
+    creator = EnvCreator(lambda **given: GymEnv("Pendulum-v1", max_episode_steps=steps, **given), {"frame_skip": 2}, share_memory)
+    for _ in range(2):
+        creator = SENT[way](creator)
+        made = creator()
+        assert made.max_episode_steps == 7 and made.rollout(3).shape == (3,)
 
 
 def test_threads_share_environments_of_python() -> None:

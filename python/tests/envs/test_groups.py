@@ -230,3 +230,26 @@ def test_windrows_environments_have_one_dimension_around_several() -> None:
         assert env.batch_size == (num_envs,)
         with Collector(env, None, frames_per_batch=48) as collector:
             assert next(collector).shape == (num_envs, 48 // num_envs)
+
+
+class Choosing(Agents):
+    """Each agent has one choice of four."""
+
+    def __init__(self, batch: tuple[int, ...] = ()) -> None:
+        super().__init__(batch)
+        self.action_spec = Composite(agents=Composite(action=Categorical(4, (*batch, 2)), shape=(*batch, 2)), shape=batch)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_choice_of_each_agent_has_the_spec_that_torchrl_has(batch: tuple[int, ...]) -> None:
+    theirs, env = Choosing(batch), ours.TransformedEnv(Choosing(batch), ours.StepCounter())
+    for own, other in (
+        (env.full_action_spec["agents", "action"], theirs.full_action_spec["agents", "action"]),
+        (env.full_action_spec_unbatched["agents", "action"], theirs.full_action_spec_unbatched["agents", "action"]),
+        (env.action_spec, theirs.full_action_spec["agents", "action"]),
+        (env.input_spec["full_action_spec", "agents", "action"], theirs.input_spec["full_action_spec", "agents", "action"]),
+    ):
+        assert own == other and own.space.n == 4
+    assert env.full_action_spec["agents", "action"].is_in(env.rand_action(env.reset())["agents", "action"])
+    several = ours.GymEnv("CartPole-v1", num_envs=2, categorical_action_encoding=True)
+    assert several.action_spec.space.n == 2 and several.action_spec.shape == (2,)

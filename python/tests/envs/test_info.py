@@ -11,8 +11,8 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from windrow import WorkerError
-from windrow.collectors import Collector
-from windrow.envs import GymEnv, GymWrapper, SerialEnv, check_env
+from windrow.collectors import AsyncBatchedCollector, Collector, MultiSyncCollector
+from windrow.envs import GymEnv, GymWrapper, RenameTransform, SerialEnv, TransformedEnv, check_env
 
 
 class Telling(gymnasium.Env[Any, Any]):
@@ -101,8 +101,38 @@ def test_readers_of_torchrl_say_what_is_read() -> None:
     ):
         step = env.rollout(2)
         assert step["next", "at"].tolist() == [1, 2] and step["next", "pair"].tolist() == [[1, 2], [2, 4]]
-    with pytest.raises(TypeError, match="expected a default_info_dict_reader, or None, got function"):
-        GymWrapper(Telling()).set_info_dict_reader(lambda info, tensordict: tensordict)
+    with pytest.raises(TypeError, match="expected a function of info and a TensorDict, got int"):
+        GymWrapper(Telling()).set_info_dict_reader(3)
+    with pytest.raises(TypeError, match="info of a vector is read by its names"):
+        GymWrapper(SyncVectorEnv([Telling])).set_info_dict_reader(lambda info, tensordict: tensordict)
+
+
+def sums(info: Any, tensordict: Any) -> Any:
+    """Makes numbers of what a step has told."""
+    tensordict.set("sum", torch.as_tensor(info["pair"].sum(), dtype=torch.float32))
+    return tensordict.set(("half", "at"), torch.tensor([info["at"] / 2]))
+
+
+@pytest.mark.parametrize("way", ["object", "id", "with keys", "twice", "processes"])
+def test_functions_read_info(way: str) -> None:
+    env = GymWrapper(Telling(), info_keys=["at"]) if way == "with keys" else GymWrapper(Telling())
+    if way == "id":
+        gymnasium.register("Telling-v0", Telling)
+        env = GymEnv("Telling-v0")
+    env.set_info_dict_reader(sums)
+    if way == "twice":
+        env.set_info_dict_reader(lambda info, tensordict: tensordict.set("more", tensordict["sum"] + 1))
+    if way == "processes":
+        collector: Any = MultiSyncCollector([lambda: GymWrapper(Telling()).set_info_dict_reader(sums)], None, frames_per_batch=12)
+    else:
+        collector = Collector(env, None, frames_per_batch=12)
+    with collector:
+        batch = next(collector)
+    assert batch["sum"].tolist() == [0, 3, 6, 9, 12, 0, 3, 6, 9, 12, 0, 3]
+    assert batch["next", "half", "at"].tolist() == [[0.5], [1], [1.5], [2], [2.5]] * 2 + [[0.5], [1]]
+    assert ("at" in batch.keys()) == (way == "with keys")
+    if way == "twice":
+        assert torch.equal(batch["more"], batch["sum"] + 1)
 
 
 @pytest.mark.parametrize("around", [lambda: Telling(), lambda: SyncVectorEnv([Telling], autoreset_mode=AutoresetMode.SAME_STEP)])
@@ -156,3 +186,102 @@ def test_an_environment_that_is_being_stepped_is_not_looked_at() -> None:
         with pytest.raises(ValueError, match="already in use"):
             GymWrapper(env, info_keys=["at"]).reset()
         assert next(collector)["observation"].flatten().tolist() == [3, 4, 0]
+
+
+class Agent(torch.nn.Module):
+    """As in CleanRL's scripts: a parameter is called x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+    def get_action_and_value(self, x: torch.Tensor, action: Any = None) -> Any:
+        return self.layer(x).argmax(-1), self.layer(x).sum(-1, keepdim=True)
+
+
+def named(observation: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    assert at.dtype == torch.int64
+    return torch.nn.functional.one_hot((observation[..., 0].long() + at) % 2, 2)
+
+
+def with_tensordict(td: Any) -> Any:
+    return td.set("action", torch.nn.functional.one_hot(td["at"] % 2, 2))
+
+
+#: Policies that an environment with one observation takes, each with what it needs of info.
+POLICIES: dict[str, Any] = {
+    "module": Agent(),
+    "method": Agent().get_action_and_value,
+    "function": lambda anything: torch.nn.functional.one_hot(anything[..., 0].long() % 2, 2),
+    "inputs": lambda *inputs: torch.nn.functional.one_hot(inputs[0][..., 0].long() % 2, 2),
+    "names": lambda observation: torch.nn.functional.one_hot(observation[..., 0].long() % 2, 2),
+    "names info": named,
+    "tensordict": with_tensordict,
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", [*TELLING, "renamed", "served", "workers"])
+def test_info_takes_no_policy_away(kind: str, policy: str) -> None:
+    """Whoever is a policy without `info_keys` is one with them, in each way of asking for actions."""
+    make, dims = TELLING.get(kind, TELLING["one"])
+    act = POLICIES[policy]
+    if kind == "renamed":
+        env: Any = TransformedEnv(make(), RenameTransform(["pair", ("end", "sum")], ["two", "sum"]))
+    else:
+        env = make()
+    if kind == "served":
+        collector: Any = AsyncBatchedCollector([make] * 2, act, frames_per_batch=12, placement="threads")
+    elif kind == "workers":
+        collector = MultiSyncCollector([make] * 2, act, frames_per_batch=12, placement="threads")
+    else:
+        collector = Collector(env, act, frames_per_batch=12 * 2**dims)
+    with collector:
+        batch = next(collector)
+    assert batch["at"].max() == 4 and ("two" if kind == "renamed" else "pair") in batch.keys()
+    if isinstance(act, torch.nn.Module) and kind not in ("served", "workers"):
+        assert env.rollout(3, act).shape[-1] == 3
+
+
+def test_several_observations_beside_info_need_names() -> None:
+    space = gymnasium.spaces.Dict(dict.fromkeys("ab", Telling.observation_space))
+    env = gymnasium.wrappers.TransformObservation(Telling(), lambda seen: {"a": seen, "b": seen}, space)
+    with pytest.raises(TypeError, match="expected a policy whose parameters are observations"):
+        Collector(GymWrapper(env, info_keys=["at"]), lambda x: x, frames_per_batch=5)
+
+
+class Limited(gymnasium.Env[Any, Any]):
+    """Tells in info which of five choices are legal, and rewards these."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(5)
+
+    def _told(self) -> Any:
+        self.count += 1
+        self.legal = np.array([(choice + self.count) % 3 == 0 for choice in range(5)], np.int8)
+        return np.zeros(1, np.float32), {"action_mask": self.legal}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._told()
+
+    def step(self, action: Any) -> Any:
+        reward = float(self.legal[action])
+        seen, info = self._told()
+        return seen, reward, self.count == 7, False, info
+
+
+@pytest.mark.parametrize("one_hot", [True, False])
+@pytest.mark.parametrize("way", ["one", "several", *AutoresetMode])
+def test_random_actions_obey_a_mask_in_info(way: Any, one_hot: bool) -> None:
+    def make(env: Any = None) -> Any:
+        return GymWrapper(env or Limited(), info_keys=["action_mask"], categorical_action_encoding=not one_hot)
+
+    env = {"one": make, "several": lambda: SerialEnv(2, make)}.get(way, lambda: make(SyncVectorEnv([Limited] * 2, autoreset_mode=way)))()
+    with Collector(env, None, frames_per_batch=40) as collector:
+        assert next(collector)["next", "reward"].unique().tolist() == [1]
+    assert env.rollout(20, break_when_any_done=False)["next", "reward"].unique().tolist() == [1]

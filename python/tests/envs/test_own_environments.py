@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,6 +178,30 @@ def test_modules_of_torchrl_are_found(module: str, name: str) -> None:
 
     theirs = importlib.import_module(f"torchrl{module.removeprefix('windrow')}")
     assert getattr(importlib.import_module(module), name) is getattr(theirs, name)
+
+
+BUFFERS = [f"data.replay_buffers{part}" for part in ("", ".replay_buffers", ".samplers", ".storages", ".writers", ".scheduler")]
+
+
+@pytest.mark.parametrize("package", ["data", "data.replay_buffers", "envs"])
+def test_modules_of_a_package_are_windrows_in_any_order_of_imports(package: str) -> None:
+    folder = Path(ours.__file__).parents[1].joinpath(*package.split("."))
+    names = [path.stem for path in folder.glob("[!_]*.py")]
+    for name in names:
+        # One of them is called as a function in it is.
+        program = f"from windrow.{package} import {name} as it; assert 'windrow.{package}.{name}' in (it.__name__, getattr(it, '__module__', '')), it"
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("module", ["data", *BUFFERS, "envs", "envs.transforms", "envs.utils", "envs.libs.gym"])
+def test_every_public_name_of_torchrl_is_found_where_torchrl_has_it(module: str) -> None:
+    import importlib
+
+    own, theirs = (importlib.import_module(f"{package}.{module}") for package in ("windrow", "torchrl"))
+    names = getattr(theirs, "__all__", None) or [name for name in vars(theirs) if not name.startswith("_")]
+    assert names and not [name for name in names if not hasattr(own, name)]
+    with pytest.raises(AttributeError, match="no attribute 'StalenesAwareSampler'"):
+        own.StalenesAwareSampler
 
 
 def test_modules_of_torchrl_have_windrows_classes() -> None:

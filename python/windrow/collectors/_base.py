@@ -62,6 +62,8 @@ class BaseCollector(TorchRLMethods):
     _rows: int | None = None
     #: The batch that ``return_same_td`` delivers again.
     _same: Any = None
+    #: The user was warned of a worker that is missed.
+    _missed = False
 
     @takes(CollectorArguments)
     def __init__(self, arguments: CollectorArguments) -> None:
@@ -214,6 +216,7 @@ class BaseCollector(TorchRLMethods):
 
     def _prepare(self) -> contextlib.AbstractContextManager[None] | None:
         """Runs before the frames of a batch are collected; returns a context that they are collected in."""
+        self._tell_of_loss()
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
         if not isinstance(self.interruptor, (Interruptor, NoneType)):
@@ -223,6 +226,25 @@ class BaseCollector(TorchRLMethods):
         else:
             self._source.follow()
         return self._acting()
+
+    def _tell_of_loss(self) -> None:
+        """Says once what the collector lacks since it goes on without a worker."""
+        if self._arguments.on_loss != "continue" or self._missed:
+            return
+        lost = self._core.take_losses()
+        self._unasked += tuple(lost)
+        if not lost:
+            return
+        self._missed = True
+        alive = [worker["alive"] for worker in self._core.worker_stats()]
+        left = f"{sum(alive)} of {len(alive)} workers"
+        short = f"batches have the frames of {left}, fewer than frames_per_batch={self.frames_per_batch}"
+        told = short if self._sync and getattr(self._arguments, "trajs_per_batch", None) is None else f"batches come from {left}"
+        warnings.warn(
+            f'{lost[0].splitlines()[0]}. on_loss="continue" goes on without this worker: from now on {told}. A number, such as on_loss=3, has a lost '
+            "worker replaced so often, and batches stay as they were; losses() returns all such errors",
+            stacklevel=outside(),
+        )
 
     def _acting(self) -> contextlib.AbstractContextManager[None] | None:
         """What the policy needs around it, where it is called in this thread."""
@@ -274,6 +296,7 @@ class BaseCollector(TorchRLMethods):
 
     def _finish(self, batch: Any) -> Any:
         """What is delivered of a batch, or written."""
+        self._tell_of_loss()
         batch = self._processed(batch)
         if self.replay_buffer is not None:
             return batch

@@ -40,6 +40,8 @@ class Control(Ending, Iterator[Any]):
     _failure: Failure | None = None
     _paused = False
     _ended = False
+    #: Errors of lost workers that a warning has told of, and no call of :meth:`losses` has returned.
+    _unasked: tuple[str, ...] = ()
 
     # Start, pause and end
 
@@ -297,7 +299,9 @@ class Control(Ending, Iterator[Any]):
 
     def losses(self) -> list[str]:
         """Errors of workers that were lost without ending the collector, since the last call."""
-        return self._asked.take_losses()
+        losses = [*self._unasked, *self._asked.take_losses()]
+        self._unasked = ()
+        return losses
 
     @property
     def policy_backend(self) -> str:

@@ -4,8 +4,7 @@ The modules that define classes name them, in their ``__all__``. Classes of spec
 others) are those of TorchRL, where it is installed, and so is all else that only ``torchrl.data`` has.
 """
 
-from typing import Any as _Any
-
+from windrow._lazy import of_torchrl as _of_torchrl
 from windrow.data._limiters import *
 from windrow.data._postprocs import *
 from windrow.data.replay_buffers._ray import *
@@ -14,10 +13,4 @@ from windrow.data.replay_buffers.samplers import *
 from windrow.data.replay_buffers.storages import *
 from windrow.data.replay_buffers.writers import *
 
-
-def __getattr__(name: str) -> _Any:
-    if name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from windrow.envs._torchrl_compat import of_torchrl
-
-    return of_torchrl(__name__, "torchrl.data")(name)
+__getattr__ = _of_torchrl(__name__)

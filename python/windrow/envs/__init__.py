@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from windrow._lazy import names_of
+from windrow._lazy import names_of, of_torchrl
 
 # A module has the same name. Were it imported later, `windrow.envs.env_creator` would become the module.
 from windrow.envs.env_creator import env_creator
@@ -159,9 +159,4 @@ def __getattr__(name: str) -> Any:
     try:
         return _own(name)
     except AttributeError:
-        # `from windrow.envs import _module` asks for the attribute before it imports the module.
-        if name.startswith("_"):
-            raise
-        from windrow.envs._torchrl_compat import of_torchrl
-
-        return of_torchrl(__name__, "torchrl.envs")(name)
+        return of_torchrl(__name__)(name)

@@ -1,4 +1,6 @@
-"""Environments of other libraries in the form of Gymnasium's. Imported where there is one: its library has imported what this needs."""
+"""Environments of other libraries in the form of Gymnasium's, and around those of Gymnasium. Imported where there is one: its library has
+imported what this needs.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,52 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
+
+from windrow._lazy import tensordict
+from windrow.envs._specs import path
+
+
+class Reading(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose ``info`` has what ``readers`` make of it as well: functions of the info and of a TensorDict, to which they
+    write, as TorchRL's ``set_info_dict_reader`` takes them.
+
+    Attributes:
+        read: the names of what they have made so far.
+    """
+
+    def __init__(self, env: Any, readers: tuple[Any, ...]) -> None:
+        super().__init__(env)
+        self._readers = readers
+        self.read: set[tuple[str, ...]] = set()
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**options)
+        return observation, self._with_read(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        *stepped, info = self.env.step(action)
+        return (*stepped, self._with_read(info))
+
+    def _with_read(self, info: dict[str, Any]) -> dict[str, Any]:
+        made = tensordict.TensorDict({}, [])
+        for reader in self._readers:
+            returned = reader(info, made)
+            made = made if returned is None else returned
+        info = dict(info)
+        for key, value in made.items(True, True):
+            names = path(key)
+            level = info
+            for name in names[:-1]:
+                level[name] = dict(level[name]) if isinstance(level.get(name), Mapping) else {}
+                level = level[name]
+            level[names[-1]] = value.detach().cpu().numpy()
+            self.read.add(names)
+        return info
+
+    @classmethod
+    def around(cls, make: Any, readers: tuple[Any, ...]) -> Reading:
+        """One around what ``make()`` returns."""
+        return cls(make(), readers)
 
 
 class DmEnv(gymnasium.Env[Any, Any]):

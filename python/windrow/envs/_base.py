@@ -234,10 +234,11 @@ class EnvBase(Described, metaclass=Counterpart):
         call = policy
         if isinstance(policy, torch.nn.Module):
             from windrow._torch_policy import arguments_of, calls_with_tensordict
+            from windrow.envs._info import read_by
 
             if not calls_with_tensordict(policy, trust):
-                places = arguments_of(policy, self.observation_keys)
-                keys = [self.observation_keys[place] for place in places]
+                observed = read_by(policy, trust, self.observation_keys, self._known().info)
+                keys = [observed[place] for place in arguments_of(policy, observed)]
 
                 def call(root: Any) -> Any:
                     values = policy(*(root.get(key) for key in keys))

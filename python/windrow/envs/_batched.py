@@ -339,7 +339,14 @@ class EnvCreator:
             # There before copies go to other processes.
             self._memory()
             self._own_memory()
-        return vars(self)
+        from windrow._sending import Sendable
+
+        return {**vars(self), "create_env_fn": Sendable(self.create_env_fn)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Of a copy in this process, the state is as it was given.
+        made = state["create_env_fn"]
+        vars(self).update(state, create_env_fn=getattr(made, "sendable", made))
 
     def state_dict(self) -> dict[str, Any]:
         """What environments of this creator share, in the form in which each of them saves it. Makes one to ask it."""

@@ -31,6 +31,8 @@ class Facts:
         self.primed: set[Key] = set(told["primed"])
         #: Flags of groups.
         self.flags: list[Key] = told["flags"]
+        #: Observations beside the environment's own.
+        self.info: list[Key] = told["info"]
         #: Actions, each with the observation that says which choices are legal.
         self.masks: dict[Key, Key] = dict(told["masks"])
         self.groups: dict[Key, list[int]] = dict(told["groups"])
@@ -88,9 +90,9 @@ def _spec(part: str, told: str, *, bare: bool = False) -> tuple[Any, Any]:
     """
 
     def get(env: Described, batch: tuple[int, ...] | None = None) -> Any:
-        specs: Spec | Composite = env._specs_of(part, batch)
-        leaves = list(specs.leaves()) if bare else []
-        return public(leaves[0][1] if len(leaves) == 1 else specs)
+        specs = env._specs_of(part, batch)
+        keys = [key for key, _ in specs.leaves()] if bare else []
+        return public(specs)[keys[0]] if len(keys) == 1 else public(specs)
 
     single = f"{told} Those of one environment, without dimensions for several."
     return property(get, doc=told), property(lambda env: get(env, ()), doc=single)

@@ -224,17 +224,17 @@ class Composite(Mapping[str, Any]):
             else:
                 yield name, entry
 
-    def _map(self, make: Any) -> Any:
-        made = {name: entry._map(make) if isinstance(entry, Composite) else make(entry) for name, entry in self.items()}
-        return tensordict.TensorDict(made, batch_size=self._shape, device=self.device)
+    def _map(self, make: Any, shape: tuple[int, ...] = ()) -> Any:
+        made = {name: entry._map(make, shape) if isinstance(entry, Composite) else make(entry) for name, entry in self.items()}
+        return tensordict.TensorDict(made, batch_size=(*shape, *self._shape), device=self.device)
 
-    def zero(self) -> Any:
-        """A ``TensorDict`` of zeros."""
-        return self._map(lambda spec: spec.zero())
+    def zero(self, shape: tuple[int, ...] = ()) -> Any:
+        """A ``TensorDict`` of zeros, with ``shape`` in front."""
+        return self._map(lambda spec: spec.zero(shape), shape)
 
-    def rand(self) -> Any:
-        """A ``TensorDict`` drawn from the whole domain."""
-        return self._map(lambda spec: spec.rand())
+    def rand(self, shape: tuple[int, ...] = ()) -> Any:
+        """A ``TensorDict`` drawn from the whole domain, with ``shape`` in front."""
+        return self._map(lambda spec: spec.rand(shape), shape)
 
     sample = rand
 

@@ -25,7 +25,7 @@ class Adapter:
     Batch dimensions are flattened into one. Rewards and flags of other names than windrow's, such as those of single agents,
     are observed too, so that nothing is lost, rewards under ``"next"`` alone. The reward of a step is then the sum of all
     rewards, unless there is one called ``"reward"``, which keeps its element type; the flags say whether any of an
-    environment's are set.
+    environment's are set. As in TorchRL, flags at the root have the last word: those of agents below end no episode then.
 
     What the ``state_spec`` names, and what is observed, is passed on where the policy writes it; otherwise the environment reads
     what a reset or step has given.
@@ -83,7 +83,9 @@ class Adapter:
         self._state = [self._leaf(key, state[key]) for key in _in_order(state)]
         self._readable = {**observed, **state}
         self._written: list[tuple[Any, Any]] = []
-        self._flags = {name: [key for key in flags if path(key)[-1] == name] for name in ("done", "terminated", "truncated")}
+        self._all_flags = list(flags)
+        ending = _outermost(flags)
+        self._flags = {name: [key for key in ending if path(key)[-1] == name] for name in ("done", "terminated", "truncated")}
 
     def __repr__(self) -> str:
         return " ".join(repr(self._env).split())
@@ -147,6 +149,7 @@ class Adapter:
             "rewards": self._own_rewards,
             "primed": [],
             "flags": self._nested_flags,
+            "info": [],
             "masks": list(self._masks.items()),
             "groups": list(self._groups().items()),
             "deltas": list(self._deltas.items()),
@@ -194,8 +197,8 @@ class Adapter:
         return self._arrays(self._root, envs)
 
     def _like_done(self, asked: torch.Tensor, key: Any) -> torch.Tensor:
-        flags = [flag for names in self._flags.values() for flag in names if _group(flag) == _group(key)]
-        shape = self._env.full_done_spec[flags[0]].shape
+        flag = next(flag for flag in self._all_flags if _group(flag) == _group(key))
+        shape = self._env.full_done_spec[flag].shape
         asked = asked.reshape(self._batch + (1,) * (len(shape) - len(self._batch)))
         return asked.expand(shape).to(self._env.device or "cpu")
 
@@ -299,7 +302,10 @@ class Adapter:
         if isinstance(spec, theirs.OneHot):
             return Leaf(key, "one_hot", "int64", shape, [spec.space.n])
         if isinstance(spec, theirs.Binary):
-            return Leaf(key, "binary", "int8", shape)
+            if spec.dtype in (torch.bool, torch.int8):
+                return Leaf(key, "binary", "int8", shape)
+            elements = math.prod(shape)
+            return Leaf(key, "bounded", _type(spec.dtype), shape, None, [0.0] * elements, [1.0] * elements)
         if isinstance(spec, theirs.Categorical):
             kind = "multi_discrete" if shape else "discrete"
             return Leaf(key, kind, "int64", shape, [spec.space.n] * math.prod(shape))
@@ -386,3 +392,9 @@ def _type(dtype: torch.dtype) -> str:
 
 def _group(key: Key) -> tuple[str, ...]:
     return path(key)[:-1]
+
+
+def _outermost(flags: Iterable[Key]) -> list[Key]:
+    """The flags that no other flags are around."""
+    groups = {_group(key) for key in flags}
+    return [key for key in flags if not any(_group(key)[:depth] in groups for depth in range(len(_group(key))))]

@@ -9,28 +9,9 @@ import importlib
 import inspect
 import sys
 import types
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from windrow.envs._specs import Composite, Spec
-
-
-def of_torchrl(own: str, theirs: str) -> Callable[[str], Any]:
-    """A ``__getattr__`` for the module ``own`` of windrow: what it has not is looked up in TorchRL's module ``theirs``."""
-
-    def found(name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(f"module {own!r} has no attribute {name!r}")
-        try:
-            module = importlib.import_module(theirs)
-        except ImportError as error:
-            raise ImportError(f"{own} has no {name!r} of its own, and torchrl, which may have it, is not installed") from error
-        try:
-            return getattr(module, name)
-        except AttributeError:
-            raise AttributeError(f"module {own!r} has no attribute {name!r}, nor has {theirs}") from None
-
-    return found
 
 
 class AskedByTorchRL:
@@ -177,9 +158,10 @@ def public(spec: Spec | Composite) -> Any:
     return spec if theirs is None else _convert(spec, theirs)
 
 
-def _convert(spec: Spec | Composite, theirs: Any) -> Any:
+def _convert(spec: Spec | Composite, theirs: Any, group: tuple[int, ...] | None = None) -> Any:
+    """``spec``, an entry of a composite of shape ``group``, of TorchRL's classes."""
     if isinstance(spec, Composite):
-        entries = {name: _convert(entry, theirs) for name, entry in spec.items()}
+        entries = {name: _convert(entry, theirs, spec.shape) for name, entry in spec.items()}
         return theirs.Composite(entries, shape=spec.shape, device=spec.device)
     common = {"shape": spec.shape, "dtype": spec.dtype, "device": spec.device}
     match spec._leaf.kind:
@@ -189,6 +171,9 @@ def _convert(spec: Spec | Composite, theirs: Any) -> Any:
             return theirs.Binary(n=spec.shape[-1] if spec.ndim else None, **common)
         case "discrete":
             return theirs.Categorical(spec.n, **common)
+        # Each member of the group has one of these choices.
+        case "multi_discrete" if spec.shape == group and len(set(spec.nvec)) == 1:
+            return theirs.Categorical(spec.nvec[0], **common)
         case "multi_discrete":
             return theirs.MultiCategorical(spec.nvec, **common)
         case "one_hot":

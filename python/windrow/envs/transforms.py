@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from windrow._lazy import of_torchrl, torch
 from windrow._windrow import EnvHandle
 from windrow.envs._base import EnvBase
 from windrow.envs._described import Facts
@@ -41,7 +42,7 @@ from windrow.envs._shape_transforms import (
     UnsqueezeTransform,
 )
 from windrow.envs._specs import Key, path, short
-from windrow.envs._torchrl_compat import delta_type, is_of_torchrl, is_transform, is_windrows, of_torchrl
+from windrow.envs._torchrl_compat import delta_type, is_of_torchrl, is_transform, is_windrows
 from windrow.envs._transform import Transform, around
 from windrow.envs._vec_norm import VecNorm, VecNormV2
 
@@ -424,7 +425,7 @@ class _Wrapped(EnvBase):
         return repr(self._env)
 
 
-__getattr__ = of_torchrl(__name__, "torchrl.envs.transforms")
+__getattr__ = of_torchrl(__name__)
 
 
 def _by_transform(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -454,6 +455,13 @@ def _checked(transform: Any) -> Any:
 
         return _CallableTransform(transform)
     return transform
+
+
+def primed_for(policy: Any, env: Any) -> Any:
+    """``env``, which observes where episodes begin, and the first values of the states of ``policy``."""
+    from windrow._recurrent import primers_of
+
+    return TransformedEnv(env, Compose(InitTracker(), *primers_of(policy, torch.Size())))
 
 
 def _only(name: str, given: Any, there_is: Any) -> None:

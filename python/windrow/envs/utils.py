@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windrow import _needs
-from windrow._lazy import tensordict
+from windrow._lazy import of_torchrl, tensordict
 from windrow.envs._check import check_env, check_env_specs
-from windrow.envs._torchrl_compat import of_torchrl
 from windrow.modules import RandomPolicy
 
 if TYPE_CHECKING:
@@ -34,6 +33,6 @@ OF_TENSORDICT = {
 def __getattr__(name: str) -> Any:
     # tensordict brings torch, which is imported only by those who use it.
     if name not in OF_TENSORDICT:
-        return of_torchrl(__name__, "torchrl.envs.utils")(name)
+        return of_torchrl(__name__)(name)
     _needs.torch(f"{__name__}.{name}")
     return getattr(tensordict.nn.probabilistic, OF_TENSORDICT[name])

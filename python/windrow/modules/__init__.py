@@ -24,8 +24,9 @@ class RandomPolicy:
     ``action_spec``.
 
     Args:
-        action_spec: something with a method ``rand(shape)``; only needed to call the policy outside of a collector.
-        action_key: where :meth:`__call__` writes the action.
+        action_spec: something with a method ``rand(shape)``; only needed to call the policy outside of a collector. Of a composite spec,
+            each action is written under its own name.
+        action_key: where :meth:`__call__` writes the action of a spec that is no composite.
     """
 
     def __init__(self, action_spec: Any = None, action_key: str | tuple[str, ...] = "action") -> None:
@@ -37,11 +38,19 @@ class RandomPolicy:
 
         Raises:
             RuntimeError: there is no spec to draw from.
+            ValueError: the spec is of another number of environments.
         """
         if self.action_spec is None:
             raise RuntimeError("a RandomPolicy that is called by itself needs an action_spec")
-        tensordict.set(self.action_key, self.action_spec.rand(tensordict.batch_size))
-        return tensordict
+        spec, batch = self.action_spec, tuple(tensordict.batch_size)
+        if not hasattr(spec, "keys"):
+            tensordict.set(self.action_key, spec.rand(batch))
+            return tensordict
+        # Its own dimensions are those of the environments, which come last.
+        own = tuple(spec.shape)
+        if batch[len(batch) - len(own) :] != own:
+            raise ValueError(f"a RandomPolicy whose action_spec is of {list(own)} environments was given a TensorDict of {list(batch)}")
+        return tensordict.update(spec.rand(batch[: len(batch) - len(own)]))
 
     def __repr__(self) -> str:
         return f"RandomPolicy(action_key={self.action_key!r})"

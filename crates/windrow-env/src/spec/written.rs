@@ -23,6 +23,8 @@ struct Written {
     #[serde(default)]
     flags: Vec<NestedKey>,
     #[serde(default)]
+    info: Vec<NestedKey>,
+    #[serde(default)]
     groups: Vec<Group>,
     #[serde(default)]
     dimensions: Vec<usize>,
@@ -118,6 +120,7 @@ mod tests {
             ("action".into(), "mask".into()),
         ];
         spec.flags = vec![key("done")];
+        spec.info = vec![key("lives")];
         spec.groups = vec![
             ("agents".into(), Shape::from_slice(&[3, 2])),
             (key("x"), Shape::new()),
@@ -147,12 +150,13 @@ mod tests {
     #[test]
     fn every_part_of_a_spec_is_written() {
         let plain = EnvSpec::new("mine/Full-v3", nested(), nested());
-        let changes: [fn(&mut EnvSpec, EnvSpec); 9] = [
+        let changes: [fn(&mut EnvSpec, EnvSpec); 10] = [
             |spec, full| spec.max_episode_steps = full.max_episode_steps,
             |spec, full| spec.rewards = full.rewards,
             |spec, full| spec.states = full.states,
             |spec, full| spec.masks = full.masks,
             |spec, full| spec.flags = full.flags,
+            |spec, full| spec.info = full.info,
             |spec, full| spec.groups = full.groups,
             |spec, full| spec.dimensions = full.dimensions,
             |spec, full| spec.deltas = full.deltas,

@@ -94,7 +94,13 @@ fn is_below(key: &NestedKey, leaf: &NestedKey) -> bool {
 /// Tells the other parts of the spec of the new name; where the old one stays, rewards and flags have both.
 fn rename_lists(envs: &mut Attach<'_>, old: &NestedKey, new: &NestedKey, stays: bool) {
     let spec = &mut envs.spec;
-    for list in [&mut spec.rewards, &mut spec.flags, &mut spec.states] {
+    let lists = [
+        &mut spec.rewards,
+        &mut spec.flags,
+        &mut spec.states,
+        &mut spec.info,
+    ];
+    for list in lists {
         let Some(at) = list.iter().position(|key| key == old) else {
             continue;
         };

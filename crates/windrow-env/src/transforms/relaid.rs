@@ -185,6 +185,7 @@ fn keep_lists(envs: &mut Attach<'_>) {
     spec.rewards.retain(is_there);
     spec.states.retain(is_there);
     spec.flags.retain(is_there);
+    spec.info.retain(is_there);
     spec.masks.retain(|(_, mask)| is_there(mask));
     let all: Vec<LeafSpec> = leaves.into_iter().chain(spec.action_leaves()).collect();
     spec.groups.retain(|(group, dims)| {

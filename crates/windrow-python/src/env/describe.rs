@@ -96,6 +96,8 @@ pub(super) struct Description {
     pub(super) primed: Vec<Key>,
     /// Observations that are flags of groups.
     pub(super) flags: Vec<Key>,
+    /// Observations beside the environment's own, such as entries of `info`.
+    pub(super) info: Vec<Key>,
     /// Actions, each with the observation that says which choices are legal.
     pub(super) masks: Vec<(Key, Key)>,
     /// Nested dictionaries that have dimensions of their own, with these.
@@ -123,6 +125,7 @@ impl Description {
             rewards: keys(&spec.rewards),
             primed: keys(&spec.states),
             flags: keys(&spec.flags),
+            info: keys(&spec.info),
             masks: (spec.masks.iter().cloned())
                 .map(|(action, mask)| (Key(action), Key(mask)))
                 .collect(),
@@ -147,6 +150,7 @@ impl Description {
         spec.rewards = keys(self.rewards);
         spec.states = keys(self.primed);
         spec.flags = keys(self.flags);
+        spec.info = keys(self.info);
         spec.masks = (self.masks.into_iter())
             .map(|(action, mask)| (action.0, mask.0))
             .collect();

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use tensordict::for_dtype;
+use tensordict::{DType, NestedKey, for_dtype};
 use windrow::env::{EnvError, EnvSpec, Spec};
 use windrow::slab::RowMut;
 
@@ -60,6 +60,8 @@ impl InfoReader {
         if !entries.is_empty() {
             joined.append(&mut added.clone());
             spec.observation = Spec::Composite(joined);
+            spec.info = entries.iter().map(|entry| entry.0.0.clone()).collect();
+            limit_actions(spec, entries);
         }
         // Leaves of one group stand side by side in the spec, in any order of asking.
         let places = Spec::Composite(added).leaf_specs("info");
@@ -212,6 +214,25 @@ impl InfoReader {
             level = get(&level, name)?;
         }
         level.get_item(env).ok().filter(|value| !value.is_none())
+    }
+}
+
+/// Lets `"action_mask"`, under which environments of Gymnasium tell legal choices, say which of the action's are, where the entry has an
+/// element for each of them.
+fn limit_actions(spec: &mut EnvSpec, entries: &[Entry]) {
+    let is_mask = |Entry(Key(key), Type(dtype), _): &&Entry| {
+        *key == NestedKey::from("action_mask")
+            && matches!(dtype, DType::Bool | DType::I8 | DType::U8)
+    };
+    let Some(Entry(Key(mask), _, shape)) = entries.iter().find(is_mask) else {
+        return;
+    };
+    if let [(action, leaf)] = &spec.action.leaves("action")[..]
+        && let Some(options) = leaf.choices()
+        && options.iter().sum::<usize>() == shape.iter().product::<usize>()
+    {
+        let limited = (action.clone(), mask.clone());
+        spec.masks.push(limited);
     }
 }
 

@@ -10,6 +10,7 @@
 use std::ffi::CString;
 
 use pyo3::exceptions::{PyTypeError, PyUserWarning};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::{Tensor, for_dtype};
@@ -23,6 +24,7 @@ use windrow::tensordict::NestedKey;
 
 use super::Makers;
 use super::columns::Column;
+use crate::env::Key as EnvKey;
 use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
 use crate::{batch, worker};
@@ -90,9 +92,10 @@ impl TorchPolicy {
             true => vec![binding.num_envs],
             false => Vec::new(),
         };
+        let left_out = left_out(&object.bind(py), env)?;
         let observed = env.observation_leaves().into_iter().enumerate();
         let leaves: Vec<_> = observed
-            .filter(|(_, leaf)| !env.rewards.contains(&leaf.key))
+            .filter(|(_, leaf)| !(env.rewards.contains(&leaf.key) || left_out.contains(&leaf.key)))
             .collect();
         let inputs = PyDict::new(py);
         for (index, leaf) in &leaves {
@@ -141,6 +144,35 @@ impl TorchPolicy {
             seeded_to: worker::is_one().then_some(u64::MAX),
         })
     }
+}
+
+/// The entries of `info` that the policy behind `object` does not get.
+fn left_out(object: &Bound<'_, PyAny>, env: &EnvSpec) -> PyResult<Vec<NestedKey>> {
+    if env.info.is_empty() {
+        return Ok(Vec::new());
+    }
+    let py = object.py();
+    let of_python = |key: &NestedKey| batch::key_to_python(py, key);
+    let observed = env.observation_leaves();
+    let observed = observed.iter().map(|leaf| of_python(&leaf.key));
+    let arguments = (
+        object.getattr("policy")?,
+        object.getattr("conditions")?.getattr("trust")?,
+        observed.collect::<PyResult<Vec<_>>>()?,
+        env.info
+            .iter()
+            .map(of_python)
+            .collect::<PyResult<Vec<_>>>()?,
+    );
+    let module = py.import(intern!(py, "windrow.envs._info"))?;
+    let kept: Vec<EnvKey> = gil::call(&module.getattr("read_by")?, arguments, None)?.extract()?;
+    let is_kept = |key: &&NestedKey| kept.iter().any(|one| one.0 == **key);
+    Ok(env
+        .info
+        .iter()
+        .filter(|key| !is_kept(key))
+        .cloned()
+        .collect())
 }
 
 /// Warns of an action that is written as floats, where the environment takes integers.

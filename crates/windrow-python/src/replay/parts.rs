@@ -29,6 +29,8 @@ pub(super) struct Parts<'py> {
     seed: Option<u64>,
     /// In seconds; writes wait as long for a limiter.
     pub(super) sample_timeout: f64,
+    /// The device that batches name, `torch.device("cpu")` or none.
+    pub(super) device: Option<Py<PyAny>>,
 }
 
 /// The arguments of a limiter.

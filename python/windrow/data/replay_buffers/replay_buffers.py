@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from windrow import _needs
-from windrow._arguments import takes, warn_ignored
+from windrow._arguments import outside, takes, warn_ignored
 from windrow._failure import Failure
-from windrow._lazy import tensordict, torch
+from windrow._lazy import of_torchrl, tensordict, torch
 from windrow._numbers import whole_or_none
 from windrow._windrow import ReplayBufferCore
 from windrow.data._arguments import (
@@ -106,6 +109,8 @@ class ReplayBuffer:
                 "writer": self._writer_options(),
                 "limiter": None if self.limiter is None else self.limiter._options(),
                 "batch_size": self._batch_size,
+                # Items of a list keep what they say of themselves.
+                "device": None if isinstance(self.storage, ListStorage) else torch.device("cpu"),
                 **self._choices,
             }
         )
@@ -533,10 +538,19 @@ class ReplayBuffer:
         if where is not None:
             raise TypeError(f"cannot copy a buffer in {where}, which one buffer has for itself: use dumps and loads")
         state = {name: value for name, value in self.__dict__.items() if name not in ("_core", "_iterator", "_failures")}
-        return {**state, "_state": self._core.state_dict()}
+        spawning = getattr(sys.modules.get("multiprocessing.context"), "get_spawning_popen", lambda: None)
+        if spawning() is not None:
+            warnings.warn(
+                f"a {type(self).__name__} that is sent to another process is a copy there: what either process writes, the other does not "
+                "see. Let a collector with workers in processes write (replay_buffer=), or exchange batches",
+                UserWarning,
+                stacklevel=outside(),
+            )
+        # In bytes: multiprocessing sends descriptors of tensors, and these are gone before it does.
+        return {**state, "_state": pickle.dumps(self._core.state_dict())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        saved = state.pop("_state")
+        saved = pickle.loads(state.pop("_state"))
         self.__dict__.update(state)
         self._build()
         self._core.load_state_dict(saved)
@@ -651,3 +665,6 @@ def _one_of(name: str, arguments: Any, other: str, made_of: Callable[[Any], Any]
 
 def _seed_from(generator: Any) -> int:
     return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+
+
+__getattr__ = of_torchrl(__name__)

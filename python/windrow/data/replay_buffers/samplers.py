@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from windrow._arguments import argument, ignored, warn_ignored
+from windrow._lazy import of_torchrl
 from windrow._numbers import at_least, real
 from windrow.data._part import Key, Part
 
@@ -157,3 +158,6 @@ class PrioritizedSampler(Sampler, kind="PrioritizedSampler"):
 
 class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler, kind="PrioritizedSliceSampler"):
     """Draws pieces of trajectories, each chosen by the priority of the frame that it begins with."""
+
+
+__getattr__ = of_torchrl(__name__)

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
+from windrow._lazy import of_torchrl
 from windrow.data._content import kind_of
 from windrow.data.replay_buffers.replay_buffers import ReplayBuffer
 from windrow.data.replay_buffers.samplers import Sampler
@@ -132,3 +133,6 @@ class SchedulerList:
         """Lets each take a step."""
         for scheduler in self.schedulers:
             scheduler.step()
+
+
+__getattr__ = of_torchrl(__name__)

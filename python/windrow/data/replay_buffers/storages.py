@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from windrow._arguments import argument, ignored
+from windrow._lazy import of_torchrl
 from windrow._numbers import at_least
 from windrow.data._content import frames_of, is_frames
 from windrow.data._items import as_tree
@@ -133,3 +134,6 @@ class LazyStackStorage(ListStorage):
     """TorchRL's other name for the same storage: samples are one dense batch."""
 
     stack_dim: int = argument("0, the dimension of a sample's frames", default=0, check=_zero)
+
+
+__getattr__ = of_torchrl(__name__)

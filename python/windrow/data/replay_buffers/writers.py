@@ -1,6 +1,7 @@
 """Writers. Their classes declare arguments; the engine writes frames."""
 
 from windrow._arguments import argument, ignored
+from windrow._lazy import of_torchrl
 from windrow.data._part import Key, Part
 
 __all__ = ["RoundRobinWriter", "TensorDictMaxValueWriter", "TensorDictRoundRobinWriter"]
@@ -32,3 +33,6 @@ class TensorDictMaxValueWriter(Writer, kind="TensorDictMaxValueWriter"):
     reduction: str = argument(
         'how several values of one row make one: "sum", "mean", "max", "min" or "median"', default="sum", kw_only=False
     )
+
+
+__getattr__ = of_torchrl(__name__)

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from windrow._lazy import gymnasium
+from windrow import _needs
+from windrow._lazy import gymnasium, of_torchrl
 from windrow._numbers import whole_or_none
 from windrow._windrow import EnvHandle, native_ids
 from windrow.envs import _info
 from windrow.envs._base import EnvBase
 from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
 from windrow.envs._specs import Key
-from windrow.envs._torchrl_compat import of_torchrl
 
 __all__ = ["GymEnv", "GymWrapper"]
 
@@ -31,7 +31,7 @@ def make(env_name: str, kwargs: dict[str, Any], pixels: str | None = None) -> An
     try:
         create = gymnasium.make
     except ImportError as error:
-        raise _unknown(env_name, 'and Gymnasium is not installed: pip install "windrow[gymnasium]"') from error
+        raise _unknown(env_name, f"and Gymnasium is not installed: {_needs.install('gymnasium')}") from error
     if env_name.startswith(("ALE/", "ale_py:")):
         # It registers its ids when it is imported.
         with contextlib.suppress(ImportError):
@@ -100,6 +100,7 @@ class GymEnv(EnvBase):
             and dtype of the entry, such as a spec or an array. Without that they are taken from a reset and a first step,
             and what does not come there is a number (``float32``). Zeros stand where the environment returns none.
         num_workers: more than 1 makes a :class:`ParallelEnv` of so many.
+        policy: a module; the environment, with transforms around it, observes what its recurrent states begin with, and where episodes do.
         num_envs: number of environments in lockstep, batch size ``[num_envs]``; None or 0 is a single one without that dimension.
         device: where tensors are put.
         backend: ``"native"``, ``"gymnasium"``, or None for the first of them that has the environment with these
@@ -113,7 +114,11 @@ class GymEnv(EnvBase):
     #: Ids of environments, windrow's own and those that Gymnasium has registered.
     available_envs = _Ids()
 
-    def __new__(cls, *args: Any, num_workers: int | None = None, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, num_workers: int | None = None, policy: Any = None, **kwargs: Any) -> Any:
+        if policy is not None:
+            from windrow.envs.transforms import primed_for
+
+            return primed_for(policy, cls(*args, num_workers=num_workers, **kwargs))
         if num_workers is None or num_workers == 1:
             return super().__new__(cls)
         from windrow.envs._batched import ParallelEnv
@@ -130,6 +135,7 @@ class GymEnv(EnvBase):
         pixels_only: bool = True,
         info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
         num_workers: int | None = None,
+        policy: Any = None,
         num_envs: int | None = None,
         device: Any = None,
         backend: str | None = None,
@@ -142,7 +148,10 @@ class GymEnv(EnvBase):
         self._one_hot = not categorical_action_encoding
         self._frame_skip = whole_or_none("frame_skip", frame_skip, 1) or 1
         self._from_pixels, self._pixels_only = from_pixels, pixels_only
-        self._info_wanted: _info.Wanted | None = None if info_keys is None else _info.wanted(info_keys)
+        #: None for all.
+        self._info_wanted: _info.Wanted | None = {} if info_keys is None else _info.wanted(info_keys)
+        #: Functions that make entries of info.
+        self._readers: tuple[Any, ...] = ()
         #: None until they are asked for.
         self._info_entries: tuple[Entry, ...] | None = None if self._info_wanted else ()
         self._given_backend = backend or "auto"
@@ -202,17 +211,23 @@ class GymEnv(EnvBase):
             kwargs = {"disable_env_checker": True, **self._kwargs}
             pixels = None if not self._from_pixels else "only" if self._pixels_only else "beside"
             env = partial(make, env_name=self._name, kwargs=kwargs, pixels=pixels)
+        if self._readers:
+            from windrow.envs._adapters import Reading
+
+            env = Reading(env, self._readers) if own else partial(Reading.around, env, self._readers)
         return Gymnasium(env, own, self._one_hot, self._frame_skip, self._info_of(env, own))
 
     def _info_of(self, env: Any, own: bool) -> tuple[Entry, ...]:
         """The entries of ``info`` that are observed of ``env``, as in a recipe; it is stepped where nothing else tells what they are."""
         if self._info_entries is None:
             wanted, seen = self._info_wanted, {}
-            if wanted is None or any(spec is None for spec in wanted.values()):
+            if wanted is None or self._readers or any(spec is None for spec in wanted.values()):
                 # No collector can step the user's own meanwhile.
                 held = EnvHandle(env) if own else None
                 made = env if own else env()
                 seen = _info.seen_in_a_step(made)
+                if wanted is not None and self._readers:
+                    wanted = {**_info.wanted(sorted(made.read)), **wanted}
                 del held
                 if not own:
                     made.close()
@@ -223,12 +238,13 @@ class GymEnv(EnvBase):
         """This environment, which observes entries of ``info`` from now on.
 
         Args:
-            info_dict_reader: a ``default_info_dict_reader`` of TorchRL, whose keys and specs are taken; None for all numbers
-                that come with a reset and a first step.
+            info_dict_reader: a ``default_info_dict_reader`` of TorchRL, whose keys and specs are taken; a function of the info and of a
+                TensorDict, to which it writes numbers, those that come with a reset and a first step being observed from now on; None
+                for all numbers of info that come with these.
             ignore_private: True: what begins with an underscore is never observed.
 
         Raises:
-            TypeError: another kind of reader.
+            TypeError: it is no reader; or a function is to read the info of a vector.
             ValueError: there is no info to read, or it was ``ignore_private=False``.
         """
         if not ignore_private:
@@ -238,15 +254,20 @@ class GymEnv(EnvBase):
                 raise ValueError(_NO_INFO)
             self.backend = "gymnasium"
         keys, specs = getattr(info_dict_reader, "keys", None), getattr(info_dict_reader, "info_spec", None)
-        if info_dict_reader is not None and not hasattr(info_dict_reader, "info_spec"):
-            raise TypeError(
-                f"expected a default_info_dict_reader, or None, got {type(info_dict_reader).__name__}: what else is made of "
-                "info has to be made by a wrapper of Gymnasium"
-            )
-        if specs is not None:
+        if info_dict_reader is not None and not hasattr(info_dict_reader, "keys"):
+            if not callable(info_dict_reader):
+                raise TypeError(f"expected a function of info and a TensorDict, got {type(info_dict_reader).__name__}")
+            if isinstance(self._name, gymnasium.vector.VectorEnv):
+                raise TypeError("info of a vector is read by its names: expected a default_info_dict_reader, or None, got a function")
+            self._readers += (info_dict_reader,)
+            keys = {} if specs is None else dict(specs.items())
+        elif specs is not None:
             # A reader that was given names alone takes each for a number.
             keys = {key: spec if tuple(spec.shape) else None for key, spec in specs.items(True, True)}
-        self._info_wanted = None if keys is None else {**(self._info_wanted or {}), **_info.wanted(keys)}
+        if keys is None or self._info_wanted is None:
+            self._info_wanted = None
+        else:
+            self._info_wanted = {**self._info_wanted, **_info.wanted(keys)}
         self._info_entries = self._source = self._handle = self._facts = None
         return self
 
@@ -289,6 +310,7 @@ class GymWrapper(GymEnv):
         from_pixels: bool = False,
         pixels_only: bool = True,
         info_keys: Sequence[Key] | Mapping[Key, Any] | None = None,
+        policy: Any = None,
         device: Any = None,
     ) -> None:
         if {"dm_env", "stable_baselines3"} & sys.modules.keys() and not isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
@@ -316,4 +338,4 @@ class GymWrapper(GymEnv):
         return Vector(self._name, True, self._one_hot, self._info_of(self._name, True))
 
 
-__getattr__ = of_torchrl(__name__, "torchrl.envs.libs.gym")
+__getattr__ = of_torchrl(__name__)
