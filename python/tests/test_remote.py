@@ -233,7 +233,7 @@ def of(who: str, authority: str = "friends", **more: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind, options", KINDS)
 def test_both_sides_show_certificates(kind: Any, options: dict[str, Any]) -> None:
-    with RemoteServer(always(1), env="CartPole-v1", **of("friends")) as server:
+    with RemoteServer(always(1), env="CartPole-v1", address="127.0.0.1:0", **of("friends")) as server:
         with build(kind, RemotePolicy(server.address, **of("friends")), total_frames=40, **options) as collector:
             assert all((batch["action"] == 1).all() for batch in collector)
         named = RemotePolicy(server.address, **of("friends", server_name="policy.test"))
@@ -241,7 +241,7 @@ def test_both_sides_show_certificates(kind: Any, options: dict[str, Any]) -> Non
 
 
 def test_whoever_shows_no_certificate_or_that_of_another_authority_is_not_let_in() -> None:
-    with RemoteServer(always(1), env="CartPole-v1", **of("friends")) as server:
+    with RemoteServer(always(1), env="CartPole-v1", address="127.0.0.1:0", **of("friends")) as server:
         trusting = {"authority": of("friends")["tls"]["authority"]}
         for options in (of("strangers"), {"tls": trusting}, {}):
             with pytest.raises((ConnectionError, TimeoutError)):

@@ -74,7 +74,9 @@ pub struct InferenceServer {
 }
 
 impl InferenceServer {
-    /// A server of the policy that `policy` makes for worker 0. The first client that is bound binds the policy.
+    /// A server of the policy that `policy` makes for worker 0. The first client that is bound binds the policy, and so fixes what all
+    /// clients observe and how they act. A client that cannot be bound fails alone: the next one gets a policy that is made anew. To choose
+    /// yourself, bind a [client](Self::client) of your own first; it need not stay.
     ///
     /// Worker 0 of `weights` is the server's: what was published there acts from the first batch on.
     ///
@@ -88,7 +90,7 @@ impl InferenceServer {
         config.check()?;
         Ok(Self {
             hub: Arc::new(Hub {
-                stage: Mutex::new(Stage::Unbound(policy.build(0)?)),
+                stage: Mutex::new(Stage::Unbound(Some(policy.build(0)?))),
                 recipe: policy.clone(),
                 reference: Mutex::new(None),
                 board: Mutex::new(Board::new(config)),
@@ -161,7 +163,7 @@ impl InferenceServer {
         }
         let thread = match &mut *lock(&hub.stage) {
             Stage::Bound { thread, .. } => thread.take(),
-            Stage::Unbound(_) | Stage::Closed => None,
+            Stage::Unbound(_) => None,
         };
         thread.is_none_or(|thread| thread.join().is_ok())
     }
@@ -192,13 +194,12 @@ pub(crate) struct Hub {
 
 /// How far a server is.
 enum Stage {
-    Unbound(Box<dyn Policy>),
+    /// No client is bound yet. `None` after one that could not be: its policy is not used again.
+    Unbound(Option<Box<dyn Policy>>),
     Bound {
         joint: Joint,
         thread: Option<JoinHandle<()>>,
     },
-    /// The policy could not be bound, or no thread be started.
-    Closed,
 }
 
 /// What all clients have in common.
@@ -214,39 +215,35 @@ const LONG: Duration = Duration::from_secs(3600);
 
 impl Hub {
     fn needs_first_rows(&self) -> bool {
-        match &*lock(&self.stage) {
-            Stage::Unbound(policy) => policy.needs_first_rows(),
-            Stage::Bound { .. } | Stage::Closed => false,
+        match &mut *lock(&self.stage) {
+            // Where it cannot be made, the client that binds it gets the error.
+            Stage::Unbound(policy) => {
+                if policy.is_none() {
+                    *policy = self.recipe.build(0).ok();
+                }
+                policy
+                    .as_ref()
+                    .is_some_and(|policy| policy.needs_first_rows())
+            }
+            Stage::Bound { .. } => false,
         }
     }
 
-    /// What all clients have in common, of whom `binding` is one. The first of them binds the policy.
+    /// What all clients have in common, of whom `binding` is one. The first that can be bound binds the policy.
     fn joint(self: &Arc<Self>, binding: &Binding<'_>) -> Result<Joint, PolicyError> {
         let mut stage = lock(&self.stage);
         lock(&self.board).check()?;
-        if let Stage::Bound { joint, .. } = &*stage {
-            return joint.check(binding).map(|()| joint.clone());
-        }
-        // Whatever happens to it from here on, it is bound once.
-        let opened = match std::mem::replace(&mut *stage, Stage::Closed) {
-            Stage::Unbound(policy) => self.open(policy, binding),
-            Stage::Bound { .. } | Stage::Closed => Err(PolicyError::ServerEnded {
-                reason: "its policy could not be bound".into(),
-            }),
+        let policy = match &mut *stage {
+            Stage::Bound { joint, .. } => return joint.check(binding).map(|()| joint.clone()),
+            Stage::Unbound(policy) => policy.take(),
         };
-        match opened {
-            Ok((joint, thread)) => {
-                *stage = Stage::Bound {
-                    joint: joint.clone(),
-                    thread: Some(thread),
-                };
-                Ok(joint)
-            }
-            Err(error) => {
-                self.end(&error.to_string());
-                Err(error)
-            }
-        }
+        let policy = policy.map_or_else(|| self.recipe.build(0), Ok)?;
+        let (joint, thread) = self.open(policy, binding)?;
+        *stage = Stage::Bound {
+            joint: joint.clone(),
+            thread: Some(thread),
+        };
+        Ok(joint)
     }
 
     fn open(

@@ -557,9 +557,56 @@ fn unbound(recipe: &PolicyRecipe) -> String {
             .to_string()
     });
     let first = errors.next().unwrap();
-    let second = errors.next().unwrap();
-    assert_eq!(second, format!("the inference server has ended: {first}"));
+    assert_eq!(errors.next().unwrap(), first);
+    assert_eq!(server.ended(), None);
     first
+}
+
+#[test]
+fn a_first_client_that_cannot_be_bound_fails_alone() {
+    // Whoever binds this one a second time, or after a panic, is refused.
+    struct Once(Box<dyn Policy>, bool);
+    impl Policy for Once {
+        fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+            assert!(!std::mem::replace(&mut self.1, true), "bound twice");
+            assert_ne!(binding.spec.id, "Odd");
+            self.0.bind(binding)
+        }
+
+        fn needs_first_rows(&self) -> bool {
+            true
+        }
+
+        fn act(&mut self, input: &PolicyIn<'_>, out: RowsMut<'_>) -> Result<(), PolicyError> {
+            self.0.act(input, out)
+        }
+
+        fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
+            self.0.load(weights)
+        }
+    }
+    let recipe = PolicyRecipe::opaque(|_| Once(ids().build(0).unwrap(), false));
+    let server = server(&recipe, ServerConfig::new());
+    let other = EnvSpec::new(
+        "Other",
+        Spec::unbounded(DType::F32, [2]),
+        Spec::unbounded(DType::F32, [1]),
+    );
+    for _ in 0..2 {
+        let mut wrong = server.client();
+        assert!(wrong.needs_first_rows());
+        let error = wrong.bind(&Binding::new(&other, 1)).unwrap_err();
+        assert!(error.to_string().contains("column 0"), "{error}");
+    }
+    let mut odd = other;
+    odd.id = "Odd".into();
+    let mut client = server.client();
+    let bind = std::panic::AssertUnwindSafe(|| client.bind(&Binding::new(&odd, 1)).map(drop));
+    assert!(std::panic::catch_unwind(bind).is_err());
+    assert!(server.client().needs_first_rows());
+    let mut right = Hand::new(server.client(), 3, 1);
+    assert_eq!(right.ask().unwrap().0, [3]);
+    assert!(!server.client().needs_first_rows());
 }
 
 #[test]

@@ -38,7 +38,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
-    address: String,
+    /// Of a client always; a server without one has a socket of its own.
+    address: Option<String>,
     token: Option<String>,
     /// Certificates and a key, in PEM.
     certificate: Option<String>,
@@ -94,7 +95,8 @@ impl Options {
 
     /// The server, as a client sees it.
     fn remote(&self) -> Result<Remote, RemoteError> {
-        let mut remote = Remote::at(&self.address)?.limits(self.limits());
+        let mut remote =
+            Remote::at(self.address.as_deref().unwrap_or_default())?.limits(self.limits());
         if let Some(token) = self.token()? {
             remote = remote.token(token);
         }
@@ -143,9 +145,11 @@ impl RemoteServerCore {
         let start = || {
             let recipe = Recipe::opaque(move |worker| policy.policy(worker));
             let mut builder = RemoteServer::builder(recipe)
-                .address(read.address.parse()?)
                 .limits(read.limits())
                 .batching(batching);
+            if let Some(address) = &read.address {
+                builder = builder.address(address.parse()?);
+            }
             if let Some(token) = read.token()? {
                 builder = builder.token(token);
             }

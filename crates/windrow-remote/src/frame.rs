@@ -158,6 +158,11 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
+    /// Bytes that have come.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Takes a piece, and gives all bytes once they are complete. A piece that came before is left out.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ mod listen;
 mod producer;
 mod talk;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,14 +20,17 @@ use windrow_policy::{
 use crate::client::random;
 use crate::remote::check_open;
 use crate::{Address, Limits, RemoteError, Tls, Token};
-use listen::Listener;
+use listen::{Door, Listener};
 use producer::Producers;
+
+/// Most answers of full size that are kept for clients without a connection.
+const KEPT: usize = 64;
 
 /// Choices of a [`RemoteServer`].
 #[derive(Debug, Clone)]
 pub struct RemoteServerBuilder {
     recipe: PolicyRecipe,
-    address: Address,
+    address: Option<Address>,
     token: Option<Token>,
     tls: Option<Tls>,
     batching: ServerConfig,
@@ -38,10 +41,10 @@ pub struct RemoteServerBuilder {
 }
 
 impl RemoteServerBuilder {
-    /// Listens at `address`; by default at a port of the loopback that the system chooses.
+    /// Listens at `address`; by default at a Unix socket of its own in the folder for temporary files, which the same user can connect to.
     #[must_use]
     pub fn address(mut self, address: Address) -> Self {
-        self.address = address;
+        self.address = Some(address);
         self
     }
 
@@ -73,7 +76,8 @@ impl RemoteServerBuilder {
         self
     }
 
-    /// Most connections at a time, 256 by default, each with a thread; clients beyond them try again.
+    /// Most clients with a connection at a time, 256 by default, each with a thread; those beyond them try again. Connections that have not
+    /// said who they are have places of their own, as many, but at least 64; the oldest goes for one that comes.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.connections = connections;
@@ -101,7 +105,11 @@ impl RemoteServerBuilder {
     /// [`RemoteError::Listen`], [`RemoteError::Tls`], [`RemoteError::Setting`]; [`RemoteError::Policy`] as
     /// [`InferenceServer::start`].
     pub fn start(self) -> Result<RemoteServer, RemoteError> {
-        check_open(&self.address, self.token.as_ref(), self.tls.as_ref())?;
+        let address = self.address.clone().unwrap_or_else(|| {
+            let name = format!("windrow-{:032x}.sock", random());
+            Address::unix(std::env::temp_dir().join(name))
+        });
+        check_open(&address, self.token.as_ref(), self.tls.as_ref())?;
         self.limits.check()?;
         if self.connections == 0 {
             return Err(RemoteError::Setting {
@@ -114,20 +122,25 @@ impl RemoteServerBuilder {
         let store = Arc::new(WeightStore::new(1));
         let inference = InferenceServer::start(&self.recipe, Arc::clone(&store), self.batching)?;
         let failed = |error| RemoteError::Listen {
-            address: self.address.to_string(),
+            address: address.to_string(),
             error,
         };
-        let listener = Listener::open(&self.address).map_err(failed)?;
-        let address = listener.address(&self.address).map_err(failed)?;
+        let listener = Listener::open(&address).map_err(failed)?;
+        let address = listener.address(&address).map_err(failed)?;
         let shared = Arc::new(Shared {
-            producers: Producers::new(self.memory, 4 * self.connections),
+            producers: Producers::new(
+                self.memory,
+                4 * self.connections,
+                KEPT.saturating_mul(self.limits.message),
+            ),
+            sending: AtomicUsize::new(0),
             inference,
             store,
             tls,
             snapshot: Mutex::new(None),
             instance: random() as u64,
             stop: watch::Sender::new(false),
-            open: Mutex::new(0),
+            door: Mutex::default(),
             closed: Condvar::new(),
             counters: Counters::default(),
             choices: self,
@@ -147,7 +160,9 @@ impl RemoteServerBuilder {
 
 /// Evaluates one policy for clients in other processes or on other machines, and keeps its weights.
 ///
-/// Requests of all clients make joint batches, as those of an [`InferenceServer`] do. A request that fails fails alone. Dropping it ends it.
+/// Requests of all clients make joint batches, as those of an [`InferenceServer`] do. A request that fails fails alone. The first client
+/// that can be bound decides what all of them observe and how they act; to decide yourself, bind a [client](Self::client) before
+/// you give the address away. Dropping the server ends it.
 #[derive(Debug)]
 pub struct RemoteServer {
     shared: Arc<Shared>,
@@ -161,7 +176,7 @@ impl RemoteServer {
     pub fn builder(recipe: PolicyRecipe) -> RemoteServerBuilder {
         RemoteServerBuilder {
             recipe,
-            address: Address::loopback(0),
+            address: None,
             token: None,
             tls: None,
             batching: ServerConfig::new(),
@@ -222,13 +237,13 @@ impl RemoteServer {
             let _ = accept.join();
         }
         let deadline = Instant::now() + PARTING;
-        let mut open = lock(&self.shared.open);
-        while *open > 0 {
+        let mut door = lock(&self.shared.door);
+        while door.open > 0 {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                 break;
             };
-            let waited = self.shared.closed.wait_timeout(open, left);
-            open = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.shared.closed.wait_timeout(door, left);
+            door = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -267,10 +282,28 @@ struct Shared {
     /// A number of this run of the server.
     instance: u64,
     stop: watch::Sender<bool>,
-    /// Connections that are open.
-    open: Mutex<usize>,
+    /// Bytes of weights that clients have begun to send.
+    sending: AtomicUsize,
+    door: Mutex<Door>,
     closed: Condvar,
     counters: Counters,
+}
+
+impl Shared {
+    /// Changes the bytes that a client has taken of those for weights on their way to `bytes`; whether there is room for them.
+    fn reserve(&self, reserved: &mut usize, bytes: usize) -> bool {
+        let most = self.choices.limits.weights.saturating_mul(2);
+        let others = |sending: usize| sending - *reserved + bytes;
+        let changed = self
+            .sending
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sending| {
+                (bytes <= *reserved || others(sending) <= most).then(|| others(sending))
+            });
+        if changed.is_ok() {
+            *reserved = bytes;
+        }
+        changed.is_ok()
+    }
 }
 
 impl std::fmt::Debug for Shared {

@@ -24,11 +24,6 @@ def _tls(name: str, value: Any) -> dict[str, str]:
 class RemoteArguments(Arguments):
     """How a server and those who ask it find and know each other."""
 
-    address: str = argument(
-        'where the server is: the path of a Unix socket as in ``"unix:/run/user/1000/policy.sock"``, or host and port as in '
-        '``"127.0.0.1:7777"``. Another address than these two kinds is refused without ``token`` or ``tls``',
-        kw_only=False,
-    )
     token: str | None = argument("a secret of at least 16 visible ASCII characters, which those who ask have to show. It travels as it is", default=None)
     tls: Mapping[str, Any] | None = argument(
         "encrypts, and lets both sides show who they are: ``certificate`` and ``key`` of this side, and the ``authority`` that has signed "
@@ -48,16 +43,21 @@ class RemoteArguments(Arguments):
 class ClientArguments(RemoteArguments):
     """The arguments of one who asks."""
 
+    address: str = argument(
+        'where the server is: the path of a Unix socket as in ``"unix:/run/user/1000/policy.sock"``, or host and port as in '
+        '``"127.0.0.1:7777"``. Another address than these two kinds is refused without ``token`` or ``tls``',
+        kw_only=False,
+    )
     timeout: float = argument("seconds that a call takes at most, in which a lost connection is opened again", default=30.0, check=real)
 
 
 class ServerArguments(RemoteArguments):
     """The arguments of a server."""
 
-    address: str = argument(
-        "as of :class:`RemotePolicy`. By default a port of this machine that the system chooses, which other users of the machine can "
-        "reach: give a ``token`` where there are such, or the path of a socket",
-        default="127.0.0.1:0",
+    address: str | None = argument(
+        "as of :class:`RemotePolicy`; port 0 lets the system choose. By default a Unix socket in the folder for temporary files, which only "
+        "the same user can connect to. A port of this machine, such as ``\"127.0.0.1:0\"``, is open to all its users: give a ``token`` there",
+        default=None,
     )
     policy: Any = argument(
         "a policy as of a collector: a module, or another callable; random actions by default. The server has a copy of a module",
@@ -168,7 +168,7 @@ class RemoteServer(Ending):
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port that the system chose."""
+        """Where it listens: the socket, or host and port."""
         return self._core.address()
 
     @property

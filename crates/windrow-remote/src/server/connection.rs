@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,29 +12,30 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tonic::Status;
 use tonic::body::Body;
 
-use super::listen::Raw;
+use super::listen::{Caller, Raw};
 use super::talk::Talk;
 use super::{Shared, count};
 use crate::frame::{FrameCodec, PATH};
 use crate::transport::{self, Io, first};
 
 /// Serves `raw` until one of both sides ends it.
-pub(super) fn serve(shared: &Arc<Shared>, raw: Raw) {
+pub(super) fn serve(shared: &Arc<Shared>, caller: &Arc<Caller>, raw: Raw) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let greeted = match runtime {
         Ok(runtime) => {
             let greeted = runtime.block_on(async {
-                let stream = timeout(shared.choices.greeting, open(shared, raw)).await;
-                match stream {
-                    Ok(Ok(stream)) => talk(shared, stream).await,
+                // Until it is greeted, it may also be sent away.
+                let greeting = timeout(shared.choices.greeting, caller.sent_away.notified());
+                let mut greeting = pin!(greeting);
+                match first(pin!(open(shared, raw)), greeting.as_mut()).await {
+                    Ok(Ok(stream)) => talk(shared, caller, stream, greeting).await,
                     Ok(Err(_)) | Err(_) => false,
                 }
             });
@@ -86,12 +87,16 @@ async fn open(shared: &Shared, raw: Raw) -> io::Result<Box<dyn Io>> {
 }
 
 /// Carries one connection to its end; whether a client was let in.
-async fn talk(shared: &Arc<Shared>, stream: Box<dyn Io>) -> bool {
+async fn talk(
+    shared: &Arc<Shared>,
+    caller: &Arc<Caller>,
+    stream: Box<dyn Io>,
+    greeting: Pin<&mut impl Future>,
+) -> bool {
     /// How long a connection that is to end may take to say so.
     const PARTING: Duration = Duration::from_secs(1);
-    let greeted = Arc::new(Notify::new());
-    let (at, notify) = (Arc::clone(shared), Arc::clone(&greeted));
-    let service = service_fn(move |request| answer(Arc::clone(&at), Arc::clone(&notify), request));
+    let (at, who) = (Arc::clone(shared), Arc::clone(caller));
+    let service = service_fn(move |request| answer(Arc::clone(&at), Arc::clone(&who), request));
     let connection = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(2)
@@ -101,17 +106,11 @@ async fn talk(shared: &Arc<Shared>, stream: Box<dyn Io>) -> bool {
         .max_frame_size(transport::MAX_FRAME)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    let greeting = timeout(shared.choices.greeting, greeted.notified());
-    match first(pin!(greeting), connection.as_mut()).await {
-        Ok(Ok(())) => {}
-        // It said nothing, or nothing that lets it in.
-        Ok(Err(_)) => return false,
-        // It has ended; it may have been greeted with its last breath.
-        Err(_) => {
-            return first(pin!(greeted.notified()), pin!(std::future::ready(())))
-                .await
-                .is_ok();
-        }
+    let mut greeted = pin!(caller.greeted.notified());
+    let over = first(connection.as_mut(), greeting);
+    if first(greeted.as_mut(), pin!(over)).await.is_err() {
+        // It has ended, perhaps with a greeting as its last words, or said nothing that lets it in.
+        return first(greeted, pin!(std::future::ready(()))).await.is_ok();
     }
     let mut stop = shared.stop.subscribe();
     let stopped = stop.wait_for(|stop| *stop);
@@ -125,7 +124,7 @@ async fn talk(shared: &Arc<Shared>, stream: Box<dyn Io>) -> bool {
 /// Answers one call of the service.
 async fn answer(
     shared: Arc<Shared>,
-    greeted: Arc<Notify>,
+    caller: Arc<Caller>,
     request: http::Request<Incoming>,
 ) -> Result<http::Response<Body>, Infallible> {
     if let Some(token) = &shared.choices.token
@@ -141,5 +140,5 @@ async fn answer(
     let mut rpc = tonic::server::Grpc::new(FrameCodec)
         .max_decoding_message_size(limit)
         .max_encoding_message_size(limit);
-    Ok(rpc.streaming(Talk::new(shared, greeted), request).await)
+    Ok(rpc.streaming(Talk::new(shared, caller), request).await)
 }

@@ -16,7 +16,10 @@ pub(super) struct Producers {
     known: Mutex<HashMap<u128, Arc<Producer>>>,
     /// How long one without a connection stays known.
     memory: Duration,
+    /// Most of them. There are fewer connections, each with one producer, so that one without a connection can always go.
     most: usize,
+    /// Most bytes of the answers to those without a connection.
+    most_bytes: usize,
 }
 
 /// A client: its requests, one at a time, numbered from 1 on.
@@ -41,38 +44,25 @@ struct State {
 }
 
 impl Producers {
-    pub(super) fn new(memory: Duration, most: usize) -> Self {
+    pub(super) fn new(memory: Duration, most: usize, most_bytes: usize) -> Self {
         Self {
             known: Mutex::default(),
             memory,
             most,
+            most_bytes,
         }
     }
 
     /// The producer `id`, and its last request that was done; `None` for one that says it is known, and is not.
-    ///
-    /// # Errors
-    /// When there are too many.
-    pub(super) fn enter(
-        &self,
-        id: u128,
-        says_known: bool,
-    ) -> Result<Option<(Arc<Producer>, u64)>, Status> {
+    pub(super) fn enter(&self, id: u128, says_known: bool) -> Option<(Arc<Producer>, u64)> {
         let mut known = lock(&self.known);
         // Dropped after the lock is: their policies may take long.
-        let old: Vec<_> = known
-            .extract_if(|_, producer| producer.is_over(self.memory))
-            .collect();
+        let mut old = self.make_room(&mut known, 0);
         if !known.contains_key(&id) {
             if says_known {
-                return Ok(None);
+                return None;
             }
-            if known.len() >= self.most {
-                return Err(Status::resource_exhausted(format!(
-                    "there are {} clients, and no room for more",
-                    known.len()
-                )));
-            }
+            old.extend(self.make_room(&mut known, 1));
         }
         let producer = Arc::clone(known.entry(id).or_default());
         let mut state = lock(&producer.state);
@@ -80,7 +70,40 @@ impl Producers {
         state.left = None;
         let last = state.last;
         drop((state, known, old));
-        Ok(Some((producer, last)))
+        Some((producer, last))
+    }
+
+    /// A connection of `producer` has ended.
+    pub(super) fn leave(&self, producer: &Producer) {
+        producer.leave();
+        let mut known = lock(&self.known);
+        let old = self.make_room(&mut known, 0);
+        drop((known, old));
+    }
+
+    /// Forgets those that have been without a connection for too long, and of the others without one those that left first, until
+    /// there is room for `more`, and for the answers of all that stay.
+    fn make_room(
+        &self,
+        known: &mut HashMap<u128, Arc<Producer>>,
+        more: usize,
+    ) -> Vec<Arc<Producer>> {
+        let away = known
+            .iter()
+            .filter_map(|(id, producer)| Some((producer.away()?, *id)));
+        let mut away: Vec<_> = away.collect();
+        away.sort_unstable();
+        let mut bytes: usize = away.iter().map(|((_, bytes), _)| bytes).sum();
+        let mut old = Vec::new();
+        for ((left, own), id) in away {
+            let fits = known.len() + more <= self.most && bytes <= self.most_bytes;
+            if fits && left.elapsed() < self.memory {
+                break;
+            }
+            bytes -= own;
+            old.extend(known.remove(&id));
+        }
+        old
     }
 
     /// Forgets the producer `id`.
@@ -99,14 +122,18 @@ pub(super) enum Done {
 }
 
 impl Producer {
-    fn is_over(&self, memory: Duration) -> bool {
-        lock(&self.state)
-            .left
-            .is_some_and(|left| left.elapsed() >= memory)
+    /// Since when it has no connection, and the bytes of the answer that is kept for it.
+    fn away(&self) -> Option<(Instant, usize)> {
+        let state = lock(&self.state);
+        Some((state.left?, state.answer.as_ref().map_or(0, Frame::len)))
     }
 
-    /// A connection of it has ended.
-    pub(super) fn leave(&self) {
+    /// Whether request `seq` was done.
+    pub(super) fn has_done(&self, seq: u64) -> bool {
+        seq <= lock(&self.state).last
+    }
+
+    fn leave(&self) {
         let mut state = lock(&self.state);
         state.connections -= 1;
         if state.connections == 0 {
@@ -252,20 +279,56 @@ mod tests {
 
     #[test]
     fn who_was_silent_for_long_is_forgotten() {
-        let producers = Producers::new(Duration::ZERO, 2);
-        assert!(producers.enter(1, true).unwrap().is_none());
-        let (first, _) = producers.enter(1, false).unwrap().unwrap();
+        let producers = Producers::new(Duration::ZERO, 2, 1000);
+        assert!(producers.enter(1, true).is_none());
+        let (first, _) = producers.enter(1, false).unwrap();
         first.once(1, SOON, |_| answer(1)).unwrap();
-        let (again, last) = producers.enter(1, true).unwrap().unwrap();
+        let (again, last) = producers.enter(1, true).unwrap();
         assert_eq!(last, 1);
-        producers.enter(2, false).unwrap();
-        assert!(producers.enter(3, false).is_err());
-        first.leave();
-        assert!(producers.enter(1, true).unwrap().is_some());
-        (0..2).for_each(|_| again.leave());
-        assert!(producers.enter(1, true).unwrap().is_none());
-        assert!(producers.enter(3, false).unwrap().is_some());
+        producers.leave(&first);
+        assert!(producers.enter(1, true).is_some());
+        (0..2).for_each(|_| producers.leave(&again));
+        assert!(producers.enter(1, true).is_none());
+        assert!(producers.enter(3, false).is_some());
         producers.remove(3);
-        assert!(producers.enter(3, true).unwrap().is_none());
+        assert!(producers.enter(3, true).is_none());
+    }
+
+    #[test]
+    fn who_left_first_is_forgotten_for_those_who_come() {
+        let producers = Producers::new(SOON, 3, 1000);
+        let enter = |id| producers.enter(id, false).unwrap().0;
+        let stays = enter(0);
+        for id in 1..=1000 {
+            producers.leave(&enter(id));
+        }
+        let known = |id| producers.enter(id, true).map(|(known, _)| known);
+        assert!(known(998).is_none());
+        // Whoever comes back needs no room.
+        for id in [999, 1000] {
+            let back = known(id).unwrap();
+            producers.leave(&back);
+        }
+        producers.leave(&stays);
+        assert!(known(0).is_some());
+    }
+
+    #[test]
+    fn answers_to_those_who_have_gone_have_a_limit_in_total() {
+        let producers = Producers::new(SOON, 1000, 10_000);
+        let large = || Done::Once(Frame::new(Kind::Acted, 1, [0; 3], vec![0; 4000]));
+        let clients = (0..5).map(|id| producers.enter(id, false).unwrap().0);
+        let clients: Vec<_> = clients.collect();
+        for client in &clients {
+            client.once(1, SOON, |_| large()).unwrap();
+        }
+        // Those that are there keep theirs.
+        for client in &clients[..4] {
+            producers.leave(client);
+        }
+        let known: Vec<_> = (0..5)
+            .map(|id| producers.enter(id, true).is_some())
+            .collect();
+        assert_eq!(known, [false, false, true, true, true]);
     }
 }

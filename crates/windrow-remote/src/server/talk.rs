@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tensordict::{LeafSpec, TensorDict};
-use tokio::sync::Notify;
 use tokio_stream::Stream;
 use tonic::server::StreamingService;
 use tonic::{Request, Response, Status, Streaming};
 use windrow_policy::{Binding, EnvRows, Policy, PolicyIn, Served};
 use windrow_slab::RowBlock;
 
+use super::listen::Caller;
 use super::producer::{Done, Producer};
 use super::{Shared, count, lock};
 use crate::frame::{Frame, Kind, PROTOCOL, Pieces};
@@ -39,12 +39,12 @@ pub(super) struct Seat {
 /// The service.
 pub(super) struct Talk {
     shared: Arc<Shared>,
-    greeted: Arc<Notify>,
+    caller: Arc<Caller>,
 }
 
 impl Talk {
-    pub(super) fn new(shared: Arc<Shared>, greeted: Arc<Notify>) -> Self {
-        Self { shared, greeted }
+    pub(super) fn new(shared: Arc<Shared>, caller: Arc<Caller>) -> Self {
+        Self { shared, caller }
     }
 }
 
@@ -61,10 +61,11 @@ impl StreamingService<Frame> for Talk {
         };
         ready(Ok(Response::new(Answers {
             shared: Arc::clone(&self.shared),
-            greeted: Arc::clone(&self.greeted),
+            caller: Arc::clone(&self.caller),
             asked: request.into_inner(),
             producer: None,
             pieces: Pieces::default(),
+            reserved: 0,
             limit: self.shared.choices.limits.message,
             out: VecDeque::new(),
             stop: Box::pin(stop),
@@ -77,10 +78,12 @@ impl StreamingService<Frame> for Talk {
 /// of its own.
 pub(super) struct Answers {
     shared: Arc<Shared>,
-    greeted: Arc<Notify>,
+    caller: Arc<Caller>,
     asked: Streaming<Frame>,
     producer: Option<(u128, Arc<Producer>)>,
     pieces: Pieces,
+    /// Bytes of weights that are not complete, which this client has taken of those for all.
+    reserved: usize,
     /// Most bytes of a message to this client.
     limit: usize,
     out: VecDeque<Frame>,
@@ -120,8 +123,9 @@ impl Stream for Answers {
 impl Drop for Answers {
     fn drop(&mut self) {
         if let Some((_, producer)) = self.producer.take() {
-            producer.leave();
+            self.shared.producers.leave(&producer);
         }
+        self.shared.reserve(&mut self.reserved, 0);
     }
 }
 
@@ -159,6 +163,19 @@ impl Answers {
                     ))
                 })?
             }
+            // What follows a piece that was refused, or comes again.
+            Kind::Push if producer.has_done(seq) => once(&mut |_| Err("it was done".to_owned()))?,
+            Kind::Push
+                if !shared.reserve(&mut self.reserved, self.pieces.len() + frame.body.len()) =>
+            {
+                self.pieces = Pieces::default();
+                once(&mut |_| {
+                    Err(format!(
+                        "the weights that all clients are sending have more than {} bytes: try again when others are through",
+                        2 * weights
+                    ))
+                })?
+            }
             Kind::Push => match self.pieces.take(frame).map_err(Status::data_loss)? {
                 None => (
                     vec![Frame::new(Kind::Progress, seq, [0; 3], Vec::new())],
@@ -174,6 +191,7 @@ impl Answers {
             }
             other => return Err(Status::invalid_argument(format!("{other:?} is no request"))),
         };
+        shared.reserve(&mut self.reserved, self.pieces.len());
         if was_done {
             count(&shared.counters.repeated);
         }
@@ -206,13 +224,12 @@ impl Answers {
             // The same greeting, which came twice.
             return Ok(());
         }
-        let entered = self.shared.producers.enter(id, says_known != 0)?;
-        let answer = match entered {
+        let connections = self.shared.choices.connections;
+        lock(&self.shared.door).admit(&self.caller, id, connections)?;
+        let answer = match self.shared.producers.enter(id, says_known != 0) {
             None => Frame::new(Kind::Forgotten, 0, [0; 3], Vec::new()),
             Some((producer, last)) => {
-                if let Some((_, before)) = self.producer.replace((id, producer)) {
-                    before.leave();
-                }
+                self.producer = Some((id, producer));
                 Frame::new(
                     Kind::Welcome,
                     0,
@@ -222,7 +239,7 @@ impl Answers {
             }
         };
         count(&self.shared.counters.accepted);
-        self.greeted.notify_one();
+        self.caller.greeted.notify_one();
         self.out.push_back(answer);
         Ok(())
     }
@@ -380,4 +397,185 @@ fn pull(shared: &Shared, frame: &Frame, limit: usize) -> Done {
         newest.version,
         most,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use tensordict::DType;
+    use tonic::body::Body;
+    use windrow_env::{EnvSpec, Spec};
+    use windrow_policy::{ExplorationType, Head, NetworkPolicy, PolicyRecipe, nn::Sequential};
+
+    use super::*;
+    use crate::frame::FrameCodec;
+    use crate::{Limits, RemoteServer};
+
+    fn server(limits: Limits) -> RemoteServer {
+        let layers = Sequential::new().linear(4, 8).tanh().linear(8, 2).seed(1);
+        let policy = NetworkPolicy::new(layers, Head::Categorical);
+        let builder = RemoteServer::builder(PolicyRecipe::of(policy));
+        builder.limits(limits).start().unwrap()
+    }
+
+    /// A connection without a network.
+    struct Wire {
+        answers: Answers,
+        seq: u64,
+    }
+
+    impl Wire {
+        fn new(server: &RemoteServer) -> Self {
+            let shared = Arc::clone(&server.shared);
+            let caller = lock(&shared.door).knock(256).unwrap();
+            let asked = Streaming::new_empty(FrameCodec, Body::empty());
+            let talk = Talk::new(shared, caller).call(Request::new(asked));
+            let answers = talk.into_inner().unwrap().into_inner();
+            Self { answers, seq: 0 }
+        }
+
+        fn greet(&mut self, id: u64) -> Result<Frame, Status> {
+            let hello = [PROTOCOL.to_le_bytes(), (4u64 << 20).to_le_bytes()].concat();
+            self.ask_as(0, Kind::Hello, [id, 0, 0], hello)
+        }
+
+        fn greeted(server: &RemoteServer, id: u64) -> Self {
+            let mut wire = Self::new(server);
+            assert_eq!(wire.greet(id).unwrap().kind, Kind::Welcome);
+            wire
+        }
+
+        fn ask(&mut self, kind: Kind, words: [u64; 3], body: impl Into<Bytes>) -> Frame {
+            self.seq += 1;
+            self.ask_as(self.seq, kind, words, body).unwrap()
+        }
+
+        fn ask_as(
+            &mut self,
+            seq: u64,
+            kind: Kind,
+            words: [u64; 3],
+            body: impl Into<Bytes>,
+        ) -> Result<Frame, Status> {
+            self.answers.take(&Frame::new(kind, seq, words, body))?;
+            let answer = self.answers.out.pop_back();
+            answer.ok_or_else(|| Status::internal("there is no answer"))
+        }
+    }
+
+    impl Drop for Wire {
+        fn drop(&mut self) {
+            let Answers { shared, caller, .. } = &self.answers;
+            lock(&shared.door).leave(caller);
+        }
+    }
+
+    #[test]
+    fn neither_greetings_nor_clients_that_have_gone_keep_others_out() {
+        let server = server(Limits::new());
+        let mut one = Wire::greeted(&server, 1);
+        for id in 2..1100 {
+            assert!(one.greet(id).is_err());
+        }
+        for id in 2..1100 {
+            Wire::greeted(&server, id);
+        }
+        let mut newest = Wire::greeted(&server, 1100);
+        for wire in [&mut one, &mut newest] {
+            assert_eq!(wire.ask(Kind::Pull, [0; 3], "").kind, Kind::Current);
+        }
+    }
+
+    #[test]
+    fn weights_that_are_not_complete_have_a_limit_in_total() {
+        let server = server(Limits::new().weights(10_000));
+        let mut wires: Vec<_> = (0..4).map(|id| Wire::greeted(&server, id)).collect();
+        let piece = |wire: &mut Wire| wire.ask(Kind::Push, [10_000, 0, 0], vec![0; 9_000]);
+        for wire in &mut wires[..2] {
+            assert_eq!(piece(wire).kind, Kind::Progress);
+        }
+        for wire in &mut wires[2..] {
+            let refused = piece(wire);
+            assert!(
+                refused.text().contains("more than 20000 bytes"),
+                "{refused:?}"
+            );
+            // What follows it changes nothing.
+            let (seq, words) = (wire.seq, [10_000, 9_000, 0]);
+            let again = wire.ask_as(seq, Kind::Push, words, vec![0; 1_000]).unwrap();
+            assert_eq!(again.text(), refused.text());
+        }
+        // One that goes and one that is through make room.
+        drop(wires.swap_remove(0));
+        let (seq, words) = (wires[1].seq, [10_000, 9_000, 0]);
+        let last = wires[1]
+            .ask_as(seq, Kind::Push, words, vec![0; 1_000])
+            .unwrap();
+        assert_eq!(last.kind, Kind::Failed);
+        assert_eq!(
+            server
+                .shared
+                .sending
+                .load(std::sync::atomic::Ordering::Relaxed),
+            0
+        );
+        assert_eq!(piece(&mut wires[2]).kind, Kind::Progress);
+    }
+
+    #[test]
+    fn requests_to_act_with_any_content_are_answered_and_change_nothing_for_others() {
+        const ROWS: usize = 3;
+        let server = server(Limits::new());
+        let spec = EnvSpec::new("Pole", Spec::unbounded(DType::F32, [4]), Spec::discrete(2));
+        let place = Place {
+            spec: spec.clone(),
+            num_envs: ROWS,
+            batched: false,
+            worker: 0,
+            first_rows: false,
+        };
+        let json = serde_json::to_vec(&place).unwrap();
+        let bind = [(json.len() as u64).to_le_bytes().to_vec(), json].concat();
+        let mut envs = Vec::new();
+        EnvRows::new(7, vec![0, 1, 2]).write(&mut envs);
+        let obs = (0..4 * ROWS).flat_map(|place| (place as f32).sin().to_le_bytes());
+        let body: Vec<u8> = envs.into_iter().chain(obs).collect();
+        let exploration = EXPLORATION
+            .iter()
+            .position(|&known| known == ExplorationType::Random)
+            .unwrap() as u64;
+        let words = [exploration, ROWS as u64, 0];
+        let mut wires = [1, 2].map(|id| Wire::greeted(&server, id));
+        for wire in &mut wires {
+            assert_eq!(wire.ask(Kind::Bind, [0; 3], bind.clone()).kind, Kind::Bound);
+        }
+        let [odd, fair] = &mut wires;
+        let expected = fair.ask(Kind::Act, words, body.clone());
+        assert_eq!(expected.kind, Kind::Acted);
+        let (mut state, mut acted) = (1u64, 0);
+        let mut random = |below: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        for round in 0..20_000 {
+            let (mut body, mut words) = (body.clone(), words);
+            for _ in 0..1 + random(4) {
+                let at = random(body.len());
+                match random(8) {
+                    0 => body.truncate(at.max(1)),
+                    1 => body.insert(at, random(256) as u8),
+                    2 => words[random(3)] = [0, 1, 2, 4, u64::MAX][random(5)],
+                    3 => body[at] = [0, 0x7f, 0x80, 0xff][random(4)],
+                    _ => body[at] ^= 1 << random(8),
+                }
+            }
+            let answer = odd.ask(Kind::Act, words, body);
+            acted += usize::from(answer.kind == Kind::Acted);
+            assert!(!answer.text().contains("panicked"), "round {round}");
+        }
+        assert!(acted > 5_000, "{acted} requests were done");
+        let again = fair.ask(Kind::Act, words, body);
+        assert_eq!(again.body, expected.body);
+    }
 }

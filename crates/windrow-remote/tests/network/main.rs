@@ -19,7 +19,7 @@ use windrow_policy::{
     Binding, EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec,
     Weights,
 };
-use windrow_remote::{Limits, Remote, RemoteServer, RemoteWeights};
+use windrow_remote::{Address, Limits, Remote, RemoteServer, RemoteWeights};
 use windrow_slab::{Key, RowBlock, RowsMut};
 
 const CLIENTS: u32 = 4;
@@ -39,6 +39,7 @@ fn requests_are_done_once_whatever_the_network_does_and_strangers_stay_outside()
     let log = Log::default();
     let limits = Limits::new().message(4096);
     let server = RemoteServer::builder(PolicyRecipe::of(Counted(Arc::clone(&log))));
+    let server = server.address(Address::loopback(0));
     let server = server.limits(limits).start().unwrap();
     let proxy = Proxy::start(server.address(), times, seed);
     let remote = Remote::new(proxy.address())

@@ -20,6 +20,7 @@ pub(crate) fn knock(count: usize, seed: u64) -> Outcome {
     let token = |text: &str| Token::new(format!("{text}-0123456789abcdef")).unwrap();
     let builder = RemoteServer::builder(PolicyRecipe::random())
         .token(token("right"))
+        .address(Address::loopback(0))
         .greeting(Duration::from_secs(2));
     let server = builder.max_connections(64).start().unwrap();
     let Address::Tcp { port, .. } = *server.address() else {

@@ -6,7 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use windrow_policy::{Policy, PolicyRecipe};
+use tensordict::DType;
+use windrow_env::{EnvSpec, Spec};
+use windrow_policy::{Binding, Policy, PolicyRecipe};
 use windrow_remote::{Address, Remote, RemoteError, RemoteServer};
 
 use crate::tools::{Seat, briefly, by_ids, net, patiently, serve};
@@ -107,7 +109,11 @@ fn a_server_that_was_started_again_says_that_it_knows_nobody() {
 
 #[test]
 fn clients_that_go_without_a_word_leave_the_server_to_others() {
-    let server = serve(net(1));
+    let recipe = PolicyRecipe::of(net(1));
+    let server = RemoteServer::builder(recipe)
+        .address(Address::loopback(0))
+        .start()
+        .unwrap();
     let Address::Tcp { host, port } = server.address().clone() else {
         panic!("expected a port");
     };
@@ -130,9 +136,64 @@ fn clients_that_go_without_a_word_leave_the_server_to_others() {
 }
 
 #[test]
+fn those_that_say_nothing_keep_no_client_out() {
+    let server = RemoteServer::builder(PolicyRecipe::of(net(1)))
+        .address(Address::loopback(0))
+        .max_connections(2)
+        .greeting(Duration::from_secs(600))
+        .start()
+        .unwrap();
+    let Address::Tcp { host, port } = server.address().clone() else {
+        panic!("expected a port");
+    };
+    let connect = || std::net::TcpStream::connect((host.as_str(), port)).unwrap();
+    let _silent: Vec<_> = (0..200).map(|_| connect()).collect();
+    let remote = patiently(&server).silence(Duration::from_secs(600));
+    let mut seats = [0, 1].map(|id| Seat::new(remote.policy().unwrap(), id, 1).unwrap());
+    let _more: Vec<_> = (0..200).map(|_| connect()).collect();
+    for seat in &mut seats {
+        seat.act(0).unwrap();
+    }
+    drop(seats);
+    Seat::new(remote.policy().unwrap(), 2, 1).unwrap();
+}
+
+#[test]
+fn a_first_client_with_a_wrong_environment_fails_alone() {
+    let server = serve(net(1));
+    let mut wrong = patiently(&server).policy().unwrap();
+    let other = EnvSpec::new("Other", Spec::unbounded(DType::F32, [3]), Spec::discrete(2));
+    for _ in 0..2 {
+        let error = wrong.bind(&Binding::new(&other, 1)).unwrap_err();
+        assert!(!error.to_string().contains("ended"), "{error}");
+    }
+    let mut right = Seat::new(patiently(&server).policy().unwrap(), 0, 8).unwrap();
+    let mut here = Seat::new(net(1), 0, 8).unwrap();
+    assert_eq!(right.act(0).unwrap(), here.act(0).unwrap());
+    assert!(wrong.bind(&Binding::new(&other, 1)).is_err());
+    right.act(1).unwrap();
+}
+
+#[test]
+fn a_server_listens_where_only_its_user_can_connect() {
+    let servers = [(); 2].map(|()| serve(net(1)));
+    let paths = servers.each_ref().map(|server| match server.address() {
+        Address::Unix(path) => path.clone(),
+        address => panic!("expected a socket, got {address}"),
+    });
+    for path in &paths {
+        let mode = std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    drop(servers);
+    assert!(paths.iter().all(|path| !path.exists()));
+}
+
+#[test]
 fn who_says_nothing_is_not_waited_for() {
     let recipe = PolicyRecipe::of(net(1));
     let server = RemoteServer::builder(recipe)
+        .address(Address::loopback(0))
         .greeting(Duration::from_millis(50))
         .start()
         .unwrap();
