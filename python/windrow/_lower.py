@@ -17,7 +17,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,7 +47,13 @@ TOLERANCE = (1e-4, 1e-5)
 #: Of eight rows that are drawn, which one has large numbers, and which one small ones.
 LARGE, SMALL = 1, 2
 
-Leaf = tuple[tuple[int, ...], torch.dtype]
+class Leaf(NamedTuple):
+    """An observation of one environment; its bounds, where they are known, in this shape or for all of it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    low: torch.Tensor | None = None
+    high: torch.Tensor | None = None
 
 
 @dataclass
@@ -234,12 +240,26 @@ def _observed(env: Any) -> list[tuple[dict[Key, Leaf], list[Key]]]:
             env = GymWrapper(env)
         actions = list(env.full_action_spec_unbatched.keys(True, True))
         leaves = dict(env.observation_spec_unbatched.items(True, True)).items()
-        observed = {key: (tuple(spec.shape), spec.dtype) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}
+        observed = {key: _leaf(spec) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}
     except Exception:
         # Said where it is made.
         return []
-    single = {key: (shape, torch.float32 if dtype == torch.float64 else dtype) for key, (shape, dtype) in observed.items()}
-    return [(observed, actions)] if single == observed else [(observed, actions), (single, actions)]
+    single = {key: leaf._replace(dtype=torch.float32) if leaf.dtype == torch.float64 else leaf for key, leaf in observed.items()}
+    return [(observed, actions)] if all(leaf is single[key] for key, leaf in observed.items()) else [(observed, actions), (single, actions)]
+
+
+def _leaf(spec: Any) -> Leaf:
+    """The observation that ``spec`` describes."""
+    shape, dtype = tuple(spec.shape), spec.dtype
+    space, count = getattr(spec, "space", None), getattr(spec, "n", None)
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    if type(spec).__name__ == "Categorical" and isinstance(count, int):
+        low, high = 0, count - 1
+    elif type(spec).__name__ in ("Binary", "OneHot", "MultiOneHot"):
+        low, high = 0, 1
+    if dtype.is_floating_point or low is None or high is None:
+        return Leaf(shape, dtype)
+    return Leaf(shape, dtype, torch.as_tensor(low), torch.as_tensor(high))
 
 
 def _made(env: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
@@ -278,7 +298,7 @@ def _guessed(policy: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
         layers = (parts[-1] if parts else source_of(policy)).modules()  # type: ignore[union-attr]
         choices.append(list(dict.fromkeys(itertools.chain.from_iterable(map(_widths, layers))))[:6])
     for widths in itertools.islice(itertools.product(*choices), 16):
-        yield {key: ((width,), torch.float32) for key, width in zip(keys, widths)}, ["action"]
+        yield {key: Leaf((width,), torch.float32) for key, width in zip(keys, widths)}, ["action"]
 
 
 def _widths(layer: nn.Module) -> list[int]:
@@ -368,14 +388,14 @@ class _Reading:
         self.watch = Watch() if watch is None else watch
         batch = [] if rows is None else [rows]
         if self.policy.reads_init and _recurrent.IS_INIT not in observed:
-            observed = {**observed, _recurrent.IS_INIT: ((1,), torch.bool)}
+            observed = {**observed, _recurrent.IS_INIT: Leaf((1,), torch.bool)}
         self._generator = torch.Generator().manual_seed(self.rows)
         self._leaves, self._batch, self._is_small = observed, batch, False
         self.given: dict[Key, torch.Tensor] = {}
         try:
             found = self._bind(actions)
         except Exception:
-            if all(dtype.is_floating_point for _, dtype in observed.values()):
+            if all(leaf.dtype.is_floating_point for leaf in observed.values()):
                 raise
             # Integers may be indices.
             self._is_small = True
@@ -447,7 +467,9 @@ class _Reading:
         drawn = _generators()
         trace = Trace(self.rows, _weights.tensors_of(self.module))
         for key, tensor in self.given.items():
-            trace.input(tensor, is_flag=key == _recurrent.IS_INIT, is_state=key in self.first)
+            leaf = self._leaves.get(key)
+            low, high = (None, None) if leaf is None else leaf[2:]
+            trace.input(tensor, is_flag=key == _recurrent.IS_INIT, is_state=key in self.first, low=low, high=high)
         try:
             with trace, Calls(trace):
                 outputs, states = self.call()
@@ -558,21 +580,18 @@ class _Reading:
         return own.view(rows, before, batch, after).transpose(0, 1).reshape(shape).to(dtype)
 
 
-def _drawn(
-    leaf: Leaf, rows: int, generator: torch.Generator, low: Any = None, high: Any = None, is_small: bool = False
-) -> torch.Tensor:
-    """Random observations that differ by row: integers from all that ``low`` and ``high``, or the type, allow, or 0 and 1 alone if
-    ``is_small``. Of eight rows, one has what is largest, and two have zeros and ones, as masks have them."""
-    shape, dtype = (rows, *leaf[0]), leaf[1]
-    row = torch.arange(rows).view(rows, *(1 for _ in leaf[0])) % 8
+def _drawn(leaf: Leaf, rows: int, generator: torch.Generator, *, is_small: bool = False) -> torch.Tensor:
+    """Random observations that differ by row: integers from all that their bounds, or the type, allow, or 0 and 1 alone if ``is_small``. Of eight rows, one has what is largest, and two have zeros and ones, as masks have them."""
+    (inner, dtype, low, high), shape = leaf, (rows, *leaf.shape)
+    row = torch.arange(rows).view(rows, *(1 for _ in inner)) % 8
     if dtype.is_floating_point:
         scale = torch.where(row == LARGE, 20.0, torch.where(row == SMALL, 0.01, 1.0))
         return (2 * scale * torch.randn(shape, generator=generator)).to(dtype)
     least, most = (0, 1) if is_small or dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    ends = [torch.full(leaf[0], end, dtype=torch.int64) for end in (least, most)]
+    ends = [torch.full(inner, end, dtype=torch.int64) for end in (least, most)]
     if not is_small and low is not None and high is not None:
         least, most = max(least, -(2**62)), min(most, 2**62)
-        ends = [torch.as_tensor(end).double().clamp(least, most).to(torch.int64).expand(leaf[0]) for end in (low, high)]
+        ends = [torch.as_tensor(end).double().clamp(least, most).to(torch.int64).expand(inner) for end in (low, high)]
     # Without bounds, most integers are small.
     near = [end.clamp(-(2**15), 2**15) for end in ends]
     unit = torch.rand(shape, generator=generator, dtype=torch.float64)

@@ -117,19 +117,19 @@ def test_an_index_out_of_range_is_an_error_as_in_torch() -> None:
 def test_integers_are_drawn_from_all_that_may_be_observed(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     limits = torch.iinfo(dtype)
-    drawn = _lower._drawn(((4,), dtype), 64, generator)
+    drawn = _lower._drawn(_lower.Leaf((4,), dtype), 64, generator)
     assert drawn.min() == limits.min and drawn.max() == limits.max and drawn.dtype == dtype
     assert len(drawn.unique()) > 40 and bool((drawn.abs() < 100).any())
     low, high = torch.tensor([0, -3, 5, 0]), torch.tensor([9, 2, 5, 100])
     if dtype != torch.uint8:
-        drawn = _lower._drawn(((4,), dtype), 400, generator, low, high)
+        drawn = _lower._drawn(_lower.Leaf((4,), dtype, low, high), 400, generator)
         assert torch.equal(drawn.amin(0).long(), low) and torch.equal(drawn.amax(0).long(), high)
-    small = _lower._drawn(((4,), dtype), 64, generator, is_small=True)
+    small = _lower._drawn(_lower.Leaf((4,), dtype), 64, generator, is_small=True)
     assert set(small.unique().tolist()) == {0, 1} and bool((small != 0).any(-1).all())
 
 
 def test_floats_are_drawn_large_and_small_in_some_rows() -> None:
-    drawn = _lower._drawn(((4,), torch.float32), 40, torch.Generator().manual_seed(0)).abs().amax(-1)
+    drawn = _lower._drawn(_lower.Leaf((4,), torch.float32), 40, torch.Generator().manual_seed(0)).abs().amax(-1)
     assert drawn[_lower.LARGE :: 8].min() > 5 and drawn[_lower.SMALL :: 8].max() < 0.1
 
 
