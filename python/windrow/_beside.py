@@ -204,7 +204,7 @@ def load(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
     values = {place: None if one is None else Unpickler(io.BytesIO(one)).load() for place, one in held.items()}
     for (part, name), value in values.items():
         target = parts[part]
-        attributes = target._buffers if name in target._non_persistent_buffers_set else vars(target)
+        attributes: dict[str, Any] = target._buffers if name in target._non_persistent_buffers_set else target.__dict__
         if held[part, name] is None:
             attributes.pop(name, None)
         else:
