@@ -6,8 +6,11 @@ has changed of its attributes (:class:`Attributes`). Weights and bytes are publi
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 import pickle
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -83,7 +86,6 @@ class Attributes:
     def __init__(self, policy: Any, module: nn.Module, *, evaluates: bool) -> None:
         self._policy, self._module = policy, module
         self._skipped = _reads.UNREAD | {"_parameters", "_buffers", "_modules", *({"training"} if evaluates else ())}
-        self._codes = _reads.reachable(policy)
         self._state, self._parts = self._seen(), self._kinds()
         self._first = self._held()
         #: What has changed since the copies were made, even if it is now what it was.
@@ -93,25 +95,39 @@ class Attributes:
 
     def __call__(self) -> bytes:
         """What has changed since the copies were made; the reason, where it cannot be sent."""
-        if self._state.is_same():
-            return self._written
-        now = self._seen()
-        if self._state.difference(now) is not None:
+        # What cannot be compared is compared by its bytes.
+        if self._state.doubt is not None or not self._state.is_same():
+            now = self._seen()
+            if now.doubt is not None or self._state.difference(now) is not None:
+                now = self._write(now)
+            self._state = now
+        return self._written
+
+    def _write(self, now: _reads.State) -> _reads.State:
+        """Writes down what has changed; returns what that was compared with."""
+        for _ in range(3):
             self._outside = self._outside or now.outside(self._state)
-            held = self._held()
+            held, kinds = self._held(), self._kinds()
             self._changed |= {path for path, value in held.items() if path not in self._first or value.differs(self._first[path])}
             self._changed |= self._first.keys() - held.keys()
-            if self._kinds() != self._parts:
-                self._written = pickle.dumps({"unsent": f"{type(self._module).__name__} has other parts than when workers got copies of it"})
-            else:
+            if kinds == self._parts:
                 self._written = _dumps({path: held.get(path) for path in self._changed}, self._outside, self._module)
-        self._state = now
-        return self._written
+            else:
+                part = min((name for name, _ in set(kinds) ^ set(self._parts)), default="their order")
+                self._written = pickle.dumps({"unsent": f"the parts of {type(self._module).__name__} have changed: {part or 'its class'}"})
+            # Another thread may have changed something since.
+            later = self._seen()
+            if now.difference(later) is None:
+                return later
+            now = later
+        self._written = pickle.dumps({"unsent": f"the state of {type(self._module).__name__} changes while it is read"})
+        return now
 
     def _kinds(self) -> list[tuple[str, type]]:
         return [(name, type(part)) for name, part in self._module.named_modules()]
 
     def _seen(self) -> _reads.State:
+        self._codes = _reads.reachable(self._policy)
         return _reads.State(self._policy, self._codes, _weights.tensors_of(self._module).values())
 
     def _held(self) -> dict[tuple[str, str], Any]:
@@ -124,24 +140,30 @@ class Attributes:
                 if name in self._skipped:
                     continue
                 if not is_own or takes_all or name in names or name in _reads.OF_MODULES:
-                    found[part_name, name] = _Kept(value)
+                    found[part_name, name] = _Kept(value, self._codes)
             for name in part._non_persistent_buffers_set:
-                found[part_name, name] = _Kept(part._buffers.get(name))
+                found[part_name, name] = _Kept(part._buffers.get(name), self._codes)
         return found
 
 
 class _Kept:
-    """A value, and what it was when it was kept, as far as that can be written down."""
+    """A value, and what it was when it was kept: its bytes, or what ``codes`` read of it where it has none."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, codes: Mapping[types.CodeType, dict[str, Any]]) -> None:
+        import cloudpickle
+
         self.value = value
-        try:
-            self._was: bytes | None = pickle.dumps(value)
-        except Exception:
-            self._was = None
+        self._was: bytes | None = None
+        for dumps in (pickle.dumps, cloudpickle.dumps):
+            with contextlib.suppress(Exception):
+                self._was = dumps(value)
+                break
+        self._state = _reads.State(value, codes, ()) if self._was is None else None
 
     def differs(self, before: _Kept) -> bool:
-        return self.value is not before.value if self._was is None or before._was is None else self._was != before._was
+        if self._state is None or before._state is None:
+            return self._was != before._was
+        return self.value is not before.value or before._state.difference(self._state) is not None
 
 
 def _dumps(changed: dict[tuple[str, str], _Kept | None], outside: str | None, module: nn.Module) -> bytes:
@@ -201,6 +223,10 @@ def load(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
             return parts[name] if kind == "part" else tensors[name]
 
     held = changes.get("attributes", {})
+    for part in parts.values() if held else ():
+        # Computed from what has changed.
+        for name in [name for name in vars(part) if isinstance(getattr(type(part), name, None), functools.cached_property)]:
+            del vars(part)[name]
     values = {place: None if one is None else Unpickler(io.BytesIO(one)).load() for place, one in held.items()}
     for (part, name), value in values.items():
         target = parts[part]

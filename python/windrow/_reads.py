@@ -440,7 +440,7 @@ class State:
                 for name, part in held.items()
                 if self._takes_all or name in self._names or self._has_run(part) or _is_read_by_others(name, kind)
             ]
-            wanted = [name for name in wanted if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__slots__", "_abc_impl")]
+            wanted = [name for name in wanted if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__slots__", "__slotnames__", "_abc_impl")]
             self._mapping_reads(held, wanted)
             for name in wanted:
                 part = held[name]
@@ -457,6 +457,9 @@ class State:
 
     def _function(self, function: types.FunctionType, path: str) -> None:
         code, module = function.__code__, function.__globals__.get("__name__")
+        if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function:
+            # It is pickled by this name, and what it holds is not.
+            path = f"{function.__module__}.{function.__qualname__}"
         if not is_trusted(module):
             self.functions[code] = function.__globals__
         self._read(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__), (code, function.__defaults__, function.__kwdefaults__))

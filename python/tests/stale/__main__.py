@@ -63,7 +63,7 @@ def main() -> int:
     print(
         f"{total.changes} changes, {total.rows} rows checked, {len(total.forms)} forms; "
         f"evaluated in Rust: {total.followed['native']} followed, {total.refused['native']} refused; "
-        f"called: {total.followed['called']} followed, {total.refused['called']} refused; "
+        f"called: {total.followed['called']} followed, {total.refused['called']} refused; {len(total.uncopied)} forms cannot be copied; "
         f"{total.stale} stale, {total.torn} torn, {total.other} other violations"
     )
     for violation in total.violations[:SHOWN]:

@@ -233,7 +233,7 @@ def a_variable_of_the_environment() -> Any:
     return Policy(), lambda level: os.environ.update(WINDROW_STALE=str(level))
 
 
-@form("level|one|other", is_shared=True, is_whole=True)
+@form("held", is_shared=True, is_whole=True)
 def a_closure() -> Any:
     held = pair(0)
 
@@ -509,7 +509,7 @@ def a_decorated_method() -> Any:
     return Policy(), lambda level: held.__setitem__(slice(None), pair(level))
 
 
-@form("gain", is_whole=True, is_shared=True)
+@form("gain|Other|Policy", is_whole=True, is_shared=True)
 def a_class_that_is_replaced() -> Any:
     class Policy(Base):
         def read(self) -> Any:

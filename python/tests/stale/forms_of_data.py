@@ -528,7 +528,7 @@ def a_member_of_an_enum() -> Any:
     return policy, lambda level: setattr(policy, "held", Mode(level))
 
 
-@form("held|one|other|Reference", is_whole=False)
+@form("held|one|other", is_shared=True)
 def a_weak_reference() -> Any:
     two = Two()
 

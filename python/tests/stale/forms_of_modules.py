@@ -281,7 +281,7 @@ def an_entry_of_a_parameter_dict() -> Any:
     return policy, lambda level: policy.held.update({"gain": nn.Parameter(torch.tensor(pair(level)))})
 
 
-@form("policy|forward|net")
+@form("no weights were given|held", is_shared=True)
 def a_method_of_a_module() -> Any:
     class Agent(Held):
         def act(self, observation: torch.Tensor) -> torch.Tensor:

@@ -89,6 +89,8 @@ class Sum:
     followed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("native", "called"), 0))
     refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("native", "called"), 0))
     forms: set[str] = field(default_factory=set)
+    #: Forms of which no copy can be made.
+    uncopied: set[str] = field(default_factory=set)
     stale: int = 0
     torn: int = 0
     #: What else is wrong.
@@ -128,7 +130,11 @@ class Life:
         try:
             collector = self._built()
         except Exception as error:
-            self._wrong("other", f"was not built: {error}")
+            # Where copies are needed, there has to be one.
+            if self.cell.is_copied and re.search("cannot (be )?pickle", str(error)):
+                total.uncopied.add(self.form.name)
+            else:
+                self._wrong("other", f"was not built: {error}")
             return
         try:
             with collector:
@@ -148,7 +154,7 @@ class Life:
     def _hear(self, error: Exception) -> None:
         """An error is an answer, where it names what has changed."""
         text = str(error)
-        if self.begun and re.search(rf"\b({self.form.names})", text) and re.search("changed|changes", text):
+        if self.begun and re.search(rf"\b({self.form.names})", text) and re.search("changed|changes|no weights were given", text):
             self.total.changes += 1
             self.total.refused[self.backend] += 1
         else:
