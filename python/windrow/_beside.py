@@ -225,8 +225,8 @@ def load(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
     held = changes.get("attributes", {})
     for part in parts.values() if held else ():
         # Computed from what has changed.
-        for name in [name for name in vars(part) if isinstance(getattr(type(part), name, None), functools.cached_property)]:
-            del vars(part)[name]
+        for name in [name for name in part.__dict__ if isinstance(getattr(type(part), name, None), functools.cached_property)]:
+            del part.__dict__[name]
     values = {place: None if one is None else Unpickler(io.BytesIO(one)).load() for place, one in held.items()}
     for (part, name), value in values.items():
         target = parts[part]

@@ -38,7 +38,7 @@ assert _rules
 #: Rows of the two traces. Primes, since what is a multiple of them is taken for rows.
 ROWS = (37, 41)
 #: How many graphs of a policy are kept, for what it reads that takes turns.
-KNOWN = 4
+KNOWN = 2
 #: Rows of other calls that the graph is compared with: as of one environment alone, of few, and of many.
 FEWER = (None, 1, 2, 150)
 #: Relative and absolute difference allowed between torch and the graph, which adds in another order and approximates tanh and exp; a
@@ -120,11 +120,12 @@ class _Follower:
         self._policy, self._source, self._conditions = policy, source, conditions
         self._observed, self._actions = observed, actions
         self._names = set(_weights.tensors_of(source))
-        #: What was read before, and the graph that it led to: the newest last.
-        self._known: list[tuple[State, _Graph]] = []
-        self._graph, self._state = self._read()
-        self._known.append((self._state, self._graph))
-        self._written = _as_bytes(self._graph)
+        #: What was read before, the graph that it led to, and how it was read: the newest last.
+        self._known: list[tuple[State, _Graph, _Reading]] = []
+        self._state: State
+        self._graph: _Graph
+        self._reading: _Reading
+        self._take(*self._read())
 
     def lowered(self) -> Lowered:
         text, used, reads_init = self._graph
@@ -132,18 +133,19 @@ class _Follower:
         audit = None if self._reading.memory is not None else Audit(self._difference, self._reading.inputs)
         return Lowered(core, self._now, self._source, audit)
 
-    def _read(self, before: State | None = None) -> tuple[_Graph, State]:
+    def _read(self, before: State | None = None) -> tuple[State, _Graph, _Reading]:
         """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
         for _ in range(3):
             with borrowing():
-                theirs, like = copy.deepcopy(self._policy), self._known[-1][1][0] if self._known else None
-                graph, self._reading = _compared(theirs, self._conditions, self._observed, self._actions, like)
-            state = State(self._policy, self._reading.watch.codes, self._tensors())
+                theirs, like = copy.deepcopy(self._policy), self._graph[0] if self._known else None
+                graph, reading = _compared(theirs, self._conditions, self._observed, self._actions, like)
+                reading.forget()
+            state = State(self._policy, reading.watch.codes, self._tensors())
             if state.doubt is not None:
                 raise Doubtful(state.doubt)
             # Another thread may have changed something since it was copied.
             if before is not None and before.difference(state) is None:
-                return graph, state
+                return state, graph, reading
             before = state
         raise Doubtful("what it reads changes while it is read")
 
@@ -167,14 +169,14 @@ class _Follower:
             self._state = now
             return
         # Such as that of training and that of evaluation, in turn.
-        for state, graph in self._known:
+        for state, graph, reading in self._known:
             if now.doubt is None and state.difference(now) is None:
-                self._take(graph, now)
+                self._take(now, graph, reading)
                 return
         try:
             if set(_weights.tensors_of(self._source)) != self._names:
                 raise NotLowerable("it has other weights")
-            graph, state = self._read(now)
+            state, graph, reading = self._read(now)
             if graph[2] != self._graph[2]:
                 raise NotLowerable("it reads is_init, or no longer does")
         except Exception as reason:
@@ -182,13 +184,12 @@ class _Follower:
                 f"{type(self._source).__name__} computes something that windrow does not evaluate since {changed or 'a part of it'} has "
                 f"changed ({reason}): build a new collector, or one with policy_backend='torch', which calls the policy as it is"
             ) from None
-        self._take(graph, state)
+        self._take(state, graph, reading)
 
-    def _take(self, graph: _Graph, state: State) -> None:
-        if graph != self._graph:
-            self._written = _as_bytes(graph)
-        self._graph, self._state = graph, state
-        self._known = [*self._known[1 - KNOWN :], (state, graph)]
+    def _take(self, state: State, graph: _Graph, reading: _Reading) -> None:
+        self._state, self._graph, self._reading = state, graph, reading
+        self._known = [*self._known[1 - KNOWN :], (state, graph, reading)]
+        self._written = _as_bytes(graph)
 
     def _difference(self, given: dict[Key, torch.Tensor]) -> tuple[int, str] | None:
         """The first row of the observations ``given`` for which the user's module and the graph compute something else, and what."""
@@ -418,6 +419,10 @@ class _Reading:
         self.given = self._observations()
         with _quiet(), torch.random.fork_rng(devices=[]), self.watch:
             return self.policy.bind(self.given, actions, self._batch)
+
+    def forget(self) -> None:
+        """Lets go of the copy of the policy, and keeps how it was read."""
+        del self.policy, self.module, self.results
 
     def _observations(self) -> dict[Key, torch.Tensor]:
         drawn = {key: _drawn(leaf, self.rows, self._generator, is_small=self._is_small) for key, leaf in self._leaves.items()}
