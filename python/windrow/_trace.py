@@ -264,6 +264,8 @@ class Trace(TorchDispatchMode):
 
     def known(self, tensor: torch.Tensor) -> Value | None:
         """The value of ``tensor``, if it is followed; weights are from their first use on."""
+        if tensor.numel() == 0:
+            return None
         place = self._place(tensor)
         value = self._known.get(place)
         if value is None and place in self._names:
