@@ -34,7 +34,7 @@ use crate::worker::cursor::{Beginning, CursorOptions};
 use crate::worker::making::{Maker, batched};
 use envs::makers;
 use frames::schedule;
-use inference::{check_inference, service};
+use inference::{check_clones, check_inference, service};
 use staff::{Seats, Staff};
 
 impl CollectorBuilder {
@@ -82,6 +82,7 @@ fn build<S: LastStage>(
     let workers = makers.len();
     check_plan(config, workers)?;
     check_inference(&chosen)?;
+    check_clones(&chosen, workers)?;
     let batcher = batcher(&chosen)?;
     if config.num_envs == Some(0) {
         return Err(CollectError::NotPositive { name: "num_envs" });
