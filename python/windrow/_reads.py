@@ -83,13 +83,14 @@ def package(name: str) -> str:
     return name.partition(".")[0]
 
 
-def is_trusted(module: str | None) -> bool:
+def is_trusted(module: Any) -> bool:
     """Whether the code of ``module`` computes from its arguments, their attributes and weights alone."""
-    return module is not None and package(module) in TRUSTED and not is_acting(module)
+    return isinstance(module, str) and package(module) in TRUSTED and not is_acting(module)
 
 
-def is_acting(module: str) -> bool:
-    return any(module == acting or module.startswith(acting + ".") for acting in ACTING)
+def is_acting(module: Any) -> bool:
+    # Objects of C may have something else in place of a name.
+    return isinstance(module, str) and any(module == acting or module.startswith(acting + ".") for acting in ACTING)
 
 
 def impure(function: Any) -> str | None:
