@@ -230,12 +230,12 @@ def load(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
     held = changes.get("attributes", {})
     for part in parts.values() if held else ():
         # Computed from what has changed.
-        for name in [name for name in vars(part) if isinstance(getattr(type(part), name, None), functools.cached_property)]:
+        for name in [name for name in part.__dict__ if isinstance(getattr(type(part), name, None), functools.cached_property)]:
             del part.__dict__[name]
     values = {place: None if one is None else Unpickler(io.BytesIO(one)).load() for place, one in held.items()}
     for (part, name), value in values.items():
         target = parts[part]
-        attributes = target._buffers if name in target._non_persistent_buffers_set else target.__dict__
+        attributes: dict[str, Any] = target._buffers if name in target._non_persistent_buffers_set else target.__dict__
         if held[part, name] is None:
             attributes.pop(name, None)
         else:

@@ -17,7 +17,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ assert _rules
 #: Rows of the two traces. Primes, since what is a multiple of them is taken for rows.
 ROWS = (37, 41)
 #: How many graphs of a policy are kept, for what it reads that takes turns.
-KNOWN = 4
+KNOWN = 2
 #: Rows of other calls that the graph is compared with: as of one environment alone, of few, and of many.
 FEWER = (None, 1, 2, 150)
 #: Relative and absolute difference allowed between torch and the graph, which adds in another order and approximates tanh and exp; a
@@ -47,7 +47,13 @@ TOLERANCE = (1e-4, 1e-5)
 #: Of eight rows that are drawn, which one has large numbers, and which one small ones.
 LARGE, SMALL = 1, 2
 
-Leaf = tuple[tuple[int, ...], torch.dtype]
+class Leaf(NamedTuple):
+    """An observation of one environment; its bounds, where they are known, in this shape or for all of it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    low: torch.Tensor | None = None
+    high: torch.Tensor | None = None
 
 
 @dataclass
@@ -114,11 +120,12 @@ class _Follower:
         self._policy, self._source, self._conditions = policy, source, conditions
         self._observed, self._actions = observed, actions
         self._names = set(_weights.tensors_of(source))
-        #: What was read before, and the graph that it led to: the newest last.
-        self._known: list[tuple[State, _Graph]] = []
-        self._graph, self._state = self._read()
-        self._known.append((self._state, self._graph))
-        self._written = _as_bytes(self._graph)
+        #: What was read before, the graph that it led to, and how it was read: the newest last.
+        self._known: list[tuple[State, _Graph, _Reading]] = []
+        self._state: State
+        self._graph: _Graph
+        self._reading: _Reading
+        self._take(*self._read())
 
     def lowered(self) -> Lowered:
         text, used, reads_init = self._graph
@@ -126,18 +133,19 @@ class _Follower:
         audit = None if self._reading.memory is not None else Audit(self._difference, self._reading.inputs)
         return Lowered(core, self._now, self._source, audit)
 
-    def _read(self, before: State | None = None) -> tuple[_Graph, State]:
+    def _read(self, before: State | None = None) -> tuple[State, _Graph, _Reading]:
         """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
         for _ in range(3):
             with borrowing():
-                theirs, like = copy.deepcopy(self._policy), self._known[-1][1][0] if self._known else None
-                graph, self._reading = _compared(theirs, self._conditions, self._observed, self._actions, like)
-            state = State(self._policy, self._reading.watch.codes, self._tensors())
+                theirs, like = copy.deepcopy(self._policy), self._graph[0] if self._known else None
+                graph, reading = _compared(theirs, self._conditions, self._observed, self._actions, like)
+                reading.forget()
+            state = State(self._policy, reading.watch.codes, self._tensors())
             if state.doubt is not None:
                 raise Doubtful(state.doubt)
             # Another thread may have changed something since it was copied.
             if before is not None and before.difference(state) is None:
-                return graph, state
+                return state, graph, reading
             before = state
         raise Doubtful("what it reads changes while it is read")
 
@@ -161,14 +169,14 @@ class _Follower:
             self._state = now
             return
         # Such as that of training and that of evaluation, in turn.
-        for state, graph in self._known:
+        for state, graph, reading in self._known:
             if now.doubt is None and state.difference(now) is None:
-                self._take(graph, now)
+                self._take(now, graph, reading)
                 return
         try:
             if set(_weights.tensors_of(self._source)) != self._names:
                 raise NotLowerable("it has other weights")
-            graph, state = self._read(now)
+            state, graph, reading = self._read(now)
             if graph[2] != self._graph[2]:
                 raise NotLowerable("it reads is_init, or no longer does")
         except Exception as reason:
@@ -176,13 +184,12 @@ class _Follower:
                 f"{type(self._source).__name__} computes something that windrow does not evaluate since {changed or 'a part of it'} has "
                 f"changed ({reason}): build a new collector, or one with policy_backend='torch', which calls the policy as it is"
             ) from None
-        self._take(graph, state)
+        self._take(state, graph, reading)
 
-    def _take(self, graph: _Graph, state: State) -> None:
-        if graph != self._graph:
-            self._written = _as_bytes(graph)
-        self._graph, self._state = graph, state
-        self._known = [*self._known[1 - KNOWN :], (state, graph)]
+    def _take(self, state: State, graph: _Graph, reading: _Reading) -> None:
+        self._state, self._graph, self._reading = state, graph, reading
+        self._known = [*self._known[1 - KNOWN :], (state, graph, reading)]
+        self._written = _as_bytes(graph)
 
     def _difference(self, given: dict[Key, torch.Tensor]) -> tuple[int, str] | None:
         """The first row of the observations ``given`` for which the user's module and the graph compute something else, and what."""
@@ -234,12 +241,26 @@ def _observed(env: Any) -> list[tuple[dict[Key, Leaf], list[Key]]]:
             env = GymWrapper(env)
         actions = list(env.full_action_spec_unbatched.keys(True, True))
         leaves = dict(env.observation_spec_unbatched.items(True, True)).items()
-        observed = {key: (tuple(spec.shape), spec.dtype) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}
+        observed = {key: _leaf(spec) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}
     except Exception:
         # Said where it is made.
         return []
-    single = {key: (shape, torch.float32 if dtype == torch.float64 else dtype) for key, (shape, dtype) in observed.items()}
-    return [(observed, actions)] if single == observed else [(observed, actions), (single, actions)]
+    single = {key: leaf._replace(dtype=torch.float32) if leaf.dtype == torch.float64 else leaf for key, leaf in observed.items()}
+    return [(observed, actions)] if all(leaf is single[key] for key, leaf in observed.items()) else [(observed, actions), (single, actions)]
+
+
+def _leaf(spec: Any) -> Leaf:
+    """The observation that ``spec`` describes."""
+    shape, dtype = tuple(spec.shape), spec.dtype
+    space, count = getattr(spec, "space", None), getattr(spec, "n", None)
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    if type(spec).__name__ == "Categorical" and isinstance(count, int):
+        low, high = 0, count - 1
+    elif type(spec).__name__ in ("Binary", "OneHot", "MultiOneHot"):
+        low, high = 0, 1
+    if dtype.is_floating_point or low is None or high is None:
+        return Leaf(shape, dtype)
+    return Leaf(shape, dtype, torch.as_tensor(low), torch.as_tensor(high))
 
 
 def _made(env: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
@@ -278,7 +299,7 @@ def _guessed(policy: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
         layers = (parts[-1] if parts else source_of(policy)).modules()  # type: ignore[union-attr]
         choices.append(list(dict.fromkeys(itertools.chain.from_iterable(map(_widths, layers))))[:6])
     for widths in itertools.islice(itertools.product(*choices), 16):
-        yield {key: ((width,), torch.float32) for key, width in zip(keys, widths)}, ["action"]
+        yield {key: Leaf((width,), torch.float32) for key, width in zip(keys, widths)}, ["action"]
 
 
 def _widths(layer: nn.Module) -> list[int]:
@@ -368,14 +389,14 @@ class _Reading:
         self.watch = Watch() if watch is None else watch
         batch = [] if rows is None else [rows]
         if self.policy.reads_init and _recurrent.IS_INIT not in observed:
-            observed = {**observed, _recurrent.IS_INIT: ((1,), torch.bool)}
+            observed = {**observed, _recurrent.IS_INIT: Leaf((1,), torch.bool)}
         self._generator = torch.Generator().manual_seed(self.rows)
         self._leaves, self._batch, self._is_small = observed, batch, False
         self.given: dict[Key, torch.Tensor] = {}
         try:
             found = self._bind(actions)
         except Exception:
-            if all(dtype.is_floating_point for _, dtype in observed.values()):
+            if all(leaf.dtype.is_floating_point for leaf in observed.values()):
                 raise
             # Integers may be indices.
             self._is_small = True
@@ -398,6 +419,10 @@ class _Reading:
         self.given = self._observations()
         with _quiet(), torch.random.fork_rng(devices=[]), self.watch:
             return self.policy.bind(self.given, actions, self._batch)
+
+    def forget(self) -> None:
+        """Lets go of the copy of the policy, and keeps how it was read."""
+        del self.policy, self.module, self.results
 
     def _observations(self) -> dict[Key, torch.Tensor]:
         drawn = {key: _drawn(leaf, self.rows, self._generator, is_small=self._is_small) for key, leaf in self._leaves.items()}
@@ -447,7 +472,9 @@ class _Reading:
         drawn = _generators()
         trace = Trace(self.rows, _weights.tensors_of(self.module))
         for key, tensor in self.given.items():
-            trace.input(tensor, is_flag=key == _recurrent.IS_INIT, is_state=key in self.first)
+            leaf = self._leaves.get(key)
+            low, high = (None, None) if leaf is None else leaf[2:]
+            trace.input(tensor, is_flag=key == _recurrent.IS_INIT, is_state=key in self.first, low=low, high=high)
         try:
             with trace, Calls(trace):
                 outputs, states = self.call()
@@ -558,21 +585,18 @@ class _Reading:
         return own.view(rows, before, batch, after).transpose(0, 1).reshape(shape).to(dtype)
 
 
-def _drawn(
-    leaf: Leaf, rows: int, generator: torch.Generator, low: Any = None, high: Any = None, is_small: bool = False
-) -> torch.Tensor:
-    """Random observations that differ by row: integers from all that ``low`` and ``high``, or the type, allow, or 0 and 1 alone if
-    ``is_small``. Of eight rows, one has what is largest, and two have zeros and ones, as masks have them."""
-    shape, dtype = (rows, *leaf[0]), leaf[1]
-    row = torch.arange(rows).view(rows, *(1 for _ in leaf[0])) % 8
+def _drawn(leaf: Leaf, rows: int, generator: torch.Generator, *, is_small: bool = False) -> torch.Tensor:
+    """Random observations that differ by row: integers from all that their bounds, or the type, allow, or 0 and 1 alone if ``is_small``. Of eight rows, one has what is largest, and two have zeros and ones, as masks have them."""
+    (inner, dtype, low, high), shape = leaf, (rows, *leaf.shape)
+    row = torch.arange(rows).view(rows, *(1 for _ in inner)) % 8
     if dtype.is_floating_point:
         scale = torch.where(row == LARGE, 20.0, torch.where(row == SMALL, 0.01, 1.0))
         return (2 * scale * torch.randn(shape, generator=generator)).to(dtype)
     least, most = (0, 1) if is_small or dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    ends = [torch.full(leaf[0], end, dtype=torch.int64) for end in (least, most)]
+    ends = [torch.full(inner, end, dtype=torch.int64) for end in (least, most)]
     if not is_small and low is not None and high is not None:
         least, most = max(least, -(2**62)), min(most, 2**62)
-        ends = [torch.as_tensor(end).double().clamp(least, most).to(torch.int64).expand(leaf[0]) for end in (low, high)]
+        ends = [torch.as_tensor(end).double().clamp(least, most).to(torch.int64).expand(inner) for end in (low, high)]
     # Without bounds, most integers are small.
     near = [end.clamp(-(2**15), 2**15) for end in ends]
     unit = torch.rand(shape, generator=generator, dtype=torch.float64)

@@ -54,7 +54,7 @@ PLAIN = (
     collections.defaultdict, range, slice, type(None), types.MappingProxyType,
 )
 #: Values that never change.
-FIXED = (
+FIXED: tuple[Any, ...] = (
     type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), torch.dtype, torch.device, torch.Size, torch.layout,
     torch.memory_format, enum.Enum, np.generic, np.dtype, range, slice, property, type({}.keys()), types.GetSetDescriptorType,
     types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, torch.finfo, torch.iinfo,
@@ -96,9 +96,9 @@ def is_acting(module: Any) -> bool:
 def impure(function: Any) -> str | None:
     """Why a function of C might not compute from its arguments alone, if so."""
     owner = getattr(function, "__self__", None)
-    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", type(function).__name__)
+    name = str(getattr(function, "__qualname__", None) or getattr(function, "__name__", type(function).__name__))
     if owner is None or isinstance(owner, types.ModuleType):
-        module = getattr(function, "__module__", None) or getattr(owner, "__name__", "")
+        module = str(getattr(function, "__module__", None) or getattr(owner, "__name__", ""))
         allowed = PURE.get(module, set())
         pure = is_trusted(module) if module not in PURE else allowed is None or name in allowed
         return None if pure else f"it calls {module}.{name}()"
@@ -518,7 +518,7 @@ class State:
             holder, path = scope, module
             first, *rest = chain
             value = scope.get(first, MISSING)
-            self._read(lambda first=first, scope=scope: (scope.get(first, MISSING),), (value,))
+            self._read(functools.partial(_entry, scope, first), (value,))
             if value is MISSING:
                 builtins = scope.get("__builtins__", {})
                 builtins = vars(builtins) if isinstance(builtins, types.ModuleType) else builtins
@@ -530,7 +530,7 @@ class State:
             while isinstance(value, types.ModuleType) and rest:
                 holder, first = vars(value), rest.pop(0)
                 inner = holder.get(first, MISSING)
-                self._read(lambda first=first, holder=holder: (holder.get(first, MISSING),), (inner,))
+                self._read(functools.partial(_entry, holder, first), (inner,))
                 path = f"{path}.{first}"
                 if is_trusted(value.__name__) and not isinstance(inner, types.ModuleType):
                     value = MISSING if not _is_drawing(inner) else inner
@@ -538,6 +538,10 @@ class State:
                 value = inner
             if value is not MISSING:
                 self._walk(value, path)
+
+
+def _entry(scope: Mapping[str, Any], name: str) -> tuple[Any]:
+    return (scope.get(name, MISSING),)
 
 
 def _is_drawing(value: Any) -> bool:

@@ -34,13 +34,21 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 def _moved(trace: Trace, op: Operation) -> Any:
     first, *rest = op.args
     many = isinstance(first, (list, tuple))
-    values = [trace.of(tensor) for tensor in (first if many else [first])]
-    placed = [trace.places(value, number) for number, value in enumerate(values)]
+    # What has no elements has no places.
+    given = first if many else [first]
+    values = [trace.of(tensor) if tensor.numel() else None for tensor in given]
+    placed = [
+        torch.empty(tensor.shape, dtype=torch.int64) if value is None else trace.places(value, number)
+        for number, (tensor, value) in enumerate(zip(given, values))
+    ]
     moved = op.func(placed if many else placed[0], *rest, **op.kwargs)
     several = isinstance(moved, (list, tuple))
-    nodes = torch.tensor([value.node for value in values])
-    results = []
+    nodes = torch.tensor([0 if value is None else value.node for value in values])
+    results: list[Value | None] = []
     for one in moved if several else [moved]:
+        if not one.numel():
+            results.append(None)
+            continue
         table, shape, batch = trace.by_row(one, None)
         results.append(Value(trace.taken((nodes[table >> SOURCE] << ROW) | (table & ELEMENT)), shape, batch))
     return results if several else results[0]

@@ -268,6 +268,8 @@ class Trace(TorchDispatchMode):
 
     def known(self, tensor: torch.Tensor) -> Value | None:
         """The value of ``tensor``, if it is followed; weights are from their first use on."""
+        if tensor.numel() == 0:
+            return None
         place = self._place(tensor)
         value = self._known.get(place)
         if value is None and place in self._names:
@@ -297,7 +299,7 @@ class Trace(TorchDispatchMode):
             self.refuse(f"{what} from {low:.9g} to {high:.9g}, which windrow may not compute as torch does")
         self._claims.append(list(alternatives))
 
-    def _read_integers(self, op: Operation) -> bool:
+    def _check_read(self, op: Operation) -> bool:
         """Whether ``op`` reads and gives integers alone, which have to be exact from here on."""
         outs = list(_tensors(op.out))
         if op.name not in CASTING and any(tensor.dtype == torch.float64 and tensor.dim() for tensor in _tensors((op.args, op.kwargs))):
@@ -324,13 +326,13 @@ class Trace(TorchDispatchMode):
                 self.claim(f"{op.name} of integers", (self.of(tensor).node, _ranges.EXACT))
         return not is_kept
 
-    def _gave_integers(self, op: Operation, tensor: torch.Tensor, value: Value) -> Value:
+    def _check_result(self, op: Operation, tensor: torch.Tensor, value: Value) -> Value:
         """``value``, which is shown to be in the range of ``tensor``."""
         whole = _ranges.of_dtype(tensor.dtype)
         exact = max(whole[0], _ranges.EXACT[0]), min(whole[1], _ranges.EXACT[1])
         claims = [(value.node, exact)]
-        first = next(_tensors((op.args, op.kwargs)), tensor)
-        if (op.name in KEEPING or op.name in MOVING) and not first.dtype.is_floating_point:
+        is_kept = op.name in KEEPING or op.name in MOVING
+        if is_kept and not any(given.dtype.is_floating_point for given in _tensors((op.args, op.kwargs))):
             claims.append((value.node, _ranges.rounded(whole)))
         self.claim(f"{op.name} gives {str(tensor.dtype).removeprefix('torch.')}", *claims)
         sources = self.nodes[value.node][1]
@@ -560,7 +562,7 @@ class Trace(TorchDispatchMode):
             # What it was before.
             op.args = (target.detach() if self.known(target) is not None else target.clone(), *args[1:])
         out = op.out = func(*args, **kwargs)
-        self._is_exact = not is_random and self._read_integers(op)
+        self._is_exact = not is_random and self._check_read(op)
         result = rule(self, op)
         self._is_exact = False
         if func._schema.is_mutable:
@@ -575,7 +577,7 @@ class Trace(TorchDispatchMode):
             if tuple(tensor.shape) != value.shape:
                 self.refuse(f"{name} of shape {list(value.shape)}, expected {list(tensor.shape)}")
             if not tensor.dtype.is_floating_point:
-                value = self._gave_integers(op, tensor, value)
+                value = self._check_result(op, tensor, value)
             self._keep(tensor, value)
         return out
 

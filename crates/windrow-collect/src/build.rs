@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use windrow_env::EnvSpec;
 use windrow_policy::{Policy, PolicySpec};
-use windrow_slab::{Layout, LeafSpec, RecordSpec, RingSpec, Shares, Sink, SlabError};
+use windrow_slab::{Layout, LeafSpec, PartOrder, RecordSpec, RingSpec, Shares, Sink, SlabError};
 
 use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
-use crate::config::plan::{Delivery, Placement};
+use crate::config::plan::{CatResults, Delivery, Placement};
 use crate::deliver::collector::Collector;
 use crate::deliver::core::Core;
 use crate::deliver::driver::{Driver, Shape};
@@ -34,7 +34,7 @@ use crate::worker::cursor::{Beginning, CursorOptions};
 use crate::worker::making::{Maker, batched};
 use envs::makers;
 use frames::schedule;
-use inference::{check_inference, service};
+use inference::{check_clones, check_inference, service};
 use staff::{Seats, Staff};
 
 impl CollectorBuilder {
@@ -82,6 +82,7 @@ fn build<S: LastStage>(
     let workers = makers.len();
     check_plan(config, workers)?;
     check_inference(&chosen)?;
+    check_clones(&chosen, workers)?;
     let batcher = batcher(&chosen)?;
     if config.num_envs == Some(0) {
         return Err(CollectError::NotPositive { name: "num_envs" });
@@ -100,11 +101,7 @@ fn build<S: LastStage>(
     let reference = reference(&reference_maker, &policy)?;
     let backend = policy.backend;
     let record = record(config, &spec, policy.columns.clone());
-    let shares = Shares {
-        steps: schedule.steps.clone(),
-        envs: num_envs,
-        batched: batched(config, num_envs),
-    };
+    let shares = slab_shares(config, schedule.steps.clone(), num_envs);
     let ring = Layout::new(&record, shares.clone())
         .and_then(|layout| staff.ring(layout, ring_spec(config, workers)))
         .map_err(|error| unbuilt(error, &spec, &record, schedule.frames_per_batch()))?;
@@ -190,6 +187,24 @@ fn core(
         over: AtomicBool::new(false),
         failed: AtomicBool::new(false),
         running: AtomicBool::new(false),
+    }
+}
+
+/// How the frames of a slab are shared out. Parts lie side by side where batches are flat along the environments, and one after the
+/// other where they are along time, so that both are views.
+fn slab_shares(config: &CollectorConfig, steps: Vec<usize>, num_envs: usize) -> Shares {
+    let batched = batched(config, num_envs);
+    let equal = steps.iter().all(|&part| part == steps[0]);
+    let is_view = config.cat_results == CatResults::Flat && config.trajs_per_batch.is_none();
+    let order = match batched && equal && steps.len() > 1 && is_view {
+        true => PartOrder::Interleaved,
+        false => PartOrder::Sequential,
+    };
+    Shares {
+        steps,
+        envs: num_envs,
+        batched,
+        order,
     }
 }
 

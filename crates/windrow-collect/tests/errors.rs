@@ -1,14 +1,23 @@
 //! Bad input: every error names what was expected, what came, and where, and nothing hangs afterwards.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-use tensordict::DType;
-use windrow_collect::{CollectError, Collector, CollectorBuilder, WorkerError, WorkerFault};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use tensordict::{DType, Tensor};
+use windrow_collect::{
+    AsyncCollector, CollectError, Collector, CollectorBuilder, MultiAsyncCollector,
+    MultiSyncCollector, WorkerError, WorkerFault,
+};
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{
     CartPole, Env, EnvError, EnvSpec, Outcome, Pendulum, Spec, StepCounter, VecEnv, make_vec,
 };
-use windrow_policy::{Head, NetworkPolicy, PolicyError, nn::Sequential, policy_fn};
-use windrow_slab::{Key, LeafSpec, Row, RowMut};
+use windrow_policy::{
+    Binding, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, PolicySpec, Weights,
+    nn::Sequential, policy_fn,
+};
+use windrow_slab::{Key, LeafSpec, Row, RowMut, RowsMut};
 
 fn refused(builder: CollectorBuilder) -> String {
     builder.build().unwrap_err().to_string()
@@ -16,6 +25,87 @@ fn refused(builder: CollectorBuilder) -> String {
 
 fn cartpole() -> CollectorBuilder {
     Collector::builder("CartPole-v1")
+}
+
+/// The action is a weight, which clones share, or have each.
+#[derive(Clone)]
+struct Constant<T>(T);
+
+trait Weight: Clone + Send + 'static {
+    fn get(&self) -> i64;
+    fn set(&mut self, value: i64);
+}
+
+impl Weight for i64 {
+    fn get(&self) -> i64 {
+        *self
+    }
+
+    fn set(&mut self, value: i64) {
+        *self = value;
+    }
+}
+
+impl Weight for Arc<AtomicI64> {
+    fn get(&self) -> i64 {
+        self.load(Ordering::Relaxed)
+    }
+
+    fn set(&mut self, value: i64) {
+        self.store(value, Ordering::Relaxed);
+    }
+}
+
+impl<T: Weight> Policy for Constant<T> {
+    fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
+        Ok(PolicySpec::new(binding.spec.action_leaves()))
+    }
+
+    fn act(&mut self, _: &PolicyIn<'_>, mut out: RowsMut<'_>) -> Result<(), PolicyError> {
+        out.get_mut(Key::<i64>::new(0))?.fill(self.0.get());
+        Ok(())
+    }
+
+    fn load(&mut self, weights: &Weights) -> Result<(), PolicyError> {
+        let value = weights.get("value").and_then(|value| value.item::<i64>());
+        self.0.set(value.map_err(PolicyError::failed)?);
+        Ok(())
+    }
+
+    fn weights(&self) -> Weights {
+        let mut weights = Weights::new([]);
+        weights.set("value", Tensor::scalar(self.0.get())).unwrap();
+        weights
+    }
+}
+
+#[test]
+fn clones_that_share_their_weights_are_refused_where_workers_take_them_up_at_different_times() {
+    for value in [0, 1] {
+        let shared = Arc::new(AtomicI64::new(value));
+        let policy = || Constant(Arc::clone(&shared));
+        let build = |builder: CollectorBuilder| builder.frames_per_batch(20).build();
+        let builders: [fn() -> CollectorBuilder; 3] = [
+            || MultiSyncCollector::builder("CartPole-v1").num_workers(2),
+            || MultiAsyncCollector::builder("CartPole-v1").num_workers(2),
+            || AsyncCollector::builder("CartPole-v1"),
+        ];
+        for builder in builders {
+            let error = build(builder().policy(policy())).unwrap_err();
+            let error = error.to_string();
+            assert!(
+                error.contains("what is loaded into one clone acts in all")
+                    && error.contains("policy_factory"),
+                "{error}"
+            );
+            assert_eq!(shared.load(Ordering::Relaxed), value, "they are as before");
+            build(builder().policy(Constant(value))).unwrap();
+            let made = policy();
+            build(builder().policy_factory(move |_| Constant(made.0.get()))).unwrap();
+        }
+        // One worker in the calling thread takes them up between two batches.
+        build(cartpole().policy(policy())).unwrap();
+    }
 }
 
 #[test]

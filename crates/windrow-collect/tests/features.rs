@@ -7,7 +7,9 @@ mod program;
 use std::error::Error;
 
 use tensordict::{DType, Tensor, TensorDict};
-use windrow_collect::{CollectError, Collector, CollectorBuilder, Placement};
+use windrow_collect::{
+    CatResults, CollectError, Collector, CollectorBuilder, MultiSyncCollector, Placement,
+};
 use windrow_env::testing::{CountingEnv, LedgerEnv};
 use windrow_env::{EnvFactory, EnvRecipe};
 use windrow_policy::{
@@ -289,6 +291,47 @@ fn postprocs_run_in_order_and_their_errors_say_where() {
             "{error}"
         );
         assert!(collector.next().is_none());
+    }
+}
+
+#[test]
+fn flat_batches_of_several_workers_are_views_that_do_not_change_while_they_are_held() {
+    let build = |how| {
+        MultiSyncCollector::builder("CartPole-v1")
+            .num_workers(2)
+            .num_envs(3)
+            .frames_per_batch(2 * 3 * 5)
+            .cat_results(how)
+            .seed(1)
+            .build()
+            .unwrap()
+    };
+    let batches = |how| {
+        build(how)
+            .by_ref()
+            .take(4)
+            .map(Result::unwrap)
+            .collect::<Vec<_>>()
+    };
+    let stacked = batches(CatResults::Stack);
+    for (how, size, strides) in [
+        (CatResults::Flat, [6, 5], [4, 24, 1]),
+        (CatResults::Time, [3, 10], [4, 12, 1]),
+    ] {
+        let held = batches(how);
+        for (flat, stacked) in held.iter().zip(&stacked) {
+            assert_eq!(flat.batch_size(), size);
+            let observed = flat.get("observation").unwrap();
+            assert_eq!(observed.strides(), strides, "{how:?} is a view of the slab");
+            let each: Vec<_> = (0..2)
+                .map(|worker| stacked.index(worker).unwrap())
+                .collect();
+            let dim = usize::from(how == CatResults::Time);
+            assert!(
+                flat.same_bits(&TensorDict::cat(&each, dim).unwrap()),
+                "{how:?}"
+            );
+        }
     }
 }
 

@@ -88,6 +88,49 @@ fn a_state_goes_on_until_an_episode_begins() {
 }
 
 #[test]
+fn a_graph_in_the_place_of_another_goes_on_with_its_states() {
+    let spec = env(Spec::discrete(2));
+    let mut policy = summing();
+    policy.bind(&Binding::new(&spec, 2)).unwrap();
+    let mut envs = EnvRows::new(0, vec![0, 1]);
+    act(&mut policy, &spec, &envs, &[0.0, 1.0, 0.0, 0.25]).unwrap();
+    // The state comes first, and observations count twice.
+    let mut graph = Graph::new();
+    let (sum, x) = (graph.input(2), graph.input(2));
+    let twice = graph.zip(Zip::Add, x, x);
+    let next = graph.zip(Zip::Add, twice, sum);
+    let changed = |next| {
+        GraphPolicy::new(graph.clone())
+            .remembers(next, &[0.5, 0.0])
+            .observes("observation", DType::F32, [2])
+            .writes("action", DType::F32, [2], next)
+    };
+    policy
+        .replace(changed(next).writes("sum", DType::F32, [2], next))
+        .unwrap();
+    envs.advance();
+    envs.begin(1);
+    let out = act(&mut policy, &spec, &envs, &[1.0; 4]).unwrap();
+    let sums = |out: &RowBlock| out.rows().get::<f32>(Key::new(1)).unwrap().to_vec();
+    assert_eq!(sums(&out), [2.5, 3.0, 2.5, 2.0]);
+    // One that writes something else is refused, and the present one goes on.
+    let other = changed(next).writes("mean", DType::F32, [2], next);
+    let error = policy.replace(other).unwrap_err().to_string();
+    assert!(error.contains("expected a graph that writes"), "{error}");
+    let mut stateless = Graph::new();
+    let x = stateless.input(2);
+    let stateless = GraphPolicy::new(stateless)
+        .observes("observation", DType::F32, [2])
+        .writes("action", DType::F32, [2], x)
+        .writes("sum", DType::F32, [2], x);
+    let error = policy.replace(stateless).unwrap_err().to_string();
+    assert!(error.contains("has states of []"), "{error}");
+    envs.advance();
+    let out = act(&mut policy, &spec, &envs, &[0.0; 4]).unwrap();
+    assert_eq!(sums(&out), [2.5, 3.0, 2.5, 2.0]);
+}
+
+#[test]
 fn a_written_policy_does_what_it_did() {
     let mut graph = Graph::new();
     let x = graph.input(2);

@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use tensordict::TensorDict;
+use tensordict::{Tensor, TensorDict};
 use windrow_env::Arguments;
 
 use crate::network_policy::WrittenNetwork;
 use crate::{
-    GraphPolicy, NetworkPolicy, Policy, PolicyError, PolicyRegistry, RandomPolicy, WeightsError,
+    GraphPolicy, NetworkPolicy, Policy, PolicyError, PolicyRegistry, RandomPolicy, Weights,
+    WeightsError,
 };
 
 /// How to make the policy of each worker.
@@ -59,6 +60,8 @@ struct Opaque {
     written: Option<Arc<PolicyRecipe>>,
     /// Whether a server that is elsewhere gathers requests to them.
     is_served: bool,
+    /// Whether they are clones of one policy.
+    is_cloned: bool,
 }
 
 /// A recipe as it is written down, without parameters.
@@ -128,6 +131,29 @@ impl PolicyRecipe {
         recipe
     }
 
+    /// Whether what is loaded into one policy of this recipe acts in the others too, as where clones have their weights behind one
+    /// pointer. Clones of one policy are tried out: other weights are loaded into one of them, and then its own again.
+    #[must_use]
+    pub fn shares_weights(&self) -> bool {
+        let Source::Factory(opaque) = &self.0 else {
+            return false;
+        };
+        if opaque.is_served || !opaque.is_cloned {
+            return false;
+        }
+        let (one, mut other) = ((opaque.factory)(0), (opaque.factory)(0));
+        let own = one.weights().detach();
+        // Where they cannot be loaded into one, they are loaded into none.
+        let is_shared = others(&own)
+            .and_then(|others| other.load(&others).ok())
+            .is_some_and(|()| !one.weights().same_bits(&own));
+        if is_shared {
+            // They were these a moment ago.
+            let _ = other.load(&own);
+        }
+        is_shared
+    }
+
     /// Whether a server elsewhere gathers the requests of these policies.
     #[must_use]
     pub fn is_served_elsewhere(&self) -> bool {
@@ -146,6 +172,7 @@ impl PolicyRecipe {
             type_name: std::any::type_name::<P>(),
             written: None,
             is_served: false,
+            is_cloned: true,
         }))
     }
 
@@ -161,6 +188,7 @@ impl PolicyRecipe {
             type_name: std::any::type_name::<F>(),
             written: None,
             is_served: false,
+            is_cloned: false,
         }))
     }
 
@@ -257,6 +285,25 @@ impl PolicyRecipe {
         };
         Ok(Self(source))
     }
+}
+
+/// Weights of the same names, types and shapes whose numbers are others: zeros, or ones where those are zeros; `None` where there are none.
+fn others(weights: &Weights) -> Option<Weights> {
+    if weights.leaves().all(|(_, tensor)| tensor.numel() == 0) {
+        return None;
+    }
+    let mut others = weights.clone();
+    for (key, tensor) in weights.leaves() {
+        let zeros = Tensor::zeros(tensor.dtype(), tensor.shape()).ok()?;
+        let other = match tensor.same_bits(&zeros) {
+            true => Tensor::full(tensor.shape(), true)
+                .and_then(|ones| ones.cast(tensor.dtype()))
+                .ok()?,
+            false => zeros,
+        };
+        others.set(&key, other).ok()?;
+    }
+    Some(others)
 }
 
 /// JSON and parameters.

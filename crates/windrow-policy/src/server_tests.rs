@@ -391,7 +391,7 @@ impl Policy for Number {
 fn each_answer_comes_with_the_version_of_the_weights_that_acted() {
     for recipe in both(PolicyRecipe::of(Number::default())) {
         let store = Arc::new(WeightStore::new(1));
-        store.publish(&number(3.0));
+        store.publish(&number(3.0)).unwrap();
         let server =
             InferenceServer::start(&recipe, Arc::clone(&store), ServerConfig::new()).unwrap();
         let mut hand = Hand::new(server.client(), 0, 1);
@@ -403,12 +403,12 @@ fn each_answer_comes_with_the_version_of_the_weights_that_acted() {
         assert_eq!(other.unwrap_err().to_string(), "there is no number");
         assert_eq!(acted(&mut hand), (vec![5], Some(2)));
         // What cannot be loaded fails each batch until there are other weights.
-        store.publish(&number(-1.0));
+        store.publish(&number(-1.0)).unwrap();
         assert_eq!([hand.refused(), hand.refused()], ["negative"; 2]);
-        store.publish(&number(6.0));
+        store.publish(&number(6.0)).unwrap();
         assert_eq!(acted(&mut hand), (vec![6], Some(4)));
         // A restored state may have other weights under the same number.
-        store.restore(4, &number(9.0));
+        store.restore(4, &number(9.0)).unwrap();
         assert_eq!(acted(&mut hand), (vec![6], Some(4)));
         hand.policy.load(&number(0.0)).unwrap();
         assert_eq!(acted(&mut hand), (vec![9], Some(4)));

@@ -26,7 +26,7 @@ pub struct Published {
 /// let store = WeightStore::new(2);
 /// let mut weights = TensorDict::new([]);
 /// weights.set("bias", Tensor::from_vec(vec![1.0f32], [1])?)?;
-/// assert_eq!(store.publish(&weights), 1);
+/// assert_eq!(store.publish(&weights)?, 1);
 /// assert_eq!(store.other_than(0, 1).map(|newest| newest.version), Some(1));
 /// assert!(store.other_than(1, 1).is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -36,8 +36,6 @@ pub struct WeightStore {
     newest: Mutex<Vec<Option<Published>>>,
     /// Who copies what is published; without one, the store does.
     relay: Option<Arc<dyn WeightRelay>>,
-    /// Why it did not.
-    failure: Mutex<Option<PolicyError>>,
     /// The newest version of all, so that workers see without a lock that there is none.
     version: AtomicI64,
     /// What was replaced last: its memory takes the next copy, once no worker reads it any more.
@@ -51,7 +49,7 @@ pub trait WeightRelay: Send + Sync {
     /// readers. Called in the order of publications, one at a time.
     ///
     /// # Errors
-    /// Whatever kept them from arriving. Then nothing was published, and [`WeightStore::take_failure`] returns the error.
+    /// Whatever kept them from arriving: the error of whoever publishes them. Nothing was published then.
     fn pass(
         &self,
         worker: Option<usize>,
@@ -67,7 +65,6 @@ impl WeightStore {
         Self {
             newest: Mutex::new(vec![None; workers]),
             relay: None,
-            failure: Mutex::new(None),
             version: AtomicI64::new(0),
             spare: Mutex::new(None),
         }
@@ -86,16 +83,23 @@ impl WeightStore {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Publishes a copy of `weights` to all workers and returns its version, or the last one where a [relay](WeightRelay) failed.
-    pub fn publish(&self, weights: &Weights) -> i64 {
+    /// Publishes a copy of `weights` to all workers and returns its version.
+    ///
+    /// # Errors
+    /// Why the [relay](WeightRelay), where there is one, did not pass them on. Nothing was published then.
+    pub fn publish(&self, weights: &Weights) -> Result<i64, PolicyError> {
         self.put(None, None, weights)
     }
 
-    /// Publishes a copy of `weights` to one worker and returns its version, as [`publish`](Self::publish); `None` when there is no such
-    /// worker.
-    pub fn publish_to(&self, worker: usize, weights: &Weights) -> Option<i64> {
+    /// Publishes a copy of `weights` to one worker and returns its version; `None` when there is no such worker.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_to(&self, worker: usize, weights: &Weights) -> Result<Option<i64>, PolicyError> {
         let workers = lock(&self.newest).len();
-        (worker < workers).then(|| self.put(Some(worker), None, weights))
+        (worker < workers)
+            .then(|| self.put(Some(worker), None, weights))
+            .transpose()
     }
 
     /// The newest weights for `worker`, if they are not those of `version`.
@@ -109,8 +113,11 @@ impl WeightStore {
     }
 
     /// Publishes a copy of `weights` to all workers as `version`, from which later ones count on, as after a restored state.
-    pub fn restore(&self, version: i64, weights: &Weights) {
-        self.put(None, Some(version), weights);
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn restore(&self, version: i64, weights: &Weights) -> Result<(), PolicyError> {
+        self.put(None, Some(version), weights).map(drop)
     }
 
     /// The newest weights of worker `worker`; `None` when nothing was published to it.
@@ -119,16 +126,21 @@ impl WeightStore {
         lock(&self.newest).get(worker)?.clone()
     }
 
-    /// Publishes a copy to one worker, or to all, as `version`, or else as the next one; the version published last.
-    fn put(&self, worker: Option<usize>, version: Option<i64>, weights: &Weights) -> i64 {
+    /// Publishes a copy to one worker, or to all, as `version`, or else as the next one; its version.
+    fn put(
+        &self,
+        worker: Option<usize>,
+        version: Option<i64>,
+        weights: &Weights,
+    ) -> Result<i64, PolicyError> {
         // Copied before the lock is taken, and freed after: it is held for some pointers only. A relay copies in order.
-        let copy = self.relay.is_none().then(|| self.copy(weights));
+        let copied = match &self.relay {
+            Some(relay) => Err(relay),
+            None => Ok(self.copy(weights)),
+        };
         let mut newest = lock(&self.newest);
         let version = version.unwrap_or_else(|| self.version() + 1);
-        let copy = copy.map_or_else(|| self.relayed(worker, version, weights), Some);
-        let Some(copy) = copy else {
-            return self.version();
-        };
+        let copy = copied.or_else(|relay| relay.pass(worker, version, weights))?;
         let weights = Arc::new(copy);
         let published = Some(Published { version, weights });
         let replaced: Vec<_> = match worker {
@@ -146,7 +158,7 @@ impl WeightStore {
         {
             *lock(&self.spare) = Some(replaced.weights);
         }
-        version
+        Ok(version)
     }
 
     /// A copy in memory of the store's own.
@@ -156,20 +168,6 @@ impl WeightStore {
             Some(spare) => weights.detach_into(spare),
             None => weights.detach(),
         }
-    }
-
-    /// The relay's copy; `None`, and the failure noted, without one.
-    fn relayed(&self, worker: Option<usize>, version: i64, weights: &Weights) -> Option<Weights> {
-        let copy = self.relay.as_ref()?.pass(worker, version, weights);
-        copy.map_err(|error| *lock(&self.failure) = Some(error))
-            .ok()
-    }
-
-    /// Why the relay did not pass a publication on, once.
-    #[must_use]
-    pub fn take_failure(&self) -> Option<PolicyError> {
-        self.relay.as_ref()?;
-        lock(&self.failure).take()
     }
 }
 
@@ -206,7 +204,7 @@ impl VanillaWeightUpdater {
 
 impl WeightUpdater for VanillaWeightUpdater {
     fn push(&mut self, store: &WeightStore, weights: &Weights) -> Result<i64, PolicyError> {
-        Ok(store.publish(weights))
+        store.publish(weights)
     }
 }
 
@@ -234,7 +232,10 @@ mod tests {
         let store = WeightStore::new(1);
         assert!(store.other_than(0, 0).is_none());
         assert_eq!(
-            (store.publish(&weights(1.0)), store.publish(&weights(2.0))),
+            (
+                store.publish(&weights(1.0)).unwrap(),
+                store.publish(&weights(2.0)).unwrap()
+            ),
             (1, 2)
         );
         let newest = store.other_than(0, 0).unwrap();
@@ -246,20 +247,20 @@ mod tests {
         let store = WeightStore::new(1);
         let same = weights(1.0);
         for version in 1..4 {
-            assert_eq!(store.publish(&same), version);
+            assert_eq!(store.publish(&same).unwrap(), version);
             assert_eq!(store.other_than(version - 1, 0).unwrap().version, version);
         }
-        assert_eq!(store.publish_to(0, &same), Some(4));
+        assert_eq!(store.publish_to(0, &same).unwrap(), Some(4));
     }
 
     #[test]
     fn one_worker_can_have_weights_of_its_own() {
         let store = WeightStore::new(2);
-        assert_eq!(store.publish_to(1, &weights(7.0)), Some(1));
+        assert_eq!(store.publish_to(1, &weights(7.0)).unwrap(), Some(1));
         assert!(store.other_than(0, 0).is_none());
         assert_eq!(value(&store.other_than(0, 1).unwrap()), 7.0);
-        assert_eq!(store.publish_to(2, &weights(7.0)), None);
-        store.publish(&weights(8.0));
+        assert_eq!(store.publish_to(2, &weights(7.0)).unwrap(), None);
+        store.publish(&weights(8.0)).unwrap();
         assert_eq!(value(&store.other_than(1, 1).unwrap()), 8.0);
     }
 
@@ -267,7 +268,7 @@ mod tests {
     fn what_is_published_is_a_copy() {
         let store = WeightStore::new(1);
         let mut live = weights(1.0);
-        store.publish(&live);
+        store.publish(&live).unwrap();
         live.as_mut_slice::<f32>("weight").unwrap().fill(9.0);
         assert_eq!(value(&store.other_than(0, 0).unwrap()), 1.0);
     }
@@ -297,10 +298,10 @@ mod tests {
     fn readers_of_the_store_get_the_copies_that_the_relay_makes() {
         let relay = Arc::new(Kept::default());
         let store = WeightStore::new(2).with_relay(Arc::<Kept>::clone(&relay));
-        assert_eq!(store.publish(&weights(1.0)), 1);
-        assert_eq!(store.publish_to(1, &weights(2.0)), Some(2));
-        store.restore(9, &weights(9.0));
-        assert_eq!(store.publish_to(0, &weights(10.0)), Some(10));
+        assert_eq!(store.publish(&weights(1.0)).unwrap(), 1);
+        assert_eq!(store.publish_to(1, &weights(2.0)).unwrap(), Some(2));
+        store.restore(9, &weights(9.0)).unwrap();
+        assert_eq!(store.publish_to(0, &weights(10.0)).unwrap(), Some(10));
         let passed = lock(&relay.0);
         let told: Vec<_> = passed
             .iter()
@@ -324,16 +325,36 @@ mod tests {
     #[test]
     fn what_the_relay_refuses_was_not_published() {
         let store = WeightStore::new(1).with_relay(Arc::new(Kept::default()));
-        store.publish(&weights(1.0));
-        assert_eq!(store.publish(&weights(-1.0)), 1);
-        assert_eq!(store.take_failure().unwrap().to_string(), "refused");
-        assert!(store.take_failure().is_none());
-        store.restore(7, &weights(-1.0));
-        assert!(store.take_failure().is_some());
+        store.publish(&weights(1.0)).unwrap();
+        let refused = store.publish(&weights(-1.0)).unwrap_err();
+        assert_eq!(refused.to_string(), "refused");
+        assert!(store.publish_to(0, &weights(-1.0)).is_err());
+        assert!(store.restore(7, &weights(-1.0)).is_err());
         assert_eq!(store.version(), 1);
         assert_eq!(value(&store.newest(0).unwrap()), 1.0);
-        assert_eq!(store.publish(&weights(2.0)), 2);
-        assert!(store.take_failure().is_none());
+        assert_eq!(store.publish(&weights(2.0)).unwrap(), 2);
+    }
+
+    #[test]
+    fn each_publisher_gets_the_failure_of_its_own_weights() {
+        let store = WeightStore::new(2).with_relay(Arc::new(Kept::default()));
+        std::thread::scope(|scope| {
+            for worker in [None, Some(0), Some(1)] {
+                let store = &store;
+                scope.spawn(move || {
+                    for round in 0..2000 {
+                        let good = (round + worker.unwrap_or(2)) % 2 == 0;
+                        let weights = weights(if good { 1.0 } else { -1.0 });
+                        let published = match worker {
+                            None => store.publish(&weights).map(Some),
+                            Some(worker) => store.publish_to(worker, &weights),
+                        };
+                        assert_eq!(published.is_ok(), good);
+                    }
+                });
+            }
+        });
+        assert_eq!(store.version(), 3000);
     }
 
     #[test]
@@ -351,7 +372,7 @@ mod tests {
                 }
             });
             for version in 1..=2000 {
-                store.publish(&weights(version as f32));
+                store.publish(&weights(version as f32)).unwrap();
             }
             reader.join().unwrap();
         });

@@ -147,7 +147,7 @@ fn weights_that_were_published_before_a_request_act_in_it() {
         let mut client = bound(&server);
         let publishes = {
             let store = Arc::clone(&store);
-            thread::spawn(move || store.publish(&Weights::new([])))
+            thread::spawn(move || store.publish(&Weights::new([])).unwrap())
         };
         ask(&mut client, 1).unwrap();
         let before = client.version().unwrap();

@@ -49,8 +49,8 @@ fn workers_see_whole_versions_that_only_grow() {
     model(|| {
         let store = Arc::new(WeightStore::new(2));
         let workers = [worker(&store, 0), worker(&store, 1)];
-        assert_eq!(store.publish(&weights(1)), 1);
-        assert_eq!(store.publish(&weights(2)), 2);
+        assert_eq!(store.publish(&weights(1)).unwrap(), 1);
+        assert_eq!(store.publish(&weights(2)).unwrap(), 2);
         for worker in workers {
             assert!((0..=2).contains(&worker.join().unwrap()));
         }
@@ -67,9 +67,9 @@ fn workers_see_whole_versions_that_only_grow() {
 fn what_was_published_before_a_part_began_is_seen_by_it() {
     model(|| {
         let store = Arc::new(WeightStore::new(1));
-        store.publish(&weights(1));
+        store.publish(&weights(1)).unwrap();
         let worker = worker(&store, 0);
-        store.publish(&weights(2));
+        store.publish(&weights(2)).unwrap();
         assert!(worker.join().unwrap() >= 1);
     });
 }
@@ -80,9 +80,9 @@ fn two_learners_never_publish_the_same_version() {
         let store = Arc::new(WeightStore::new(2));
         let other = {
             let store = Arc::clone(&store);
-            thread::spawn(move || store.publish_to(1, &weights(7)).unwrap())
+            thread::spawn(move || store.publish_to(1, &weights(7)).unwrap().unwrap())
         };
-        let mine = store.publish(&weights(7));
+        let mine = store.publish(&weights(7)).unwrap();
         let mut versions = [mine, other.join().unwrap()];
         let newest = |id| store.newest(id).unwrap().version;
         // Worker 0 was sent one of them, worker 1 whichever came last.
@@ -97,7 +97,7 @@ fn weights_for_one_worker_are_not_seen_by_another() {
     model(|| {
         let store = Arc::new(WeightStore::new(2));
         let workers = [worker(&store, 0), worker(&store, 1)];
-        assert_eq!(store.publish_to(1, &weights(1)), Some(1));
+        assert_eq!(store.publish_to(1, &weights(1)).unwrap(), Some(1));
         let [first, second] = workers.map(|worker| worker.join().unwrap());
         assert_eq!(first, 0);
         assert!((0..=1).contains(&second));

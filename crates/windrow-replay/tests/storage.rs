@@ -339,9 +339,49 @@ fn a_maker_that_died_early_leaves_nothing_in_the_way() {
     assert!(storage.recovered().is_none());
     drop(storage);
     // The layout is there, and the rows not yet.
-    fs::remove_file(directory.path().join("rows.bin")).unwrap();
-    let storage = at().unwrap();
-    assert!(storage.recovered().is_none());
-    storage.write(0, &frames(0..2)).unwrap();
-    assert_eq!(storage.read().filled(), [0..2]);
+    for capacity in [CAPACITY, CAPACITY - 1] {
+        fs::remove_file(directory.path().join("rows.bin")).unwrap();
+        fs::write(
+            directory.path().join("rows.tmp"),
+            "of one that died earlier",
+        )
+        .unwrap();
+        let storage = LazyMemmapStorage::new(capacity).at(directory.path());
+        let storage = storage.unwrap();
+        assert!(storage.recovered().is_none());
+        storage.write(0, &frames(0..2)).unwrap();
+        assert_eq!(storage.read().filled(), [0..2]);
+        drop(storage);
+        let again = LazyMemmapStorage::new(capacity).at(directory.path());
+        assert_eq!(again.unwrap().recovered().unwrap().written, 2);
+        assert!(!directory.path().join("rows.tmp").exists());
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_first_write_without_room_on_the_disk_leaves_the_directory_to_others() {
+    let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
+        return;
+    };
+    let at = |capacity| {
+        LazyMemmapStorage::new(capacity)
+            .at(directory.path())
+            .unwrap()
+    };
+    let mut large = TensorDict::new([1]);
+    let pixels = Tensor::zeros(DType::U8, [1, 1 << 20]).unwrap();
+    large.set("pixels", pixels).unwrap();
+    let error = at(u32::MAX as usize).write(0, &large).unwrap_err();
+    assert!(error.to_string().contains("make room"), "{error}");
+    let left: Vec<_> = fs::read_dir(directory.path()).unwrap().collect();
+    let left = left.into_iter().map(|file| file.unwrap().file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["lock"]);
+    let small = at(CAPACITY);
+    small.write(0, &frames(0..3)).unwrap();
+    drop(small);
+    assert_eq!(
+        at(CAPACITY).read().gather(&[0, 1, 2]).unwrap(),
+        frames(0..3)
+    );
 }

@@ -41,6 +41,14 @@ pub enum SlabError {
         /// Environments in each part.
         envs: usize,
     },
+    /// Parts that are to lie side by side differ in length.
+    #[error("interleaved parts need equally many steps, got {shortest} and {other}")]
+    Unequal {
+        /// Steps of the shortest part.
+        shortest: usize,
+        /// Steps of another.
+        other: usize,
+    },
     /// A ring's parts, workers and slabs do not go together.
     #[error(
         "a ring needs at least one worker and one slab and, by worker, as many parts as workers; got {workers} workers, {slabs} slabs, {parts} parts"

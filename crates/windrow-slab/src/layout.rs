@@ -43,13 +43,26 @@ pub struct Shares {
     pub envs: usize,
     /// Whether batches have a dimension for the environments; false only where there is one.
     pub batched: bool,
+    /// How the parts of a column follow each other.
+    pub order: PartOrder,
+}
+
+/// How the parts of a column follow each other in memory, which decides what batches of several parts are views.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PartOrder {
+    /// One after the other, `[part][time][env]`: batches along time are views, and parts share no cache lines but at their ends.
+    #[default]
+    Sequential,
+    /// Side by side at each step, `[time][part][env]`: batches along the environments are views. Parts have equally many steps.
+    Interleaved,
 }
 
 /// Where every column of every part lies in a slab.
 ///
-/// Physical order `[column][part][time][env][element]`, columns 64-byte aligned: each worker writes cache lines of its own,
-/// what a policy reads at one step is one contiguous block, and the parts of one column follow each other, so that batches
-/// of one environment a worker are flat without a copy.
+/// Physical order `[column][part][time][env][element]`, or `[column][time][part][env][element]` where parts are
+/// [interleaved](PartOrder::Interleaved); columns are 64-byte aligned. What a policy reads at one step is one contiguous block, and
+/// batches are flat without a copy: along time in the first order, along the environments in the second.
 #[derive(Debug, Hash)]
 pub struct Layout {
     pub(crate) shares: Shares,
@@ -138,7 +151,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`SlabError::Empty`] when there is nothing to hold, [`SlabError::DuplicateColumn`] when two columns have one
-    /// name, [`SlabError::TooLarge`] when the size overflows.
+    /// name, [`SlabError::Unequal`] when interleaved parts differ in length, [`SlabError::TooLarge`] when the size overflows.
     pub fn new(record: &RecordSpec, shares: Shares) -> Result<Self, SlabError> {
         let shortest = shares.steps.iter().copied().min().unwrap_or(0);
         if shortest == 0 || shares.envs == 0 {
@@ -148,30 +161,43 @@ impl Layout {
                 envs: shares.envs,
             });
         }
+        if let Some(&other) = shares.steps.iter().find(|&&steps| steps != shortest)
+            && shares.order == PartOrder::Interleaved
+        {
+            return Err(SlabError::Unequal { shortest, other });
+        }
         // Saturated, they are too many for a column of any width.
-        let rows = shares
-            .steps
-            .iter()
-            .fold(0, |rows: usize, steps| rows.saturating_add(*steps));
+        let (rows, envs) = match shares.order {
+            PartOrder::Sequential => {
+                let all = shares.steps.iter();
+                let rows = all.fold(0, |rows: usize, steps| rows.saturating_add(*steps));
+                (rows, shares.envs)
+            }
+            PartOrder::Interleaved => (shortest, shares.envs.saturating_mul(shares.steps.len())),
+        };
         let too_large = SlabError::TooLarge {
-            frames: rows.saturating_mul(shares.envs),
+            frames: rows.saturating_mul(envs),
         };
         let leaves = leaves(record);
         let mut bytes = 0;
         let columns = leaves
-            .try_map(|(leaf, _)| place(leaf, &mut bytes, rows, shares.envs))
+            .try_map(|(leaf, _)| place(leaf, &mut bytes, rows, envs))
             .filter(|_| isize::try_from(bytes).is_ok());
         let Some(columns) = columns else {
             return Err(too_large);
         };
         let delivered = delivered(&leaves, &columns)?;
         let mut first_row = 0;
-        let part = |&steps: &usize| {
-            let columns = columns.try_map(|column| column.skip_rows(first_row))?;
+        let part = |(part, &steps): (usize, &usize)| {
+            let columns = columns.try_map(|column| match shares.order {
+                PartOrder::Sequential => column.skip_rows(first_row),
+                PartOrder::Interleaved => Some(column.share(part, shares.steps.len())),
+            })?;
             first_row += steps;
             Some(PartLayout { steps, columns })
         };
-        let parts = shares.steps.iter().map(part).collect::<Option<_>>();
+        let parts = shares.steps.iter().enumerate().map(part);
+        let parts = parts.collect::<Option<_>>();
         Ok(Self {
             bytes,
             groups: groups(&record.groups, &delivered),
@@ -199,6 +225,23 @@ impl Layout {
     /// Frames that one slab holds.
     pub(crate) fn frames(&self) -> usize {
         self.shares.steps.iter().sum::<usize>() * self.shares.envs
+    }
+
+    /// Environments of one row of a column: those of one part, or of all where these are side by side.
+    pub(crate) fn row_envs(&self) -> usize {
+        match self.shares.order {
+            PartOrder::Sequential => self.shares.envs,
+            PartOrder::Interleaved => self.shares.envs * self.shares.steps.len(),
+        }
+    }
+
+    /// Bytes from the beginning of `column` to the rows of `part`.
+    pub(crate) fn part_offset(&self, column: &Column, part: usize) -> usize {
+        let steps = &self.shares.steps;
+        match self.shares.order {
+            PartOrder::Sequential => steps[..part].iter().sum::<usize>() * column.stride,
+            PartOrder::Interleaved => part * (column.bytes / steps.len()),
+        }
     }
 
     /// Parts of a slab, their steps and environments.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tensordict::{Owner, Shape, Strides, Tensor, TensorDict, TensorError};
 
-use crate::layout::{Delivered, Layout};
+use crate::layout::{Delivered, Layout, PartOrder, Shares};
 use crate::ring::{Commit, Ring};
 use crate::slab::Slab;
 
@@ -77,6 +77,12 @@ impl Lease {
         &self.commits
     }
 
+    /// How the frames of the slab are shared out.
+    #[must_use]
+    pub fn shares(&self) -> &Shares {
+        self.layout().shares()
+    }
+
     /// Frames in the slab, over all parts and environments.
     #[must_use]
     pub fn frames(&self) -> usize {
@@ -101,34 +107,53 @@ impl Lease {
                 size: parts,
             });
         }
-        let first_row = self.layout().shares.steps[..part].iter().sum();
-        self.view(first_row, &[(Dim::Time, self.commits[part].steps)])
+        let steps = self.commits[part].steps;
+        self.view(part, self.shares().envs, &[(Dim::Time, steps)])
     }
 
-    /// All parts one after the other along time, `[frames]`: only where environments have no dimension of their own and
-    /// every part but the last has all its steps, so that the frames are contiguous. `None` otherwise.
+    /// All parts one after the other along time, `[frames]` or `[env, time]`: only where parts are
+    /// [in sequence](PartOrder::Sequential) and every one but the last has all its steps. `None` otherwise.
     ///
     /// # Errors
     /// None that a well-made layout can cause; passed on from [`TensorDict::set`].
-    pub fn flat(&self) -> Result<Option<TensorDict>, TensorError> {
-        let shares = &self.layout().shares;
+    pub fn along_time(&self) -> Result<Option<TensorDict>, TensorError> {
+        let shares = self.shares();
         let whole = self.commits.iter().zip(&shares.steps);
         let parts = self.commits.len();
-        if shares.batched
+        if shares.order != PartOrder::Sequential
             || whole
                 .take(parts - 1)
                 .any(|(commit, &steps)| commit.steps != steps)
         {
             return Ok(None);
         }
-        self.view(0, &[(Dim::Time, self.steps())]).map(Some)
+        let dims = [(Dim::Time, self.steps())];
+        self.view(0, shares.envs, &dims).map(Some)
+    }
+
+    /// The environments of all parts one after the other, `[part · env, time]`: only where parts are
+    /// [interleaved](PartOrder::Interleaved) and equally many steps of each were written. `None` otherwise.
+    ///
+    /// # Errors
+    /// As [`along_time`](Self::along_time).
+    pub fn along_envs(&self) -> Result<Option<TensorDict>, TensorError> {
+        let shares = self.shares();
+        let steps = self.commits[0].steps;
+        if shares.order != PartOrder::Interleaved
+            || !shares.batched
+            || self.commits.iter().any(|commit| commit.steps != steps)
+        {
+            return Ok(None);
+        }
+        let envs = self.layout().row_envs();
+        self.view(0, envs, &[(Dim::Time, steps)]).map(Some)
     }
 
     /// All parts side by side, `[part, …, time]`: only where they have equally many steps, all of them written. `None`
     /// otherwise.
     ///
     /// # Errors
-    /// As [`flat`](Self::flat).
+    /// As [`along_time`](Self::along_time).
     pub fn stacked(&self) -> Result<Option<TensorDict>, TensorError> {
         let steps = self.layout().shares.steps[0];
         let whole = self.commits.iter().zip(&self.layout().shares.steps);
@@ -139,11 +164,16 @@ impl Lease {
             return Ok(None);
         }
         let dims = [(Dim::Part, self.commits.len()), (Dim::Time, steps)];
-        self.view(0, &dims).map(Some)
+        self.view(0, self.shares().envs, &dims).map(Some)
     }
 
-    /// Rows from `first_row` on, with these dimensions before and after that of the environments.
-    fn view(&self, first_row: usize, dims: &[(Dim, usize)]) -> Result<TensorDict, TensorError> {
+    /// Rows from those of `part` on, with these dimensions before and after that of the `envs` environments.
+    fn view(
+        &self,
+        part: usize,
+        envs: usize,
+        dims: &[(Dim, usize)],
+    ) -> Result<TensorDict, TensorError> {
         #[cfg(loom)]
         self.leased
             .slab
@@ -156,7 +186,7 @@ impl Lease {
         let mut steps = Vec::with_capacity(3);
         for &(dim, size) in dims {
             if dim == Dim::Time && shares.batched {
-                batch.push(shares.envs);
+                batch.push(envs);
                 names.push(None);
                 steps.push(Dim::Env);
             }
@@ -169,7 +199,7 @@ impl Lease {
         let mut dict = TensorDict::new(&batch);
         dict.set_names(&names)?;
         for entry in &self.layout().delivered {
-            let tensor = self.tensor(entry, first_row, (&batch, &steps), Arc::clone(&owner));
+            let tensor = self.tensor(entry, part, (&batch, &steps), Arc::clone(&owner));
             dict.set(&entry.leaf.key, tensor)?;
         }
         dict.set_groups(self.layout().groups())?;
@@ -179,19 +209,19 @@ impl Lease {
     fn tensor(
         &self,
         Delivered { leaf, column }: &Delivered,
-        first_row: usize,
+        part: usize,
         (batch, dims): (&Shape, &[Dim]),
         owner: Owner,
     ) -> Tensor {
         let mut shape = batch.clone();
         shape.extend_from_slice(&leaf.shape);
-        let row = (column.stride / column.dtype.size()) as isize;
+        let elements = |bytes: usize| (bytes / column.dtype.size()) as isize;
         let mut strides: Strides = dims
             .iter()
             .map(|dim| match dim {
-                Dim::Part => row * self.layout().shares.steps[0] as isize,
+                Dim::Part => elements(self.layout().part_offset(column, 1)),
                 Dim::Env => column.elements as isize,
-                Dim::Time => row,
+                Dim::Time => elements(column.stride),
             })
             .collect();
         let mut inner = column.elements;
@@ -199,8 +229,8 @@ impl Lease {
             inner /= dim.max(1);
             strides.push(inner as isize);
         }
-        let start = self.address(column.offset + first_row * column.stride);
-        // SAFETY: the strides address rows of `envs * elements` elements from `start` on, of parts that were committed with
+        let start = self.address(column.offset + self.layout().part_offset(column, part));
+        // SAFETY: the strides address rows of `envs * elements` elements from those of `part` on, of parts that were committed with
         // that many steps, so they lie within the slab's memory; all of it is initialised (zeroed, then written as the
         // column's dtype), aligned, and kept alive and unwritten by `LeasedSlab` until the last owner is gone.
         unsafe { Tensor::from_raw(start, column.dtype, shape, strides, owner) }
@@ -223,11 +253,10 @@ fn poison(layout: &Layout, slab: &Slab) {
 
     use crate::layout::Columns;
 
-    let rows: usize = layout.shares.steps.iter().sum();
     // The first part's columns begin where those of the slab do.
     let columns = layout.parts.first().map(|part| &part.columns);
     for column in columns.into_iter().flat_map(Columns::iter) {
-        let elements = rows * column.stride / column.dtype.size();
+        let elements = layout.frames() * column.elements;
         // SAFETY: the last reader is gone and no writer has claimed the slab yet; the elements are the column's own.
         unsafe {
             let start = slab.memory.ptr().as_ptr().add(column.offset);

@@ -19,7 +19,7 @@ mod wait_queue;
 
 pub use batch_thread::become_batch_thread;
 pub use error::{SlabError, either};
-pub use layout::{Layout, RecordSpec, Shares};
+pub use layout::{Layout, PartOrder, RecordSpec, Shares};
 pub use lease::Lease;
 pub use part::{Part, PartRows, Step};
 #[cfg(target_os = "linux")]

@@ -131,6 +131,7 @@ impl Part {
             cut: self.owner.cut(),
             seq: self.ticket.seq,
             envs: self.envs(),
+            across: self.owner.layout().row_envs(),
             steps: self.steps,
             t: 0,
         }
@@ -174,17 +175,19 @@ impl Part {
     /// A holder of the batch before may have written into this memory, and these columns have no writer.
     fn clear_root_flags(&mut self) {
         let (steps, flags) = (self.steps, self.layout().columns.root_flags);
+        let base = self.slab.memory.ptr().as_ptr();
         for column in flags {
-            let bytes = steps * column.stride;
-            // SAFETY: `bytes` bytes from `offset` on are this part's rows of the column, which this `Part` has to
-            // itself; zero is `false`.
-            unsafe {
-                self.slab
-                    .memory
-                    .ptr()
-                    .as_ptr()
-                    .add(column.offset)
-                    .write_bytes(0, bytes);
+            let (rows, bytes) = match column.stride == column.bytes {
+                true => (1, steps * column.bytes),
+                false => (steps, column.bytes),
+            };
+            for row in 0..rows {
+                // SAFETY: `bytes` bytes from there on belong to this part's rows of the column, which this `Part` has to
+                // itself; zero is `false`.
+                unsafe {
+                    base.add(column.offset + row * column.stride)
+                        .write_bytes(0, bytes);
+                }
             }
         }
     }
@@ -218,6 +221,8 @@ pub struct PartRows<'p> {
     cut: &'p AtomicU64,
     seq: u64,
     envs: usize,
+    /// Environments from one row to the next, those of parts beside this one included.
+    across: usize,
     steps: usize,
     t: usize,
 }
@@ -267,7 +272,7 @@ impl PartRows<'_> {
 
     /// The flags of the last step gone through: `truncated` and `done`; `None` before the first.
     pub fn last_flags(&mut self) -> Option<(&mut [bool], &mut [bool])> {
-        let row = self.t.checked_sub(1)? * self.envs;
+        let row = self.t.checked_sub(1)? * self.across;
         // SAFETY: the step was gone through, so its row belongs to the part; the two columns do not overlap, and `self`
         // is borrowed exclusively.
         Some(unsafe { (self.slice(self.truncated, row), self.slice(self.done, row)) })
@@ -293,7 +298,7 @@ impl PartRows<'_> {
             policy,
             next_obs,
         } = self.blocks;
-        let row = t * self.envs;
+        let row = t * self.across;
         // SAFETY: `t < steps`, the columns of a part lie within the slab and do not overlap, rows `t` and `t + 1` of
         // `obs` are different ones, and `self` stands for the exclusive borrow of the part and is itself borrowed as
         // long as the step lives. Memory starts zeroed and is only written as what each column holds.

@@ -51,7 +51,9 @@ impl<T: Element> std::fmt::Debug for Key<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Column {
     pub(crate) offset: usize,
-    /// Bytes from one row of time to the next: all environments of the part.
+    /// Bytes of one row of time: all environments of the part.
+    pub(crate) bytes: usize,
+    /// Bytes from one row of time to the next.
     pub(crate) stride: usize,
     /// Elements of one environment's value.
     pub(crate) elements: usize,
@@ -63,6 +65,17 @@ impl Column {
     pub(crate) fn skip_rows(&self, rows: usize) -> Option<Self> {
         let offset = rows.checked_mul(self.stride)?.checked_add(self.offset)?;
         Some(Self { offset, ..*self })
+    }
+
+    /// Of rows that `parts` parts share side by side, those of `part`.
+    pub(crate) fn share(&self, part: usize, parts: usize) -> Self {
+        let bytes = self.bytes / parts;
+        let offset = self.offset + part * bytes;
+        Self {
+            offset,
+            bytes,
+            ..*self
+        }
     }
 }
 
@@ -93,6 +106,7 @@ pub(crate) struct Block {
 #[derive(Debug)]
 struct Lane {
     start: NonNull<u8>,
+    bytes: usize,
     stride: usize,
     elements: usize,
     dtype: DType,
@@ -112,6 +126,7 @@ impl Block {
         let lane = |column: &Column| Lane {
             // SAFETY: promised by the caller.
             start: unsafe { base.add(column.offset) },
+            bytes: column.bytes,
             stride: column.stride,
             elements: column.elements,
             dtype: column.dtype,
@@ -126,7 +141,7 @@ impl Block {
     pub(crate) fn limit(&mut self, envs: usize) {
         self.envs = envs;
         for lane in &mut self.lanes {
-            lane.stride = envs * lane.elements * lane.dtype.size();
+            lane.bytes = envs * lane.elements * lane.dtype.size();
         }
     }
 
@@ -333,7 +348,7 @@ impl<'a> RowsMut<'a> {
             leaves: lanes.len(),
         })?;
         // SAFETY: the row is exclusive, as `RowsMut::new` promises, and zero is valid for every dtype.
-        unsafe { lane.row(t).write_bytes(0, lane.stride) };
+        unsafe { lane.row(t).write_bytes(0, lane.bytes) };
         Ok(())
     }
 
@@ -396,13 +411,13 @@ impl<'a> RowsMut<'a> {
             });
         }
         for (leaf, (to, source)) in block.lanes.iter().zip(&from.block.lanes).enumerate() {
-            // Equal strides of one dtype are equally many elements over all environments.
-            if source.dtype != to.dtype || source.stride != to.stride {
+            // Equally many bytes of one dtype are equally many elements over all environments.
+            if source.dtype != to.dtype || source.bytes != to.bytes {
                 return Err(mismatch(leaf, (to, block.envs), (source, from.envs())));
             }
-            // SAFETY: both sides hold `stride` bytes of the same dtype, as compared above; the receiving side is
+            // SAFETY: both sides hold `bytes` bytes of the same dtype, as compared above; the receiving side is
             // exclusive, so they cannot overlap.
-            unsafe { copy_row(source.row(from.t), to.row(t), to.stride) };
+            unsafe { copy_row(source.row(from.t), to.row(t), to.bytes) };
         }
         Ok(())
     }
@@ -513,6 +528,7 @@ pub(crate) fn place(leaf: &LeafSpec, end: &mut usize, steps: usize, envs: usize)
         .checked_next_multiple_of(HeapBuffer::ALIGN)?;
     Some(Column {
         offset,
+        bytes: stride,
         stride,
         elements,
         dtype: leaf.dtype,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use windrow_slab::{Layout, Order, Part, RecordSpec, Ring, RingSpec, Shares, SlabError};
+use windrow_slab::{Layout, Order, Part, PartOrder, RecordSpec, Ring, RingSpec, Shares, SlabError};
 
 fn ring(order: Order, workers: usize, parts: usize, ahead: usize, max_slabs: usize) -> Arc<Ring> {
     let spec = RingSpec {
@@ -27,6 +27,7 @@ fn of_steps(steps: usize, parts: usize, spec: RingSpec) -> Arc<Ring> {
         steps: vec![steps; parts],
         envs: 1,
         batched: false,
+        order: PartOrder::Sequential,
     };
     Ring::new(Layout::new(&RecordSpec::default(), shares).unwrap(), spec).unwrap()
 }

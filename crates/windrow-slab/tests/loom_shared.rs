@@ -9,7 +9,9 @@ use std::sync::{Arc, Weak};
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::thread;
-use windrow_slab::{Bell, Layout, Order, Part, Pump, RecordSpec, Ring, RingSpec, Shares};
+use windrow_slab::{
+    Bell, Layout, Order, Part, PartOrder, Pump, RecordSpec, Ring, RingSpec, Shares,
+};
 
 /// All interleavings with at most `preemptions` switches away from a thread that could go on.
 fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
@@ -74,6 +76,7 @@ fn ring(ahead: usize, max_slabs: usize) -> Arc<Ring> {
         steps: vec![1],
         envs: 1,
         batched: false,
+        order: PartOrder::Sequential,
     };
     let spec = RingSpec {
         order: Order::ByWorker,

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, Weak};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tensordict::DType;
 use windrow_slab::{
-    Bell, Key, Layout, LeafSpec, Lease, Mapping, Order, Part, Pump, RecordSpec, RemoteRing, Ring,
-    RingSpec, SharedFile, Shares, SlabError,
+    Bell, Key, Layout, LeafSpec, Lease, Mapping, Order, Part, PartOrder, Pump, RecordSpec,
+    RemoteRing, Ring, RingSpec, SharedFile, Shares, SlabError,
 };
 
 const OBSERVATION: Key<f32> = Key::new(0);
@@ -45,6 +45,7 @@ fn shares(steps: usize) -> Shares {
         steps: vec![steps],
         envs: 2,
         batched: true,
+        order: PartOrder::Sequential,
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use tensordict::DType;
 use windrow_slab::{
-    Key, Layout, LeafSpec, Lease, Order, Part, Pump, RecordSpec, RemoteRing, Ring, RingSpec,
-    SharedFile, Shares, SlabError,
+    Key, Layout, LeafSpec, Lease, Order, Part, PartOrder, Pump, RecordSpec, RemoteRing, Ring,
+    RingSpec, SharedFile, Shares, SlabError,
 };
 
 const ACTION: Key<i64> = Key::new(0);
@@ -29,6 +29,7 @@ fn layout(parts: usize) -> Layout {
         steps: vec![4; parts],
         envs: 2,
         batched: true,
+        order: PartOrder::Sequential,
     };
     Layout::new(&record, shares).unwrap()
 }
@@ -509,6 +510,7 @@ fn a_ring_larger_than_memory_is_refused_when_it_is_built() {
         steps: vec![1 << 45],
         envs: 1,
         batched: false,
+        order: PartOrder::Sequential,
     };
     let layout = Layout::new(&RecordSpec::default(), shares).unwrap();
     let spec = RingSpec {

@@ -7,28 +7,34 @@ use std::time::Duration;
 
 use tensordict::{DType, TensorDict};
 use windrow_slab::{
-    Key, Layout, LeafSpec, Order, Part, RecordSpec, Ring, RingSpec, Shares, SlabError,
+    Key, Layout, LeafSpec, Order, Part, PartOrder, RecordSpec, Ring, RingSpec, Shares, SlabError,
 };
 
 const VALUE: Key<i64> = Key::new(0);
 
 fn ring(order: Order, workers: usize, parts: usize, ahead: usize, max_slabs: usize) -> Arc<Ring> {
-    let record = RecordSpec {
-        observation: vec![LeafSpec::new("observation", DType::I64, [])],
-        policy: vec![LeafSpec::new("action", DType::I64, [])],
-        ..RecordSpec::default()
-    };
-    let shares = Shares {
-        steps: vec![4; parts],
-        envs: 2,
-        batched: true,
-    };
     let spec = RingSpec {
         order,
         workers,
         ahead,
         max_slabs,
         cut_after: None,
+    };
+    of_parts(parts, PartOrder::Sequential, spec)
+}
+
+fn of_parts(parts: usize, order: PartOrder, spec: RingSpec) -> Arc<Ring> {
+    let record = RecordSpec {
+        observation: vec![LeafSpec::new("observation", DType::I64, [])],
+        policy: vec![LeafSpec::new("action", DType::I64, [])],
+        traj_ids: true,
+        ..RecordSpec::default()
+    };
+    let shares = Shares {
+        steps: vec![4; parts],
+        envs: 2,
+        batched: true,
+        order,
     };
     Ring::new(Layout::new(&record, shares).unwrap(), spec).unwrap()
 }
@@ -78,6 +84,96 @@ fn whole_parts_lie_side_by_side_and_parts_cut_short_do_not() {
     fill(short, 3);
     fill(ring.claim(1).unwrap(), 5);
     assert!(ring.try_next().unwrap().stacked().unwrap().is_none());
+}
+
+#[test]
+fn both_orders_of_parts_show_the_same_frames_and_each_has_a_flat_view() {
+    let spec = RingSpec {
+        order: Order::ByWorker,
+        workers: 2,
+        ahead: 0,
+        max_slabs: 4,
+        cut_after: None,
+    };
+    for order in [PartOrder::Sequential, PartOrder::Interleaved] {
+        let ring = of_parts(2, order, spec);
+        for steps in [4, 4, 3] {
+            ring.request().unwrap();
+            // The workers write in turn, a step each.
+            let mut parts = [1, 0].map(|worker| ring.claim(worker).unwrap());
+            parts.iter_mut().for_each(|part| part.shorten(steps));
+            let indices = parts.each_ref().map(Part::index);
+            let mut rows = parts.each_mut().map(Part::rows);
+            for t in 0..steps {
+                for (rows, part) in rows.iter_mut().zip(indices) {
+                    let value = |env: usize| (100 * part + 10 * t + env) as i64;
+                    let mut step = rows.next_step().unwrap();
+                    let numbers = [value(0), value(1)];
+                    step.next_obs
+                        .get_mut(VALUE)
+                        .unwrap()
+                        .copy_from_slice(&numbers);
+                    step.policy
+                        .get_mut(VALUE)
+                        .unwrap()
+                        .copy_from_slice(&numbers);
+                    step.traj_ids.copy_from_slice(&numbers);
+                    step.done.fill(part == 1 && t == 0);
+                    step.reward.fill(part as f32);
+                    if let Some(mut following) = step.following {
+                        following.copy_from(step.next_obs.as_rows()).unwrap();
+                    }
+                }
+            }
+            assert_eq!(rows[0].last_flags().unwrap().1, [false; 2]);
+            drop(rows);
+            parts.into_iter().for_each(Part::commit);
+            let lease = ring.try_next().unwrap();
+            let frames =
+                |part: i64, env: i64| (0..steps as i64).map(move |t| 100 * part + 10 * t + env);
+            for part in 0..2i64 {
+                let expected: Vec<i64> = (0..2).flat_map(|env| frames(part, env)).collect();
+                let batch = lease.part(part as usize).unwrap();
+                assert_eq!(actions(&batch), expected);
+                let observed = batch.get(("next", "observation")).unwrap();
+                assert_eq!(observed.to_vec::<i64>().unwrap(), expected);
+                let ids = batch.get(("collector", "traj_ids")).unwrap();
+                assert_eq!(ids.to_vec::<i64>().unwrap(), expected);
+                let done = batch
+                    .get(("next", "done"))
+                    .unwrap()
+                    .to_vec::<bool>()
+                    .unwrap();
+                let first = |place: usize| part == 1 && place % steps == 0;
+                assert_eq!(done, (0..2 * steps).map(first).collect::<Vec<_>>());
+                let reward = batch.get(("next", "reward")).unwrap().to_vec::<f32>();
+                assert_eq!(reward.unwrap(), vec![part as f32; 2 * steps]);
+            }
+            let envs = [(0, 0), (0, 1), (1, 0), (1, 1)];
+            let along_envs = envs.iter().flat_map(|&(part, env)| frames(part, env));
+            if steps == 4 {
+                assert_eq!(
+                    actions(&lease.stacked().unwrap().unwrap()),
+                    along_envs.clone().collect::<Vec<_>>()
+                );
+            }
+            let (time, env) = (lease.along_time().unwrap(), lease.along_envs().unwrap());
+            match order {
+                PartOrder::Interleaved => {
+                    let flat = env.unwrap();
+                    assert_eq!((flat.batch_size(), time.is_none()), (&[4, steps][..], true));
+                    assert_eq!(actions(&flat), along_envs.collect::<Vec<_>>());
+                }
+                PartOrder::Sequential if steps == 4 => {
+                    let flat = time.unwrap();
+                    assert_eq!((flat.batch_size(), env.is_none()), (&[2, 8][..], true));
+                    let expected = (0..2).flat_map(|env| frames(0, env).chain(frames(1, env)));
+                    assert_eq!(actions(&flat), expected.collect::<Vec<_>>());
+                }
+                PartOrder::Sequential => assert!(time.is_none() && env.is_none()),
+            }
+        }
+    }
 }
 
 #[test]
@@ -251,6 +347,7 @@ fn a_slab_that_there_is_no_memory_for_is_an_error() {
         steps: vec![1 << 28],
         envs: 2,
         batched: true,
+        order: PartOrder::Sequential,
     };
     let layout = Layout::new(&record, shares).unwrap();
     let bytes = layout.bytes();
@@ -392,6 +489,7 @@ fn parts_and_workers_must_go_together() {
             steps: vec![1; 2],
             envs: 1,
             batched: false,
+            order: PartOrder::Sequential,
         };
         Layout::new(&RecordSpec::default(), shares).unwrap()
     };
@@ -440,6 +538,7 @@ fn cutting() -> Arc<Ring> {
         steps: vec![2; 2],
         envs: 1,
         batched: false,
+        order: PartOrder::Sequential,
     };
     let spec = RingSpec {
         order: Order::ByWorker,

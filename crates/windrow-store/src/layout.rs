@@ -102,6 +102,12 @@ impl FrameLayout {
         })
     }
 
+    /// Where the first row begins, behind the header.
+    pub(crate) fn rows_start(&self) -> usize {
+        let starts = self.fields.iter().map(|field| field.offset);
+        starts.min().unwrap_or(self.bytes)
+    }
+
     /// A hash of names, types and shapes.
     #[cfg(not(loom))]
     pub(crate) fn fingerprint(&self) -> u64 {

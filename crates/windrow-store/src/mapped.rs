@@ -2,8 +2,10 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 use memmap2::{MmapMut, MmapRaw};
 
@@ -28,8 +30,13 @@ pub(crate) fn pages(bytes: usize) -> io::Result<MmapRaw> {
 pub(crate) struct Mapped {
     map: MmapRaw,
     /// Holds the lock.
-    _file: File,
+    file: File,
+    /// Which pieces of the file have room on the disk; none where all of it has.
+    pieces: Option<Mutex<Vec<bool>>>,
 }
+
+/// Bytes of a file that get room at a time.
+const PIECE: usize = 16 << 20;
 
 impl Mapped {
     /// Maps the file at `path`. Creates a missing one with `bytes` bytes: [`UNMADE`], then zeros.
@@ -47,8 +54,65 @@ impl Mapped {
         Self::over(file, path, bytes)
     }
 
-    /// As [`open`](Self::open), for a file that is already open. Errors call it `path`.
-    pub(crate) fn over(file: File, path: &Path, bytes: usize) -> Result<Self, StoreError> {
+    /// As [`open`](Self::open), for a file that is already open, new and to be gone with this. It takes no room on the disk but where
+    /// [`make_room`](Self::make_room) was called. Errors call it `path`.
+    pub(crate) fn sparse(file: File, path: &Path, bytes: usize) -> Result<Self, StoreError> {
+        let sized = mark(&file).and_then(|()| file.set_len(bytes as u64));
+        sized.map_err(failed("write", path))?;
+        let map = MmapRaw::map_raw(&file).map_err(failed("map", path))?;
+        let pieces = vec![false; bytes.div_ceil(PIECE)];
+        let pieces = Some(Mutex::new(pieces));
+        Ok(Self { map, file, pieces })
+    }
+
+    /// Makes room on the disk for these bytes of the file, without which a full disk would end the process when they are written.
+    ///
+    /// # Errors
+    /// The system's, when there is too little; then nothing is kept of what others could use.
+    pub(crate) fn make_room(&self, bytes: Range<usize>) -> io::Result<()> {
+        let Some(pieces) = &self.pieces else {
+            return Ok(());
+        };
+        let mut pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = bytes.start / PIECE..bytes.end.div_ceil(PIECE);
+        let mut at = wanted.start;
+        let Some(mut rest) = pieces.get_mut(wanted) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        while !rest.is_empty() {
+            let there = rest.iter().take_while(|has_room| **has_room).count();
+            let missing = rest[there..]
+                .iter()
+                .take_while(|has_room| !**has_room)
+                .count();
+            if missing > 0 {
+                let from = (at + there) * PIECE;
+                let end = self.map.len().min(from + missing * PIECE);
+                allocate(&self.file, from as u64, (end - from) as u64)?;
+                rest[there..there + missing].fill(true);
+            }
+            at += there + missing;
+            rest = &mut rest[there + missing..];
+        }
+        Ok(())
+    }
+
+    /// The pieces of the file that have room, from byte `from` on.
+    pub(crate) fn roomy(&self, from: usize) -> Vec<Range<usize>> {
+        let all = 0..self.map.len();
+        let Some(pieces) = &self.pieces else {
+            return vec![from..all.end];
+        };
+        let pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let with_room = pieces.iter().enumerate().filter(|(_, has_room)| **has_room);
+        let bytes = with_room.map(|(piece, _)| piece * PIECE..all.end.min((piece + 1) * PIECE));
+        bytes
+            .map(|bytes| bytes.start.max(from)..bytes.end)
+            .filter(|bytes| !bytes.is_empty())
+            .collect()
+    }
+
+    fn over(file: File, path: &Path, bytes: usize) -> Result<Self, StoreError> {
         let failed = |op| failed(op, path);
         match file.try_lock() {
             Ok(()) => {}
@@ -72,7 +136,8 @@ impl Mapped {
             });
         }
         let map = MmapRaw::map_raw(&file).map_err(failed("map"))?;
-        Ok(Self { map, _file: file })
+        let pieces = None;
+        Ok(Self { map, file, pieces })
     }
 
     /// First byte, aligned to a page.
@@ -81,7 +146,7 @@ impl Mapped {
     }
 }
 
-fn failed(op: &'static str, path: &Path) -> impl Fn(io::Error) -> StoreError {
+pub(crate) fn failed(op: &'static str, path: &Path) -> impl Fn(io::Error) -> StoreError {
     move |error| StoreError::Io {
         op,
         path: path.to_path_buf(),
@@ -124,6 +189,28 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
+/// Room for `len` bytes of a file that is long enough, and has none there.
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, from: u64, len: u64) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::Errno;
+
+    match fallocate(file, FallocateFlags::empty(), from, len) {
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => {
+            // As in `reserve`; where no hole can be made, the file keeps it until it is gone.
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let _ = fallocate(file, hole, from, len);
+            Err(error.into())
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(_: &File, _: u64, _: u64) -> io::Result<()> {
+    Ok(())
+}
+
 #[cfg(not(target_os = "linux"))]
 fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     file.set_len(bytes)
@@ -145,5 +232,27 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(error.to_string().contains("make room"), "{error}");
         assert_eq!(left.unwrap(), 0);
+    }
+
+    #[test]
+    fn a_sparse_file_takes_room_piece_by_piece_and_none_where_there_is_too_little() {
+        use std::os::unix::fs::MetadataExt;
+
+        let folder = Path::new("/dev/shm");
+        if !folder.is_dir() {
+            return;
+        }
+        let file = tempfile::tempfile_in(folder).unwrap();
+        let taken = || file.metadata().unwrap().blocks() as usize * 512;
+        let sparse = Mapped::sparse(file.try_clone().unwrap(), folder, 1 << 42).unwrap();
+        assert!(taken() <= PIECE / 2);
+        sparse.make_room(10..PIECE + 1).unwrap();
+        sparse.make_room(7..9).unwrap();
+        assert_eq!(taken(), 2 * PIECE);
+        assert_eq!(sparse.roomy(5), [5..PIECE, PIECE..2 * PIECE]);
+        // More than there can be: the system refuses it before it has taken any.
+        assert!(sparse.make_room(4 * PIECE..1 << 41).is_err());
+        let all: usize = sparse.roomy(0).into_iter().map(|bytes| bytes.len()).sum();
+        assert_eq!(taken(), all, "what was not given was given back");
     }
 }

@@ -2,7 +2,7 @@
 use std::fs::File;
 use std::ops::Range;
 #[cfg(not(loom))]
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -34,7 +34,10 @@ pub struct Store {
     lock: EpochLock,
     start: NonNull<u8>,
     /// What `start` and `header` point into.
-    _backing: Backing,
+    backing: Backing,
+    /// How errors call the file that grows, where there is one.
+    #[cfg(not(loom))]
+    path: PathBuf,
     /// One for each row.
     #[cfg(loom)]
     shadow: Box<[crate::sync::Shadow]>,
@@ -47,7 +50,7 @@ unsafe impl Sync for Store {}
 unsafe impl Send for Store {}
 
 #[derive(Debug)]
-#[expect(dead_code, reason = "held for its memory alone")]
+#[allow(dead_code, reason = "most are held for their memory alone")]
 enum Backing {
     Heap(HeapBuffer),
     #[cfg(not(loom))]
@@ -103,11 +106,11 @@ impl Store {
         Self::mapped(layout, file, path)
     }
 
-    /// As [`open`](Store::open), in a file that is already open for reading and writing, such as one without a name, which
-    /// no other program can shorten. Errors call it `path`.
+    /// An empty store in `file`, which is open for reading and writing, new, and gone with the store, such as one without a name. It takes
+    /// room on the disk as rows are written, some at a time; a write that finds too little is an error. Errors call it `path`.
     ///
     /// # Errors
-    /// As [`open`](Store::open).
+    /// As [`new`](Store::new); [`StoreError::Io`].
     #[cfg(not(loom))]
     pub fn in_file(
         file: File,
@@ -116,8 +119,12 @@ impl Store {
         capacity: usize,
     ) -> Result<Self, StoreError> {
         let layout = FrameLayout::new(leaves, capacity)?;
-        let file = mapped::Mapped::over(file, path, layout.bytes)?;
-        Self::mapped(layout, file, path)
+        let file = mapped::Mapped::sparse(file, path, layout.bytes)?;
+        let room = file.make_room(0..layout.rows_start());
+        room.map_err(mapped::failed("make room for", path))?;
+        let mut store = Self::mapped(layout, file, path)?;
+        store.path = path.to_path_buf();
+        Ok(store)
     }
 
     #[cfg(not(loom))]
@@ -150,7 +157,9 @@ impl Store {
             groups: Vec::new(),
             lock: EpochLock::new(),
             start,
-            _backing: backing,
+            backing,
+            #[cfg(not(loom))]
+            path: PathBuf::new(),
             #[cfg(loom)]
             shadow: (0..layout.capacity).map(|_| Default::default()).collect(),
             layout,
@@ -244,6 +253,10 @@ impl Store {
         }
         let rows = PendingWrite { first, len: n };
         let [before_seam, after_seam] = rows.pieces(capacity);
+        #[cfg(not(loom))]
+        [&before_seam, &after_seam]
+            .into_iter()
+            .try_for_each(|rows| self.make_room(rows))?;
         let guard = self.lock.begin(rows);
         self.header
             .begin(rows, self.written().wrapping_add(n as u64));
@@ -257,6 +270,20 @@ impl Store {
         self.header.commit(rows);
         drop(guard);
         Ok(())
+    }
+
+    /// Sees to it that `rows` can be written, where they are in a file that grows.
+    #[cfg(not(loom))]
+    fn make_room(&self, rows: &Range<usize>) -> Result<(), StoreError> {
+        let Backing::File(file) = &self.backing else {
+            return Ok(());
+        };
+        let each = |field: &Field| {
+            let row = |row: usize| field.offset + row * field.stride;
+            file.make_room(row(rows.start)..row(rows.end))
+        };
+        let made = self.layout.fields.iter().try_for_each(each);
+        made.map_err(mapped::failed("make room for", &self.path))
     }
 
     /// Copies rows `from, from + 1, …` of the sources into `rows`.
@@ -315,12 +342,18 @@ impl Store {
     /// Fills all rows, which no reader may read, with conspicuous bytes, so that a row read too late shows.
     fn poison(&self) {
         if cfg!(debug_assertions) {
-            let start = self.layout.fields.iter().map(|field| field.offset).min();
-            let start = start.unwrap_or(self.layout.bytes);
-            // SAFETY: the caller holds the write guard and no reader is left; behind the header there are rows only.
-            unsafe {
-                let rows = self.start.as_ptr().add(start);
-                rows.write_bytes(0xA5, self.layout.bytes - start);
+            let start = self.layout.rows_start();
+            let bytes = match &self.backing {
+                #[cfg(not(loom))]
+                Backing::File(file) => file.roomy(start),
+                _ => vec![start..self.layout.bytes],
+            };
+            for bytes in bytes {
+                // SAFETY: the caller holds the write guard and no reader is left; behind the header there are rows only.
+                unsafe {
+                    let rows = self.start.as_ptr().add(bytes.start);
+                    rows.write_bytes(0xA5, bytes.len());
+                }
             }
         }
     }

@@ -49,6 +49,39 @@ fn open(path: &Path, capacity: usize) -> Result<Store, StoreError> {
     Store::open(path, Store::leaves(&frames(&[0])).unwrap(), capacity)
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_goes_with_its_store_takes_room_for_what_was_written() {
+    use std::os::unix::fs::MetadataExt;
+
+    const CAPACITY: usize = 1_000_000;
+    let file = tempfile::tempfile().unwrap();
+    let taken = || file.metadata().unwrap().blocks() * 512;
+    let leaves = Store::leaves(&frames(&[0])).unwrap();
+    let copy = file.try_clone().unwrap();
+    let store = Store::in_file(copy, Path::new("scratch"), leaves, CAPACITY).unwrap();
+    assert!(store.bytes() > 4_000_000_000);
+    let header = taken();
+    for first in [0, 5_000, CAPACITY - 2] {
+        store.write(first, &frames(&[1, 2, 3])).unwrap();
+        let rows = [first, first + 1, first + 2].map(|row| (row % CAPACITY) as u32);
+        assert_eq!(store.read().gather(&rows).unwrap(), frames(&[1, 2, 3]));
+    }
+    // Some pieces for small fields and for pixels each, at the beginning and at the end.
+    assert!(
+        taken() > header && taken() < header + (200 << 20),
+        "{}",
+        taken()
+    );
+    let before = taken();
+    store.clear();
+    assert_eq!(taken(), before);
+    assert!(store.read().filled().is_empty());
+    store.write(0, &frames(&[7])).unwrap();
+    assert_eq!(store.read().gather(&[0]).unwrap(), frames(&[7]));
+    assert_eq!(taken(), before);
+}
+
 #[test]
 fn rows_go_on_at_the_first_behind_the_last() {
     let store = store(5);

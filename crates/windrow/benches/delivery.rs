@@ -14,14 +14,21 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use windrow::env::Serial;
 use windrow::env::testing::LedgerEnv;
+use windrow::env::{Env, EnvError, EnvFactory, EnvSpec, Outcome, Serial, Spec};
 use windrow::policy::WeightStore;
-use windrow::slab::{Layout, Order, RecordSpec, Ring, RingSpec, Shares};
-use windrow::{Collector, Head, MultiAsyncCollector, NetworkPolicy, Policy, Tensor, TensorDict};
+use windrow::slab::{
+    DType, Key, Layout, Order, PartOrder, RecordSpec, Ring, RingSpec, Row, RowMut, Shares,
+};
+use windrow::{
+    Collector, Head, MultiAsyncCollector, MultiSyncCollector, NetworkPolicy, Policy, Tensor,
+    TensorDict,
+};
 
 fn main() {
     two_threads();
+    flat_batches("cartpole", 1024, 1.1, "CartPole-v1");
+    flat_batches("pixels", 32, 0.8, Pixels::new);
     handover();
     unequal_steps();
     padded_trajectories();
@@ -64,12 +71,100 @@ fn two_threads() {
     timing::report("two_threads", 1.9, pairs.collect());
 }
 
+/// Flat batches of two workers with eight environments each over those of one worker with all sixteen, and the pages that a batch of the
+/// former touches for the first time.
+fn flat_batches(name: &str, steps: usize, target: f64, env: impl EnvFactory + Clone + 'static) {
+    let build = |workers: usize| {
+        let mut collector = MultiSyncCollector::builder(env.clone())
+            .num_workers(workers)
+            .num_envs(16 / workers)
+            .frames_per_batch(16 * steps)
+            .build()
+            .unwrap();
+        // The ring has all its slabs, each written once.
+        (0..5).for_each(|_| drop(collector.next()));
+        collector
+    };
+    let (mut two, mut one) = (build(2), build(1));
+    let mut next =
+        |collector: &mut Collector| black_box(collector.next().unwrap().unwrap()).numel() as u64;
+    let faults = || {
+        const BATCHES: u64 = 50;
+        let before = page_faults();
+        (0..BATCHES).for_each(|_| drop(black_box(two.next())));
+        (page_faults() - before) as f64 / BATCHES as f64
+    };
+    timing::at_most(&format!("flat_{name}_page_faults"), 0.0, faults);
+    timing::ratio(
+        &format!("flat_{name}"),
+        target,
+        &mut || next(&mut two),
+        &mut || next(&mut one),
+    );
+}
+
+/// Page faults of this process so far that needed no disk; none where the system does not tell.
+fn page_faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program, in parentheses, may have spaces.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let minor = fields.split_whitespace().nth(7);
+    minor
+        .and_then(|minor| minor.parse().ok())
+        .unwrap_or_default()
+}
+
+/// Four frames of 84 x 84 pixels, of which each step shows others.
+struct Pixels {
+    spec: EnvSpec,
+    frames: Vec<u8>,
+    step: usize,
+}
+
+impl Pixels {
+    const SIZE: usize = 84 * 84 * 4;
+
+    fn new() -> Self {
+        let observation = Spec::unbounded(DType::U8, [84, 84, 4]);
+        Self {
+            spec: EnvSpec::new("Pixels", observation, Spec::discrete(6)),
+            frames: (0..4 * Self::SIZE).map(|i| i as u8).collect(),
+            step: 0,
+        }
+    }
+
+    fn show(&self, mut obs: RowMut<'_>) -> Result<(), EnvError> {
+        let at = self.step % 4 * Self::SIZE;
+        Ok(obs.write(Key::<u8>::new(0), &self.frames[at..][..Self::SIZE])?)
+    }
+}
+
+impl Env for Pixels {
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn reset(&mut self, _: Option<u64>, obs: RowMut<'_>) -> Result<(), EnvError> {
+        self.show(obs)
+    }
+
+    fn step(&mut self, _: Row<'_>, obs: RowMut<'_>) -> Result<Outcome, EnvError> {
+        self.step += 1;
+        self.show(obs)?;
+        Ok(Outcome {
+            reward: 1.0,
+            ..Outcome::default()
+        })
+    }
+}
+
 /// One part from a worker to the consumer and its memory back, while both run.
 fn handover() {
     let shares = Shares {
         steps: vec![1],
         envs: 1,
         batched: false,
+        order: PartOrder::Sequential,
     };
     let spec = RingSpec {
         order: Order::ByArrival,
@@ -160,7 +255,7 @@ fn publish_small() {
         const TIMES: u32 = 2000;
         let start = Instant::now();
         for _ in 0..TIMES {
-            black_box(store.publish(&weights));
+            black_box(store.publish(&weights).unwrap());
         }
         (start.elapsed() / TIMES).as_secs_f64() * 1e6
     });
@@ -186,7 +281,7 @@ fn publish_large() {
     let mut kept = Arc::new(Vec::new());
     timing::at_most("publish_25m", 1.2, || {
         let published = time(&mut || {
-            black_box(store.publish(&weights));
+            black_box(store.publish(&weights).unwrap());
         });
         let copied = time(&mut || kept = Arc::new(black_box(plain.clone())));
         published / copied

@@ -10,7 +10,7 @@ mod timing;
 use std::sync::Arc;
 use std::time::Instant;
 
-use windrow::slab::{Layout, Order, RecordSpec, Ring, RingSpec, Shares};
+use windrow::slab::{Layout, Order, PartOrder, RecordSpec, Ring, RingSpec, Shares};
 
 const PARTS: usize = 32768;
 const SLABS: u64 = 2;
@@ -26,6 +26,7 @@ fn nanoseconds(workers: usize) -> f64 {
         steps: vec![1; PARTS],
         envs: 1,
         batched: false,
+        order: PartOrder::Sequential,
     };
     let spec = RingSpec {
         order: Order::ByArrival,

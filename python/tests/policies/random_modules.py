@@ -351,6 +351,7 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda x: x.float().mean(-1, keepdim=True),
     "in place": lambda x: x.clone().add_(100),
     "copied": lambda x: torch.empty_like(x).copy_(x * 2),
+    "copied from a float": lambda x: torch.empty_like(x, dtype=torch.int32).copy_(x.float()),
     "copied to int8": lambda x: torch.empty_like(x, dtype=torch.int8).copy_(x),
     "one-hot of 12": lambda x: functional.one_hot(x.long(), 12).flatten(1),
     "table": lambda x: torch.arange(12.0)[x.long()],

@@ -36,11 +36,11 @@ def test_random_modules_are_as_near_to_float64_as_torch_is() -> None:
 def test_operations_of_integers_give_the_numbers_of_torch_or_are_called() -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
-    every = random.Random(seed).sample(list(integer_operations()), 400)
+    every = random.Random(seed).sample(list(integer_operations()), 200)
     found = {name: compare_integers(module, dtype, low, high, seed) for name, module, dtype, low, high in every}
     wrong = {name: what for name, what in found.items() if what not in ("native", "called", "an error")}
     assert not wrong, (seed, wrong)
-    assert list(found.values()).count("native") > 200
+    assert list(found.values()).count("native") > 100
 
 
 NATIVE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], torch.dtype, int, int]] = {
@@ -105,6 +105,11 @@ def test_an_observation_outside_of_bounds_that_a_graph_rests_on_is_an_error() ->
     assert free(observe(8) + 100).tolist() == (observe(8) * 0.5 + 50).tolist()
 
 
+def test_parts_without_elements_are_nothing() -> None:
+    native = lowered(Apply(lambda x: torch.cat([x[:, 1:], x[:, :1], torch.empty(len(x), 0)], -1)), lambda rows: torch.randn(rows, 1))
+    assert native(torch.tensor([[2.0]])).tolist() == [[2.0]]
+
+
 def test_an_index_out_of_range_is_an_error_as_in_torch() -> None:
     native = lowered(Apply(lambda x: torch.arange(5.0)[x]), lambda rows: torch.arange(rows * 2).view(rows, 2) % 5)
     assert native(torch.tensor([[-1, 4]])).tolist() == [[4.0, 4.0]]
@@ -117,19 +122,19 @@ def test_an_index_out_of_range_is_an_error_as_in_torch() -> None:
 def test_integers_are_drawn_from_all_that_may_be_observed(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     limits = torch.iinfo(dtype)
-    drawn = _lower._drawn(((4,), dtype), 64, generator)
+    drawn = _lower._drawn(_lower.Leaf((4,), dtype), 64, generator)
     assert drawn.min() == limits.min and drawn.max() == limits.max and drawn.dtype == dtype
     assert len(drawn.unique()) > 40 and bool((drawn.abs() < 100).any())
     low, high = torch.tensor([0, -3, 5, 0]), torch.tensor([9, 2, 5, 100])
     if dtype != torch.uint8:
-        drawn = _lower._drawn(((4,), dtype), 400, generator, low, high)
+        drawn = _lower._drawn(_lower.Leaf((4,), dtype, low, high), 400, generator)
         assert torch.equal(drawn.amin(0).long(), low) and torch.equal(drawn.amax(0).long(), high)
-    small = _lower._drawn(((4,), dtype), 64, generator, is_small=True)
+    small = _lower._drawn(_lower.Leaf((4,), dtype), 64, generator, is_small=True)
     assert set(small.unique().tolist()) == {0, 1} and bool((small != 0).any(-1).all())
 
 
 def test_floats_are_drawn_large_and_small_in_some_rows() -> None:
-    drawn = _lower._drawn(((4,), torch.float32), 40, torch.Generator().manual_seed(0)).abs().amax(-1)
+    drawn = _lower._drawn(_lower.Leaf((4,), torch.float32), 40, torch.Generator().manual_seed(0)).abs().amax(-1)
     assert drawn[_lower.LARGE :: 8].min() > 5 and drawn[_lower.SMALL :: 8].max() < 0.1
 
 

@@ -34,6 +34,24 @@ pub(super) fn check_inference(chosen: &CollectorBuilder) -> Result<(), CollectEr
     }
 }
 
+/// Whether each worker has weights of its own, where workers take up newer ones at different times, or while the program does something else.
+pub(super) fn check_clones(chosen: &CollectorBuilder, workers: usize) -> Result<(), CollectError> {
+    let config = &chosen.config;
+    let apart = match config.placement {
+        Placement::Inline => workers > 1,
+        Placement::Threads => config.inference != Inference::Served,
+        // What was sent to another process is a copy.
+        Placement::Processes => false,
+    };
+    match apart && chosen.policy.shares_weights() {
+        true => Err(CollectError::Needs {
+            name: "policy",
+            needs: "clones with weights of their own, or policy_factory with one for each worker: what is loaded into one clone acts in all",
+        }),
+        false => Ok(()),
+    }
+}
+
 /// What serves the policy to `workers` workers of `num_envs` environments, if it is served.
 pub(super) fn service(
     chosen: &CollectorBuilder,

@@ -86,6 +86,9 @@ impl CollectorBuilder {
     }
 
     /// The policy; each worker gets a clone. Without one, actions are drawn uniformly from the action space.
+    ///
+    /// Clones need weights of their own: those that share them, as behind an `Arc`, would take up newer weights in the middle of a batch. With
+    /// several workers, or one in a thread, they are refused; use [`policy_factory`](Self::policy_factory).
     #[must_use]
     pub fn policy(mut self, policy: impl Policy + Clone + 'static) -> Self {
         self.policy = PolicyRecipe::of(policy);

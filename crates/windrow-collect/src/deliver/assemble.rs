@@ -99,8 +99,12 @@ fn assemble_slab(
             false => Ok(part),
         };
     }
-    if let Some(flat) = lease.flat()? {
-        return Ok(flat);
+    let view = match how {
+        CatResults::Flat if lease.shares().batched => lease.along_envs()?,
+        CatResults::Flat | CatResults::Time | CatResults::Stack => lease.along_time()?,
+    };
+    if let Some(view) = view.filter(|view| view.numel() > 0) {
+        return Ok(view);
     }
     let parts: Vec<TensorDict> = (0..parts)
         .filter(|&part| lease.commits()[part].steps > 0)

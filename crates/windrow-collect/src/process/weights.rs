@@ -181,8 +181,8 @@ mod tests {
     fn workers_and_readers_of_the_store_see_what_was_published() {
         let both = Both::new();
         let mut receivers = [both.receiver(0), both.receiver(1)];
-        both.store.publish(&weights(1));
-        both.store.publish_to(1, &weights(2));
+        both.store.publish(&weights(1)).unwrap();
+        both.store.publish_to(1, &weights(2)).unwrap();
         for (worker, receiver) in receivers.iter_mut().enumerate() {
             let expected = worker as i64 + 1;
             let got = receiver.newest(None).unwrap().unwrap();
@@ -200,7 +200,7 @@ mod tests {
         let rows = Tensor::arange(0..63).unwrap().view([9, 7]).unwrap();
         let rows = rows.transpose(0, 1).unwrap();
         turned.set(["body", "weight"], rows).unwrap();
-        both.store.publish(&turned);
+        both.store.publish(&turned).unwrap();
         let got = both.receiver(0).newest(None).unwrap().unwrap();
         assert_eq!(*got.weights, turned);
     }
@@ -208,14 +208,13 @@ mod tests {
     #[test]
     fn weights_that_are_others_are_refused_and_the_last_ones_stay() {
         let both = Both::new();
-        both.store.publish(&weights(1));
+        both.store.publish(&weights(1)).unwrap();
         let mut others = weights(2);
         let narrow = Tensor::full([7, 8], 2i64).unwrap();
         others.set(["body", "weight"], narrow).unwrap();
         others.set("mask", Tensor::full([3], 1u8).unwrap()).unwrap();
         others.remove("nothing").unwrap();
-        assert_eq!(both.store.publish(&others), 1);
-        let error = both.store.take_failure().unwrap().to_string();
+        let error = both.store.publish(&others).unwrap_err().to_string();
         for misfit in [
             "\"mask\": expected dtype bool, got uint8",
             "\"body.weight\": expected shape [7, 9], got [7, 8]",
@@ -258,7 +257,7 @@ mod tests {
                 versions(&mut |seen| receiver.newest(Some(seen)).unwrap());
             });
             for version in 1..=LAST {
-                assert_eq!(both.store.publish(&weights(version)), version);
+                assert_eq!(both.store.publish(&weights(version)).unwrap(), version);
                 // A publication is there when the call returns.
                 assert_eq!(both.store.newest(1).unwrap().version, version);
             }

@@ -49,21 +49,12 @@ impl WeightPublisher {
     pub(crate) fn publish(&self, weights: &Weights) -> Result<i64, CollectError> {
         let mut route = lock(&self.route);
         route.reference.check(weights)?;
-        let version = route.updater.push(&self.shared.weights, weights)?;
-        self.arrived()?;
-        Ok(version)
+        Ok(route.updater.push(&self.shared.weights, weights)?)
     }
 
     /// Publishes `weights`, which fit, to all workers as `version`, from which later ones count on.
     pub(crate) fn restore(&self, version: i64, weights: &Weights) -> Result<(), CollectError> {
-        self.shared.weights.restore(version, weights);
-        self.arrived()
-    }
-
-    /// Whether all workers could be reached.
-    fn arrived(&self) -> Result<(), CollectError> {
-        let failure = self.shared.weights.take_failure();
-        failure.map_or(Ok(()), |error| Err(error.into()))
+        Ok(self.shared.weights.restore(version, weights)?)
     }
 
     /// Publishes `weights` to worker `worker` alone; their version.
@@ -75,8 +66,7 @@ impl WeightPublisher {
             });
         }
         self.check(weights)?;
-        let published = self.shared.weights.publish_to(worker, weights);
-        self.arrived()?;
+        let published = self.shared.weights.publish_to(worker, weights)?;
         published.ok_or_else(|| CollectError::NoSuchWorker {
             worker,
             workers: self.shared.workers(),

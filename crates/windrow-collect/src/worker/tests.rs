@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use windrow_env::{CartPole, Serial, make_vec};
 use windrow_policy::{Binding, ExplorationType, PolicyError, PolicyRecipe, Published, policy_fn};
-use windrow_slab::{Key, Layout, Order, Part, RecordSpec, Ring, RingSpec, Shares};
+use windrow_slab::{Key, Layout, Order, Part, PartOrder, RecordSpec, Ring, RingSpec, Shares};
 
 use super::actor::Actor;
 use super::cursor::{Beginning, CursorOptions};
@@ -131,6 +131,7 @@ fn worker(
         steps: vec![STEPS],
         envs: 2,
         batched: true,
+        order: PartOrder::Sequential,
     };
     let ring = RingSpec {
         order: Order::ByWorker,

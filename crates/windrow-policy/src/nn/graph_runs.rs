@@ -51,22 +51,12 @@ impl Task {
             }
             Self::Softmax(run) => {
                 for (out, x) in out.chunks_exact_mut(*run).zip(x.chunks_exact(*run)) {
-                    let top = Reduction::Max.apply(x);
-                    out.iter_mut()
-                        .zip(x)
-                        .for_each(|(out, x)| *out = (x - top).exp());
-                    let total = Reduction::Sum.apply(out);
-                    out.iter_mut().for_each(|out| *out /= total);
+                    softmax(x, out);
                 }
             }
             Self::LogSoftmax(run) => {
                 for (out, x) in out.chunks_exact_mut(*run).zip(x.chunks_exact(*run)) {
-                    // What is largest is taken away first: otherwise it would hide how little is left.
-                    let top = Reduction::Max.apply(x);
-                    let total = sum(x, |x| (x - top).exp()).ln();
-                    out.iter_mut()
-                        .zip(x)
-                        .for_each(|(out, x)| *out = (x - top) - total);
+                    log_softmax(x, out);
                 }
             }
             Self::Normalize(run, eps) => {
@@ -131,6 +121,26 @@ fn at(place: f32, count: usize, stray: &mut Option<Stray>) -> Option<usize> {
         }));
     }
     is_place.then_some(place as usize)
+}
+
+#[inline(always)]
+fn softmax(x: &[f32], out: &mut [f32]) {
+    let top = Reduction::Max.apply(x);
+    out.iter_mut()
+        .zip(x)
+        .for_each(|(out, x)| *out = (x - top).exp());
+    let total = Reduction::Sum.apply(out);
+    out.iter_mut().for_each(|out| *out /= total);
+}
+
+#[inline(always)]
+fn log_softmax(x: &[f32], out: &mut [f32]) {
+    // What is largest is taken away first: otherwise it would hide how little is left.
+    let top = Reduction::Max.apply(x);
+    let total = sum(x, |x| (x - top).exp()).ln();
+    out.iter_mut()
+        .zip(x)
+        .for_each(|(out, x)| *out = (x - top) - total);
 }
 
 /// The product of two matrices, the second with so many columns. Rows of the second are added up, so that neighbours in memory are

@@ -141,7 +141,7 @@ fn the_logarithm_of_a_softmax_keeps_what_little_is_left_beside_a_large_number() 
     let got = evaluate(&mut graph, out, 1, &[&[1000.0, 990.0]]);
     let exact = -(-10.0_f64).exp().ln_1p();
     assert!((f64::from(got[0]) / exact - 1.0).abs() < 1e-2, "{got:?}");
-    assert_eq!(got[1], -10.0);
+    assert!((got[1] + 10.0).abs() < 1e-4);
 }
 
 #[test]

@@ -15,6 +15,8 @@ use crate::file::{Locked, io_error, replace};
 const LAYOUT: &str = "layout.json";
 /// The rows.
 const ROWS: &str = "rows.bin";
+/// The same until there is a layout.
+const UNFINISHED: &str = "rows.tmp";
 /// Which of them were written apart from those before.
 const BREAKS: &str = "breaks.bin";
 /// Locked by the storage that uses the directory.
@@ -52,7 +54,8 @@ struct Used {
 
 impl LazyMemmapStorage {
     /// Room for `capacity` frames, between 1 and 2³² - 1, in a file without a name, in the system's directory for such: it is gone
-    /// with the storage, and with its process, whichever way that ends.
+    /// with the storage, and with its process, whichever way that ends. It grows as frames are written; one that the disk has no room for is an
+    /// error.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -75,7 +78,8 @@ impl LazyMemmapStorage {
         let lock = Locked::new(directory, LOCK)?;
         let mut breaks = None;
         let layout = directory.join(LAYOUT);
-        if layout.exists() {
+        // Without rows, its maker died before they had their name.
+        if layout.exists() && directory.join(ROWS).exists() {
             let (leaves, groups) = read_layout(&layout, self.capacity)?;
             let store = Store::open(&directory.join(ROWS), leaves, self.capacity)?;
             let store = store.with_groups(groups);
@@ -132,13 +136,43 @@ impl LazyMemmapStorage {
                 });
             }
             std::fs::remove_file(&rows).map_err(io_error("remove", &rows))?;
+            let layout = directory.join(LAYOUT);
+            std::fs::remove_file(&layout).map_err(io_error("remove", &layout))?;
         }
-        // The layout first: rows without one could not be opened again.
+        // The rows first, under another name: where the disk is full, nothing says for what frames the directory is. Then the layout,
+        // since rows without one could not be opened again.
+        let unfinished = directory.join(UNFINISHED);
+        let laid_out = self.lay_out(directory, (&unfinished, &rows), (leaves, frames));
+        match laid_out {
+            Ok((store, breaks)) => {
+                used.breaks = Some(Arc::new(breaks));
+                Ok(store)
+            }
+            Err(error) => {
+                // It may not be there, and is nobody's.
+                let _ = std::fs::remove_file(&unfinished);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the files of a directory that has none: rows as `unfinished` until all else is there, then as `rows`.
+    fn lay_out(
+        &self,
+        directory: &Path,
+        (unfinished, rows): (&Path, &Path),
+        (leaves, frames): (Vec<LeafSpec>, &TensorDict),
+    ) -> Result<(Store, Breaks), ReplayError> {
+        if unfinished.exists() {
+            // Of a process that died meanwhile.
+            std::fs::remove_file(unfinished).map_err(io_error("remove", unfinished))?;
+        }
         let text = layout(&leaves, &frames.groups(), self.capacity).to_string();
-        replace(&directory.join(LAYOUT), text.as_bytes())?;
+        let store = Store::open(unfinished, leaves, self.capacity)?;
         let breaks = Breaks::make(&directory.join(BREAKS), self.capacity)?;
-        used.breaks = Some(Arc::new(breaks));
-        Ok(Store::open(&rows, leaves, self.capacity)?)
+        replace(&directory.join(LAYOUT), text.as_bytes())?;
+        std::fs::rename(unfinished, rows).map_err(io_error("rename", unfinished))?;
+        Ok((store, breaks))
     }
 }
 

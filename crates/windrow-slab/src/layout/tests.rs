@@ -18,6 +18,7 @@ fn shares(steps: &[usize], envs: usize) -> Shares {
         steps: steps.to_vec(),
         envs,
         batched: true,
+        order: PartOrder::Sequential,
     }
 }
 
@@ -39,6 +40,31 @@ fn columns_are_aligned_disjoint_and_parts_follow_each_other() {
         first.columns.obs[0].offset + 3 * first.columns.obs[0].stride
     );
     assert_eq!((first.steps, second.steps), (3, 2));
+}
+
+#[test]
+fn interleaved_parts_lie_side_by_side_in_each_row() {
+    let mut shares = shares(&[3, 3], 5);
+    shares.order = PartOrder::Interleaved;
+    let layout = Layout::new(&record(), shares.clone()).unwrap();
+    let [first, second] = &layout.parts[..] else {
+        panic!("two parts")
+    };
+    let mut end = 0;
+    for (a, b) in first.columns.iter().zip(second.columns.iter()) {
+        assert_eq!((a.offset % HeapBuffer::ALIGN, a.bytes), (0, b.bytes));
+        assert_eq!((a.stride, b.stride), (2 * a.bytes, 2 * a.bytes));
+        assert_eq!(b.offset, a.offset + a.bytes);
+        assert!(a.offset >= end);
+        end = a.offset + 3 * a.stride;
+    }
+    assert!(end <= layout.bytes());
+    shares.steps[1] = 2;
+    let error = Layout::new(&record(), shares).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "interleaved parts need equally many steps, got 2 and 3"
+    );
 }
 
 #[test]
@@ -190,7 +216,15 @@ fn a_layout_that_is_built_again_from_its_written_specs_has_the_same_fingerprint_
         steps: vec![2, 3],
         ..shares.clone()
     };
-    seen.extend([flat, longer].map(|shares| fingerprint(&record, &shares)));
+    let equal = Shares {
+        steps: vec![3, 3],
+        ..shares.clone()
+    };
+    let interleaved = Shares {
+        order: PartOrder::Interleaved,
+        ..equal.clone()
+    };
+    seen.extend([flat, longer, equal, interleaved].map(|shares| fingerprint(&record, &shares)));
     record.policy[0].dtype = DType::I32;
     seen.push(fingerprint(&record, &shares));
     record.policy[0].key = "choice".into();

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, LeafSpec};
 use windrow_env::{EnvRecipe, EnvSpec};
-use windrow_slab::{Key, Layout, RecordSpec, Shares, SlabError};
+use windrow_slab::{Key, Layout, PartOrder, RecordSpec, Shares, SlabError};
 
 use crate::error::SentError;
 
@@ -110,6 +110,7 @@ impl Seat {
             steps: vec![1; self.workers],
             envs: self.envs,
             batched: true,
+            order: PartOrder::Sequential,
         };
         Layout::new(&record, shares)
     }
