@@ -11,7 +11,7 @@ import functools
 import io
 import pickle
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -106,7 +106,8 @@ class Attributes:
     def _write(self, now: _reads.State) -> _reads.State:
         """Writes down what has changed; returns what that was compared with."""
         for _ in range(3):
-            self._outside = self._outside or now.outside(self._state)
+            # What new functions read is no change.
+            self._outside = self._outside or self._state.again(self._policy, self._tensors()).outside(self._state)
             held, kinds = self._held(), self._kinds()
             self._changed |= {path for path, value in held.items() if path not in self._first or value.differs(self._first[path])}
             self._changed |= self._first.keys() - held.keys()
@@ -117,10 +118,11 @@ class Attributes:
                 self._written = pickle.dumps({"unsent": f"the parts of {type(self._module).__name__} have changed: {part or 'its class'}"})
             # Another thread may have changed something since.
             later = self._seen()
-            if now.difference(later) is None:
+            changes = now.difference(later)
+            if changes is None:
                 return later
             now = later
-        self._written = pickle.dumps({"unsent": f"the state of {type(self._module).__name__} changes while it is read"})
+        self._written = pickle.dumps({"unsent": f"{changes} of {type(self._module).__name__} changes while it is read"})
         return now
 
     def _kinds(self) -> list[tuple[str, type]]:
@@ -128,7 +130,10 @@ class Attributes:
 
     def _seen(self) -> _reads.State:
         self._codes = _reads.reachable(self._policy)
-        return _reads.State(self._policy, self._codes, _weights.tensors_of(self._module).values())
+        return _reads.State(self._policy, self._codes, self._tensors())
+
+    def _tensors(self) -> Iterable[torch.Tensor]:
+        return _weights.tensors_of(self._module).values()
 
     def _held(self) -> dict[tuple[str, str], Any]:
         """The attributes of all parts that code mentions, by the name of the part and their own."""

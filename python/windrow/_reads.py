@@ -83,13 +83,14 @@ def package(name: str) -> str:
     return name.partition(".")[0]
 
 
-def is_trusted(module: str | None) -> bool:
+def is_trusted(module: Any) -> bool:
     """Whether the code of ``module`` computes from its arguments, their attributes and weights alone."""
-    return module is not None and package(module) in TRUSTED and not is_acting(module)
+    return isinstance(module, str) and package(module) in TRUSTED and not is_acting(module)
 
 
-def is_acting(module: str) -> bool:
-    return any(module == acting or module.startswith(acting + ".") for acting in ACTING)
+def is_acting(module: Any) -> bool:
+    # Objects of C may have something else in place of a name.
+    return isinstance(module, str) and any(module == acting or module.startswith(acting + ".") for acting in ACTING)
 
 
 def impure(function: Any) -> str | None:
@@ -109,7 +110,7 @@ def impure(function: Any) -> str | None:
 
 def _is_python(kind: type) -> bool:
     """Whether instances of ``kind`` have no state but attributes and what plain types hold: no other base is implemented in C."""
-    return all(base in (object, *PLAIN) or is_trusted(base.__module__) or not _is_of_c(base) for base in kind.__mro__)
+    return all(base in (object, type, *PLAIN) or is_trusted(base.__module__) or not _is_of_c(base) for base in kind.__mro__)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -275,8 +276,9 @@ class State:
         elif isinstance(value, np.ndarray):
             if value.dtype.hasobject:
                 self._refuse(f"it reads {path}, an array of objects")
-            self._arrays.append((value, value.tobytes()))
-            self.facts[path] = str(value.dtype), value.shape, value.tobytes()
+            held = value.tobytes()
+            self._arrays.append((value, held))
+            self.facts[path] = str(value.dtype), value.shape, held
         elif isinstance(value, types.ModuleType):
             self._module(value, path)
         elif isinstance(value, types.FunctionType):
@@ -356,12 +358,10 @@ class State:
                 held = attributes[kind]
                 self._mapping(held, list(held), path, takes_all=False)
         named = sorted(name for name in wanted if isinstance(name, str))
-        for name in named:
-            part = attributes[name]
+        for name, part in zip(named, self._mapping_reads(attributes, named, path)):
             # Code may not reach what no name in it leads to, and libraries do not look into what they do not know.
             if name in self._names or not self._is_opaque(part):
                 self._walk(part, f"{path}.{name}", takes_all=takes_all)
-        self._mapping_reads(attributes, named)
 
     def _is_opaque(self, value: Any) -> bool:
         plain = isinstance(value, (*FIXED, *PLAIN, torch.Tensor, np.ndarray, types.FunctionType, types.MethodType, type, functools.partial))
@@ -380,18 +380,25 @@ class State:
             self._walk(item, f"{path}[{index}]", takes_all=takes_all)
 
     def _mapping(self, value: Any, keys: list[Any], path: str, takes_all: bool) -> None:
-        self._mapping_reads(value, keys)
         self.facts[f"{path}#keys of {id(value)}"] = [key if isinstance(key, FIXED) else id(key) for key in keys]
-        for key in keys:
+        for key, part in zip(keys, self._mapping_reads(value, keys, path)):
             name = f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]" if isinstance(key, FIXED) else f"{path}[{id(key)}]"
-            self._walk(value[key], name, takes_all=takes_all)
+            self._walk(part, name, takes_all=takes_all)
 
-    def _mapping_reads(self, value: Mapping[Any, Any], keys: list[Any]) -> None:
+    def _mapping_reads(self, value: Mapping[Any, Any], keys: list[Any], path: str) -> tuple[Any, ...]:
+        """The values of ``keys``, which are read once: another thread may change them."""
         self._size(value)
-        if keys:
-            get = operator.itemgetter(*keys)
-            held = get(value) if len(keys) > 1 else (get(value),)
-            self._reads.append((functools.partial(get, value) if len(keys) > 1 else lambda: (get(value),), held))
+        if not keys:
+            return ()
+        get = operator.itemgetter(*keys)
+        read = functools.partial(get, value) if len(keys) > 1 else lambda: (get(value),)
+        try:
+            held: tuple[Any, ...] = read()
+        except KeyError:
+            self._refuse(f"{path} changes while it is read")
+            return ()
+        self._reads.append((read, held))
+        return held
 
     def _size(self, value: Any) -> None:
         self._sized.append(value)
@@ -441,9 +448,7 @@ class State:
                 if self._takes_all or name in self._names or self._has_run(part) or _is_read_by_others(name, kind)
             ]
             wanted = [name for name in wanted if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__slots__", "__slotnames__", "_abc_impl")]
-            self._mapping_reads(held, wanted)
-            for name in wanted:
-                part = held[name]
+            for name, part in zip(wanted, self._mapping_reads(held, wanted, f"{base.__module__}.{base.__qualname__}")):
                 owner = f"{base.__module__}.{base.__qualname__}.{name}"
                 if isinstance(part, property):
                     for function in (part.fget, part.fset):

@@ -1,4 +1,5 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `faults`, `figures`, `models`, `sanitize`, `scale`, `tidy`.
+//! The tasks of the workspace: `cargo xtask test`, `bench`, `demo`, `faults`, `figures`, `models`, `sanitize`, `scale`, `stale`,
+//! `tidy`.
 //!
 //! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ mod report;
 mod sanitize;
 mod scale;
 mod scan;
+mod stale;
 mod suite;
 mod tidy;
 mod workspace;
@@ -104,6 +106,8 @@ enum Task {
     Tidy,
     /// Simulates collection over Ray on 1 to 1000 machines, with the costs of `docs/scaling.md`
     Scale(scale::Options),
+    /// Changes the state of policies in every way, below every class of the Python package, and checks each action
+    Stale(stale::Options),
     /// Prints how long files and functions are and how much of them is prose, per crate and for the Python package
     Figures {
         /// Another tree than this one
@@ -155,6 +159,7 @@ fn perform(task: Task) -> Result<bool> {
         Task::Sanitize { tool } => sanitize::run(&Workspace::load(&root)?, tool),
         Task::Tidy => tidy::run(&Workspace::load(&root)?),
         Task::Scale(options) => scale::run(&root, &options),
+        Task::Stale(options) => stale::run(&root, &options),
         Task::Figures { path } => figures::run(&path.unwrap_or(root)),
         Task::Python => {
             let python = python::environment(&root)?;

@@ -12,6 +12,7 @@ use crate::{
     faults,
     process::{self, Show},
     report::{Report, Verdict},
+    stale,
 };
 
 /// Runs the steps that concern the package; none can be tried without an interpreter.
@@ -34,6 +35,9 @@ pub(crate) fn steps(report: &mut Report, root: &Path, python: Option<&PathBuf>) 
     });
     report.step("deaths of Python's worker processes", || {
         with(python, |python| faults::of_python(root, python))
+    });
+    report.step("state of Python's policies", || {
+        with(python, |python| stale::drawn(root, python))
     });
 }
 

@@ -14,12 +14,15 @@ import time
 import warnings
 
 import torch
-from stale import forms_of_code, forms_of_data, forms_of_modules
+from policies import random_modules
+from stale import effects, forms_of_code, forms_of_data, forms_of_modules
 from stale.forms import FORMS
 from stale.lives import Cell, Sum, cells, live
 
 #: Changes in the life of one collector.
 CHANGES = 3
+#: Random modules of floats in a whole run.
+MODULES = 1000
 #: Violations that are shown.
 SHOWN = 40
 
@@ -59,16 +62,32 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    total = run(options.count, seed, options.seconds, options.only)
+    # Where time is short, most of it is for state.
+    total = run(options.count, seed, 0.75 * options.seconds, options.only)
+    acted = effects.run(random.Random(seed), 0.25 * options.seconds)
     print(
         f"{total.changes} changes, {total.rows} rows checked, {len(total.forms)} forms; "
         f"evaluated in Rust: {total.followed['native']} followed, {total.refused['native']} refused; "
         f"called: {total.followed['called']} followed, {total.refused['called']} refused; {len(total.uncopied)} forms cannot be copied; "
         f"{total.stale} stale, {total.torn} torn, {total.other} other violations"
     )
-    for violation in total.violations[:SHOWN]:
+    print(f"effects: {acted.policies} policies of {len(acted.forms)} forms do something beside computing, {len(acted.lost)} lose it")
+    for violation in [*total.violations, *(f"lost: {lost}" for lost in acted.lost)][:SHOWN]:
         print(f"violation: {violation}")
-    return int(bool(total.violations) or not total.changes)
+    wrong = bool(total.violations or acted.lost or not total.changes or not acted.policies)
+    if options.seconds == float("inf"):
+        wrong = bool(_compare_modules(seed)) or wrong
+    return int(wrong)
+
+
+def _compare_modules(seed: int) -> list[str]:
+    """Compares operations of integers and random modules of floats with torch; returns what is wrong. The tests do so with fewer."""
+    integers, floats = random_modules.run_integers(), random_modules.run_floats(MODULES, seed)
+    # Modules that magnify rounding are apart from torch, as torch is from float64: they are counted alone.
+    print(f"modules: operations of integers {dict(integers.kinds)}, modules of floats {dict(floats.kinds)}")
+    for wrong in integers.bad[:SHOWN]:
+        print(f"violation: integers: {wrong}")
+    return integers.bad
 
 
 if __name__ == "__main__":

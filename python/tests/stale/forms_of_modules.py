@@ -118,7 +118,7 @@ def the_mode_of_the_module() -> Any:
     return policy, lambda level: policy.train(not level)
 
 
-@form("hooks|hook")
+@form("_forward_hooks|_forward_pre_hooks")
 def a_hook_replaced() -> Any:
     policy, hooks = Bare(), []
 
@@ -130,7 +130,7 @@ def a_hook_replaced() -> Any:
     return policy, change
 
 
-@form("hooks|hook")
+@form("_forward_hooks|_forward_pre_hooks")
 def a_hook_before_a_layer() -> Any:
     policy, hooks = Bare(), []
 

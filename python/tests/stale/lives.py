@@ -305,7 +305,7 @@ class Life:
         self._follow(self.changes)
 
     def _learn(self) -> None:
-        while not self._is_over.wait(2e-4) and self.begun < 20_000:
+        while not self._is_over.wait(1e-3) and self.begun < 20_000:
             self.change()
 
     # Checking
