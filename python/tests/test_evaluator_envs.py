@@ -191,6 +191,39 @@ def test_extracted_weights_are_a_copy_that_tensordict_knows() -> None:
     assert not (weights["last", "weight"] == 7.0).any()
 
 
+@pytest.mark.parametrize("kind", ["recorder", "transform", "in a compose", "own compose"])
+def test_whatever_dumps_is_told_once(kind: str) -> None:
+    """As the outermost transform's `dump` of TorchRL passes it on."""
+    from torchrl.envs import Compose, GymEnv, StepCounter, Transform, TransformedEnv
+
+    steps: list[int | None] = []
+
+    class Dumping(Transform):
+        def dump(self, **given: Any) -> None:
+            steps.append(given["step"])
+
+    class Others(Transform):
+        """Takes no step, as `PixelRenderTransform`."""
+
+        def dump(self, suffix: str | None = None) -> None:
+            raise AssertionError
+
+    class Telling(Compose):
+        def dump(self, **given: Any) -> None:
+            super().dump(**given)
+
+    recorder = Dumping()
+    if kind == "recorder":
+        recorder.logger = None
+    around = {"in a compose": lambda: Compose(StepCounter(), recorder, Others()), "own compose": lambda: Telling(StepCounter(), recorder)}
+    env = TransformedEnv(GymEnv("Pendulum-v1"), around.get(kind, lambda: recorder)())
+    policy = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+    with Evaluator(env, policy, num_trajectories=1, max_steps=3) as evaluator:
+        evaluator.evaluate(step=7)
+        evaluator.evaluate(step=8)
+    assert steps == [7, 8]
+
+
 @pytest.mark.parametrize("dumps", [True, False])
 def test_recorders_write_after_each_evaluation(dumps: bool) -> None:
     from torchrl.envs import GymEnv, StepCounter, Transform, TransformedEnv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,7 +13,7 @@ from windrow.collectors._factory import Factory
 from windrow.envs._recipe import Beside
 from windrow.collectors._workers import is_function
 from windrow.envs._batched import SerialEnv
-from windrow.envs._torchrl_compat import is_windrows
+from windrow.envs._torchrl_compat import is_transform, is_windrows
 from windrow.envs._vec_norm import Running
 
 
@@ -85,10 +86,26 @@ def share(env: Any, statistics: Statistics) -> None:
         part._statistics = statistics.section(number)
 
 
-def recorders(env: Any) -> Iterator[Any]:
-    """The parts of ``env`` that write what they have recorded when they are told to, such as ``VideoRecorder`` of TorchRL."""
-    # What has `transforms` tells each of them.
-    return (part for part in _parts(env) if hasattr(type(part), "dump") and hasattr(part, "logger"))
+def recorders(env: Any) -> list[Any]:
+    """The parts of ``env`` that write what they have recorded when they are told to, such as ``VideoRecorder`` of TorchRL, and transforms
+    with a ``dump(step=...)`` of their own. A ``Compose`` of them that has one tells those in it."""
+    found = [part for part in _parts(env) if _records(part)]
+    told = {id(inner) for part in found for inner in getattr(part, "transforms", ())}
+    return [part for part in found if id(part) not in told]
+
+
+def _records(part: Any) -> bool:
+    dump = getattr(type(part), "dump", None)
+    if dump is None:
+        return False
+    if not is_transform(part):
+        return hasattr(part, "logger")
+    from torchrl.envs import Compose, Transform
+
+    if dump in (Transform.dump, Compose.dump):
+        return False
+    parameters = inspect.signature(dump).parameters.values()
+    return any(parameter.name == "step" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def _set_makers(env: SerialEnv, makers: list[Any]) -> None:
