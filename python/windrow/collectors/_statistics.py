@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from windrow._lazy import torch
 from windrow._windrow import Statistics
 from windrow.collectors._factory import Factory
 from windrow.envs._recipe import Beside
@@ -63,7 +64,17 @@ def freeze(env: Any) -> list[Callable[[], None]]:
         elif hasattr(type(part), "unfreeze") and not part.frozen:
             part.freeze()
             undo.append(part.unfreeze)
+            if hasattr(type(part), "_stateful_norm"):
+                part._norm = partial(_normed, part)
+                undo.append(partial(delattr, part, "_norm"))
     return undo
+
+
+def _normed(part: Any, data: Any, loc: Any, var: Any, count: Any) -> Any:
+    """What ``part``, a ``VecNormV2`` of TorchRL, makes of ``data``: the same, where it has seen none before. It would divide by zero."""
+    if not any(bool((number > 0).any()) for number in count.values(True, True)):
+        loc, var, count = loc.apply(torch.zeros_like), var.apply(torch.ones_like), count.apply(lambda it: torch.full_like(it, 1 << 40))
+    return type(part)._norm(part, data, loc, var, count)
 
 
 def thaw_recipes(env: Any) -> None:
