@@ -104,6 +104,9 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
             return _Follower(policy, source, conditions, observed, actions).lowered()
         except NotLowerable as reason:
             first = first or reason
+            if any(leaf.dtype == torch.float64 for leaf in observed.values()):
+                # It can be called with float64, and computes something else with float32.
+                break
         except Exception as error:
             first = first or NotLowerable(f"it cannot be called: {type(error).__name__}: {error}".splitlines()[0])
     raise first or NotLowerable("what it observes is not known before the environment is made")
