@@ -75,12 +75,19 @@ UNREAD = {
 IGNORED = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 #: Objects that may be looked at; more are no policy.
 MOST = 20_000
+#: The name of the policy in those of its parts.
+ROOT = "policy"
 #: Marks of a name that is not there.
 MISSING = object()
 
 
 def package(name: str) -> str:
     return name.partition(".")[0]
+
+
+def _named(module: str) -> str:
+    """The name of ``module`` where it cannot be taken for the policy's."""
+    return f"module {module}" if module.startswith(ROOT) else module
 
 
 def is_trusted(module: Any) -> bool:
@@ -212,7 +219,7 @@ class State:
         hooks = ("_global_forward_hooks", "_global_forward_pre_hooks")
         for name in hooks:
             self._walk(vars(torch_module)[name], f"torch's {name}")
-        self._walk(root, "policy")
+        self._walk(root, ROOT)
         for code, scope in codes.items():
             self._globals(code, scope)
         self._functions()
@@ -245,7 +252,7 @@ class State:
 
     def outside(self, other: State) -> str | None:
         """The name of something outside of the policy that is not the same in ``other``, if there is any."""
-        return next((name for name in self._differences(other) if not name.startswith("policy")), None)
+        return next((name for name in self._differences(other) if not name.startswith(ROOT)), None)
 
     def _differences(self, other: State) -> Iterator[str]:
         for name in dict.fromkeys((*self.facts, *other.facts)):
@@ -344,7 +351,7 @@ class State:
             for name, part in held.items():
                 self._walk(part, f"{path}.{name}", takes_all=takes_all)
         if not own:
-            self._class(kind, f"{kind.__module__}.{kind.__qualname__}", of_module=isinstance(value, nn.Module))
+            self._class(kind, f"{_named(kind.__module__)}.{kind.__qualname__}", of_module=isinstance(value, nn.Module))
 
     def _attributes(self, value: Any, attributes: dict[str, Any], path: str, takes_all: bool, caches: bool) -> None:
         is_module = isinstance(value, nn.Module)
@@ -437,7 +444,7 @@ class State:
                 self._refuse(f"it reads {path}, a class of {kind.__module__}")
             return
         if type(kind) is not type and not is_trusted(type(kind).__module__):
-            self._class(type(kind), f"{type(kind).__module__}.{type(kind).__qualname__}")
+            self._class(type(kind), f"{_named(type(kind).__module__)}.{type(kind).__qualname__}")
         for base in kind.__mro__:
             held = vars(base)
             if is_trusted(base.__module__) or base.__module__ == "builtins":
@@ -448,8 +455,8 @@ class State:
                 if self._takes_all or name in self._names or self._has_run(part) or _is_read_by_others(name, kind)
             ]
             wanted = [name for name in wanted if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__slots__", "__slotnames__", "_abc_impl")]
-            for name, part in zip(wanted, self._mapping_reads(held, wanted, f"{base.__module__}.{base.__qualname__}")):
-                owner = f"{base.__module__}.{base.__qualname__}.{name}"
+            for name, part in zip(wanted, self._mapping_reads(held, wanted, f"{_named(base.__module__)}.{base.__qualname__}")):
+                owner = f"{_named(base.__module__)}.{base.__qualname__}.{name}"
                 if isinstance(part, property):
                     for function in (part.fget, part.fset):
                         self._walk(function, owner)
@@ -464,7 +471,7 @@ class State:
         code, module = function.__code__, function.__globals__.get("__name__")
         if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function:
             # It is pickled by this name, and what it holds is not.
-            path = f"{function.__module__}.{function.__qualname__}"
+            path = f"{_named(function.__module__)}.{function.__qualname__}"
         if not is_trusted(module):
             self.functions[code] = function.__globals__
         self._read(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__), (code, function.__defaults__, function.__kwdefaults__))
@@ -504,16 +511,16 @@ class State:
         for function in gc.get_referrers(*left):
             if isinstance(function, types.FunctionType) and function.__code__ in self._codes:
                 if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
-                    self._walk(function, f"{function.__module__}.{function.__qualname__}")
+                    self._walk(function, f"{_named(function.__module__)}.{function.__qualname__}")
 
     def _globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         """What ``code`` reads of its globals, as far as it names attributes of theirs."""
-        module = scope.get("__name__", "")
+        module = _named(scope.get("__name__", ""))
         for name in imports(code):
             if not is_trusted(name) and name not in PURE:
                 self._refuse(f"it imports {name} as it runs")
                 if name in sys.modules:
-                    self._walk(sys.modules[name], name)
+                    self._walk(sys.modules[name], _named(name))
         for chain in chains(code):
             holder, path = scope, module
             first, *rest = chain
