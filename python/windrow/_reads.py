@@ -351,7 +351,7 @@ class State:
             for name, part in held.items():
                 self._walk(part, f"{path}.{name}", takes_all=takes_all)
         if not own:
-            self._class(kind, f"{_named(kind.__module__)}.{kind.__qualname__}", of_module=isinstance(value, nn.Module))
+            self._class(kind, f"{_named(kind.__module__)}.{kind.__qualname__}")
 
     def _attributes(self, value: Any, attributes: dict[str, Any], path: str, takes_all: bool, caches: bool) -> None:
         is_module = isinstance(value, nn.Module)
@@ -430,7 +430,7 @@ class State:
                 if part is not MISSING:
                     self._walk(part, f"{path}.{name}")
 
-    def _class(self, kind: type, path: str, *, of_module: bool = False) -> None:
+    def _class(self, kind: type, path: str) -> None:
         """What objects of ``kind`` find in their class, and what code reads of it."""
         if (id(kind), "class") in self._seen:
             return
