@@ -138,10 +138,12 @@ class _Follower:
 
     def _read(self, before: State | None = None) -> tuple[State, _Graph, _Reading]:
         """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
+        like = self._graph[0] if self._known else None
         for _ in range(3):
             with borrowing():
-                theirs, like = _copied(self._policy), self._graph[0] if self._known else None
+                theirs = _copied(self._policy)
                 graph, reading = _compared(theirs, self._conditions, self._observed, self._actions, like)
+                like = graph[0]
                 reading.forget()
             state = State(self._policy, reading.watch.codes, self._tensors())
             if state.doubt is not None:
@@ -443,9 +445,8 @@ class _Reading:
         given = list(self.given.values())
         with acting(self.conditions.exploration_type, self.conditions.aggregates), _quiet(), torch.random.fork_rng(devices=[]):
             if self.memory is None:
-                with self.watch:
-                    return list(self.policy.call(*given)), []
-            with self.policy.stepwise, self.watch:
+                return list(self.policy.call(*given)), []
+            with self.policy.stepwise:
                 self.policy.keys = list(self.given)
                 returned = self.policy._evaluate(given)
         outputs = [returned.get(key, self.given.get(key)) for key in self.policy.out_keys]
@@ -462,7 +463,9 @@ class _Reading:
             before = self._state()
             # Others than before: whoever keeps them has something else then.
             self.given = {**self.given, **self._observations()}
-            graph = self.trace()
+            # Not while operations are traced, when thousands of functions run for each.
+            with self.watch:
+                self.call()
             # Functions that did not run when the policy was called first may change what nobody has looked at.
             if known == self.watch.codes.keys():
                 break
@@ -471,7 +474,7 @@ class _Reading:
             raise Doubtful(f"it changes {changed}")
         if self.watch.doubt is not None:
             raise Doubtful(self.watch.doubt)
-        return graph
+        return self.trace()
 
     def _state(self) -> State:
         # Parts of the policy that have weights of their own are parts of the module, which may be a part of the policy.
