@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict import TensorDict
 from windrow import _sending
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import (
@@ -227,6 +228,24 @@ def test_creators_keep_their_arguments() -> None:
     assert creator(backend="native").backend == "gymnasium"
     assert creator.make_variant(backend="native")().backend == "native"
     assert frames(SerialEnv(3, creator), 20).shape == (3, 20)
+
+
+@pytest.mark.parametrize("kind", [SerialEnv, ParallelEnv])
+@pytest.mark.parametrize("member", ["native", "gymnasium", "torchrl"])
+def test_members_that_a_first_reset_leaves_out_begin_with_the_first_step(kind: Any, member: str) -> None:
+    from theirs import Counting as Theirs
+
+    made = {"native": make, "gymnasium": partial(make, backend="gymnasium"), "torchrl": Theirs}[member]
+    env = kind(3, made)
+    root = env.reset(TensorDict({"_reset": torch.tensor([[False], [True], [False]])}, [3]))
+    for _ in range(3):
+        root = env.step_mdp(env.rand_step(root))
+    if member == "torchrl":
+        assert root["data", "count"].tolist() == [[3]] * 3
+    assert not root["done"].any()
+    env.close()
+    with pytest.raises(Exception, match="reset"):
+        kind(3, Theirs).rand_step()
 
 
 #: Ways of a creator to another place.

@@ -53,6 +53,8 @@ struct Inner {
     reward: Vec<f32>,
     terminated: Vec<bool>,
     truncated: Vec<bool>,
+    /// Which environments have begun an episode.
+    begun: Vec<bool>,
 }
 
 #[pymethods]
@@ -89,6 +91,7 @@ impl EnvHandle {
                     reward: vec![0.0; num_envs],
                     terminated: vec![false; num_envs],
                     truncated: vec![false; num_envs],
+                    begun: vec![false; num_envs],
                     envs,
                 }),
                 spec,
@@ -123,14 +126,12 @@ impl EnvHandle {
             .map(|(env, seed)| Reset { env, seed })
             .collect();
         let mut inner = self.lock()?;
-        let Inner { envs, obs, .. } = &mut *inner;
-        let obs = obs.rows_mut();
-        self.call(py, || envs.reset(&resets, obs))
-            .map_err(|error| vec_to_py(py, &error))?;
+        self.begin(py, &mut inner, &resets)?;
         inner.seen(py)
     }
 
-    /// Steps the environments `which`, in rising order, or all by `actions`, an array for each leaf with a row for each of all.
+    /// Steps the environments `which`, in rising order, or all by `actions`, an array for each leaf with a row for each of all. Where only
+    /// some have begun an episode, as after a first reset of these, the others do now.
     #[pyo3(signature = (actions, which=None))]
     fn step<'py>(
         &self,
@@ -139,6 +140,14 @@ impl EnvHandle {
         which: Option<Vec<usize>>,
     ) -> PyResult<Stepped<'py>> {
         let mut inner = self.lock()?;
+        let stepped = which
+            .clone()
+            .unwrap_or_else(|| (0..self.num_envs).collect());
+        let late = stepped.into_iter().filter(|&env| !inner.begun[env]);
+        let late: Vec<_> = late.map(|env| Reset { env, seed: None }).collect();
+        if !late.is_empty() && inner.begun.contains(&true) {
+            self.begin(py, &mut inner, &late)?;
+        }
         let Inner {
             envs,
             acted,
@@ -178,6 +187,20 @@ impl EnvHandle {
 }
 
 impl EnvHandle {
+    /// Begins episodes.
+    fn begin(&self, py: Python<'_>, inner: &mut Inner, resets: &[Reset]) -> PyResult<()> {
+        let Inner {
+            envs, obs, begun, ..
+        } = inner;
+        let obs = obs.rows_mut();
+        self.call(py, || envs.reset(resets, obs))
+            .map_err(|error| vec_to_py(py, &error))?;
+        for reset in resets {
+            begun[reset.env] = true;
+        }
+        Ok(())
+    }
+
     /// Calls the environments, without the interpreter's lock where that may take long.
     fn call<R: Send>(&self, py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
         match self.waits {
