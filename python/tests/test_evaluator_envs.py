@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -189,6 +190,63 @@ def test_extracted_weights_are_a_copy_that_tensordict_knows() -> None:
     with torch.no_grad():
         policy.last.weight.fill_(7.0)
     assert not (weights["last", "weight"] == 7.0).any()
+
+
+@pytest.mark.parametrize("backend", ["thread", pytest.param("process", marks=pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"))])
+@pytest.mark.parametrize("decay", [1.0, 0.99])
+def test_statistics_that_have_seen_nothing_leave_observations_as_they_are(backend: str, decay: float) -> None:
+    """An evaluator is usually made before the training begins."""
+    from torchrl.envs import GymEnv, TransformedEnv, VecNormV2
+
+    def plain() -> Any:
+        return GymEnv("Pendulum-v1")
+
+    def normed() -> Any:
+        return TransformedEnv(plain(), VecNormV2(in_keys=["observation"], decay=decay))
+
+    policy = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+    rewards = []
+    for make in (plain, normed, normed()):
+        with Evaluator(make, policy, num_trajectories=1, max_steps=20, seed=3, backend=backend) as evaluator:
+            rewards.append(evaluator.evaluate(step=0)["eval/reward"])
+    assert rewards[1] == rewards[2] == pytest.approx(rewards[0], rel=1e-4)
+    # It gathers as before, and evaluations use what it has.
+    make.rollout(30)
+    with Evaluator(make, policy, num_trajectories=1, max_steps=20, seed=3, backend=backend) as evaluator:
+        assert evaluator.evaluate(step=0)["eval/reward"] != pytest.approx(rewards[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["recorder", "transform", "in a compose", "own compose"])
+def test_whatever_dumps_is_told_once(kind: str) -> None:
+    """As the outermost transform's `dump` of TorchRL passes it on."""
+    from torchrl.envs import Compose, GymEnv, StepCounter, Transform, TransformedEnv
+
+    steps: list[int | None] = []
+
+    class Dumping(Transform):
+        def dump(self, **given: Any) -> None:
+            steps.append(given["step"])
+
+    class Others(Transform):
+        """Takes no step, as `PixelRenderTransform`."""
+
+        def dump(self, suffix: str | None = None) -> None:
+            raise AssertionError
+
+    class Telling(Compose):
+        def dump(self, **given: Any) -> None:
+            super().dump(**given)
+
+    recorder = Dumping()
+    if kind == "recorder":
+        recorder.logger = None
+    around = {"in a compose": lambda: Compose(StepCounter(), recorder, Others()), "own compose": lambda: Telling(StepCounter(), recorder)}
+    env = TransformedEnv(GymEnv("Pendulum-v1"), around.get(kind, lambda: recorder)())
+    policy = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+    with Evaluator(env, policy, num_trajectories=1, max_steps=3) as evaluator:
+        evaluator.evaluate(step=7)
+        evaluator.evaluate(step=8)
+    assert steps == [7, 8]
 
 
 @pytest.mark.parametrize("dumps", [True, False])

@@ -92,6 +92,28 @@ PROGRAMS = {
         "    raise ValueError",
         1,
     ),
+    # Optimised builds abort where a thread of the engine is ended in a call of Python that lets it unwind.
+    **{
+        f"Ctrl-C while a worker makes environments: {where}": (
+            "import os, signal\n"
+            "sys.excepthook = lambda *raised: None\n"
+            "presses = threading.Lock()\n"
+            "def slowly(function):\n"
+            "    def slow(*args, **kwargs):\n"
+            "        if threading.current_thread() is not threading.main_thread() and not presses.locked():\n"
+            "            presses.acquire()\n"
+            "            threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
+            "            until = time.monotonic() + 1.5\n"
+            "            while time.monotonic() < until: pass\n"
+            "        return function(*args, **kwargs)\n"
+            "    return slow\n"
+            f"import windrow.envs.{module} as module\n"
+            f"module.{name} = slowly(module.{name})\n"
+            "MultiSyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10)",
+            -2,
+        )
+        for where, module, name in [("their recipe", "_recipe", "of"), ("their loan", "_innermost", "innermost"), ("their wrappers", "_gym_wrappers", "peel")]
+    },
     "one that could not be built": (
         "try:\n"
         "    MultiSyncCollector([env] * 2, policy, placement='threads', frames_per_batch=10, total_frames=15)\n"

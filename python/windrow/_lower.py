@@ -8,7 +8,6 @@ same draws. Otherwise torch evaluates the policy.
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import itertools
 import json
@@ -17,6 +16,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from types import MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from windrow._acting import acting, borrowing
 from windrow._audit import Audit
 from windrow._policy import Conditions
 from windrow._reads import State, Watch
-from windrow._torch_policy import BOOKKEEPING, TorchPolicy, calls_with_tensordict
+from windrow._torch_policy import TorchPolicy, copied_module
 from windrow._trace import DTYPES, Calls, Doubtful, NotLowerable, Replay, Trace, Value
 from windrow._windrow import evaluate_graph
 from windrow.envs._specs import Key, path
@@ -104,6 +104,9 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
             return _Follower(policy, source, conditions, observed, actions).lowered()
         except NotLowerable as reason:
             first = first or reason
+            if any(leaf.dtype == torch.float64 for leaf in observed.values()):
+                # It can be called with float64, and computes something else with float32.
+                break
         except Exception as error:
             first = first or NotLowerable(f"it cannot be called: {type(error).__name__}: {error}".splitlines()[0])
     raise first or NotLowerable("what it observes is not known before the environment is made")
@@ -137,7 +140,7 @@ class _Follower:
         """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
         for _ in range(3):
             with borrowing():
-                theirs, like = copy.deepcopy(self._policy), self._graph[0] if self._known else None
+                theirs, like = _copied(self._policy), self._graph[0] if self._known else None
                 graph, reading = _compared(theirs, self._conditions, self._observed, self._actions, like)
                 reading.forget()
             state = State(self._policy, reading.watch.codes, self._tensors())
@@ -197,7 +200,7 @@ class _Follower:
             # It is read again before the next batch.
             return None
         with borrowing():
-            theirs = copy.deepcopy(self._policy)
+            theirs = _copied(self._policy)
             module, rows = source_of(theirs), len(next(iter(given.values())))
             assert module is not None
             if self._conditions.evaluates:
@@ -212,6 +215,13 @@ class _Follower:
             again = self._reading.difference(self._graph[0], called)
         return found if again is not None and again[0] == found[0] else None
 
+
+
+def _copied(policy: Any) -> Any:
+    """A copy of a module, or of a method of one."""
+    if isinstance(policy, nn.Module):
+        return copied_module(policy)
+    return MethodType(policy.__func__, copied_module(policy.__self__))
 
 
 def source_of(policy: Any) -> nn.Module | None:

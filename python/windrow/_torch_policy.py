@@ -7,6 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from types import MethodType
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class TorchPolicy:
     def __init__(self, policy: Callable[..., Any], conditions: Conditions, *, copied: bool) -> None:
         self.module = policy if isinstance(policy, torch.nn.Module) else None
         if self.module is not None and (copied or conditions.device is not None):
-            self.module = policy = copy.deepcopy(self.module).to(conditions.device)
+            self.module = policy = copied_module(self.module).to(conditions.device)
         if self.module is not None and conditions.evaluates:
             self.module.eval()
         self.policy = policy
@@ -265,6 +266,22 @@ class TorchPolicy:
         values = returned if isinstance(returned, tuple) else (returned,)
         # Asked once, not for each value: a quick module takes no longer than some hundred of these lookups.
         return values if rows == self.batch else tuple(value[: rows[0]] for value in values)
+
+
+def copied_module(module: torch.nn.Module) -> torch.nn.Module:
+    """A deep copy of ``module``, whose functions are the same ones: a module of tensordict pickles the function that it goes around, which
+    makes those of a program's own classes anew, in the copy and in the program."""
+    memo: dict[int, Any] = {}
+    # Those within come last, and are copied first.
+    for part in reversed(list(module.modules())):
+        function = part.__dict__.get("module")
+        if inspect.ismethod(function) or inspect.isfunction(function):
+            memo[id(part)] = copied = type(part).__new__(type(part))
+            attributes = {name: copy.deepcopy(value, memo) for name, value in part.__dict__.items() if name != "module"}
+            if inspect.ismethod(function):
+                function = MethodType(function.__func__, copy.deepcopy(function.__self__, memo))
+            copied.__dict__.update(attributes, module=function)
+    return copy.deepcopy(module, memo)
 
 
 def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bool:

@@ -302,7 +302,7 @@ class Trace(TorchDispatchMode):
     def _check_read(self, op: Operation) -> bool:
         """Whether ``op`` reads and gives integers alone, which have to be exact from here on."""
         outs = list(_tensors(op.out))
-        if op.name not in CASTING and any(tensor.dtype == torch.float64 and tensor.dim() for tensor in _tensors((op.args, op.kwargs))):
+        if op.name not in CASTING and op.name not in MOVING and any(tensor.dtype == torch.float64 and tensor.dim() for tensor in _tensors((op.args, op.kwargs))):
             self.refuse(f"{op.name} of float64")
         if not outs or any(out.dtype.is_floating_point for out in outs):
             # Computed from the nearest float32 in torch, too.
@@ -572,7 +572,7 @@ class Trace(TorchDispatchMode):
         for tensor, value in zip(_tensors(out), result if isinstance(result, (tuple, list)) else [result]):
             if value is None:
                 continue
-            if tensor.dtype not in DTYPES and (tensor.dtype != torch.float64 or self.varies(value.node)):
+            if tensor.dtype not in DTYPES and (tensor.dtype != torch.float64 or (self.varies(value.node) and op.name not in MOVING)):
                 self.refuse(f"{name} gives {tensor.dtype}")
             if tuple(tensor.shape) != value.shape:
                 self.refuse(f"{name} of shape {list(value.shape)}, expected {list(tensor.shape)}")

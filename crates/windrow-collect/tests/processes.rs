@@ -32,6 +32,7 @@ fn prepare() {
             registry.env("Own-v0", CartPole::v1)?;
             registry.env("Aborts-v0", || Fatal::new(|| std::process::abort()))?;
             registry.env("Exits-v0", || Fatal::new(|| std::process::exit(3)))?;
+            registry.env("Leaves-v0", || Fatal::new(|| std::process::exit(0)))?;
             registry.env("Panics-v0", || Fatal::new(|| panic!("out of coffee")))?;
             registry.env("Fails-v0", || {
                 Fatal::new(|| Err(EnvError::failed("out of tea")))
@@ -177,6 +178,11 @@ fn a_worker_that_ends_is_an_error_with_its_place_status_and_last_words() {
             "Exits-v0",
             FaultKind::Died,
             "its process ended with exit status 3",
+        ),
+        (
+            "Leaves-v0",
+            FaultKind::Died,
+            "its process ended with exit status 0, though it was not told to end",
         ),
         ("Panics-v0", FaultKind::Panic, "panicked: out of coffee"),
         ("Fails-v0", FaultKind::Env, "out of tea"),

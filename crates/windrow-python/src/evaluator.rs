@@ -436,8 +436,8 @@ fn measure(
     attach(|py| {
         let measure = || {
             let trajectories = batch::to_python(py, &trajectories.detach())?;
-            let figures = metrics.call1(py, (trajectories,))?;
-            let figures = figures.bind(py).cast::<PyDict>()?.iter();
+            let figures = gil::call(metrics.bind(py), (trajectories,), None)?;
+            let figures = figures.cast::<PyDict>()?.iter();
             figures
                 .map(|(name, value)| Ok((name.extract()?, value.extract()?)))
                 .collect::<PyResult<_>>()
@@ -449,7 +449,8 @@ fn measure(
 /// Calls the user's function with a result; its error goes to `sys.unraisablehook`, since no caller waits for it.
 fn tell(on_result: &GcRef, result: &Evaluation) {
     attach(|py| {
-        let told = to_dict(py, result).and_then(|result| on_result.call1(py, (result,)));
+        let told =
+            to_dict(py, result).and_then(|result| gil::call(on_result.bind(py), (result,), None));
         if let Err(error) = told {
             error.write_unraisable(py, Some(on_result.bind(py)));
         }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{BoundObject, IntoPyObjectExt};
@@ -124,6 +125,27 @@ pub(crate) fn call<'py>(
     // The call has returned, so this thread goes on as usual.
     mem::forget(sleeper);
     returned
+}
+
+/// As [`call`], of a method. For code of the user's too, and for all that takes more than a moment in a thread of the engine.
+///
+/// # Errors
+/// What it raises; `AttributeError` where there is no such method.
+pub(crate) fn call_method<'py>(
+    object: &Bound<'py, PyAny>,
+    name: &str,
+    arguments: impl IntoPyObject<'py, Target = PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    call(&object.getattr(name)?, arguments, None)
+}
+
+/// The module `name`, whose import may take a while. See [`call`].
+///
+/// # Errors
+/// What the import raises.
+pub(crate) fn import<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    let importlib = py.import(intern!(py, "importlib"))?;
+    call_method(&importlib, "import_module", (name,))
 }
 
 /// Stops a thread that is being ended from unwinding any further: its destructor never returns.

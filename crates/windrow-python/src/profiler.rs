@@ -7,12 +7,12 @@
 use std::error::Error;
 use std::path::Path;
 
-use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use windrow::{Profiler, ProfilerRecipe};
 
 use crate::gc::{GcRef, GcRoots};
-use crate::gil::attach;
+use crate::gil::{self, attach};
 
 type Failed = Box<dyn Error + Send + Sync>;
 
@@ -30,7 +30,7 @@ impl PyProfiler {
         worker: usize,
         roots: &GcRoots,
     ) -> Result<Self, Failed> {
-        let made = make.call1((worker,));
+        let made = gil::call(make, (worker,), None);
         let made = made.map_err(|raised| roots.raised(make.py(), raised))?;
         Ok(Self {
             object: roots.hold(&made),
@@ -42,10 +42,10 @@ impl PyProfiler {
     fn call(
         &self,
         method: &str,
-        arguments: impl for<'py> PyCallArgs<'py> + Send,
+        arguments: impl for<'py> IntoPyObject<'py, Target = PyTuple> + Send,
     ) -> Result<(), Failed> {
         attach(|py| {
-            let called = self.object.call_method1(py, method, arguments);
+            let called = gil::call_method(self.object.bind(py), method, arguments);
             called.map_err(|raised| self.roots.raised(py, raised))?;
             Ok(())
         })

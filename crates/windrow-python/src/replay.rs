@@ -402,7 +402,7 @@ impl Lent {
 
 /// The error of a write that must not wait any longer, if `given_up` returns true.
 fn end_of_patience(given_up: &Py<PyAny>) -> Option<PyErr> {
-    match gil::attach(|py| given_up.call0(py)?.is_truthy(py)) {
+    match gil::attach(|py| gil::call(given_up.bind(py), (), None)?.is_truthy()) {
         Ok(false) => None,
         Ok(true) => Some(PyRuntimeError::new_err(
             "the write was given up while it waited for samples to be drawn",

@@ -218,7 +218,7 @@ fn profiler(text: &str, worker: usize) -> Result<Box<dyn Profiler>, Box<dyn Erro
 pub(crate) fn received(py: Python<'_>, sent: &SentError) -> PyErr {
     let read = |sent: &SentError| {
         let bytes = PyBytes::new(py, sent.bytes());
-        sending(py)?.call_method1(intern!(py, "received"), (bytes,))
+        gil::call_method(sending(py)?.as_any(), "received", (bytes,))
     };
     read(sent).map_or_else(|error| error, PyErr::from_value)
 }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +17,8 @@ import random_modules
 from random_modules import Apply, compare, compare_integers, draw, integer_operations, lowered
 from windrow import _lower
 from windrow._trace import NotLowerable
+from windrow.collectors import Collector
+from windrow.envs import GymWrapper
 
 
 def test_random_modules_are_as_near_to_float64_as_torch_is() -> None:
@@ -145,6 +150,36 @@ def test_a_graph_that_is_wrong_for_large_numbers_alone_is_found() -> None:
     own[_lower.LARGE] += 100
     with pytest.raises(NotLowerable, match="differ"):
         _lower._check_equal("action", expected, own)
+
+
+class Wide(gymnasium.Env[Any, Any]):
+    """Observes float64."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.standard_normal(3), {}
+
+    def step(self, action: Any) -> Any:
+        return self.np_random.standard_normal(3), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("forward", "backend"),
+    [
+        (lambda x, net: net(x), "native"),
+        (lambda x, net: net(x.float()), "native"),
+        (lambda x, net: net(torch.cat([x[..., 1:], x[..., :1]], -1).float()), "native"),
+        (lambda x, net: net(((x * 1e9) % 10).float()), "torch"),
+        (lambda x, net: net((x > 0.1).float()), "torch"),
+    ],
+)
+def test_what_torch_computes_in_float64_is_not_computed_in_float32(forward: Any, backend: str) -> None:
+    with Collector(GymWrapper(Wide()), Apply(forward, nn.Linear(3, 2)), frames_per_batch=5) as collector:
+        assert collector.policy_backend == backend, repr(collector)
+        next(collector)
 
 
 def test_float64_is_left_to_torch() -> None:

@@ -224,3 +224,31 @@ print("ended")
 def test_a_ray_that_was_started_ends_with_the_last_and_with_the_program() -> None:
     ran = subprocess.run([sys.executable, "-c", OWN], capture_output=True, text=True, timeout=300)
     assert ran.stdout.strip().endswith("ended") and "Traceback" not in ran.stderr, ran.stderr
+
+
+#: What the collector itself heeds, and the actors do not.
+HERE = {
+    "create_env_fn", "policy", "policy_factory", "frames_per_batch", "total_frames", "allow_partial_batch", "num_workers", "seed", "device",
+    "storing_device", "policy_device", "env_device", "init_random_frames", "exploration_type", "exploration_mode", "return_same_td",
+    "reset_when_done", "interruptor", "replay_buffer", "trust_policy", "policy_backend", "compile_policy", "cudagraph_policy",
+    "weight_updater", "trajs_per_batch", "cat_results", "update_at_each_batch", "pre_collect_hook", "post_collect_hook", "worker_idx",
+    "on_loss", "collector_class", "weight_sync_schemes", "num_collectors", "collector_kwargs", "num_workers_per_collector", "sync",
+    "ray_init_config", "remote_configs", "update_after_each_batch", "max_weight_update_interval",
+}  # fmt: skip
+
+
+def test_no_argument_is_dropped() -> None:
+    from windrow._arguments import fields_of
+    from windrow.collectors import _ray
+    from windrow.collectors._arguments import RayArguments
+
+    heeded = {field.name for field in fields_of(RayArguments) if "ignored" not in field.metadata}
+    passed = {*_ray._PASSED, *_ray._WHERE_WRITTEN}
+    assert heeded == HERE | passed and not HERE & passed
+    with pytest.raises(ValueError, match="trajs_per_write is for actors that write themselves: give a RayReplayBuffer"):
+        RayCollector("CartPole-v1", frames_per_batch=20, num_collectors=1, trajs_per_batch=2, traj_format="cat", trajs_per_write=1)
+
+
+def test_the_device_of_environments_is_warned_of(build: Build) -> None:
+    with pytest.warns(UserWarning, match="env_device has no effect: environments are stepped on the CPU"):
+        build("CartPole-v1", num_collectors=1, env_device="meta")

@@ -36,7 +36,7 @@ _PASSED = (
 )  # fmt: skip
 
 #: Arguments that change batches where they are written: in actors, or in this process.
-_WHERE_WRITTEN = ("postproc", "compact_obs", "split_trajs")
+_WHERE_WRITTEN = ("postproc", "compact_obs", "split_trajs", "trajs_per_write")
 
 
 class RayCollector(BaseCollector):
@@ -86,7 +86,9 @@ class RayCollector(BaseCollector):
         self._sync = bool(arguments.sync)  # type: ignore[misc]
         self._placement = "ray"
         # Policies are evaluated on other machines, which have devices of their own.
-        named = types.SimpleNamespace(env_device=None, policy_device=None, device=None, storing_device=arguments.storing_device)
+        named = types.SimpleNamespace(
+            env_device=arguments.env_device, policy_device=None, device=None, storing_device=arguments.storing_device
+        )
         self._devices = Devices(named, 1)  # type: ignore[arg-type]
         self._exploration = _policy.exploration_name(arguments.exploration_type, arguments.exploration_mode)
         self.policy = arguments.policy
@@ -265,6 +267,8 @@ def _check(name: str, arguments: RayArguments) -> None:
     """Raises ValueError for arguments that no collector in actors can heed."""
     if arguments.num_workers is not None:
         raise ValueError(f"{name} has num_collectors, and num_workers_per_collector: leave num_workers out")
+    if arguments.trajs_per_write is not None and not callable(getattr(arguments.replay_buffer, "client", None)):
+        raise ValueError("trajs_per_write is for actors that write themselves: give a RayReplayBuffer as replay_buffer, or leave it out")
     padded = arguments.trajs_per_batch is not None and arguments.traj_format != "cat"
     if arguments.sync and padded:
         raise ValueError('trajs_per_batch with sync needs traj_format="cat": actors pad to different lengths')

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from windrow._lazy import torch
 from windrow._windrow import Statistics
 from windrow.collectors._factory import Factory
 from windrow.envs._recipe import Beside
 from windrow.collectors._workers import is_function
 from windrow.envs._batched import SerialEnv
-from windrow.envs._torchrl_compat import is_windrows
+from windrow.envs._torchrl_compat import is_transform, is_windrows
 from windrow.envs._vec_norm import Running
 
 
@@ -62,7 +64,17 @@ def freeze(env: Any) -> list[Callable[[], None]]:
         elif hasattr(type(part), "unfreeze") and not part.frozen:
             part.freeze()
             undo.append(part.unfreeze)
+            if hasattr(type(part), "_stateful_norm"):
+                part._norm = partial(_normed, part)
+                undo.append(partial(delattr, part, "_norm"))
     return undo
+
+
+def _normed(part: Any, data: Any, loc: Any, var: Any, count: Any) -> Any:
+    """What ``part``, a ``VecNormV2`` of TorchRL, makes of ``data``: the same, where it has seen none before. It would divide by zero."""
+    if not any(bool((number > 0).any()) for number in count.values(True, True)):
+        loc, var, count = loc.apply(torch.zeros_like), var.apply(torch.ones_like), count.apply(lambda it: torch.full_like(it, 1 << 40))
+    return type(part)._norm(part, data, loc, var, count)
 
 
 def thaw_recipes(env: Any) -> None:
@@ -85,10 +97,26 @@ def share(env: Any, statistics: Statistics) -> None:
         part._statistics = statistics.section(number)
 
 
-def recorders(env: Any) -> Iterator[Any]:
-    """The parts of ``env`` that write what they have recorded when they are told to, such as ``VideoRecorder`` of TorchRL."""
-    # What has `transforms` tells each of them.
-    return (part for part in _parts(env) if hasattr(type(part), "dump") and hasattr(part, "logger"))
+def recorders(env: Any) -> list[Any]:
+    """The parts of ``env`` that write what they have recorded when they are told to, such as ``VideoRecorder`` of TorchRL, and transforms
+    with a ``dump(step=...)`` of their own. A ``Compose`` of them that has one tells those in it."""
+    found = [part for part in _parts(env) if _records(part)]
+    told = {id(inner) for part in found for inner in getattr(part, "transforms", ())}
+    return [part for part in found if id(part) not in told]
+
+
+def _records(part: Any) -> bool:
+    dump = getattr(type(part), "dump", None)
+    if dump is None:
+        return False
+    if not is_transform(part):
+        return hasattr(part, "logger")
+    from torchrl.envs import Compose, Transform
+
+    if dump in (Transform.dump, Compose.dump):
+        return False
+    parameters = inspect.signature(dump).parameters.values()
+    return any(parameter.name == "step" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def _set_makers(env: SerialEnv, makers: list[Any]) -> None:

@@ -183,7 +183,7 @@ impl Events for Watch {
 /// What is known of a process that has ended.
 fn last_words(death: &Death, frozen: Option<Frozen>, seen: &LastSeen) -> WorkerFault {
     let status = match frozen {
-        None => format!("ended with {}", death.exit),
+        None => format!("ended with {}", death.exit.unasked()),
         Some(frozen) => frozen.end(death.exit),
     };
     WorkerFault::Died {

@@ -34,6 +34,17 @@ impl Exit {
         status.is_some_and(|status| status.signal() == Some(Signal::KILL.as_raw()))
     }
 
+    /// How it ended, in words, where it was to go on: status 0 is then no success.
+    #[must_use]
+    pub fn unasked(self) -> String {
+        match self.is_success() {
+            true => format!(
+                "{self}, though it was not told to end: its code has called exit, or closed the descriptors by which it is told what to do"
+            ),
+            false => self.to_string(),
+        }
+    }
+
     /// Whether it ended by itself, with status 0.
     #[must_use]
     pub fn is_success(self) -> bool {
@@ -104,6 +115,8 @@ mod tests {
             let exit = Exit::Status(ExitStatus::from_raw(raw));
             assert_eq!(exit.to_string(), words);
             assert_eq!((exit.is_kill(), exit.is_success()), (raw == 9, raw == 0));
+            let unasked = exit.unasked();
+            assert!(unasked.starts_with(words) && unasked.contains("descriptors") == (raw == 0));
         }
         for exit in [Exit::Untold, Exit::Orphaned] {
             assert!(exit.to_string().starts_with("unknown exit status"));

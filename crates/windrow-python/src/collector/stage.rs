@@ -325,7 +325,7 @@ impl LastStage for PyStage {
             if context.is_none() {
                 return Ok(None);
             }
-            context.call_method0(intern!(py, "__enter__"))?;
+            gil::call_method(&context, "__enter__", ())?;
             Ok(Some(context.unbind()))
         })?;
         Ok(())
@@ -335,7 +335,7 @@ impl LastStage for PyStage {
         if let Some(context) = self.context.take() {
             gil::attach(|py| {
                 let nothing = (py.None(), py.None(), py.None());
-                let left = context.call_method1(py, intern!(py, "__exit__"), nothing);
+                let left = gil::call_method(context.bind(py), "__exit__", nothing);
                 // Collecting may have failed already, and that error comes first.
                 if let Err(raised) = left {
                     raised.write_unraisable(py, Some(context.bind(py)));

@@ -52,7 +52,7 @@ impl ForeignEnvs {
     /// [`EnvError::Failed`] when it is no such adapter.
     pub(super) fn new(py: Python<'_>, held: Held, is_flat: bool) -> Result<(Self, bool), EnvError> {
         let describe = || -> PyResult<(EnvSpec, Vec<LeafSpec>, usize, bool)> {
-            let described = held.object.bind(py).call_method0("describe")?;
+            let described = gil::call_method(held.object.bind(py), "describe", ())?;
             let described: Description = described.extract()?;
             let Description {
                 num_envs,
@@ -253,7 +253,7 @@ impl VecEnv for ForeignEnvs {
             let keys = keys.iter().map(|key| batch::key_to_python(py, key));
             let keys = keys.collect::<PyResult<Vec<_>>>()?;
             let adapter = self.held.object.bind(py);
-            adapter.call_method1(intern!(py, "reads"), (keys,))?;
+            gil::call_method(adapter, "reads", (keys,))?;
             Ok(())
         };
         attach(tell).map_err(EnvError::failed)

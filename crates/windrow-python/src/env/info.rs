@@ -15,6 +15,7 @@ use windrow::slab::RowMut;
 use super::describe::{self, Key, Type};
 use super::read::Leaf;
 use super::rows::Target;
+use crate::gil;
 
 /// An entry that is observed: its key, its element type and its shape for one environment.
 #[derive(Debug, Clone, FromPyObject)]
@@ -168,8 +169,8 @@ impl InfoReader {
         self.told.set(info.len());
         let py = info.py();
         let tell = || {
-            let module = py.import(intern!(py, "windrow.envs._info"))?;
-            module.call_method1(intern!(py, "tell_of_the_rest"), (&self.id, info))
+            let module = gil::import(py, "windrow.envs._info")?;
+            gil::call_method(&module, "tell_of_the_rest", (&self.id, info))
         };
         tell().map(drop).map_err(EnvError::failed)
     }

@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::gc::{GcRef, GcRoots};
+use crate::gil;
 use crate::process;
 
 /// The addresses of objects that are being stepped, each with the process that steps it: a child of fork has objects of its own.
@@ -30,10 +30,9 @@ impl Loan {
     /// The exception of an environment that could not be looked into.
     pub(super) fn of(object: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Option<Self>> {
         let py = object.py();
-        let module = py.import(intern!(py, "windrow.envs._innermost"))?;
-        let found: Vec<Bound<'_, PyAny>> = module
-            .call_method1(intern!(py, "innermost"), (object,))?
-            .extract()?;
+        let module = gil::import(py, "windrow.envs._innermost")?;
+        let found: Vec<Bound<'_, PyAny>> =
+            gil::call_method(&module, "innermost", (object,))?.extract()?;
         let mut loan = Self {
             innermost: Vec::with_capacity(found.len()),
             process: process::id(),

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::env::{AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, VecEnv};
@@ -21,7 +20,7 @@ use super::parallel::Processes;
 use super::source::{Lender, call};
 use super::vector::VectorEnvs;
 use crate::gc::{GcRef, GcRoots};
-use crate::gil::attach;
+use crate::gil::{self, attach};
 
 /// How to make the environments of a worker: a recipe of `windrow.envs._recipe`, whose objects are held for one owner.
 #[derive(Debug)]
@@ -186,8 +185,8 @@ pub(super) fn python_recipe<'py>(
     own: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = env.py();
-    let module = py.import(intern!(py, "windrow.envs._recipe"))?;
-    module.call_method1(intern!(py, "of"), (env, kwargs, own))
+    let module = gil::import(py, "windrow.envs._recipe")?;
+    gil::call_method(&module, "of", (env, kwargs, own))
 }
 
 /// Environments, and two properties that the engine does not know.

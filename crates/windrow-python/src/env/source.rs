@@ -151,7 +151,7 @@ impl Drop for Held {
             return;
         }
         attach(|py| {
-            if let Err(error) = self.object.call_method0(py, "close") {
+            if let Err(error) = gil::call_method(self.object.bind(py), "close", ()) {
                 // A destructor cannot raise; Python prints the exception to stderr.
                 error.write_unraisable(py, Some(self.object.bind(py)));
             }

@@ -13,6 +13,7 @@ use windrow::env::Spec;
 
 use super::read::{Choices, Leaf, Reader};
 use super::write::Writer;
+use crate::gil;
 
 /// A space of Gymnasium.
 pub(super) struct Space<'a, 'py> {
@@ -110,8 +111,8 @@ impl<'a, 'py> Space<'a, 'py> {
             if spec.leaves(self.role).is_empty() {
                 return Err(self.unsupported());
             }
-            let module = self.space.py().import("windrow.envs._info")?;
-            module.call_method1("tell_of_left_out", (self.env, left_out))?;
+            let module = gil::import(self.space.py(), "windrow.envs._info")?;
+            gil::call_method(&module, "tell_of_left_out", (self.env, left_out))?;
         }
         let (spec, names) = self.named(spec);
         let mut names = names.into_iter().enumerate();

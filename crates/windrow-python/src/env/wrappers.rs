@@ -96,8 +96,8 @@ impl Wrappers {
             Bound<'py, PyAny>,
         );
         let peel = || -> PyResult<Self> {
-            let module = py.import(intern!(py, "windrow.envs._gym_wrappers"))?;
-            let peeled = module.call_method1(intern!(py, "peel"), (held.object.bind(py),))?;
+            let module = gil::import(py, "windrow.envs._gym_wrappers")?;
+            let peeled = gil::call_method(&module, "peel", (held.object.bind(py),))?;
             let (inside, layers): (Bound<'_, PyAny>, Vec<Found<'_>>) = peeled.extract()?;
             let layers = layers.into_iter().map(|(name, wrapper, own, arguments)| {
                 let work = Work::read(&name, &arguments)?;

@@ -10,7 +10,6 @@
 use std::ffi::CString;
 
 use pyo3::exceptions::{PyTypeError, PyUserWarning};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::{Tensor, for_dtype};
@@ -164,8 +163,8 @@ fn left_out(object: &Bound<'_, PyAny>, env: &EnvSpec) -> PyResult<Vec<NestedKey>
             .map(of_python)
             .collect::<PyResult<Vec<_>>>()?,
     );
-    let module = py.import(intern!(py, "windrow.envs._info"))?;
-    let kept: Vec<EnvKey> = gil::call(&module.getattr("read_by")?, arguments, None)?.extract()?;
+    let module = gil::import(py, "windrow.envs._info")?;
+    let kept: Vec<EnvKey> = gil::call_method(&module, "read_by", arguments)?.extract()?;
     let is_kept = |key: &&NestedKey| kept.iter().any(|one| one.0 == **key);
     Ok(env
         .info
@@ -368,9 +367,10 @@ impl Policy for TorchPolicy {
         attach(|py| {
             let load = || {
                 let weights = batch::to_python(py, weights)?;
-                self.object(py)?.call_method1(py, "load", (weights,))
+                let object = self.object(py)?;
+                gil::call_method(object.bind(py), "load", (weights,)).map(drop)
             };
-            self.checked(py, load()).map(drop)
+            self.checked(py, load())
         })
     }
 
@@ -378,17 +378,19 @@ impl Policy for TorchPolicy {
         attach(|py| {
             let check = || {
                 let weights = batch::to_python(py, weights)?;
-                self.object(py)?.call_method1(py, "check", (weights,))
+                let object = self.object(py)?;
+                gil::call_method(object.bind(py), "check", (weights,)).map(drop)
             };
-            self.checked(py, check()).map(drop)
+            self.checked(py, check())
         })
     }
 
     fn weights(&self) -> Weights {
         attach(|py| {
             let read = || {
-                let weights = self.object(py)?.call_method0(py, "weights")?;
-                batch::from_python(weights.bind(py))
+                let object = self.object(py)?;
+                let weights = gil::call_method(object.bind(py), "weights", ())?;
+                batch::from_python(&weights)
             };
             read().unwrap_or_else(|raised: PyErr| {
                 // This method cannot return an error. Parameters that cannot be read are missing in a saved state, so the reason is

@@ -86,7 +86,7 @@ class GymEnv(EnvBase):
     """An environment by its id: windrow's own where it has one, Gymnasium's otherwise.
 
     An observation space that is no dictionary is observed as ``"observation"``, and as ``"pixels"`` where it is a picture in
-    colours, ``Box(0, 255, (height, width, 3))``.
+    colours, ``Box(0, 255, (height, width, 3))``. A number, ``Box`` of shape ``()``, is observed as ``[1]``, as in TorchRL.
 
     Args:
         env_name: an id such as ``"CartPole-v1"``; an environment of Gymnasium is taken as it is.

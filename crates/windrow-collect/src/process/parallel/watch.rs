@@ -84,7 +84,7 @@ impl Events for Watch {
 
     fn died(&mut self, member: usize, death: Death) {
         let report = Report::Died {
-            status: death.exit.to_string(),
+            status: death.exit.unasked(),
             stderr: death.stderr_tail,
         };
         self.tell(member, report);
