@@ -347,7 +347,7 @@ class State:
         own = is_trusted(kind.__module__)
         # What caches results is no state.
         caches = own and kind.__module__.startswith(("stable_baselines3.common.distributions", "sb3_contrib.common"))
-        takes_all = takes_all or own or any(_reads_attributes(base) for base in kind.__mro__)
+        takes_all = takes_all or own or package(kind.__module__) in sys.stdlib_module_names or any(_reads_attributes(base) for base in kind.__mro__)
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self._attributes(value, attributes, path, takes_all, caches)
@@ -482,7 +482,8 @@ class State:
         if is_acting(function.__module__):
             # Below a wrapper of a library, nobody sees that it is called.
             self._refuse(f"it reads {path}, a function of {function.__module__}")
-        if not is_trusted(module):
+        # Those of the standard library lead everywhere: of its objects, all attributes count.
+        if not is_trusted(module) and package(module or "") not in sys.stdlib_module_names:
             self.functions[code] = function.__globals__
         self._read(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__), (code, function.__defaults__, function.__kwdefaults__))
         self.facts[f"{path}#code"] = id(code)
