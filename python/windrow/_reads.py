@@ -157,16 +157,30 @@ class Watch:
         self.doubt: str | None = None
         self._passed: set[types.CodeType] = set()
         self._before: Any = None
+        self._collects = False
 
     def __enter__(self) -> Watch:
-        self._before = sys.getprofile()
+        self._before, self._collects = sys.getprofile(), gc.isenabled()
+        # What is freed meanwhile, and calls functions of its own, is none of the policy's.
+        gc.disable()
         sys.setprofile(self._event)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if sys.getprofile() != self._event:
+            self.doubt = self.doubt or "it calls sys.setprofile()"
         sys.setprofile(self._before)
+        if self._collects:
+            gc.enable()
 
     def _event(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        try:
+            self._see(frame, event, argument)
+        except Exception as error:
+            # Python would call this function no more.
+            self.doubt = self.doubt or f"{frame.f_code.co_name}() calls what cannot be looked at: {error!r}"
+
+    def _see(self, frame: types.FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
         if event == "call" and code not in self._passed and code not in self.codes:
             module = frame.f_globals.get("__name__", "")
@@ -340,7 +354,7 @@ class State:
         own = is_trusted(kind.__module__)
         # What caches results is no state.
         caches = own and kind.__module__.startswith(("stable_baselines3.common.distributions", "sb3_contrib.common"))
-        takes_all = takes_all or own or any(_reads_attributes(base) for base in kind.__mro__)
+        takes_all = takes_all or own or package(kind.__module__) in sys.stdlib_module_names or any(_reads_attributes(base) for base in kind.__mro__)
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self._attributes(value, attributes, path, takes_all, caches)
@@ -471,8 +485,17 @@ class State:
         code, module = function.__code__, function.__globals__.get("__name__")
         if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function:
             # It is pickled by this name, and what it holds is not.
+<<<<<<< HEAD
             path = f"{_named(function.__module__)}.{function.__qualname__}"
         if not is_trusted(module):
+=======
+            path = f"{function.__module__}.{function.__qualname__}"
+        if is_acting(function.__module__):
+            # Below a wrapper of a library, nobody sees that it is called.
+            self._refuse(f"it reads {path}, a function of {function.__module__}")
+        # Those of the standard library lead everywhere: of its objects, all attributes count.
+        if not is_trusted(module) and package(module or "") not in sys.stdlib_module_names:
+>>>>>>> stale
             self.functions[code] = function.__globals__
         self._read(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__), (code, function.__defaults__, function.__kwdefaults__))
         self.facts[f"{path}#code"] = id(code)
