@@ -86,6 +86,38 @@ fn whole_parts_lie_side_by_side_and_parts_cut_short_do_not() {
     assert!(ring.try_next().unwrap().stacked().unwrap().is_none());
 }
 
+/// Two workers write a step each in turn: where it is, by part, step and environment.
+fn write_in_turn(ring: &Arc<Ring>, steps: usize) {
+    ring.request().unwrap();
+    let mut parts = [1, 0].map(|worker| ring.claim(worker).unwrap());
+    parts.iter_mut().for_each(|part| part.shorten(steps));
+    let indices = parts.each_ref().map(Part::index);
+    let mut rows = parts.each_mut().map(Part::rows);
+    for t in 0..steps {
+        for (rows, part) in rows.iter_mut().zip(indices) {
+            let value = |env: usize| (100 * part + 10 * t + env) as i64;
+            let mut step = rows.next_step().unwrap();
+            let numbers = [value(0), value(1)];
+            step.next_obs
+                .get_mut(VALUE)
+                .unwrap()
+                .copy_from_slice(&numbers);
+            step.policy
+                .get_mut(VALUE)
+                .unwrap()
+                .copy_from_slice(&numbers);
+            step.traj_ids.copy_from_slice(&numbers);
+            step.done.fill(part == 1 && t == 0);
+            step.reward.fill(part as f32);
+            if let Some(mut following) = step.following {
+                following.copy_from(step.next_obs.as_rows()).unwrap();
+            }
+        }
+    }
+    assert_eq!(rows[0].last_flags().unwrap().1, [false; 2]);
+    parts.into_iter().for_each(Part::commit);
+}
+
 #[test]
 fn both_orders_of_parts_show_the_same_frames_and_each_has_a_flat_view() {
     let spec = RingSpec {
@@ -98,36 +130,7 @@ fn both_orders_of_parts_show_the_same_frames_and_each_has_a_flat_view() {
     for order in [PartOrder::Sequential, PartOrder::Interleaved] {
         let ring = of_parts(2, order, spec);
         for steps in [4, 4, 3] {
-            ring.request().unwrap();
-            // The workers write in turn, a step each.
-            let mut parts = [1, 0].map(|worker| ring.claim(worker).unwrap());
-            parts.iter_mut().for_each(|part| part.shorten(steps));
-            let indices = parts.each_ref().map(Part::index);
-            let mut rows = parts.each_mut().map(Part::rows);
-            for t in 0..steps {
-                for (rows, part) in rows.iter_mut().zip(indices) {
-                    let value = |env: usize| (100 * part + 10 * t + env) as i64;
-                    let mut step = rows.next_step().unwrap();
-                    let numbers = [value(0), value(1)];
-                    step.next_obs
-                        .get_mut(VALUE)
-                        .unwrap()
-                        .copy_from_slice(&numbers);
-                    step.policy
-                        .get_mut(VALUE)
-                        .unwrap()
-                        .copy_from_slice(&numbers);
-                    step.traj_ids.copy_from_slice(&numbers);
-                    step.done.fill(part == 1 && t == 0);
-                    step.reward.fill(part as f32);
-                    if let Some(mut following) = step.following {
-                        following.copy_from(step.next_obs.as_rows()).unwrap();
-                    }
-                }
-            }
-            assert_eq!(rows[0].last_flags().unwrap().1, [false; 2]);
-            drop(rows);
-            parts.into_iter().for_each(Part::commit);
+            write_in_turn(&ring, steps);
             let lease = ring.try_next().unwrap();
             let frames =
                 |part: i64, env: i64| (0..steps as i64).map(move |t| 100 * part + 10 * t + env);
@@ -144,7 +147,7 @@ fn both_orders_of_parts_show_the_same_frames_and_each_has_a_flat_view() {
                     .unwrap()
                     .to_vec::<bool>()
                     .unwrap();
-                let first = |place: usize| part == 1 && place % steps == 0;
+                let first = |place: usize| part == 1 && place.is_multiple_of(steps);
                 assert_eq!(done, (0..2 * steps).map(first).collect::<Vec<_>>());
                 let reward = batch.get(("next", "reward")).unwrap().to_vec::<f32>();
                 assert_eq!(reward.unwrap(), vec![part as f32; 2 * steps]);

@@ -101,7 +101,7 @@ impl Mapped {
     pub(crate) fn roomy(&self, from: usize) -> Vec<Range<usize>> {
         let all = 0..self.map.len();
         let Some(pieces) = &self.pieces else {
-            return vec![from..all.end];
+            return std::iter::once(from..all.end).collect();
         };
         let pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner);
         let with_room = pieces.iter().enumerate().filter(|(_, has_room)| **has_room);

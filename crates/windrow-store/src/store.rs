@@ -346,7 +346,7 @@ impl Store {
             let bytes = match &self.backing {
                 #[cfg(not(loom))]
                 Backing::File(file) => file.roomy(start),
-                _ => vec![start..self.layout.bytes],
+                _ => std::iter::once(start..self.layout.bytes).collect(),
             };
             for bytes in bytes {
                 // SAFETY: the caller holds the write guard and no reader is left; behind the header there are rows only.

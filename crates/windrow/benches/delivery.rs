@@ -18,17 +18,17 @@ use windrow::env::testing::LedgerEnv;
 use windrow::env::{Env, EnvError, EnvFactory, EnvSpec, Outcome, Serial, Spec};
 use windrow::policy::WeightStore;
 use windrow::slab::{
-    DType, Key, Layout, Order, PartOrder, RecordSpec, Ring, RingSpec, Row, RowMut, Shares,
+    Key, Layout, Order, PartOrder, RecordSpec, Ring, RingSpec, Row, RowMut, Shares,
 };
 use windrow::{
-    Collector, Head, MultiAsyncCollector, MultiSyncCollector, NetworkPolicy, Policy, Tensor,
+    Collector, DType, Head, MultiAsyncCollector, MultiSyncCollector, NetworkPolicy, Policy, Tensor,
     TensorDict,
 };
 
 fn main() {
     two_threads();
-    flat_batches("cartpole", 1024, 1.1, "CartPole-v1");
-    flat_batches("pixels", 32, 0.8, Pixels::new);
+    flat_batches("cartpole", 1024, 1.1, &"CartPole-v1");
+    flat_batches("pixels", 32, 0.8, &Pixels::new);
     handover();
     unequal_steps();
     padded_trajectories();
@@ -73,7 +73,12 @@ fn two_threads() {
 
 /// Flat batches of two workers with eight environments each over those of one worker with all sixteen, and the pages that a batch of the
 /// former touches for the first time.
-fn flat_batches(name: &str, steps: usize, target: f64, env: impl EnvFactory + Clone + 'static) {
+fn flat_batches(
+    name: &str,
+    steps: usize,
+    target: f64,
+    env: &(impl EnvFactory + Clone + Send + Sync + 'static),
+) {
     let build = |workers: usize| {
         let mut collector = MultiSyncCollector::builder(env.clone())
             .num_workers(workers)
@@ -86,7 +91,7 @@ fn flat_batches(name: &str, steps: usize, target: f64, env: impl EnvFactory + Cl
         collector
     };
     let (mut two, mut one) = (build(2), build(1));
-    let mut next =
+    let next =
         |collector: &mut Collector| black_box(collector.next().unwrap().unwrap()).numel() as u64;
     let faults = || {
         const BATCHES: u64 = 50;
