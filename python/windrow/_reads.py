@@ -485,17 +485,12 @@ class State:
         code, module = function.__code__, function.__globals__.get("__name__")
         if getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function:
             # It is pickled by this name, and what it holds is not.
-<<<<<<< HEAD
             path = f"{_named(function.__module__)}.{function.__qualname__}"
-        if not is_trusted(module):
-=======
-            path = f"{function.__module__}.{function.__qualname__}"
         if is_acting(function.__module__):
             # Below a wrapper of a library, nobody sees that it is called.
             self._refuse(f"it reads {path}, a function of {function.__module__}")
         # Those of the standard library lead everywhere: of its objects, all attributes count.
         if not is_trusted(module) and package(module or "") not in sys.stdlib_module_names:
->>>>>>> stale
             self.functions[code] = function.__globals__
         self._read(lambda: (function.__code__, function.__defaults__, function.__kwdefaults__), (code, function.__defaults__, function.__kwdefaults__))
         self.facts[f"{path}#code"] = id(code)
