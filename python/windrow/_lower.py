@@ -91,10 +91,10 @@ def lower(policy: Any, conditions: Conditions, env: Any = None) -> Lowered:
         raise NotLowerable(f"expected a module, or a method of one, got {type(policy).__name__}")
     if conditions.threads and source is not policy:
         raise NotLowerable("a method of a module, which acts in a worker of its own")
-    known, is_lazy = _observed(env), any(map(nn.parameter.is_lazy, source.parameters()))
+    known, is_lazy = _observed(env, policy, conditions), any(map(nn.parameter.is_lazy, source.parameters()))
     if is_lazy and not known:
         raise NotLowerable("it has lazy layers, whose sizes are not known before the environment is made")
-    asked = [known] if known else [_guessed(policy), *([_made(env)] if len(_inputs(policy)) > 1 else [])]
+    asked = [known] if known else [_guessed(policy), *([_made(env, policy, conditions)] if len(_inputs(policy)) > 1 else [])]
     first: NotLowerable | None = None
     for observed, actions in itertools.chain.from_iterable(asked):
         try:
@@ -239,9 +239,11 @@ def source_of(policy: Any) -> nn.Module | None:
 # What the policy reads
 
 
-def _observed(env: Any) -> list[tuple[dict[Key, Leaf], list[Key]]]:
-    """The observations and actions of an environment, with float32 in place of float64 second; none where that is not known yet."""
+def _observed(env: Any, policy: Any, conditions: Conditions) -> list[tuple[dict[Key, Leaf], list[Key]]]:
+    """The observations of an environment that ``policy`` gets, and the actions, with float32 in place of float64 second; none where that is
+    not known yet."""
     from windrow.collectors._workers import env_of, is_function
+    from windrow.envs._info import read_by
 
     if env is None or is_function(env):
         return []
@@ -254,6 +256,8 @@ def _observed(env: Any) -> list[tuple[dict[Key, Leaf], list[Key]]]:
         actions = list(env.full_action_spec_unbatched.keys(True, True))
         leaves = dict(env.observation_spec_unbatched.items(True, True)).items()
         observed = {key: _leaf(spec) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}
+        info = env._known().info if hasattr(env, "_known") else ()
+        observed = {key: observed[key] for key in read_by(policy, conditions.trust, list(observed), info)}
     except Exception:
         # Said where it is made.
         return []
@@ -275,7 +279,7 @@ def _leaf(spec: Any) -> Leaf:
     return Leaf(shape, dtype, torch.as_tensor(low), torch.as_tensor(high))
 
 
-def _made(env: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
+def _made(env: Any, policy: Any, conditions: Conditions) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
     """As :func:`_observed`, of an environment that the function ``env`` makes for it: of several observations, nobody guesses the sizes."""
     try:
         made = env()
@@ -283,7 +287,7 @@ def _made(env: Any) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
         # Said where the collector makes it.
         return
     try:
-        yield from _observed(made)
+        yield from _observed(made, policy, conditions)
     finally:
         with contextlib.suppress(Exception):
             made.close()

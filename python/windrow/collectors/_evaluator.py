@@ -2,11 +2,12 @@ import functools
 import inspect
 import secrets
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from windrow import _needs, _policy, _sending, _weights, _windrow
-from windrow._arguments import Arguments, Check, argument, ignored, takes, warn_ignored
+from windrow._arguments import argument, Arguments, Check, ignored, outside, takes, warn_ignored
 from windrow._numbers import at_least
 from windrow._objects import Keeper, Latest, Objects
 from windrow._windrow import EvaluatorCore
@@ -421,6 +422,11 @@ def _sent(env: Any, core: Any, arguments: EvaluatorArguments) -> dict[str, Any] 
     chosen = arguments.backend or ("thread" if _stays(env, arguments) else "process")
     if chosen == "thread":
         return None
+    held = _sending.held_weights(arguments.policy) if isinstance(core, list) and arguments.policy is not None else None
+    if held is not None:
+        if arguments.backend is None:
+            return None
+        warnings.warn(f"policy{held}, whose changes no copy of policy in a process gets: give the module itself as policy", stacklevel=outside())
     try:
         sent = {"env": _sending.environments(env, None, arguments.init_fn), "policy": _sending.policy(core)}
         seed = secrets.randbits(63) if arguments.seed is None else arguments.seed
