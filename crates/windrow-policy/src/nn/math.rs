@@ -8,8 +8,8 @@ use pulp::Simd;
 /// 1.5 * 2^23: adding it rounds to the nearest integer, which then stands in the low bits of the mantissa.
 const ROUND: f32 = 12_582_912.0;
 /// Exponents below give numbers too small for `f32`'s full precision, those above infinity.
-const EXP_MIN: f32 = -87.33;
-const EXP_MAX: f32 = 88.722_83;
+const EXP_MIN: f32 = -86.64;
+const EXP_MAX: f32 = 89.0;
 /// ln 2 in two parts, the first with zeros at its end, so that its multiples are exact.
 const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
@@ -89,21 +89,18 @@ fn exp_parts<S: Simd>(simd: S, x: S::f32s) -> (S::u32s, S::f32s) {
     (simd.wrapping_dyn_shl_u32s(bits, simd.splat_u32s(23)), tail)
 }
 
-/// Exponential function; relative error at most 1e-7. Infinite where the result would be above the largest `f32`, zero below -87.33,
-/// where it would not be a normal number.
+/// Exponential function; relative error at most 1e-7. Infinite where the result would be above the largest `f32`, zero below -86.64,
+/// where it is 2e-38 and half of it would not be a normal number.
 ///
-/// `exp(r)` is scaled by adding to its exponent, since `2^128` is no `f32` though results need it.
+/// Half of the result is computed, then doubled, since `2^128` is no `f32` though results need it.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
-    let (exponent, tail) = exp_parts(simd, x);
-    let e = simd.add_f32s(tail, simd.splat_f32s(1.0));
-    let e = simd.add_u32s(simd.transmute_u32s_f32s(e), exponent);
-    let e = simd.transmute_f32s_u32s(e);
+    let (exponent, tail) = exp_parts(simd, clamp(simd, x, EXP_MIN, EXP_MAX));
+    let half = simd.add_u32s(exponent, simd.splat_u32s(0.5f32.to_bits()));
+    let half = simd.transmute_f32s_u32s(half);
+    let e = simd.mul_add_e_f32s(half, tail, half);
     let tiny = simd.less_than_f32s(x, simd.splat_f32s(EXP_MIN));
-    let e = simd.select_f32s(tiny, simd.splat_f32s(0.0), e);
-    let huge = simd.greater_than_f32s(x, simd.splat_f32s(EXP_MAX));
-    let e = simd.select_f32s(huge, simd.splat_f32s(f32::INFINITY), e);
-    simd.select_f32s(simd.equal_f32s(x, x), e, x)
+    simd.select_f32s(tiny, simd.splat_f32s(0.0), simd.add_f32s(e, e))
 }
 
 /// `exp(x) - 1`; relative error at most 2e-7 up to `x = 88.3`, the result stays there beyond it.
