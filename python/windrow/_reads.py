@@ -85,9 +85,9 @@ def package(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _named(module: str) -> str:
-    """The name of ``module`` where it cannot be taken for the policy's."""
-    return f"module {module}" if module.startswith(ROOT) else module
+def _named(module: object) -> str:
+    """The name of a module where it cannot be taken for the policy's. Some classes of C give no text."""
+    return f"module {module}" if str(module).startswith(ROOT) else str(module)
 
 
 def is_trusted(module: Any) -> bool:
