@@ -1,4 +1,4 @@
-"""What calls of a policy read beside its weights: what of it is seen to change, what cannot be compared, and what is left alone."""
+"""The state that calls of a policy read beside its weights: changes that are seen, state that cannot be compared, and state that is left alone."""
 
 from __future__ import annotations
 

@@ -68,14 +68,14 @@ class Beside:
 
 
 def attributes_in(leaf: torch.Tensor) -> bytes:
-    """What a :class:`Beside` has written of attributes into ``leaf``."""
+    """The attributes that a :class:`Beside` has written into ``leaf``."""
     held = leaf.numpy().tobytes()
     first = HEADER + int.from_bytes(held[:HEADER], "little")
     return held[first + HEADER : first + HEADER + int.from_bytes(held[first : first + HEADER], "little")]
 
 
 class Attributes:
-    """What the parts of a module hold beside weights, for copies of it that workers call.
+    """Attributes of the parts of a module, for the copies of it that workers call.
 
     Args:
         policy: the policy.
@@ -94,8 +94,8 @@ class Attributes:
         self._written = pickle.dumps({})
 
     def __call__(self) -> bytes:
-        """What has changed since the copies were made; the reason, where it cannot be sent."""
-        # What cannot be compared is compared by its bytes.
+        """The attributes that have changed since the copies were made; the reason, where one cannot be sent."""
+        # State that cannot be compared by its parts is compared by its bytes.
         if self._state.doubt is not None or not self._state.is_same():
             now = self._seen()
             if now.doubt is not None or self._state.difference(now) is not None:
@@ -106,7 +106,7 @@ class Attributes:
     def _write(self, now: _reads.State) -> _reads.State:
         """Writes down what has changed; returns what that was compared with."""
         for _ in range(3):
-            # What new functions read is no change.
+            # State that only new functions read has not changed.
             self._outside = self._outside or self._state.again(self._policy, self._tensors()).outside(self._state)
             held, kinds = self._held(), self._kinds()
             self._changed |= {path for path, value in held.items() if path not in self._first or value.differs(self._first[path])}

@@ -202,7 +202,7 @@ def choose(
 
 
 def _beside(policy: Any, source: Any, conditions: Conditions, lowered: Lowered | None) -> Beside | None:
-    """What is published beside the weights of ``policy``; None where it acts itself."""
+    """The state that is published beside the weights of ``policy``; None where the policy acts itself."""
     import torch
 
     is_copied = isinstance(source, torch.nn.Module) and (conditions.threads or conditions.device is not None)

@@ -22,7 +22,7 @@ EXACT: Range = (1.0 - 2**24, 2.0**24 - 1)
 
 
 def of_dtype(dtype: torch.dtype) -> Range:
-    """What a type holds."""
+    """The smallest and the largest number of a type."""
     if dtype == torch.bool:
         return FLAG
     if dtype.is_floating_point:

@@ -1,4 +1,4 @@
-"""What a call of a policy reads in Python beside its inputs and weights, and whether that has changed since.
+"""The state of Python that a call of a policy reads beside its inputs and weights, and whether it has changed since.
 
 :class:`Watch` sees which functions run in a call. :class:`State` then finds everything that these functions can read: what their globals,
 closures and defaults refer to, and the attributes, by the names that their code mentions, of every object on the way. It remembers
@@ -63,7 +63,7 @@ FIXED: tuple[Any, ...] = (
 DYNAMIC = {"vars", "dir", "__dict__", "__getattribute__", "attrgetter", "__getstate__"}
 #: Functions that read or write the attribute of a name that they are given.
 BY_TEXT = {"getattr", "setattr", "delattr", "hasattr"}
-#: What every call of a module looks at, beside its parts.
+#: Attributes of a module that every call of it reads.
 OF_MODULES = ("training", "forward", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
 #: Attributes of modules that no call reads.
 UNREAD = {
@@ -71,7 +71,7 @@ UNREAD = {
     "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_forward_hooks_always_called", "_is_full_forward_hook",
     "_version",
 }
-#: What learners have, and no policy computes from.
+#: Objects of learners, from which no policy computes.
 IGNORED = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 #: Objects that may be looked at; more are no policy.
 MOST = 20_000
@@ -161,7 +161,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._before, self._collects = sys.getprofile(), gc.isenabled()
-        # What is freed meanwhile, and calls functions of its own, is none of the policy's.
+        # Destructors of objects that are freed meanwhile are no part of the policy.
         gc.disable()
         sys.setprofile(self._event)
         return self
@@ -199,7 +199,7 @@ class Watch:
 
 
 class State:
-    """What functions can read, as it is now.
+    """The present state that functions can read.
 
     Args:
         root: the policy.
@@ -242,7 +242,7 @@ class State:
             self._refuse("it refers to too many objects")
 
     def again(self, root: Any, weights: Iterable[torch.Tensor]) -> State:
-        """What the same functions read by now."""
+        """The state that the same functions read by now."""
         return State(root, self._codes, weights)
 
     def is_same(self) -> bool:
@@ -352,7 +352,7 @@ class State:
         self._typed.append(value)
         self._types.append(kind)
         own = is_trusted(kind.__module__)
-        # What caches results is no state.
+        # Cached results are no state.
         caches = own and kind.__module__.startswith(("stable_baselines3.common.distributions", "sb3_contrib.common"))
         takes_all = takes_all or own or package(kind.__module__) in sys.stdlib_module_names or any(_reads_attributes(base) for base in kind.__mro__)
         attributes = getattr(value, "__dict__", None)
@@ -445,7 +445,7 @@ class State:
                     self._walk(part, f"{path}.{name}")
 
     def _class(self, kind: type, path: str) -> None:
-        """What objects of ``kind`` find in their class, and what code reads of it."""
+        """Adds the attributes of the class ``kind`` that its objects or code read."""
         if (id(kind), "class") in self._seen:
             return
         self._seen[(id(kind), "class")] = kind  # type: ignore[index]
@@ -532,7 +532,7 @@ class State:
                     self._walk(function, f"{_named(function.__module__)}.{function.__qualname__}")
 
     def _globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
-        """What ``code`` reads of its globals, as far as it names attributes of theirs."""
+        """Adds the globals that ``code`` reads, with the attributes that it names."""
         module = _named(scope.get("__name__", ""))
         for name in imports(code):
             if not is_trusted(name) and name not in PURE:

@@ -34,7 +34,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 def _moved(trace: Trace, op: Operation) -> Any:
     first, *rest = op.args
     many = isinstance(first, (list, tuple))
-    # What has no elements has no places.
+    # A value without elements has no places.
     given = first if many else [first]
     values = [trace.of(tensor) if tensor.numel() else None for tensor in given]
     placed = [
@@ -466,7 +466,7 @@ def _group_norm(trace: Trace, op: Operation) -> Any:
 
 
 def _channel(trace: Trace, given: Any, dims: int) -> Value:
-    """A number for each channel of a value with so many dimensions."""
+    """A number for each channel, in the shape that broadcasts to a value of ``dims`` dimensions."""
     return trace.move(lambda placed: placed.view(-1, *[1] * (dims - 2)), trace.of(given))
 
 

@@ -289,7 +289,7 @@ class Trace(TorchDispatchMode):
     # Integers
 
     def is_below(self, index: torch.Tensor, count: int) -> bool:
-        """Whether ``index`` is shown to be one of so many."""
+        """Whether ``index`` is shown to be from 0 and below ``count``."""
         return _ranges.is_within(self.ranges[self.of(index).node], (0.0, count - 1.0))
 
     def claim(self, what: str, *alternatives: tuple[int, _ranges.Range]) -> None:

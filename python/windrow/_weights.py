@@ -103,7 +103,7 @@ class WeightSource:
             state["policy_state_dict"] = {
                 name: value.detach().clone() for name, value in tensors_of(self.module).items()
             }
-        # What is no weight is the program's to make again.
+        # The program makes again what is no weight.
         state["policy_state_dict"].pop(BESIDE, None)
 
     @contextlib.contextmanager

@@ -182,7 +182,7 @@ fn a_worker_that_ends_is_an_error_with_its_place_status_and_last_words() {
         (
             "Leaves-v0",
             FaultKind::Died,
-            "its process ended with exit status 0, though it was not told to end",
+            "its process ended with exit status 0, though nobody asked it to end",
         ),
         ("Panics-v0", FaultKind::Panic, "panicked: out of coffee"),
         ("Fails-v0", FaultKind::Env, "out of tea"),

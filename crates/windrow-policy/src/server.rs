@@ -228,7 +228,7 @@ impl Hub {
         }
     }
 
-    /// What all clients have in common, of whom `binding` is one. The first that can be bound binds the policy.
+    /// Properties that all clients share; `binding` is one client's. The first client that can be bound binds the policy.
     fn joint(self: &Arc<Self>, binding: &Binding<'_>) -> Result<Joint, PolicyError> {
         let mut stage = lock(&self.stage);
         lock(&self.board).check()?;

@@ -130,7 +130,7 @@ pub(crate) fn call<'py>(
 /// As [`call`], of a method. For code of the user's too, and for all that takes more than a moment in a thread of the engine.
 ///
 /// # Errors
-/// What it raises; `AttributeError` where there is no such method.
+/// The exception of the method; `AttributeError` where there is no such method.
 pub(crate) fn call_method<'py>(
     object: &Bound<'py, PyAny>,
     name: &str,
@@ -142,7 +142,7 @@ pub(crate) fn call_method<'py>(
 /// The module `name`, whose import may take a while. See [`call`].
 ///
 /// # Errors
-/// What the import raises.
+/// The exception of the import.
 pub(crate) fn import<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     let importlib = py.import(intern!(py, "importlib"))?;
     call_method(&importlib, "import_module", (name,))

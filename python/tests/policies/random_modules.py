@@ -1,6 +1,6 @@
 """Random modules of floats, and operations of integers of every type: what windrow evaluates natively beside what torch computes.
 
-``python python/tests/policies/random_modules.py --count 3000 --seed 0`` compares so many modules, and all operations, and prints counts.
+``python python/tests/policies/random_modules.py --count 3000 --seed 0`` compares as many modules as asked for, and all operations, and prints counts.
 """
 
 from __future__ import annotations
@@ -392,7 +392,7 @@ def integers(dtype: torch.dtype, low: int, high: int, rows: int, generator: torc
 
 
 def compare_integers(module: nn.Module, dtype: torch.dtype, low: int, high: int, seed: int = 0) -> str:
-    """What windrow does with an operation: "native", "called", "an error" where torch has one, too, or how it differs."""
+    """How windrow evaluates an operation: "native", "called", "an error" where torch raises one too, or how it differs."""
     generator = torch.Generator().manual_seed(seed)
     x = integers(dtype, low, high, 500, generator)
     try:
@@ -427,7 +427,7 @@ def compare_integers(module: nn.Module, dtype: torch.dtype, low: int, high: int,
 
 @dataclass
 class Counts:
-    """What became of modules."""
+    """Counts of modules by their result."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)

@@ -28,7 +28,7 @@ def saved(x: Tensor) -> bytes:
 
 
 def seen(function: Callable[[float], Any], x: Tensor) -> list[Any]:
-    """What ``function`` is called with."""
+    """The arguments of ``function``."""
     found: list[Any] = []
     x.detach().clone().apply_(lambda number: found.append(number) or number)  # type: ignore[func-returns-value]
     return found

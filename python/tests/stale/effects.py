@@ -1,4 +1,4 @@
-"""What policies do beside computing: whether it happens at each step, as it does where torch calls them.
+"""Side effects of policies: whether each happens at each step, as it does where torch calls them.
 
 Some count their calls, and add the count to the first number that they observe; some explore, in a quarter of their calls; some change
 what is not theirs.
@@ -360,7 +360,7 @@ def _seeds() -> Any:
 
 @dataclass
 class Effects:
-    """What came of all policies that do something beside computing."""
+    """Counts of the policies with side effects."""
 
     policies: int = 0
     forms: set[str] = field(default_factory=set)
@@ -368,7 +368,7 @@ class Effects:
 
 
 def _acted(kind: Any, place: str, backend: str, policy: nn.Module, count: Callable[[], int] | None) -> tuple[list[int], int]:
-    """What was added to each of ``FRAMES`` observations, and how often something happened meanwhile."""
+    """The number added to each of ``FRAMES`` observations, and how often the side effect happened meanwhile."""
     with kind(World, policy, frames_per_batch=FRAMES, total_frames=-1, placement=place, policy_backend=backend) as collector:
         collector.next()
         before = 0 if count is None else count()

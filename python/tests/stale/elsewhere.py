@@ -1,4 +1,4 @@
-"""What modules read of another module of Python."""
+"""Values in a module of Python of their own, which policies read."""
 
 GAIN = (0.0, 0.0)
 HELD = {"gain": (0.0, 0.0)}

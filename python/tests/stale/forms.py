@@ -42,7 +42,7 @@ class Form:
     action: Callable[[torch.Tensor, int], torch.Tensor] | None = None
 
     def level(self, number: int) -> int:
-        """The level after so many changes."""
+        """The level after a number of changes."""
         return number % 2 if self.is_flag else number
 
     def expected(self, observation: torch.Tensor, level: int) -> torch.Tensor:

@@ -81,7 +81,7 @@ class Cell:
 
 @dataclass
 class Sum:
-    """What came of all changes."""
+    """Counts of all changes by their result."""
 
     changes: int = 0
     rows: int = 0

@@ -202,7 +202,7 @@ pub enum Zip {
     Min,
     /// `a` to the power of `b`.
     Pow,
-    /// What is left of `a` when a multiple of `b` is taken away, with the sign of `b`; exact.
+    /// The remainder of `a` divided by `b`, with the sign of `b`; exact.
     Remainder,
     /// `a ln(b)`; 0 where `a` is 0, unless `b` is not a number.
     Xlogy,

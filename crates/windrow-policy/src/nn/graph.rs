@@ -75,7 +75,7 @@ pub enum Op {
         #[serde(with = "windrow_env::written::float")]
         eps: f32,
     },
-    /// From a table of runs of so many numbers: the runs with the numbers that the second value has. Evaluation fails where there is
+    /// From a table of runs of this many numbers: the runs with the numbers that the second value has. Evaluation fails where there is
     /// none; NaN gives NaN.
     Lookup(usize),
     /// From each run of so many numbers of the first value: the numbers at the places that the second value has, as many for each

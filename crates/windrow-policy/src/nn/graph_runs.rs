@@ -1,4 +1,4 @@
-//! What a graph does with runs of numbers of one row.
+//! Operations of a graph on runs of numbers of one row.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -109,7 +109,7 @@ impl Task {
     }
 }
 
-/// A place among so many, if the number is one; what is a number, but no place, is `stray`.
+/// The index that a number stands for, if it is one below the given count; any other number is `stray`.
 #[inline(always)]
 fn at(place: f32, count: usize, stray: &mut Option<Stray>) -> Option<usize> {
     let is_place = place >= 0.0 && place < count as f32;
@@ -143,7 +143,7 @@ fn log_softmax(x: &[f32], out: &mut [f32]) {
         .for_each(|(out, x)| *out = (x - top) - total);
 }
 
-/// The product of two matrices, the second with so many columns. Rows of the second are added up, so that neighbours in memory are
+/// The product of two matrices, the second with the given number of columns. Rows of the second are added up, so that neighbours in memory are
 /// computed together.
 #[inline(always)]
 fn multiply(a: &[f32], b: &[f32], columns: usize, out: &mut [f32]) {

@@ -39,7 +39,7 @@ impl Exit {
     pub fn unasked(self) -> String {
         match self.is_success() {
             true => format!(
-                "{self}, though it was not told to end: its code has called exit, or closed the descriptors by which it is told what to do"
+                "{self}, though nobody asked it to end: its code has called exit, or closed the descriptors over which it receives requests"
             ),
             false => self.to_string(),
         }

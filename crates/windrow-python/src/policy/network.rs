@@ -30,7 +30,7 @@ pub(super) struct Description<'py> {
 /// Under this name, a policy's state beside its weights is published with them, as bytes: see `windrow._beside`.
 const BESIDE: &str = "_windrow_beside";
 
-/// What takes the place of a graph where the module computes something else by now, other than by its weights.
+/// A graph that replaces the present one, because the module computes something else by now, other than by its weights.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Changed<Graph> {

@@ -165,10 +165,10 @@ impl Drop for Guard {
     }
 }
 
-/// What the streams of one connection share.
+/// State that the streams of one connection share.
 #[derive(Default)]
 pub(super) struct Caller {
-    /// Who asks over it, once that was let in.
+    /// The client of this connection, once it was accepted.
     producer: OnceLock<u128>,
     pub(super) greeted: Notify,
     /// Tells that its place is needed.
