@@ -91,7 +91,7 @@ impl TorchPolicy {
             true => vec![binding.num_envs],
             false => Vec::new(),
         };
-        let left_out = left_out(&object.bind(py), env)?;
+        let left_out = left_out(object.bind(py), env)?;
         let observed = env.observation_leaves().into_iter().enumerate();
         let leaves: Vec<_> = observed
             .filter(|(_, leaf)| !(env.rewards.contains(&leaf.key) || left_out.contains(&leaf.key)))
