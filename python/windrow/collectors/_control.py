@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +35,8 @@ class Control(Ending, Iterator[Any]):
     _workers: Workers
     policy: Any
     _placement: str
+    #: Loads the weights of models other than the policy.
+    _load_models: Callable[[Mapping[str, Any], Any], None]
     _profile: ProfileConfig | None = None
     #: The error that ended the thread of :meth:`start`.
     _failure: Failure | None = None
@@ -175,7 +177,8 @@ class Control(Ending, Iterator[Any]):
             weights: the same, by name.
             policy: a module.
             worker_ids: publish to these workers only: numbers, or one.
-            model_id: ``"policy"``, the only model there is.
+            model_id: ``"policy"``, or the path of a module from the collector, such as ``"env.transform[0]"`` or
+                ``"replay_buffer.transform[0].module"``, which loads them by ``load_state_dict``.
             weights_dict: the weights of each model by its id.
             policy_weights: the old name of ``weights``.
 
@@ -186,6 +189,15 @@ class Control(Ending, Iterator[Any]):
                 changed.
         """
         self._check_ready()
+        if model_id is not None and "." in model_id:
+            given = _single_source(policy_or_weights, weights, policy, policy_weights, None, weights_dict)
+            self._load_models({model_id: given}, worker_ids)
+            return
+        if weights_dict is not None and any("." in model for model in weights_dict):
+            self._load_models({model: given for model, given in weights_dict.items() if "." in model}, worker_ids)
+            weights_dict = {model: given for model, given in weights_dict.items() if "." not in model}
+            if not weights_dict:
+                return
         given = _single_source(policy_or_weights, weights, policy, policy_weights, model_id, weights_dict)
         if self._updater is None:
             self._source.publish(given, worker_ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -156,6 +156,34 @@ class TorchRLMethods(Control):
     def set_post_collect_hook(self, hook: Callable[[Any], object] | None) -> None:
         """Calls ``hook`` with each batch as it is delivered, in place of the present one."""
         self.post_collect_hook = hook
+
+    def _load_models(self, models: Mapping[str, Any], workers: Any) -> None:
+        """Loads weights into modules that are found by their paths from the collector.
+
+        Raises:
+            ValueError: a module is in an environment that a thread steps meanwhile, or there is no such worker.
+            KeyError: a path leads to no module.
+            RuntimeError: the weights belong to another module.
+        """
+        everybody = range(int(self._core.stats()["workers"]))
+        chosen = [workers] if hasattr(workers, "__index__") else list(everybody if workers is None else workers)
+        unknown = [worker for worker in chosen if worker not in everybody]
+        if unknown:
+            raise ValueError(f"there is no worker {unknown[0]}: the collector has {len(everybody)}")
+        if self._placement == "threads" and any(path.startswith("env.") for path in models):
+            raise ValueError(
+                f"the model {next(iter(models))!r} is in environments that threads step meanwhile: choose placement=\"processes\", where it is "
+                "loaded between two parts"
+            )
+        for path, given in models.items():
+            state = _weights.weights_of(given)
+            roots = [self] if self._direct or not path.startswith("env.") else [self._each_worker()[worker] for worker in chosen]
+            try:
+                methods = [_resolve(root, f"{path}.load_state_dict") for root in roots]
+            except (AttributeError, LookupError) as error:
+                raise KeyError(f"no model is called {path!r}: {error}") from error
+            for method in methods:
+                method(state)
 
     def _each_worker(self) -> list[Any]:
         return [_Worker(self, worker) for worker in range(self._workers.count)]
