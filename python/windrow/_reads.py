@@ -580,14 +580,23 @@ def _reads_attributes(base: type) -> bool:
 
 
 def reachable(policy: Any) -> dict[types.CodeType, dict[str, Any]]:
-    """The functions that a call of ``policy`` may run, with the globals of each: those that names in the code of others lead to."""
+    """The functions that a call of ``policy`` may run, with the globals of each: those that names in the code of others lead to. Other
+    packages that are installed, such as loggers, are not followed: they lead everywhere."""
+    owner = policy if isinstance(policy, nn.Module) else getattr(policy, "__self__", policy)
+    parts = owner.modules() if isinstance(owner, nn.Module) else [owner]
+    own = {package(type(part).__module__) for part in parts} | {package(getattr(owner, "__module__", None) or "")}
     codes: dict[types.CodeType, dict[str, Any]] = {}
     while True:
-        new = {code: scope for code, scope in State(policy, codes, ()).functions.items() if code not in codes}
+        new = {code: scope for code, scope in State(policy, codes, ()).functions.items() if code not in codes and _is_followed(code, scope, own)}
         if not new:
             return codes
         for code, scope in new.items():
             codes.update(dict.fromkeys((code, *_inner(code)), scope))
+
+
+def _is_followed(code: types.CodeType, scope: dict[str, Any], own: set[str]) -> bool:
+    is_installed = "site-packages" in code.co_filename or "dist-packages" in code.co_filename
+    return not is_installed or package(scope.get("__name__", "")) in own
 
 
 def _is_read_by_others(name: str, kind: type) -> bool:
