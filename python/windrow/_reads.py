@@ -16,6 +16,7 @@ import dis
 import enum
 import functools
 import gc
+import inspect
 import operator
 import sys
 import types
@@ -370,7 +371,9 @@ class State:
     def _attributes(self, value: Any, attributes: dict[str, Any], path: str, takes_all: bool, caches: bool) -> None:
         is_module = isinstance(value, nn.Module)
         skipped = UNREAD | {"_parameters", "_buffers", "_modules"} if is_module else set()
-        wanted = {name for name in attributes if (takes_all or self._takes_all or name in self._names) and name not in skipped}
+        # A library's module reads what its class names, and nothing that a program adds to it.
+        known = _names_of(type(value)) if is_module and is_trusted(type(value).__module__) else attributes
+        wanted = {name for name in attributes if name in self._names or self._takes_all or (takes_all and name in known)} - skipped
         if caches:
             wanted = {name for name in wanted if isinstance(attributes[name], FIXED) and attributes[name] is not None}
         if is_module:
@@ -603,6 +606,15 @@ def _is_read_by_others(name: str, kind: type) -> bool:
     """Whether code that does not name it reads ``name`` of ``kind``: a method of an operator, or what a class of a library reads."""
     is_special = name.startswith("__") and name.endswith("__") and name not in ("__init__", "__new__", "__init_subclass__", "__del__")
     return is_special or any(is_trusted(base.__module__) and hasattr(base, name) for base in kind.__mro__)
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_of(kind: type) -> frozenset[str]:
+    """Names in the code of a class and its bases."""
+    functions = [part for base in kind.__mro__ for part in vars(base).values()]
+    functions = [getattr(part, "fget", None) or getattr(part, "__func__", part) for part in functions]
+    codes = [part.__code__ for part in map(inspect.unwrap, filter(callable, functions)) if isinstance(part, types.FunctionType)]
+    return frozenset(name for code in codes for inner in (code, *_inner(code)) for name in inner.co_names)
 
 
 def _slots(kind: type) -> list[str]:
