@@ -21,7 +21,7 @@ import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -609,9 +609,9 @@ def _is_read_by_others(name: str, kind: type) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names_of(kind: type) -> frozenset[str]:
+def _names_of(kind: Hashable) -> frozenset[str]:
     """Names in the code of a class and its bases."""
-    functions = [part for base in kind.__mro__ for part in vars(base).values()]
+    functions = [part for base in kind.__mro__ for part in vars(base).values()]  # type: ignore[attr-defined]
     functions = [getattr(part, "fget", None) or getattr(part, "__func__", part) for part in functions]
     codes = [part.__code__ for part in map(inspect.unwrap, filter(callable, functions)) if isinstance(part, types.FunctionType)]
     return frozenset(name for code in codes for inner in (code, *_inner(code)) for name in inner.co_names)

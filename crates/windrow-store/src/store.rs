@@ -343,7 +343,7 @@ impl Store {
     fn poison(&self) {
         if cfg!(debug_assertions) {
             let start = self.layout.rows_start();
-            let bytes = match &self.backing {
+            let bytes: Vec<Range<usize>> = match &self.backing {
                 #[cfg(not(loom))]
                 Backing::File(file) => file.roomy(start),
                 _ => std::iter::once(start..self.layout.bytes).collect(),

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from types import NoneType
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from windrow import _needs, _policy, _sending
 from windrow._arguments import outside, takes, warn_ignored
@@ -24,6 +24,9 @@ from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._torchrl_compat import TorchRLMethods
 from windrow.collectors._workers import Devices, Workers
 from windrow.envs._specs import path, set_delta
+
+if TYPE_CHECKING:
+    from windrow._audit import Audit
 
 
 class BaseCollector(TorchRLMethods):
@@ -62,6 +65,8 @@ class BaseCollector(TorchRLMethods):
     _rows: int | None = None
     #: The batch that ``return_same_td`` delivers again.
     _same: Any = None
+    #: Compares delivered rows with the policy's module, where the engine of this process evaluates it.
+    _audit: Audit | None = None
     #: The user was warned of a worker that is missed.
     _missed = False
 
