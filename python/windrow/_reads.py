@@ -21,7 +21,7 @@ import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -372,7 +372,8 @@ class State:
         is_module = isinstance(value, nn.Module)
         skipped = UNREAD | {"_parameters", "_buffers", "_modules"} if is_module else set()
         # A library's module reads what its class names, and nothing that a program adds to it.
-        known = _names_of(type(value)) if is_module and is_trusted(type(value).__module__) else attributes
+        own: type = type(value)
+        known = _names_of(own) if is_module and is_trusted(own.__module__) else attributes
         wanted = {name for name in attributes if name in self._names or self._takes_all or (takes_all and name in known)} - skipped
         if caches:
             wanted = {name for name in wanted if isinstance(attributes[name], FIXED) and attributes[name] is not None}
@@ -609,9 +610,9 @@ def _is_read_by_others(name: str, kind: type) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names_of(kind: Hashable) -> frozenset[str]:
+def _names_of(kind: type) -> frozenset[str]:
     """Names in the code of a class and its bases."""
-    functions = [part for base in kind.__mro__ for part in vars(base).values()]  # type: ignore[attr-defined]
+    functions = [part for base in kind.__mro__ for part in vars(base).values()]
     functions = [getattr(part, "fget", None) or getattr(part, "__func__", part) for part in functions]
     codes = [part.__code__ for part in map(inspect.unwrap, filter(callable, functions)) if isinstance(part, types.FunctionType)]
     return frozenset(name for code in codes for inner in (code, *_inner(code)) for name in inner.co_names)
