@@ -129,3 +129,20 @@ def test_what_no_graph_computes_is_an_error_at_the_next_batch_that_names_it() ->
         net[1].p = 0.5
         with pytest.raises(RuntimeError, match="since policy.1.p has changed .*training mode"):
             collector.next()
+
+
+@pytest.mark.parametrize("least", [2, 9, 60])
+def test_a_module_that_does_something_else_for_other_numbers_of_rows_is_called(least: int) -> None:
+    namespace: dict[str, Any] = {}
+    source = f"def forward(self, observation):\n    scores = self.net(observation)\n    return scores if len(observation) < {least} else -scores"
+    exec(source, namespace)
+
+    class Deciding(nn.Module):
+        forward = namespace["forward"]
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(4, 2)
+
+    with Collector("CartPole-v1", Deciding(), frames_per_batch=4) as collector:
+        assert collector.policy_backend == "torch"

@@ -16,7 +16,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import MethodType
+from types import CodeType, MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,8 +39,10 @@ assert _rules
 ROWS = (37, 41)
 #: How many graphs of a policy are kept, for what it reads that takes turns.
 KNOWN = 2
-#: Rows of other calls that the graph is compared with: as of one environment alone, of few, and of many.
-FEWER = (None, 1, 2, 150)
+#: Rows of other calls that the graph is compared with: as of one environment alone, and of few.
+FEWER = (None, 1, 2)
+#: Names by which code asks how many rows there are, and the largest number that it is taken to compare them with.
+SIZES, MANY = {"shape", "size", "len", "numel", "__len__", "batch_size"}, 4096
 #: Relative and absolute difference allowed between torch and the graph, which adds in another order and approximates tanh and exp; a
 #: hundred times as much for log-probabilities.
 TOLERANCE = (1e-4, 1e-5)
@@ -371,7 +373,7 @@ def _compared(
     few.compare(text, few)
     if few.asked_of_rows():
         few.compare(text, few)
-    for rows in FEWER:
+    for rows in (*FEWER, *_thresholds(watch.codes)):
         try:
             fewer = _Reading(theirs, module, called, observed, actions, rows, watch)
         except Exception:
@@ -379,6 +381,13 @@ def _compared(
             continue
         few.compare(text, fewer)
     return found
+
+
+def _thresholds(codes: Iterable[CodeType]) -> list[int]:
+    """Numbers of rows for which code that looks at sizes may do something else: the whole numbers in it, and the next ones."""
+    asking = [code for code in codes if SIZES & set(code.co_names)]
+    numbers = {number for code in asking for number in code.co_consts if type(number) is int and 2 < number <= MANY}
+    return sorted({rows for number in sorted(numbers)[:8] for rows in (number, number + 1)})
 
 
 def _shape(graph: dict[str, Any]) -> Any:
