@@ -27,7 +27,7 @@ use windrow::{
 
 fn main() {
     two_threads();
-    flat_batches("cartpole", 1024, 1.1, &"CartPole-v1");
+    flat_batches("cartpole", 1024, 0.8, &"CartPole-v1");
     flat_batches("pixels", 32, 0.8, &Pixels::new);
     handover();
     unequal_steps();
