@@ -27,8 +27,8 @@ use windrow::{
 
 fn main() {
     two_threads();
-    flat_batches("cartpole", 1024, 0.8, &"CartPole-v1");
-    flat_batches("pixels", 32, 0.8, &Pixels::new);
+    flat_batches("cartpole", 1024, 1.2, &"CartPole-v1");
+    flat_batches("pixels", 32, 1.2, &Pixels::new);
     handover();
     unequal_steps();
     padded_trajectories();
