@@ -238,7 +238,8 @@ class Reaper(threading.Thread):
         self.over = threading.Event()
         self._life = life
         # Asking the collector itself would take an error away from those who wait for its batches.
-        self._core = collector._core
+        self._core, self._collector = collector._core, collector
+        self._published = collector._source._choice.published
         self._version = 0
 
     def run(self) -> None:
@@ -255,7 +256,8 @@ class Reaper(threading.Thread):
 
     def hear(self) -> None:
         """Notes the losses that the collector has told since."""
-        for loss in self._core.take_losses():
+        # The collector's warning takes losses too, and keeps them.
+        for loss in (*self._collector._warned_losses(), *self._core.take_losses()):
             now, worker = time.monotonic_ns(), re.match(r"worker (\d+)", loss)
             self._life.hear(int(worker[1]) if worker else -1, loss, now)
 
@@ -275,7 +277,7 @@ class Reaper(threading.Thread):
 
     def _publish(self) -> None:
         try:
-            version = self._core.publish(weights(self._version + 1), None)
+            version = self._core.publish(self._published(weights(self._version + 1)), None)
         except RuntimeError:
             # Refused once the collector is over.
             return

@@ -237,7 +237,7 @@ class BaseCollector(TorchRLMethods):
         if self._arguments.on_loss != "continue" or self._missed:
             return
         lost = self._core.take_losses()
-        self._unasked += tuple(lost)
+        self._unasked.extend(lost)
         if not lost:
             return
         self._missed = True

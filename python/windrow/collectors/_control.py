@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -42,8 +44,6 @@ class Control(Ending, Iterator[Any]):
     _failure: Failure | None = None
     _paused = False
     _ended = False
-    #: Errors of lost workers that a warning has told of, and no call of :meth:`losses` has returned.
-    _unasked: tuple[str, ...] = ()
 
     # Start, pause and end
 
@@ -311,9 +311,16 @@ class Control(Ending, Iterator[Any]):
 
     def losses(self) -> list[str]:
         """Errors of workers that were lost without ending the collector, since the last call."""
-        losses = [*self._unasked, *self._asked.take_losses()]
-        self._unasked = ()
-        return losses
+        return [*self._warned_losses(), *self._asked.take_losses()]
+
+    @functools.cached_property
+    def _unasked(self) -> collections.deque[str]:
+        """Errors of lost workers that a warning has named, and no call of :meth:`losses` has returned."""
+        return collections.deque()
+
+    def _warned_losses(self) -> list[str]:
+        """Takes them, while another thread may add some."""
+        return [self._unasked.popleft() for _ in range(len(self._unasked))]
 
     @property
     def policy_backend(self) -> str:
