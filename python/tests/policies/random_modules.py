@@ -404,7 +404,7 @@ def compare_integers(module: nn.Module, dtype: torch.dtype, low: int, high: int,
     except NotLowerable:
         return "called"
     except Exception as error:
-        # What torch cannot compute is never read.
+        # Nobody reads a value that torch cannot compute.
         return "an error" if expected is None else f"fails: {error}"
     try:
         own = native(x)

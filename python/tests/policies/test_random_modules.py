@@ -104,7 +104,7 @@ def test_an_observation_outside_of_bounds_that_a_graph_rests_on_is_an_error() ->
     assert resting(observe(8)).tolist() == (observe(8) ** 2).tolist()
     with pytest.raises(ValueError, match="expected an observation or state from 0 to 9, got 10"):
         resting(observe(8) + 1)
-    # What is a float at once may be any number.
+    # An integer that becomes a float at once may be any number.
     free = lowered(Apply(lambda x: x.float() * 0.5), observe, 0, 9)
     assert "Within" in resting.graph and "Within" not in free.graph
     assert free(observe(8) + 100).tolist() == (observe(8) * 0.5 + 50).tolist()

@@ -350,7 +350,7 @@ def _seeds() -> Any:
 
     def count() -> int:
         nonlocal total
-        # Who seeds once in a batch and who does at each step leave the same.
+        # A seed set once in a batch and one set at each step leave the same state.
         total += FRAMES * (torch.initial_seed() == 12345)
         torch.manual_seed(1)
         return total

@@ -130,7 +130,7 @@ class Life:
         try:
             collector = self._built()
         except Exception as error:
-            # Where copies are needed, there has to be one.
+            # A collector that acts with copies needs a form that can be copied.
             if self.cell.is_copied and re.search("cannot (be )?pickle", str(error)):
                 total.uncopied.add(self.form.name)
             else:
@@ -279,7 +279,7 @@ class Life:
 
     def _of_version(self, version: int) -> tuple[int, int]:
         low, high = self.versions.get(version, self.versions[len(self.versions) - 1])
-        # What threads share may be newer.
+        # State that threads share may be newer.
         lives = self.form.is_shared and self.backend == "called" and not self.cell.in_process
         return low, self.begun if lives else high
 
@@ -316,7 +316,7 @@ class Life:
         observed, acted = batch["observation"][there].reshape(-1, 2), batch["action"][there].reshape(-1, 2)
         versions = batch["policy_version"][there].flatten().tolist() if "policy_version" in batch.keys() else [0] * len(acted)
         self.total.rows += len(acted)
-        # Who reads while it is written reads what is there.
+        # A reader beside a writer sees the present value.
         is_own = races and self.backend == "called" and (not self.cell.is_copied or self.form.is_shared and not self.cell.in_process)
         for observation, action, version in zip(observed, acted, versions):
             low, high = allowed(int(version))

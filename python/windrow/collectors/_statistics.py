@@ -71,7 +71,7 @@ def freeze(env: Any) -> list[Callable[[], None]]:
 
 
 def _normed(part: Any, data: Any, loc: Any, var: Any, count: Any) -> Any:
-    """What ``part``, a ``VecNormV2`` of TorchRL, makes of ``data``: the same, where it has seen none before. It would divide by zero."""
+    """``data`` as ``part``, a ``VecNormV2`` of TorchRL, normalises it; unchanged where it has seen none before, since it would divide by zero."""
     if not any(bool((number > 0).any()) for number in count.values(True, True)):
         loc, var, count = loc.apply(torch.zeros_like), var.apply(torch.ones_like), count.apply(lambda it: torch.full_like(it, 1 << 40))
     return type(part)._norm(part, data, loc, var, count)
@@ -98,7 +98,7 @@ def share(env: Any, statistics: Statistics) -> None:
 
 
 def recorders(env: Any) -> list[Any]:
-    """The parts of ``env`` that write what they have recorded when they are told to, such as ``VideoRecorder`` of TorchRL, and transforms
+    """The parts of ``env`` with a method that writes their recordings, such as ``VideoRecorder`` of TorchRL, and transforms
     with a ``dump(step=...)`` of their own. A ``Compose`` of them that has one tells those in it."""
     found = [part for part in _parts(env) if _records(part)]
     told = {id(inner) for part in found for inner in getattr(part, "transforms", ())}
