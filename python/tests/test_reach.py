@@ -90,6 +90,8 @@ def test_a_collector_says_once_that_it_goes_on_without_a_worker(goes: str, after
     buffer = ReplayBuffer(storage=LazyTensorStorage(100)) if "start" in goes else None
     options: dict[str, Any] = {
         "stack": {"cat_results": "stack"},
+        # Whoever is first delivers: worker 1 has to come to its step 25 before worker 0 has taken all frames.
+        "async": {"total_frames": 4000},
         "one batch": {"frames_per_batch": 60, "total_frames": 60},
         "trajectories": {"trajs_per_batch": 2},
         "start python": {"postproc": lambda batch: batch},
