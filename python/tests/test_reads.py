@@ -21,9 +21,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from windrow import _reads
+from windrow._torch_policy import copied_module
 from windrow._weights import tensors_of
 
 GAIN = 1.0
@@ -287,3 +290,31 @@ def test_another_thread_that_changes_a_policy_without_pause_is_never_seen_half()
     finally:
         is_over.set()
         learner.join()
+
+
+def test_copies_of_functions_have_the_same_classes_and_closures_of_their_own() -> None:
+    class Shift:
+        by = 0.0
+
+    held, shared = {"gain": 1.0}, Shift()
+
+    def shift(hidden: torch.Tensor, *, added: dict[str, float] = {"by": 0.0}) -> torch.Tensor:  # noqa: B006
+        return hidden * held["gain"] + shared.by + added["by"]
+
+    wrapped = TensorDictSequential(
+        TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=["hidden"]),
+        TensorDictModule(shift, in_keys=["hidden"], out_keys=["action"]),
+        TensorDictModule(lambda action: action * held["gain"], in_keys=["action"], out_keys=["action"]),
+    )
+    copied = copied_module(wrapped)
+
+    def act(policy: nn.Module) -> float:
+        return float(policy(TensorDict({"observation": torch.ones(1)}))["action"])
+
+    held["gain"], shared.by, shift.__kwdefaults__["added"]["by"] = 2.0, 3.0, 4.0
+    assert (act(wrapped), act(copied)) == (18.0, 1.0)
+    # Both functions of the copy still share one dictionary, and what they close over is of the same class.
+    inner = copied.module[1].module
+    inside = dict(zip(inner.__code__.co_freevars, inner.__closure__))
+    inside["held"].cell_contents["gain"] = 5.0
+    assert act(copied) == 25.0 and type(inside["shared"].cell_contents) is Shift and inner.__qualname__ == shift.__qualname__

@@ -141,7 +141,7 @@ class Attributes:
         found: dict[tuple[str, str], Any] = {}
         for part_name, part in self._module.named_modules():
             is_own = not _reads.is_trusted(type(part).__module__)
-            for name, value in vars(part).items():
+            for name, value in list(vars(part).items()):
                 if name in self._skipped:
                     continue
                 if not is_own or takes_all or name in names or name in _reads.OF_MODULES:

@@ -374,7 +374,8 @@ class State:
         # A library's module reads what its class names, and nothing that a program adds to it.
         own: type = type(value)
         known = _names_of(own) if is_module and is_trusted(own.__module__) else attributes
-        wanted = {name for name in attributes if name in self._names or self._takes_all or (takes_all and name in known)} - skipped
+        # Another thread may add some meanwhile.
+        wanted = {name for name in list(attributes) if name in self._names or self._takes_all or (takes_all and name in known)} - skipped
         if caches:
             wanted = {name for name in wanted if isinstance(attributes[name], FIXED) and attributes[name] is not None}
         if is_module:
@@ -469,7 +470,7 @@ class State:
                 continue
             wanted = [
                 name
-                for name, part in held.items()
+                for name, part in list(held.items())
                 if self._takes_all or name in self._names or self._has_run(part) or _is_read_by_others(name, kind)
             ]
             wanted = [name for name in wanted if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__slots__", "__slotnames__", "_abc_impl")]

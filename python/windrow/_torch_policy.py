@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from types import MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -269,8 +270,8 @@ class TorchPolicy:
 
 
 def copied_module(module: torch.nn.Module) -> torch.nn.Module:
-    """A deep copy of ``module``, whose functions are the same ones: a module of tensordict pickles the function that it goes around, which
-    makes those of a program's own classes anew, in the copy and in the program."""
+    """A deep copy of ``module``. Functions that its parts go around have the same code, and copies of what they close over: a module of
+    tensordict would pickle them, which makes a program's own classes anew, in the copy and in the program."""
     memo: dict[int, Any] = {}
     # Those within come last, and are copied first.
     for part in reversed(list(module.modules())):
@@ -280,8 +281,37 @@ def copied_module(module: torch.nn.Module) -> torch.nn.Module:
             attributes = {name: copy.deepcopy(value, memo) for name, value in part.__dict__.items() if name != "module"}
             if inspect.ismethod(function):
                 function = MethodType(function.__func__, copy.deepcopy(function.__self__, memo))
+            else:
+                function = _copied_function(function, memo)
             copied.__dict__.update(attributes, module=function)
     return copy.deepcopy(module, memo)
+
+
+def _copied_function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+    """``function`` with copies of its defaults and of what it closes over, where copies can be made."""
+    try:
+        cells = tuple(_copied_cell(cell, memo) for cell in function.__closure__ or ())
+        defaults, named = copy.deepcopy((function.__defaults__, function.__kwdefaults__), memo)
+    except Exception:
+        return function
+    copied = FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells)
+    copied.__kwdefaults__ = named
+    for name in functools.WRAPPER_ASSIGNMENTS:
+        setattr(copied, name, getattr(function, name))
+    copied.__dict__.update(function.__dict__)
+    return copied
+
+
+def _copied_cell(cell: CellType, memo: dict[int, Any]) -> CellType:
+    if id(cell) not in memo:
+        memo[id(cell)] = copied = CellType()
+        try:
+            contents = cell.cell_contents
+        except ValueError:
+            # Not filled yet.
+            return copied
+        copied.cell_contents = copy.deepcopy(contents, memo)
+    return memo[id(cell)]
 
 
 def calls_with_tensordict(policy: Callable[..., Any], trust: bool = False) -> bool:

@@ -358,7 +358,7 @@ def a_property_replaced() -> Any:
     return Policy(), lambda level: setattr(Policy, "both", property(lambda self: pair(level)))
 
 
-@form("both|_given")
+@form("both|held|_given")
 def a_cached_property() -> Any:
     class Policy(Held):
         @functools.cached_property

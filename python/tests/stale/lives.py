@@ -154,7 +154,8 @@ class Life:
     def _hear(self, error: Exception) -> None:
         """An error is an answer, where it names what has changed."""
         text = str(error)
-        if self.begun and re.search(rf"\b({self.form.names})", text) and re.search("changed|changes|no weights were given", text):
+        # A thread may begin to change it as soon as this error is raised.
+        if (self.begun or self.cell.changer == "thread") and re.search(rf"\b({self.form.names})", text) and re.search("changed|changes|no weights were given", text):
             self.total.changes += 1
             self.total.refused[self.backend] += 1
         else:
