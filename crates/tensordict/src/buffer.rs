@@ -1,6 +1,7 @@
 //! Heap memory of tensors, slabs and stores.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::num::NonZero;
 use std::ptr::NonNull;
 
 use crate::shape::{no_memory, numel};
@@ -63,7 +64,7 @@ impl HeapBuffer {
     fn with(bytes: usize, allocate: impl FnOnce(Layout) -> *mut u8) -> Option<Self> {
         let layout = Layout::from_size_align(bytes, Self::ALIGN).ok()?;
         let ptr = match bytes {
-            0 => layout.dangling_ptr(),
+            0 => NonNull::without_provenance(NonZero::new(layout.align())?),
             _ => NonNull::new(allocate(layout))?,
         };
         Some(Self { ptr, layout })

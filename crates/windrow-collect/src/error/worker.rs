@@ -197,7 +197,8 @@ pub(crate) fn message_to_send(error: &(dyn Error + 'static)) -> String {
     let mut message = error.to_string();
     let all = message.len();
     if all > LONG {
-        message.truncate(message.floor_char_boundary(LONG));
+        let whole = (0..=LONG).rev().find(|&at| message.is_char_boundary(at));
+        message.truncate(whole.unwrap_or_default());
         message.push_str(&format!("… ({all} bytes)"));
     }
     message
