@@ -146,3 +146,66 @@ def test_a_module_that_does_something_else_for_other_numbers_of_rows_is_called(l
 
     with Collector("CartPole-v1", Deciding(), frames_per_batch=4) as collector:
         assert collector.policy_backend == "torch"
+
+
+MOST = 20
+
+
+def closed(most: int) -> type[nn.Module]:
+    class Closed(nn.Linear):
+        def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            scores = super().forward(observation)
+            return scores if len(observation) < most else -scores
+
+    return Closed
+
+
+class ByAttribute(nn.Linear):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.most, self.limits, self.config = MOST, [5, MOST], {"most": MOST}
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        scores = super().forward(observation)
+        return scores if observation.shape[0] < self.most else -scores
+
+
+class ByList(ByAttribute):
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        scores = nn.Linear.forward(self, observation)
+        return scores if observation.shape[0] < self.limits[1] else -scores
+
+
+class ByKey(ByAttribute):
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        scores = nn.Linear.forward(self, observation)
+        return scores if observation.size(0) < self.config["most"] else -scores
+
+
+class ByGlobal(nn.Linear):
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        scores = super().forward(observation)
+        return scores if len(observation) < MOST else -scores
+
+
+class ByDefault(nn.Linear):
+    def forward(self, observation: torch.Tensor, most: int = MOST) -> torch.Tensor:
+        scores = super().forward(observation)
+        return scores if len(observation) < most else -scores
+
+
+@pytest.mark.parametrize("kind", [ByAttribute, ByList, ByKey, ByGlobal, ByDefault, closed(MOST)])
+def test_numbers_of_rows_are_tried_that_code_reads_where_it_asks_for_sizes(kind: type[nn.Module]) -> None:
+    with Collector("CartPole-v1", kind(4, 2), frames_per_batch=4) as collector:
+        assert collector.policy_backend == "torch"
+
+
+def test_a_number_of_rows_that_is_set_later_is_tried_too() -> None:
+    policy = ByList(4, 2)
+    policy.limits = [5, 10_000_000]
+    with Collector("CartPole-v1", policy, frames_per_batch=4) as collector:
+        assert collector.policy_backend == "native"
+        collector.next()
+        policy.limits[1] = MOST
+        with pytest.raises(RuntimeError, match="since policy.limits.* has changed .*differ"):
+            collector.next()

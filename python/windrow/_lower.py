@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import random
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -43,6 +44,8 @@ KNOWN = 2
 FEWER = (None, 1, 2)
 #: Names by which code asks how many rows there are, and the largest number that it is taken to compare them with.
 SIZES, MANY = {"shape", "size", "len", "numel", "__len__", "batch_size"}, 4096
+#: How many such numbers are tried.
+TRIED = 16
 #: Relative and absolute difference allowed between torch and the graph, which adds in another order and approximates tanh and exp; a
 #: hundred times as much for log-probabilities.
 TOLERANCE = (1e-4, 1e-5)
@@ -140,12 +143,12 @@ class _Follower:
 
     def _read(self, before: State | None = None) -> tuple[State, _Graph, _Reading]:
         """The graph, and all that was read beside weights; ``before`` is what was to be read a moment ago, as far as that is known."""
-        like = self._graph[0] if self._known else None
+        like = (self._graph[0], self._reading.tried) if self._known else None
         for _ in range(3):
             with borrowing():
                 theirs = _copied(self._policy)
                 graph, reading = _compared(theirs, self._conditions, self._observed, self._actions, like)
-                like = graph[0]
+                like = graph[0], reading.tried
                 reading.forget()
             state = State(self._policy, reading.watch.codes, self._tensors())
             if state.doubt is not None:
@@ -338,10 +341,10 @@ _Graph = tuple[str, list[str], bool]
 
 
 def _compared(
-    theirs: Any, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key], like: str | None
+    theirs: Any, conditions: Conditions, observed: dict[Key, Leaf], actions: list[Key], like: tuple[str, list[int]] | None
 ) -> tuple[_Graph, _Reading]:
     """The graph of ``theirs``, a copy of the policy, and how it was read. One that has other constants than the graph
-    ``like``, and is the same otherwise, is compared with torch once.
+    ``like``, and is the same otherwise, is compared with torch once, and for numbers of rows that were not tried with that.
     """
     module = source_of(theirs)
     assert module is not None
@@ -353,8 +356,20 @@ def _compared(
     graph = few.watched()
     text = json.dumps(graph)
     found = (text, few.used, few.policy.reads_init), few
-    if like is not None and _shape(graph) == _shape(json.loads(like)):
+
+    def compare_for(sizes: Iterable[int | None]) -> None:
+        for rows in sizes:
+            try:
+                other = _Reading(theirs, module, called, observed, actions, rows, watch)
+            except Exception:
+                # Torch could not call it so either.
+                continue
+            few.compare(text, other)
+
+    few.tried = _thresholds(watch.codes, few.facts)
+    if like is not None and _shape(graph) == _shape(json.loads(like[0])):
         few.compare(text, few)
+        compare_for(rows for rows in few.tried if rows not in like[1])
         return found
     modes = [part.training for part in module.modules()]
     module.train(not module.training)
@@ -373,21 +388,22 @@ def _compared(
     few.compare(text, few)
     if few.asked_of_rows():
         few.compare(text, few)
-    for rows in (*FEWER, *_thresholds(watch.codes)):
-        try:
-            fewer = _Reading(theirs, module, called, observed, actions, rows, watch)
-        except Exception:
-            # Torch could not call it so either.
-            continue
-        few.compare(text, fewer)
+    compare_for((*FEWER, *few.tried))
     return found
 
 
-def _thresholds(codes: Iterable[CodeType]) -> list[int]:
-    """Numbers of rows for which code that looks at sizes may do something else: the whole numbers in it, and the next ones."""
+def _thresholds(codes: Iterable[CodeType], facts: dict[str, Any]) -> list[int]:
+    """Numbers of rows for which code that looks at sizes may do something else: the whole numbers in it, and those among the ``facts`` that
+    it reads under a name in it, each with the next one."""
     asking = [code for code in codes if SIZES & set(code.co_names)]
-    numbers = {number for code in asking for number in code.co_consts if type(number) is int and 2 < number <= MANY}
-    return sorted({rows for number in sorted(numbers)[:8] for rows in (number, number + 1)})
+    held = [constant for code in asking for constant in code.co_consts]
+    named = {name for code in asking for name in (*code.co_names, *code.co_freevars)}
+    # Keys of dictionaries are texts in code, and defaults have no name.
+    named.update(("__defaults__", "__kwdefaults__"), (text for text in held if isinstance(text, str)))
+    # What is read in a list has the name of the list.
+    held += [value for path, value in facts.items() if type(value) is int and re.split(r"\.|'s ", re.sub(r"\[.*?\]", "", path))[-1] in named]
+    numbers = {number for number in held if type(number) is int and 2 < number <= MANY}
+    return sorted({rows for number in sorted(numbers)[:TRIED] for rows in (number, number + 1)})
 
 
 def _shape(graph: dict[str, Any]) -> Any:
@@ -418,6 +434,8 @@ class _Reading:
         self._generator = torch.Generator().manual_seed(self.rows)
         self._leaves, self._batch, self._is_small = observed, batch, False
         self.given: dict[Key, torch.Tensor] = {}
+        #: Other numbers of rows that were tried.
+        self.tried: list[int] = []
         try:
             found = self._bind(actions)
         except Exception:
@@ -447,7 +465,7 @@ class _Reading:
 
     def forget(self) -> None:
         """Lets go of the copy of the policy, and keeps how it was read."""
-        del self.policy, self.module, self.results
+        del self.policy, self.module, self.results, self.facts
 
     def _observations(self) -> dict[Key, torch.Tensor]:
         drawn = {key: _drawn(leaf, self.rows, self._generator, is_small=self._is_small) for key, leaf in self._leaves.items()}
@@ -482,7 +500,9 @@ class _Reading:
             # Functions that did not run when the policy was called first may change what nobody has looked at.
             if known == self.watch.codes.keys():
                 break
-        changed = before.difference(self._state())
+        after = self._state()
+        self.facts = after.facts
+        changed = before.difference(after)
         if changed is not None:
             raise Doubtful(f"it changes {changed}")
         if self.watch.doubt is not None:

@@ -49,6 +49,8 @@ PURE: dict[str, set[str] | None] = {
     },
     "math": None, "cmath": None, "_operator": None, "operator": None, "_functools": {"reduce"}, "_bisect": None, "_struct": None,
 }
+#: Functions of torch that hand out the memory of tensors, where no trace sees it.
+HANDS_OUT = {"_to_dlpack", "_to_dlpack_versioned"}
 #: Types whose methods read and change nothing but the object itself, whose contents are compared.
 PLAIN = (
     str, bytes, bytearray, int, float, complex, bool, list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict,
@@ -108,7 +110,7 @@ def impure(function: Any) -> str | None:
     if owner is None or isinstance(owner, types.ModuleType):
         module = str(getattr(function, "__module__", None) or getattr(owner, "__name__", ""))
         allowed = PURE.get(module, set())
-        pure = is_trusted(module) if module not in PURE else allowed is None or name in allowed
+        pure = is_trusted(module) and name not in HANDS_OUT if module not in PURE else allowed is None or name in allowed
         return None if pure else f"it calls {module}.{name}()"
     kind = owner if isinstance(owner, type) else type(owner)
     # Contents of the first are compared; the last is what every class has.

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torchrl.data
 from tensordict import NonTensorStack, TensorDict, TensorDictBase
+from torch.utils._pytree import tree_leaves
 
 import windrow.data
 from windrow.data import (
@@ -71,6 +72,17 @@ def test_trees_of_tensors_come_back_as_torchrl_gives_them(content: str, storage:
         buffer.extend(TREES[content])
     assert alike(ours.sample(), theirs.sample())
     assert alike(ours[3], theirs[3]) and alike(ours[2:4], theirs[2:4]) and len(ours.storage) == len(theirs.storage)
+
+
+@pytest.mark.parametrize("storage", DENSE)
+def test_dictionaries_of_a_tree_keep_the_order_of_their_keys(storage: Any) -> None:
+    zero, one, two, three, four, five = torch.arange(6.0)[:, None].expand(6, 4)
+    tree = {"b": zero, 30: {"z": one, "c": (two, three)}, "a": four, 7: five}
+    buffer = ReplayBuffer(storage=storage(10))
+    buffer.extend(tree)
+    for given in (buffer.sample(4), buffer[:], copy.deepcopy(buffer).sample(4)):
+        assert [leaf[0].item() for leaf in tree_leaves(given)] == [0, 1, 2, 3, 4, 5]
+    assert list(buffer[2]) == list(buffer.storage[2]) == ["b", 30, "a", 7] and list(buffer.sample(2)[30]) == ["z", "c"]
 
 
 def test_items_are_added_one_by_one() -> None:

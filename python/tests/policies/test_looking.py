@@ -15,7 +15,11 @@ import numpy as np
 import pytest
 import torch
 
+from torch.utils.dlpack import to_dlpack
+
 from random_modules import Apply, lowered
+from windrow._lower import lower
+from windrow._policy import Conditions
 from windrow._trace import NotLowerable
 
 Tensor = torch.Tensor
@@ -120,6 +124,16 @@ def test_a_policy_that_looks_at_numbers_is_left_to_torch(way: str) -> None:
     assert forward(observe) is not None, "torch computes it"
     with pytest.raises(NotLowerable):
         lowered(Apply(forward), lambda rows: torch.randn(rows, 3))
+
+
+@pytest.mark.parametrize("look", [to_dlpack, lambda x: torch.utils.dlpack.to_dlpack(x), lambda x: torch._C._to_dlpack_versioned(x)])
+def test_a_policy_that_hands_out_memory_below_torch_is_called(look: Callable[[Tensor], Any]) -> None:
+    class Looks(torch.nn.Linear):
+        def forward(self, observation: Tensor) -> Tensor:
+            return super().forward(observation) * (1 if look(observation) is not None else 2)
+
+    with pytest.raises(NotLowerable, match="it calls torch._C._to_dlpack"):
+        lower(Looks(3, 2), Conditions("random", threads=False))
 
 
 @pytest.mark.parametrize(

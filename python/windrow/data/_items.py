@@ -26,6 +26,8 @@ ITEM, OBJECT = "(item)", "(object)"
 _TYPED = re.compile(r"(.+) \((\w+)\)")
 _BATCH = re.compile(r"\(batch ([\d, ]+)\)")
 _PLACE = re.compile(r"\((\d+)\)|\[(\d+)\]|<(.+)>")
+#: The order of the names in dictionaries of a tree, by the names around them.
+Orders = dict[tuple[str, ...], tuple[str, ...]]
 #: Integers of so many bytes.
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
@@ -205,7 +207,7 @@ def numbered(frames: Any) -> str | None:
     return next((name for name in frames.keys() if name.startswith(OBJECT[:-1])), None)
 
 
-def unpacked(frames: Any, objects: Objects) -> Any:
+def unpacked(frames: Any, objects: Objects, orders: Orders) -> Any:
     """What was given, of flat frames that the engine kept: a TensorDict, a list of objects, or a tree of tensors."""
     name = numbered(frames)
     if name is not None:
@@ -237,19 +239,19 @@ def unpacked(frames: Any, objects: Objects) -> Any:
     if batch is not None:
         count, frames = len(frames), frames[batch]
         frames.batch_size = (count, *map(int, batch[len("(batch ") : -1].split(",")))
-    return _tree(frames) if is_tree else frames
+    return _tree(frames, orders, ()) if is_tree else frames
 
 
-def as_tree(data: Any, dims: int) -> Any:
-    """A tree of tensors as a TensorDict, with so many of their dimensions as its batch size.
+def as_tree(data: Any, dims: int, orders: Orders | None = None) -> Any:
+    """A tree of tensors as a TensorDict, with so many of their dimensions as its batch size. Notes the ``orders`` of its dictionaries.
 
     Raises:
         TypeError: something in it is no tensor.
         ValueError: tensors differ in these dimensions.
     """
     if dims and isinstance(data, list) and data:
-        return torch.stack([as_tree(item, dims - 1) for item in data])
-    named = _named(data)
+        return torch.stack([as_tree(item, dims - 1, orders) for item in data])
+    named = _named(data, {} if orders is None else orders, ())
     named = named if isinstance(named, dict) else {ITEM: named}
     leaf: Any = named
     while isinstance(leaf, dict):
@@ -270,16 +272,19 @@ def is_marked(frames: Any) -> bool:
     )
 
 
-def _named(data: Any) -> Any:
+def _named(data: Any, orders: Orders, path: tuple[str, ...]) -> Any:
     if isinstance(data, torch.Tensor):
         return data
     if hasattr(data, "__array__"):
         return torch.as_tensor(data)
     if isinstance(data, Mapping) and data:
-        return {name if isinstance(name, str) else f"<{name!r}>": _named(value) for name, value in data.items()}
+        names = {name: name if isinstance(name, str) else f"<{name!r}>" for name in data}
+        orders[path] = tuple(names.values())
+        return {names[name]: _named(value, orders, (*path, names[name])) for name, value in data.items()}
     if type(data) in (tuple, list) and data:
         around = "({})" if type(data) is tuple else "[{}]"
-        return {around.format(place): _named(value) for place, value in enumerate(data)}
+        places = map(around.format, range(len(data)))
+        return {place: _named(value, orders, (*path, place)) for place, value in zip(places, data)}
     got = f"an empty {type(data).__name__}" if data in ({}, (), []) else kind_of(data)
     raise TypeError(
         "expected a TensorDict, a tensorclass, a tensor, a dictionary or tuple of tensors, or a list of frames that are one of these, "
@@ -287,18 +292,22 @@ def _named(data: Any) -> Any:
     )
 
 
-def _tree(frames: Any) -> Any:
+def _tree(frames: Any, orders: Orders, path: tuple[str, ...]) -> Any:
     """The tree that :func:`_named` was given."""
     if isinstance(frames, torch.Tensor):
         return frames
     if ITEM in frames.keys():
         return frames[ITEM]
-    places = {name: _PLACE.fullmatch(name) for name in frames.keys()}
+    own = set(frames.keys())
+    # The engine sorts names; those of a state that was loaded stay as they are.
+    order = orders.get(path, ())
+    places = {name: _PLACE.fullmatch(name) for name in (order if own == set(order) else frames.keys())}
+    trees = {name: _tree(frames[name], orders, (*path, name)) for name in places}
     found = next(iter(places.values()), None)
     if found is None or found[3]:
-        return {ast.literal_eval(place[3]) if place else name: _tree(frames[name]) for name, place in places.items()}
+        return {ast.literal_eval(place[3]) if place else name: trees[name] for name, place in places.items()}
     kind, around = (tuple, "({})") if found[1] else (list, "[{}]")
-    return kind(_tree(frames[around.format(place)]) for place in range(len(places)))
+    return kind(trees[around.format(place)] for place in range(len(places)))
 
 
 def map_tree(work: Callable[[Any], Any], tree: Any) -> Any:

@@ -23,7 +23,7 @@ from windrow.data._arguments import (
     TensorDictPrioritizedBufferArguments,
 )
 from windrow.data._content import flat, frames_of, is_frames, is_key, kind_of, rows_of
-from windrow.data._items import Objects, as_tree, batches, is_marked, map_tree, numbered, packed, packed_items, stacked, unpacked
+from windrow.data._items import Objects, Orders, as_tree, batches, is_marked, map_tree, numbered, packed, packed_items, stacked, unpacked
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key
 from windrow.data._states import from_plain, to_plain
@@ -90,6 +90,7 @@ class ReplayBuffer:
         seed = _one_of("seed", arguments, "generator", _seed_from)
         self._choices = {"seed": seed, "sample_timeout": arguments.sample_timeout}
         self._objects = Objects()
+        self._orders: Orders = {}
         self._build()
         self._is_packed = self._has_packed()
         if isinstance(self.storage, TensorStorage):
@@ -268,7 +269,7 @@ class ReplayBuffer:
         elif isinstance(self.storage, ListStorage):
             frames = packed_items(data, self._objects) if dims else packed_items([data], self._objects)[0]
         else:
-            frames = as_tree(data, dims)
+            frames = as_tree(data, dims, self._orders)
             frames = packed(frames, self._objects, self._plain)
         self._is_packed = self._is_packed or frames is not data
         where = getattr(self.storage, "scratch_dir", None)
@@ -347,7 +348,7 @@ class ReplayBuffer:
 
     def _unpacked(self, frames: Any) -> Any:
         """What was given, of frames of the engine."""
-        return unpacked(frames, self._objects) if self._is_packed else frames
+        return unpacked(frames, self._objects, self._orders) if self._is_packed else frames
 
     def _has_packed(self) -> bool:
         """Whether frames that the buffer has begun with may have to be unpacked."""
