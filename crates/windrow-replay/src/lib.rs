@@ -63,7 +63,6 @@ mod sampler;
 mod saved;
 mod state;
 mod storage;
-mod sync;
 mod writer;
 
 pub use buffer::{ReplayBuffer, ReplayBufferBuilder, ReplayStats};
