@@ -12,6 +12,8 @@ use std::time::Duration;
 use windrow_env::EnvSpec;
 use windrow_policy::{Policy, PolicySpec};
 use windrow_slab::{Layout, LeafSpec, PartOrder, RecordSpec, RingSpec, Shares, Sink, SlabError};
+use windrow_sync::Mutex;
+use windrow_sync::atomic::AtomicBool;
 
 use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
@@ -27,7 +29,6 @@ use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
 use crate::shared::reports::LossRule;
 use crate::shared::stats::Counters;
-use crate::sync::{AtomicBool, Mutex};
 use crate::trajectories::TrajectoryBatcher;
 use crate::worker::actor::describe;
 use crate::worker::cursor::{Beginning, CursorOptions};

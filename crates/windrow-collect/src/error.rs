@@ -12,7 +12,7 @@ use windrow_slab::{SinkError, SlabError, either};
 
 pub use kind::ErrorKind;
 pub use worker::{FaultKind, SentError, WorkerError, WorkerFault};
-pub(crate) use worker::{IsInterruption, Place, said};
+pub(crate) use worker::{IsInterruption, Place};
 #[cfg(target_os = "linux")]
 pub(crate) use worker::{SendErrors, last_words, message_to_send, sent};
 

@@ -8,12 +8,13 @@ mod report;
 mod run;
 
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use windrow_env::EnvFactory;
 use windrow_policy::Weights;
+use windrow_sync::unpoisoned;
 
 use crate::CollectError;
 use board::{Reply, Shared};
@@ -300,11 +301,7 @@ impl Evaluator {
                 seconds: timeout.as_secs_f64(),
             });
         }
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let thread = unpoisoned(self.thread.lock()).take();
         if let Some(thread) = thread {
             // The thread returns no error: panics of user code became results.
             let _ = thread.join();

@@ -12,7 +12,6 @@ mod probe;
 #[cfg(target_os = "linux")]
 mod process;
 mod shared;
-mod sync;
 mod trajectories;
 mod worker;
 

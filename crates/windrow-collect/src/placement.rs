@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windrow_slab::{Lease, Ring};
+use windrow_sync::GivenUp;
 
 use crate::CollectError;
 #[cfg(target_os = "linux")]
 use crate::process::employer::Employer;
 use crate::shared::LocalDesk;
 use crate::shared::service::Service;
-use crate::sync::GivenUp;
 use crate::worker::Worker;
 
 use inline::Inline;

@@ -7,10 +7,9 @@ mod rollout;
 #[cfg(test)]
 mod tests;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use windrow_env::VecEnv;
 use windrow_slab::Part;
+use windrow_sync::catch_panic;
 
 use crate::error::{CollectError, WorkerError, WorkerFault};
 use crate::probe::{Phase, Probe, Recorder};
@@ -37,8 +36,8 @@ impl<D: Desk> Worker<D> {
     pub(crate) fn contained(self, f: impl FnOnce(Self)) {
         let mut desk = self.desk.clone();
         let _guard = ReentrancyGuard::enter(desk.collector());
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(self))) {
-            let fault = WorkerFault::panic(panic.as_ref());
+        if let Err(message) = catch_panic(|| f(self)) {
+            let fault = WorkerFault::Panic(message);
             desk.fail(WorkerError::new(desk.worker(), None, fault));
         }
     }
@@ -69,7 +68,7 @@ impl<D: Desk> Worker<D> {
         let recording = recorder.as_deref_mut().and_then(Recorder::begin);
         // A panic of the user's code is an error like any other. What it left half done, environments and policy, is
         // made anew or not used again.
-        let filled = catch_unwind(AssertUnwindSafe(|| match recording {
+        let filled = catch_panic(|| match recording {
             None => {
                 let mut notes = self.desk.notes();
                 self.collect(&mut part, orders, share.random, &mut notes)
@@ -78,7 +77,7 @@ impl<D: Desk> Worker<D> {
                 let mut both = (recorder, self.desk.notes());
                 self.collect(&mut part, orders, share.random, &mut both)
             }
-        }));
+        });
         let (fault, env) = match filled {
             Ok(Ok(())) => {
                 self.desk.deliver(part, self.progress());
@@ -91,7 +90,7 @@ impl<D: Desk> Worker<D> {
                 let env = fault.env();
                 (fault, env)
             }
-            Err(panic) => (WorkerFault::panic(panic.as_ref()), self.env.panicked_at()),
+            Err(message) => (WorkerFault::Panic(message), self.env.panicked_at()),
         };
         let mut progress = self.progress();
         // Noise was drawn for the frame that was lost.
@@ -161,7 +160,7 @@ impl<D: Desk> Worker<D> {
 
     /// New environments and a new policy in place of those that failed.
     fn remake(&mut self) -> Result<(), WorkerFault> {
-        let made = catch_unwind(AssertUnwindSafe(|| {
+        let made = catch_panic(|| {
             let mut env = self.maker.envs()?;
             let (spec, seat) = (env.spec().clone(), self.maker.seat(env.num_envs()));
             seat.take(
@@ -174,11 +173,11 @@ impl<D: Desk> Worker<D> {
             env.bind(&self.actor.spec().columns)
                 .map_err(|source| CollectError::Env { worker, source })?;
             Ok(env)
-        }));
+        });
         self.env = match made {
             Ok(Ok(env)) => env,
             Ok(Err(error)) => return Err(WorkerFault::Remake(Box::new(error))),
-            Err(panic) => return Err(WorkerFault::panic(panic.as_ref())),
+            Err(message) => return Err(WorkerFault::Panic(message)),
         };
         self.cursor.start_over();
         Ok(())

@@ -5,11 +5,12 @@ mod error;
 mod member;
 mod received;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle, current};
 use std::time::Duration;
 
 use windrow_slab::{LeafSpec, Rows, RowsMut};
+use windrow_sync::unpoisoned;
 
 use crate::joined::copy;
 use crate::{EnvError, EnvFactory, EnvSpec, Reset, VecEnv};
@@ -186,7 +187,7 @@ impl AsyncEnvPool {
     }
 
     fn handles(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.threads.lock())
     }
 
     /// Observation and action of each environment.

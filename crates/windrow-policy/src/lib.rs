@@ -22,7 +22,6 @@ mod recipe;
 mod registry;
 mod server;
 mod store;
-mod sync;
 mod weights;
 
 pub use binding::Binding;

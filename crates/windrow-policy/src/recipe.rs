@@ -1,11 +1,12 @@
 //! Policies as values that can be written down.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use tensordict::{Tensor, TensorDict};
 use windrow_env::Arguments;
+use windrow_sync::unpoisoned;
 
 use crate::network_policy::WrittenNetwork;
 use crate::{
@@ -164,7 +165,7 @@ impl PolicyRecipe {
         // Threads clone it one at a time, so that policies need not be `Sync`.
         let policy = Mutex::new(policy);
         let clone = move |_| -> Box<dyn Policy> {
-            let policy = policy.lock().unwrap_or_else(PoisonError::into_inner);
+            let policy = unpoisoned(policy.lock());
             Box::new(policy.clone())
         };
         Self(Source::Factory(Opaque {

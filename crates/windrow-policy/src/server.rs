@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windrow_slab::{LeafSpec, WaitQueue};
+use windrow_sync::thread::{Builder, JoinHandle};
+use windrow_sync::{Mutex, lock};
 
-use crate::sync::{Builder, JoinHandle, Mutex, lock};
 use crate::{
     Backend, Binding, Policy, PolicyError, PolicyRecipe, PolicySpec, States, WeightStore, Weights,
 };

@@ -1,10 +1,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::thread::scope;
 
 use tensordict::{DType, Tensor, TensorDict};
 use windrow_env::{EnvSpec, Spec};
 use windrow_slab::{Key, RowBlock, RowsMut};
+use windrow_sync::unpoisoned;
 
 use super::*;
 use crate::{
@@ -252,7 +253,7 @@ struct Gate(Mutex<(usize, bool)>, Condvar);
 
 impl Gate {
     fn pass(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = unpoisoned(self.0.lock());
         state.0 += 1;
         self.1.notify_all();
         drop(self.1.wait_while(state, |state| !state.1).unwrap());

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::sync::{AtomicI64, Mutex, Ordering, lock};
+use windrow_sync::atomic::{AtomicI64, Ordering};
+use windrow_sync::{Mutex, lock};
+
 use crate::{PolicyError, Weights};
 
 /// One generation of weights.

@@ -12,9 +12,11 @@ mod words;
 #[cfg(not(loom))]
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use windrow_sync::mapped::{Ordering, fence};
+use windrow_sync::{Mutex, lock};
+
 use crate::ProcessError;
 use crate::shared::Item;
-use crate::sync::{Mutex, Ordering, fence, locked};
 use buffers::Buffers;
 pub use snapshot::Snapshot;
 use words::{SeatWords, Words};
@@ -84,7 +86,7 @@ impl Exchange {
             Target::Worker(worker) if worker < workers => worker..worker + 1,
             Target::Worker(worker) => return Err(self.words.no_worker(worker)),
         };
-        let mut publisher = locked(&self.publisher);
+        let mut publisher = lock(&self.publisher);
         let Publisher { buffers, newest } = &mut *publisher;
         let free = self.free(newest, buffers);
         buffers.make(free)?;
@@ -134,7 +136,7 @@ impl Exchange {
     /// [`ProcessError::NoSuch`] for an unknown worker.
     #[cfg(loom)]
     pub fn reader(&self, worker: usize) -> Result<ExchangeReader, ProcessError> {
-        let buffers = locked(&self.publisher).buffers.clone();
+        let buffers = lock(&self.publisher).buffers.clone();
         ExchangeReader::new(&self.words, buffers, worker)
     }
 }
@@ -268,7 +270,7 @@ mod tests {
 
     /// Buffers that have memory.
     fn made(exchange: &Exchange) -> usize {
-        locked(&exchange.publisher).buffers.made()
+        lock(&exchange.publisher).buffers.made()
     }
 
     #[test]

@@ -17,8 +17,6 @@ mod shared;
 #[cfg(target_os = "linux")]
 mod supervise;
 #[cfg(target_os = "linux")]
-mod sync;
-#[cfg(target_os = "linux")]
 mod wire;
 
 #[cfg(target_os = "linux")]

@@ -6,11 +6,12 @@ mod stderr;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use windrow_sync::unpoisoned;
 
 use crate::refused::refused;
 use crate::{Exit, Frame, ProcessError, WorkerProgram};
@@ -84,7 +85,7 @@ enum Request {
 impl Inbox {
     fn with<R>(&self, change: impl FnOnce(&mut Asked) -> R) -> R {
         // Nothing panics under this lock.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = unpoisoned(self.state.lock());
         let out = change(&mut state);
         drop(state);
         // Fails only where the count is so high that the thread wakes anyway.
@@ -95,7 +96,7 @@ impl Inbox {
     /// What was asked since; forgets that there was something.
     fn take(&self) -> (VecDeque<Request>, Option<Instant>) {
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = unpoisoned(self.state.lock());
         (std::mem::take(&mut state.requests), state.deadline)
     }
 }
@@ -201,7 +202,7 @@ impl Supervisor {
             return Ok(());
         }
         // Held while the first caller joins, so that all others wait.
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = unpoisoned(self.thread.lock());
         match thread.take().map(JoinHandle::join) {
             None => Ok(()),
             Some(Ok(outcome)) => outcome,

@@ -15,7 +15,7 @@ mod stage;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pyo3::exceptions::PyStopIteration;
@@ -28,6 +28,7 @@ use windrow::policy::Backend;
 use windrow::{
     CollectError, Collector, Handle, Placement, ProfileConfig, Weights, WorkerProfile, WorkerStats,
 };
+use windrow_sync::unpoisoned;
 
 use crate::{batch, env, error, factory_lock, gil, profiler, server};
 use options::Options;
@@ -558,7 +559,7 @@ impl Inner {
     /// that lock, since a look at its tensors may give it up.
     fn source(&self, py: Python<'_>) -> MutexGuard<'_, Option<(Named, TensorDict)>> {
         let source = self.source.lock_py_attached(py);
-        source.unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(source)
     }
 
     /// A batch as Python gets it: a `TensorDict` over the same memory.

@@ -9,10 +9,11 @@
 //! times over, and lends it while it waits for other threads.
 
 use std::cell::Cell;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use windrow_sync::unpoisoned;
 
 use crate::gil;
 use crate::process;
@@ -89,7 +90,7 @@ impl Drop for Lent {
 fn taken_within(patience: Duration) -> bool {
     let here = Some(process::id());
     let waited = GIVEN_BACK.wait_timeout_while(lock(), patience, |taken| *taken == here);
-    let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
+    let (mut taken, _) = unpoisoned(waited);
     let is_free = *taken != here;
     if is_free {
         *taken = here;
@@ -105,5 +106,5 @@ fn give_back() {
 
 /// The process of the thread that has the lock. The mutex is held for an instant only, and no Python code runs meanwhile.
 fn lock() -> MutexGuard<'static, Option<u32>> {
-    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(TAKEN.lock())
 }

@@ -10,10 +10,11 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
+use windrow_sync::unpoisoned;
 
 use crate::gil::attach;
 
@@ -76,7 +77,7 @@ impl GcRoots {
     /// The list. Locking it never waits for long, and cannot deadlock: each thread that gets here has the interpreter's lock, and
     /// calls no Python code while it has both.
     fn known(&self) -> MutexGuard<'_, Vec<Weak<Py<PyAny>>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.known.lock())
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! `windrow-remote` decides who may connect; its README has the table.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pyo3::exceptions::{
@@ -22,6 +22,7 @@ use windrow::remote::{
     Limits, Remote, RemoteError, RemotePolicy, RemoteServer, RemoteWeights, Tls, Token,
 };
 use windrow::{PolicyRecipe as Recipe, ServerConfig};
+use windrow_sync::{lock, unpoisoned};
 
 use crate::gc::GcRoots;
 use crate::policy::PolicyRecipe;
@@ -223,7 +224,7 @@ impl RemoteServerCore {
     /// The server, for good: whoever has taken it ends it. `None` after that, and in a process forked from the one that made it.
     fn take(&self) -> Option<RemoteServer> {
         let server = self.own.here()?;
-        server.lock().unwrap_or_else(PoisonError::into_inner).take()
+        unpoisoned(server.lock()).take()
     }
 
     /// What `f` makes of the server, without the interpreter's lock: its policy may wait for that.
@@ -234,7 +235,7 @@ impl RemoteServerCore {
     ) -> PyResult<T> {
         let server = self.own.get("server")?;
         let found = py.detach(|| {
-            let server = server.lock().unwrap_or_else(PoisonError::into_inner);
+            let server = unpoisoned(server.lock());
             server.as_ref().map(f)
         });
         found.ok_or_else(|| PyRuntimeError::new_err("the server was shut down"))
@@ -298,9 +299,7 @@ impl RemoteWeightsCore {
         f: impl FnOnce(&mut RemoteWeights) -> Result<T, RemoteError> + Send + 'static,
     ) -> PyResult<T> {
         let remote = Arc::clone(self.own.get("client")?);
-        let called = gil::wait_for_thread(py, "windrow-weights", move || {
-            f(&mut remote.lock().unwrap_or_else(PoisonError::into_inner))
-        })?;
+        let called = gil::wait_for_thread(py, "windrow-weights", move || f(&mut lock(&remote)))?;
         called.map_err(|error| to_py(py, &error))
     }
 }

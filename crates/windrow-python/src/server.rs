@@ -7,7 +7,7 @@
 //! `TensorDict`s to an `InferenceServer`, or anything that `collate_fn` makes a batch of. They stay in Python, where `evaluate` finds them by
 //! their numbers, while the clients wait without the interpreter's lock.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -21,6 +21,7 @@ use windrow::policy::{
 };
 use windrow::slab::{Key, RowBlock, RowsMut};
 use windrow::{EnvSpec, ExplorationType, Spec};
+use windrow_sync::unpoisoned;
 
 use crate::gc::{GcRef, GcRoots};
 use crate::process::Own;
@@ -147,7 +148,7 @@ impl ServerCore {
 impl ServerCore {
     fn server(&self) -> PyResult<Arc<InferenceServer>> {
         let server = self.own.get("server")?;
-        let server = server.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = unpoisoned(server.lock());
         let gone = || PyRuntimeError::new_err("the server has ended");
         server.as_ref().cloned().ok_or_else(gone)
     }
@@ -157,7 +158,7 @@ impl Drop for ServerCore {
     fn drop(&mut self) {
         // Its thread may need the interpreter's lock to end.
         let server = self.own.here().and_then(|server| {
-            let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut server = unpoisoned(server.lock());
             server.take()
         });
         Python::try_attach(|py| py.detach(|| drop(server)));
@@ -180,7 +181,7 @@ impl ClientCore {
     fn ask(&self, py: Python<'_>, number: i64, main: bool) -> PyResult<()> {
         let client = Arc::clone(self.own.get("client")?);
         let ask = move || {
-            let mut client = client.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut client = unpoisoned(client.lock());
             client.as_mut().map_or(Ok(()), |client| client.ask(number))
         };
         let asked = match main {

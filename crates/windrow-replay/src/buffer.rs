@@ -1,14 +1,14 @@
 //! The replay buffer: storage, writer, sampler and limiter behind one handle.
 
+use std::sync::Arc;
 use std::sync::TryLockError::WouldBlock;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
+use windrow_sync::{Condvar, Mutex, MutexGuard, lock};
 
 use crate::sampler::Sampler;
 use crate::state::State;
-use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{
     ListStorage, RandomSampler, RateLimiter, ReplayError, RoundRobinWriter, RowOrder, SampleRng,
     Storage, Writer,
@@ -80,11 +80,11 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.turn)
     }
 
     /// As [`turn`](Self::turn), when no checkpoint is being written.

@@ -17,7 +17,6 @@ mod sampler;
 mod saved;
 mod state;
 mod storage;
-mod sync;
 mod writer;
 
 pub use buffer::{ReplayBuffer, ReplayBufferBuilder, ReplayStats};

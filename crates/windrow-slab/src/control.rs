@@ -3,8 +3,7 @@
 use std::ops::Deref;
 
 use crossbeam_utils::CachePadded;
-
-use crate::sync::AtomicU64;
+use windrow_sync::atomic::AtomicU64;
 
 /// The words themselves.
 #[derive(Debug)]

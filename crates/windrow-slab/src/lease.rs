@@ -179,7 +179,7 @@ impl Lease {
             .slab
             .shadow
             .iter()
-            .for_each(crate::sync::Shadow::read);
+            .for_each(windrow_sync::Shadow::read);
         let shares = &self.layout().shares;
         let mut batch = Shape::new();
         let mut names: Vec<Option<&str>> = Vec::with_capacity(3);

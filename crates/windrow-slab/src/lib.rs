@@ -14,7 +14,6 @@ mod shared;
 mod sink;
 mod slab;
 mod spin;
-mod sync;
 mod wait_queue;
 
 pub use batch_thread::become_batch_thread;

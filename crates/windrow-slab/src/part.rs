@@ -5,12 +5,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use tensordict::Element;
+use windrow_sync::atomic::{AtomicU64, Ordering};
 
 use crate::layout::{Layout, PartLayout};
 use crate::ring::{Commit, Ticket};
 use crate::rows::Column;
 use crate::slab::{PartBlocks, Slab};
-use crate::sync::{AtomicU64, Ordering};
 use crate::{Rows, RowsMut};
 
 /// Who lends parts and takes them back. A part asks it a few times, and never for a step.

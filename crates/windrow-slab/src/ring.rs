@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
+use windrow_sync::atomic::{AtomicU64, Ordering};
+use windrow_sync::{Mutex, lock};
 
 use crate::SlabError;
 use crate::control::Control;
@@ -18,8 +20,6 @@ use crate::layout::Layout;
 use crate::lease::Lease;
 use crate::part::{Owner, Part};
 use crate::slab::Slab;
-use crate::sync::{AtomicU64, Mutex, Ordering};
-use crate::wait_queue::locked;
 
 #[cfg(target_os = "linux")]
 pub use pump::Pump;
@@ -359,7 +359,7 @@ impl Ring {
     }
 
     fn locked<R>(&self, change: impl FnOnce(&mut SlabStates) -> R) -> R {
-        change(&mut locked(&self.states))
+        change(&mut lock(&self.states))
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct Slab {
     pub(crate) parts: Box<[PartBlocks]>,
     /// One for each part.
     #[cfg(loom)]
-    pub(crate) shadow: Box<[crate::sync::Shadow]>,
+    pub(crate) shadow: Box<[windrow_sync::Shadow]>,
 }
 
 /// What a slab lies in: at least as many bytes as its layout has, zeroed at first.

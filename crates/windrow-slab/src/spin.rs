@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 #[cfg(not(any(loom, shuttle)))]
-use crate::sync::{AtomicU32, Ordering};
+use windrow_sync::atomic::{AtomicU32, Ordering};
 
 /// Decides whether the next wait spins before it sleeps, by the length of the last one: a thread that waits long leaves
 /// its core to those that it waits for.

@@ -1,14 +1,14 @@
 //! Waiting for a change of what a lock guards.
 
-use std::sync::PoisonError;
 // Only spinning threads look at it, and models leave spinning out.
 use std::sync::atomic::AtomicU32 as WakeCount;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
+use windrow_sync::atomic::{AtomicU32, Ordering};
+use windrow_sync::{Condvar, Mutex, lock, unpoisoned};
 
 use crate::spin::AdaptiveSpin;
-use crate::sync::{AtomicU32, Condvar, Mutex, MutexGuard, Ordering};
 
 /// The threads that wait for a change of what a lock guards. Waking those that spin costs a counter, those that sleep a
 /// system call.
@@ -61,9 +61,9 @@ impl WaitQueue {
 
     /// Waits until `attempt` gives something: spins at first, then sleeps. Every change that could make it succeed must
     /// [wake](Self::wake_all).
-    pub fn wait<T, R>(&self, lock: &Mutex<T>, mut attempt: impl FnMut(&mut T) -> Option<R>) -> R {
+    pub fn wait<T, R>(&self, mutex: &Mutex<T>, mut attempt: impl FnMut(&mut T) -> Option<R>) -> R {
         loop {
-            if let Some(out) = self.wait_within(lock, None, &mut attempt) {
+            if let Some(out) = self.wait_within(mutex, None, &mut attempt) {
                 return out;
             }
         }
@@ -72,12 +72,12 @@ impl WaitQueue {
     /// As [`wait`](Self::wait), but no longer than `timeout`: `None` when `attempt` gave nothing by then.
     pub fn wait_within<T, R>(
         &self,
-        lock: &Mutex<T>,
+        mutex: &Mutex<T>,
         timeout: Option<Duration>,
         mut attempt: impl FnMut(&mut T) -> Option<R>,
     ) -> Option<R> {
         let mut seen = self.wakes.load(Ordering::Acquire);
-        let mut guard = locked(lock);
+        let mut guard = lock(mutex);
         if let Some(out) = attempt(&mut guard) {
             return Some(out);
         }
@@ -86,12 +86,12 @@ impl WaitQueue {
             drop(guard);
             while waiting.spin_until(|| self.wakes.load(Ordering::Acquire) != seen) {
                 seen = self.wakes.load(Ordering::Acquire);
-                if let Some(out) = attempt(&mut locked(lock)) {
+                if let Some(out) = attempt(&mut lock(mutex)) {
                     self.spin.end(&waiting);
                     return Some(out);
                 }
             }
-            guard = locked(lock);
+            guard = lock(mutex);
         }
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         // Under the lock since the last attempt, unless it has spun.
@@ -103,13 +103,10 @@ impl WaitQueue {
             }
             self.asleep.fetch_add(1, Ordering::Relaxed);
             guard = match left {
-                None => self
-                    .condvar
-                    .wait(guard)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => unpoisoned(self.condvar.wait(guard)),
                 Some(left) => {
                     let waited = self.condvar.wait_timeout(guard, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    unpoisoned(waited).0
                 }
             };
             self.asleep.fetch_sub(1, Ordering::Relaxed);
@@ -119,9 +116,4 @@ impl WaitQueue {
         self.spin.end(&waiting);
         out
     }
-}
-
-/// No code of users runs under these locks, so a panic cannot leave what they guard half changed.
-pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,8 @@
 //! The lock between one writer and many readers. The crate's README tells the protocol.
 
 use std::ops::Range;
-use std::sync::PoisonError;
 
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use windrow_sync::{Condvar, Mutex, MutexGuard, lock, unpoisoned};
 
 /// Readers never wait. A writer waits for the writer before it and for the readers that registered before it began; later
 /// readers learn its rows, and leave them alone.
@@ -98,7 +97,7 @@ impl EpochLock {
 
     fn state(&self) -> MutexGuard<'_, Epochs> {
         // Each change under the lock is one assignment: a panic elsewhere leaves nothing half-done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Registers a reader.
@@ -142,10 +141,7 @@ impl EpochLock {
 
     fn wait<'a>(&self, mut state: MutexGuard<'a, Epochs>) -> MutexGuard<'a, Epochs> {
         state.asleep += 1;
-        let mut state = self
-            .changed
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut state = unpoisoned(self.changed.wait(state));
         state.asleep -= 1;
         state
     }

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use windrow_sync::atomic::{AtomicU64, Ordering, fence};
+
 use crate::epoch::PendingWrite;
-use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Words before the bits, of which there is one for each row.
 const HEAD: usize = 16;

@@ -9,7 +9,6 @@ mod layout;
 #[cfg(not(loom))]
 mod mapped;
 mod store;
-mod sync;
 
 pub use error::StoreError;
 pub use store::{Store, StoreRead};

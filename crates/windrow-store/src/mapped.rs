@@ -5,9 +5,10 @@ use std::io::{self, Read, Seek, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use memmap2::{MmapMut, MmapRaw};
+use windrow_sync::unpoisoned;
 
 use crate::StoreError;
 use crate::header::UNMADE;
@@ -73,7 +74,7 @@ impl Mapped {
         let Some(pieces) = &self.pieces else {
             return Ok(());
         };
-        let mut pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pieces = unpoisoned(pieces.lock());
         let wanted = bytes.start / PIECE..bytes.end.div_ceil(PIECE);
         let mut at = wanted.start;
         let Some(mut rest) = pieces.get_mut(wanted) else {
@@ -103,7 +104,7 @@ impl Mapped {
         let Some(pieces) = &self.pieces else {
             return std::iter::once(from..all.end).collect();
         };
-        let pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let pieces = unpoisoned(pieces.lock());
         let with_room = pieces.iter().enumerate().filter(|(_, has_room)| **has_room);
         let bytes = with_room.map(|(piece, _)| piece * PIECE..all.end.min((piece + 1) * PIECE));
         bytes

@@ -40,7 +40,7 @@ pub struct Store {
     path: PathBuf,
     /// One for each row.
     #[cfg(loom)]
-    shadow: Box<[crate::sync::Shadow]>,
+    shadow: Box<[windrow_sync::Shadow]>,
 }
 
 // SAFETY: the bytes behind `start` are read and written as the epoch lock allows: rows by one writer while no one reads

@@ -4,6 +4,7 @@ use super::Findings;
 use crate::workspace::Workspace;
 
 const TENSORDICT: &str = "windrow-tensordict";
+const SYNC: &str = "windrow-sync";
 const SLAB: &str = "windrow-slab";
 const PROCESS: &str = "windrow-process";
 const STORE: &str = "windrow-store";
@@ -15,29 +16,33 @@ const REMOTE: &str = "windrow-remote";
 const FACADE: &str = "windrow";
 
 /// Each package and those it may depend on: `tensordict ◀ slab ◀ env ◀ policy ◀ collect ◀ windrow ◀ python`,
-/// `slab ◀ process ◀ collect`, `tensordict ◀ store ◀ replay ◀ windrow` and `policy ◀ remote ◀ windrow`. Collection and replay do not know each other: what they share is the slab
-/// crate's `Sink`.
-const ARROWS: [(&str, &[&str]); 13] = [
+/// `slab ◀ process ◀ collect`, `tensordict ◀ store ◀ replay ◀ windrow` and `policy ◀ remote ◀ windrow`; all of them but tensordict may
+/// depend on sync. Collection and replay do not know each other: what they share is the slab crate's `Sink`.
+const ARROWS: [(&str, &[&str]); 14] = [
     (TENSORDICT, &[]),
-    (SLAB, &[TENSORDICT]),
-    (PROCESS, &[TENSORDICT, SLAB]),
-    (STORE, &[TENSORDICT]),
-    (ENV, &[TENSORDICT, SLAB]),
-    (POLICY, &[TENSORDICT, SLAB, ENV]),
-    (COLLECT, &[TENSORDICT, SLAB, PROCESS, ENV, POLICY]),
-    (REPLAY, &[TENSORDICT, SLAB, STORE]),
+    (SYNC, &[]),
+    (SLAB, &[TENSORDICT, SYNC]),
+    (PROCESS, &[TENSORDICT, SYNC, SLAB]),
+    (STORE, &[TENSORDICT, SYNC]),
+    (ENV, &[TENSORDICT, SYNC, SLAB]),
+    (POLICY, &[TENSORDICT, SYNC, SLAB, ENV]),
+    (COLLECT, &[TENSORDICT, SYNC, SLAB, PROCESS, ENV, POLICY]),
+    (REPLAY, &[TENSORDICT, SYNC, SLAB, STORE]),
     // Its tests run collectors over a connection.
-    (REMOTE, &[TENSORDICT, SLAB, PROCESS, ENV, POLICY, COLLECT]),
+    (
+        REMOTE,
+        &[TENSORDICT, SYNC, SLAB, PROCESS, ENV, POLICY, COLLECT],
+    ),
     (
         FACADE,
         &[
-            TENSORDICT, SLAB, PROCESS, STORE, ENV, POLICY, COLLECT, REPLAY, REMOTE,
+            TENSORDICT, SYNC, SLAB, PROCESS, STORE, ENV, POLICY, COLLECT, REPLAY, REMOTE,
         ],
     ),
     (
         "windrow-python",
         &[
-            TENSORDICT, SLAB, PROCESS, STORE, ENV, POLICY, COLLECT, REPLAY, REMOTE, FACADE,
+            TENSORDICT, SYNC, SLAB, PROCESS, STORE, ENV, POLICY, COLLECT, REPLAY, REMOTE, FACADE,
         ],
     ),
     ("windrow-examples", &[FACADE]),
@@ -115,7 +120,9 @@ mod tests {
         );
         assert_eq!(
             problems(&[("windrow-slab", &["windrow-env"]), ("windrow-env", &[])]),
-            ["windrow-slab depends on windrow-env: it may depend on windrow-tensordict"]
+            [
+                "windrow-slab depends on windrow-env: it may depend on windrow-tensordict, windrow-sync"
+            ]
         );
         assert_eq!(
             problems(&[

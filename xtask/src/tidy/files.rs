@@ -13,8 +13,9 @@ const LONG: usize = 500;
 const TOO_LONG: usize = 800;
 
 /// Crates that may contain `unsafe`, by folder.
-const UNSAFE: [&str; 5] = [
+const UNSAFE: [&str; 6] = [
     "crates/tensordict/",
+    "crates/windrow-sync/",
     "crates/windrow-slab/",
     "crates/windrow-process/",
     "crates/windrow-store/",

@@ -11,33 +11,23 @@ const FOLDER: &str = "crates/windrow-collect/src/";
 const CIRCLE: usize = 2;
 
 /// Each room at the top of the crate, and those it may know, which stand above it in the table: reading goes one way.
-const ROOMS: [(&str, &[&str]); 13] = [
-    ("sync", &[]),
-    ("error", &["sync"]),
-    ("probe", &["error", "sync"]),
+const ROOMS: [(&str, &[&str]); 12] = [
+    ("error", &[]),
+    ("probe", &["error"]),
     ("trajectories", &["error"]),
     ("postproc", &["error", "trajectories"]),
-    (
-        "config",
-        &["error", "sync", "probe", "trajectories", "postproc"],
-    ),
-    ("shared", &["error", "sync", "probe", "config"]),
-    ("worker", &["error", "sync", "probe", "config", "shared"]),
-    (
-        "process",
-        &["error", "sync", "probe", "config", "shared", "worker"],
-    ),
+    ("config", &["error", "probe", "trajectories", "postproc"]),
+    ("shared", &["error", "probe", "config"]),
+    ("worker", &["error", "probe", "config", "shared"]),
+    ("process", &["error", "probe", "config", "shared", "worker"]),
     (
         "placement",
-        &[
-            "error", "sync", "probe", "config", "shared", "worker", "process",
-        ],
+        &["error", "probe", "config", "shared", "worker", "process"],
     ),
     (
         "deliver",
         &[
             "error",
-            "sync",
             "probe",
             "trajectories",
             "postproc",
@@ -51,7 +41,6 @@ const ROOMS: [(&str, &[&str]); 13] = [
         "build",
         &[
             "error",
-            "sync",
             "probe",
             "trajectories",
             "postproc",
@@ -66,14 +55,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
     // A user of collectors, as others are.
     (
         "evaluator",
-        &[
-            "error",
-            "sync",
-            "trajectories",
-            "config",
-            "deliver",
-            "build",
-        ],
+        &["error", "trajectories", "config", "deliver", "build"],
     ),
 ];
 
@@ -161,7 +143,7 @@ mod tests {
         assert_eq!(
             problems(&up),
             [
-                "crates/windrow-collect/src/shared/desk.rs knows worker: `shared` may know error, sync, probe, config"
+                "crates/windrow-collect/src/shared/desk.rs knows worker: `shared` may know error, probe, config"
             ]
         );
     }

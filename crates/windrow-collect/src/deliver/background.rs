@@ -1,17 +1,16 @@
 //! A started collector: its driver runs in a thread of its own.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use windrow_sync::atomic::Ordering;
+use windrow_sync::thread::{Builder, JoinHandle, ThreadId, current as current_thread};
+use windrow_sync::{Condvar, Mutex, MutexGuard, catch_panic, lock, unpoisoned};
 
 use crate::CollectError;
 use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
 use crate::deliver::stage::LastStage;
-use crate::error::said;
-use crate::sync::{
-    Builder, Condvar, JoinHandle, Mutex, MutexGuard, Ordering, ThreadId, current_thread,
-};
 
 /// The thread of a started collector.
 #[derive(Debug)]
@@ -154,10 +153,7 @@ impl Gate {
         while state.closed && !state.ending {
             state.place = Place::AtGate;
             self.changed.notify_all();
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = unpoisoned(self.changed.wait(state));
         }
         state.place = Place::Collecting;
         !state.ending
@@ -173,7 +169,7 @@ impl Gate {
                 return is_so(&state);
             }
             let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(waited).0;
         }
     }
 
@@ -184,7 +180,7 @@ impl Gate {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // User code never runs under the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -202,8 +198,8 @@ fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
     let _end = End(gate, Arc::clone(&driver.core));
     gate.lock().thread = Some(current_thread().id());
     // The last stage and the sink call user code, which may panic.
-    let ended = catch_unwind(AssertUnwindSafe(|| drive(&mut driver, gate)))
-        .unwrap_or_else(|panic| Err(CollectError::Panic(said(panic.as_ref()))));
+    let ended = catch_panic(|| drive(&mut driver, gate))
+        .unwrap_or_else(|message| Err(CollectError::Panic(message)));
     let failure = ended
         .err()
         .filter(|error| !matches!(error, CollectError::ShutDown));

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use windrow_sync::SLICE;
+use windrow_sync::mpsc::RecvTimeoutError;
+
 use super::handle::Handle;
-use crate::sync::SLICE;
-use crate::sync::mpsc::RecvTimeoutError;
 use crate::{CollectError, Placement};
 
 /// How often a call that waits for a worker to be free looks whether it is.

@@ -10,6 +10,8 @@ use std::time::Duration;
 use tensordict::TensorDict;
 use windrow_policy::ServerStats;
 use windrow_slab::SlabError;
+use windrow_sync::GivenUp;
+use windrow_sync::atomic::Ordering;
 
 use crate::CollectError;
 use crate::config::hooks::Hooks;
@@ -18,7 +20,6 @@ use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
 use crate::deliver::stage::LastStage;
 use crate::shared::stats::{Stats, WorkerStats};
-use crate::sync::{GivenUp, Ordering};
 
 pub use control::Paused;
 

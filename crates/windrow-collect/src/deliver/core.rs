@@ -5,6 +5,8 @@ use std::sync::Arc;
 use tensordict::NestedKey;
 use windrow_policy::ServerStats;
 use windrow_slab::Ring;
+use windrow_sync::atomic::{AtomicBool, Ordering};
+use windrow_sync::{Mutex, MutexGuard, lock};
 
 use crate::config::plan::{CatResults, Plan};
 use crate::deliver::sink_writer::SinkWriter;
@@ -12,7 +14,6 @@ use crate::shared::Shared;
 use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
 use crate::shared::stats::{Counters, Stats, WorkerStats};
-use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 
 /// All of a collector but its driver: locked for moments only, so that no call waits for a batch.
 pub(crate) struct Core {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_slab::{Layout, SlabError};
+use windrow_sync::GivenUp;
+use windrow_sync::atomic::Ordering;
 
 use crate::CollectError;
 use crate::config::plan::Delivery;
@@ -13,7 +15,6 @@ use crate::deliver::core::Core;
 use crate::deliver::stage::LastStage;
 use crate::placement::Workers;
 use crate::postproc::split_trajectories;
-use crate::sync::{GivenUp, Ordering};
 use crate::trajectories::TrajectoryBatcher;
 
 /// How frames make the batches that reach the last stage.

@@ -2,11 +2,11 @@ use std::sync::Arc;
 
 use tensordict::{NestedKey, TensorDict};
 use windrow_policy::{Backend, ServerStats, Weights};
+use windrow_sync::atomic::Ordering;
 
 use crate::deliver::core::Core;
 use crate::shared::orders::Restart;
 use crate::shared::reentrancy::ReentrancyGuard;
-use crate::sync::Ordering;
 use crate::{CollectError, Stats, WorkerError, WorkerStats};
 
 /// Ends a collector or cuts its present batch short, and sets weights and seeds and reads figures, from any thread: also while

@@ -1,13 +1,12 @@
 //! The sink that a collector writes to, and the writer that it is there.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
 use windrow_slab::{Sink, SinkError, WriterId};
+use windrow_sync::{Mutex, MutexGuard, lock};
 
 use crate::CollectError;
-use crate::sync::{Mutex, MutexGuard};
 
 /// Writes a collector's batches to its sink, to which the collector is attached while it collects.
 #[derive(Debug)]
@@ -163,6 +162,6 @@ impl SinkWriter {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // The sink's code never runs under the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

@@ -255,11 +255,6 @@ impl WorkerFault {
             | Self::Died { .. } => None,
         }
     }
-
-    /// The fault behind a panic.
-    pub(crate) fn panic(payload: &(dyn std::any::Any + Send)) -> Self {
-        Self::Panic(said(payload))
-    }
 }
 
 /// What is known of a process that has ended, beside how it ended.
@@ -275,15 +270,6 @@ pub(crate) fn last_words(doing: &str, action: Option<&str>, stderr: &str) -> Str
         "" => format!("{doing}{action}; it wrote nothing to its stderr"),
         lines => format!("{doing}{action}; the last lines of its stderr:\n{lines}"),
     }
-}
-
-/// The message of a panic.
-pub(crate) fn said(payload: &(dyn std::any::Any + Send)) -> String {
-    payload
-        .downcast_ref::<String>()
-        .cloned()
-        .or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string))
-        .unwrap_or_else(|| "with a payload that is not a string".to_owned())
 }
 
 impl From<SlabError> for WorkerFault {

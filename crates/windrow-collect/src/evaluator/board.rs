@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use windrow_policy::Weights;
+use windrow_sync::unpoisoned;
 
 use super::choices::BusyPolicy;
 use super::report::Evaluation;
@@ -286,7 +287,7 @@ impl Shared {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Board> {
         // No change is interrupted by a panic.
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.board.lock())
     }
 
     /// Waits for a change; `None` when the deadline has passed.
@@ -296,18 +297,14 @@ impl Shared {
         deadline: Option<Instant>,
     ) -> Option<MutexGuard<'a, Board>> {
         let Some(deadline) = deadline else {
-            return Some(
-                self.changed
-                    .wait(board)
-                    .unwrap_or_else(PoisonError::into_inner),
-            );
+            return Some(unpoisoned(self.changed.wait(board)));
         };
         let left = deadline.checked_duration_since(Instant::now())?;
         if left.is_zero() {
             return None;
         }
         let waited = self.changed.wait_timeout(board, left);
-        Some(waited.unwrap_or_else(PoisonError::into_inner).0)
+        Some(unpoisoned(waited).0)
     }
 }
 

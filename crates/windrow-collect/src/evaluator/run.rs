@@ -1,11 +1,11 @@
 //! The evaluator's thread.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use tensordict::{Tensor, TensorDict, TensorError};
+use windrow_sync::catch_panic;
 
 use super::board::{Job, Presence, Shared, Snapshot};
 use super::choices::{Metrics, OnResult};
@@ -128,7 +128,7 @@ impl Runner {
     fn tell(&mut self, evaluation: &Evaluation) {
         if let Some(on_result) = &mut self.wanted.on_result {
             // The panic hook has reported a panic, and the result is not affected.
-            let _ = catch_unwind(AssertUnwindSafe(|| on_result(evaluation)));
+            let _ = catch_panic(|| on_result(evaluation));
         }
     }
 
@@ -136,18 +136,18 @@ impl Runner {
     fn give_up(&mut self) {
         let (collector, shared) = (self.collector.take(), &self.shared);
         // It may panic again while it is dropped, and nobody is left to be told of errors.
-        let _ = catch_unwind(AssertUnwindSafe(|| {
+        let _ = catch_panic(|| {
             collector.map(|mut collector| {
                 collector.shutdown_unless(shared.patience(), || shared.patience().is_zero())
             })
-        }));
+        });
     }
 }
 
 /// Turns a panic of user code into the error of a worker, as collectors do.
 fn contained<T>(run: impl FnOnce() -> Result<T, CollectError>) -> Result<T, CollectError> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let fault = WorkerFault::panic(panic.as_ref());
+    catch_panic(run).unwrap_or_else(|message| {
+        let fault = WorkerFault::Panic(message);
         Err(WorkerError::new(0, None, fault).into())
     })
 }

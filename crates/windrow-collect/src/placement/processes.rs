@@ -1,11 +1,11 @@
 use std::sync::{Arc, Weak};
 
 use windrow_slab::{Lease, Pump, Ring};
+use windrow_sync::GivenUp;
 
 use crate::CollectError;
 use crate::process::crew::Crew;
 use crate::process::employer::Employer;
-use crate::sync::GivenUp;
 
 use super::wait::wait;
 

@@ -2,15 +2,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use windrow_slab::{Lease, Ring};
+use windrow_sync::GivenUp;
+use windrow_sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use windrow_sync::thread::{Builder, JoinHandle};
 
 use crate::CollectError;
 use crate::error::{WorkerError, WorkerFault};
 use crate::shared::LocalDesk;
 use crate::shared::desk::Desk;
 use crate::shared::service::Service;
-use crate::sync::GivenUp;
-use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use crate::sync::{Builder, JoinHandle};
 use crate::worker::Worker;
 
 use super::wait::wait;

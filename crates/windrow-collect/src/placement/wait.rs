@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use windrow_slab::{Lease, Ring};
+use windrow_sync::{GivenUp, SLICE};
 
 use crate::CollectError;
-use crate::sync::{GivenUp, SLICE};
 
 /// Waits for the next whole slab, which workers elsewhere fill.
 pub(super) fn wait(ring: &Arc<Ring>, given_up: &mut GivenUp<'_>) -> Result<Lease, CollectError> {

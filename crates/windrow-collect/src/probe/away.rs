@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use windrow_process::shared_clock;
+use windrow_sync::unpoisoned;
 
 use super::beside::{MakeProfiler, made_of};
 use super::profile::{Place, Profile};
@@ -304,7 +304,7 @@ impl Profile {
                 return;
             }
             let woken = self.ended.wait_timeout(seats, left.min(SLICE));
-            drop(woken.unwrap_or_else(PoisonError::into_inner));
+            drop(unpoisoned(woken));
         }
     }
 }

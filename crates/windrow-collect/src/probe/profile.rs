@@ -1,5 +1,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use windrow_sync::lock;
 
 #[cfg(target_os = "linux")]
 use super::away::Away;
@@ -244,9 +246,4 @@ impl Profile {
             workers: workers.collect(),
         }
     }
-}
-
-/// A panic leaves nothing half changed that is locked here.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use windrow_policy::PolicySpec;
 use windrow_process::{ControlBlock, Death, Frame, Lane, ProcessError, Supervisor};
 use windrow_slab::{LeafSpec, Pump};
+use windrow_sync::atomic::{AtomicBool, Ordering};
+use windrow_sync::mpsc::Sender;
+use windrow_sync::{Condvar, Mutex, MutexGuard, lock, unpoisoned};
 
 use super::agreement::Agreement;
 use super::frozen::{Frozen, Thread};
@@ -18,8 +21,6 @@ use crate::error::{CollectError, WorkerError, WorkerFault};
 use crate::probe::Due;
 use crate::shared::Shared;
 use crate::shared::desk::Verdict;
-use crate::sync::mpsc::Sender;
-use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock};
 
 /// What a worker tells while the collector is being built.
 #[derive(Debug)]
@@ -171,7 +172,7 @@ impl Crew {
                 break;
             }
             let waited = self.ended.wait_timeout(running, left);
-            running = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            running = unpoisoned(waited).0;
         }
         running.len()
     }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use windrow_env::{EnvError, EnvSpec};
 use windrow_policy::PolicySpec;
 use windrow_process::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgram};
+use windrow_sync::SLICE;
+use windrow_sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use super::agreement::Agreement;
 use super::crew::{Crew, Report};
@@ -15,8 +17,6 @@ use super::watch::Watch;
 use super::weights::WeightSender;
 use crate::CollectError;
 use crate::shared::Shared;
-use crate::sync::SLICE;
-use crate::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use crate::worker::making::Maker;
 
 /// Processes that make environments and policies, before there is memory for what they do.

@@ -8,6 +8,7 @@ use serde::Serialize;
 use windrow_policy::Published;
 use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
 use windrow_slab::{Part, RemoteRing};
+use windrow_sync::{Mutex, MutexGuard, lock};
 
 use super::live::LiveProbe;
 use super::messages::{Answer, Command, Fill, frame};
@@ -17,7 +18,6 @@ use crate::error::{FaultKind, WorkerError, WorkerFault};
 use crate::probe::{Order, Recorded, Recorder};
 use crate::shared::desk::{Desk, Job, Progress, Verdict};
 use crate::shared::reentrancy::CollectorId;
-use crate::sync::{Mutex, MutexGuard, lock};
 
 /// Reaches the collector by a lane of shared memory, and for what is rare by a socket.
 #[derive(Clone)]

@@ -21,12 +21,11 @@ use windrow_env::{
 };
 use windrow_process::WorkerProgram;
 use windrow_slab::{Rows, RowsMut};
+use windrow_sync::{Mutex, SLICE, lock};
 
 pub use error::MemberError;
 use members::Members;
 use staff::{Interrupted, Terms};
-
-use crate::sync::{Mutex, SLICE, lock};
 
 /// Under which a worker process makes environments of this kind.
 const NAME: &str = "windrow.parallel";

@@ -3,10 +3,11 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use windrow_sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use windrow_sync::thread::Builder;
+
 use super::crew::Crew;
 use crate::CollectError;
-use crate::sync::Builder;
-use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 /// Where a worker was when it was last looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

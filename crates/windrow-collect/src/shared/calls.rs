@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::sync::mpsc::{Receiver, Sender, channel};
-use crate::sync::{Mutex, MutexGuard, lock};
+use windrow_sync::mpsc::{Receiver, Sender, channel};
+use windrow_sync::{Mutex, MutexGuard, lock};
 
 /// The calls to each worker.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Calls {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::sync::mpsc::TryRecvError;
+    use windrow_sync::mpsc::TryRecvError;
 
     #[test]
     fn calls_are_answered_in_order() {

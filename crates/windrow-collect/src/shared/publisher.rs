@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use windrow_policy::{Backend, Policy, WeightUpdater, Weights};
+use windrow_sync::{Mutex, lock};
 
 use super::Shared;
 use crate::CollectError;
 use crate::config::builder::WeightSource;
-use crate::sync::{Mutex, lock};
 
 /// Checks weights against the policy and publishes them to the workers, from any thread.
 pub(crate) struct WeightPublisher {

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use windrow_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use windrow_sync::{Mutex, lock};
+
 use super::desk::Progress;
 use super::orders::Resume;
 use super::stats::WorkerStats;
 use crate::config::plan::OnLoss;
 use crate::error::IsInterruption;
 use crate::error::WorkerError;
-use crate::sync::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 
 /// What happens to a worker with a fault.
 #[derive(Debug, Clone, Copy)]

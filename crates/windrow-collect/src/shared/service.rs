@@ -6,8 +6,7 @@ use std::time::Duration;
 use windrow_policy::{
     InferenceServer, PolicyError, PolicyRecipe, Served, ServerConfig, ServerStats, WeightStore,
 };
-
-use crate::sync::{Mutex, lock};
+use windrow_sync::{Mutex, lock};
 
 /// Starts an inference server when the first worker needs it, and another one where that has ended.
 #[derive(Debug)]

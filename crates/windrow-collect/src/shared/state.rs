@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use windrow_policy::{WeightRelay, WeightStore};
 use windrow_slab::{Part, Ring};
+use windrow_sync::atomic::{AtomicU64, Ordering};
+use windrow_sync::{Mutex, MutexGuard, lock};
 
 use super::calls::Calls;
 use super::desk::{Job, Progress, Verdict};
@@ -15,7 +17,6 @@ use super::service::Service;
 use crate::config::plan::OnLoss;
 use crate::error::{FaultKind, WorkerError};
 use crate::probe::Profile;
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 
 /// The state of a collector that its workers and its consumer share.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! How a worker's environments and policy are made, at first and after a loss.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use windrow_env::{EnvError, EnvSpec, StepCounter, VecEnv};
 use windrow_policy::{Policy, PolicyError, PolicyRecipe};
 use windrow_slab::RowBlock;
+use windrow_sync::catch_panic;
 
 use super::actor::{Actor, PolicySeat};
 use crate::CollectError;
@@ -107,8 +107,8 @@ impl Maker {
         &self,
         make: impl FnOnce() -> Result<T, CollectError>,
     ) -> Result<T, CollectError> {
-        catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
-            let fault = WorkerFault::panic(panic.as_ref());
+        catch_panic(make).unwrap_or_else(|message| {
+            let fault = WorkerFault::Panic(message);
             Err(WorkerError::new(self.worker, None, fault).into())
         })
     }

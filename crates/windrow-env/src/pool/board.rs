@@ -5,9 +5,10 @@
 //! for all threads, or one for each where each member has a thread of its own.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use windrow_sync::{catch_panic, unpoisoned};
 
 use super::Want;
 use super::error::PoolError;
@@ -65,7 +66,7 @@ impl Board {
 
     /// No code of users runs under this lock.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 
     /// Takes idle members, for the command `called`: all of them or none.
@@ -162,7 +163,7 @@ impl Board {
             let waited = self
                 .moved
                 .wait_timeout(state, left.map_or(SLICE, |left| left.min(SLICE)));
-            let (again, slice) = waited.unwrap_or_else(PoisonError::into_inner);
+            let (again, slice) = unpoisoned(waited);
             state = again;
             if slice.timed_out() {
                 drop(state);
@@ -203,7 +204,7 @@ impl Board {
                     None if state.is_closed => return,
                     None => {
                         let waited = self.queued[queue].wait(state);
-                        state = waited.unwrap_or_else(PoisonError::into_inner);
+                        state = unpoisoned(waited);
                     }
                 }
             };
@@ -261,7 +262,7 @@ impl Board {
         let waited = self
             .moved
             .wait_timeout_while(self.lock(), timeout, |state| state.threads > 0);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (state, _) = unpoisoned(waited);
         if state.threads == 0 {
             return Ok(());
         }
@@ -387,6 +388,6 @@ impl Want {
 /// Drops members. A panic of an environment's destructor ends there.
 fn discard(members: impl IntoIterator<Item = Box<Member>>) {
     for member in members {
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(member)));
+        let _ = catch_panic(|| drop(member));
     }
 }

@@ -1,9 +1,7 @@
 //! One member of a pool: environments, the command that they have, and the rows that they read and write.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use windrow_slab::{RowBlock, Rows};
+use windrow_sync::catch_panic;
 
 use super::error::PoolError;
 use crate::{EnvError, Outcomes, Reset, VecEnv, VecEnvError};
@@ -88,14 +86,13 @@ impl Member {
     pub(super) fn obey(&mut self) {
         self.has_last = false;
         let first = self.index * self.envs.num_envs();
-        match catch_unwind(AssertUnwindSafe(|| self.act())) {
+        match catch_panic(|| self.act()) {
             Ok(Ok(())) => (self.is_reset, self.has_failed) = (true, false),
             Ok(Err(fault)) => {
                 (self.is_reset, self.has_failed) = (false, true);
                 self.fault = Some(fault.shifted(first).into());
             }
-            Err(payload) => {
-                let message = said(&*payload);
+            Err(message) => {
                 self.panicked = Some(message.clone());
                 let env = first + self.envs.panicked_at().unwrap_or(0);
                 self.fault = Some(PoolError::Panicked { env, message });
@@ -136,15 +133,6 @@ impl Member {
         self.has_last = true;
         self.envs.reset(&self.resets, self.obs.rows_mut())
     }
-}
-
-/// What a panic said.
-fn said(payload: &(dyn Any + Send)) -> String {
-    let text = payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned());
-    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "with a payload that is not a string".to_owned())
 }
 
 impl std::fmt::Debug for Member {

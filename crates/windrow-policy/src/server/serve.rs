@@ -1,9 +1,9 @@
 //! The evaluation of batches.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use windrow_slab::RowBlock;
+use windrow_sync::catch_panic;
 
 use super::Joint;
 use super::board::Request;
@@ -50,30 +50,29 @@ impl Server {
     /// Evaluates the batch, with the newest weights, and answers its requests: the version that acted.
     ///
     /// # Errors
-    /// What the policy said in a panic; then it is not to be used again.
+    /// The message of a panic of the policy, which is not to be used again.
     pub(super) fn serve(&mut self, look_again: bool) -> Result<Option<i64>, String> {
         self.look_again |= look_again;
-        let evaluated = catch_unwind(AssertUnwindSafe(|| {
+        let evaluated = catch_panic(|| {
             self.refresh()?;
             self.evaluate()
-        }));
-        match evaluated {
-            Ok(Ok(())) => Ok(Some(self.version)),
-            Ok(Err(error)) => {
+        });
+        match evaluated? {
+            Ok(()) => Ok(Some(self.version)),
+            Err(error) => {
                 let error = Arc::new(error);
                 for request in &mut self.batch {
                     request.failure = Some(PolicyError::Served(Arc::clone(&error)));
                 }
                 Ok(None)
             }
-            Err(panic) => Err(said(panic.as_ref())),
         }
     }
 
     /// Drops the policy, which may panic.
     pub(super) fn end(self) {
         // Nobody needs it any more.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(self)));
+        let _ = catch_panic(|| drop(self));
     }
 
     /// Loads the newest weights, if they are others.
@@ -120,13 +119,4 @@ impl Server {
         }
         Ok(())
     }
-}
-
-/// The message of a panic.
-fn said(payload: &(dyn std::any::Any + Send)) -> String {
-    payload
-        .downcast_ref::<String>()
-        .cloned()
-        .or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string))
-        .unwrap_or_else(|| "with a payload that is not a string".to_owned())
 }

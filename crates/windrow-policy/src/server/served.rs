@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use windrow_slab::RowsMut;
+use windrow_sync::lock;
 
 use super::Hub;
 use super::board::Request;
-use crate::sync::lock;
 use crate::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
 
 /// A client of an [`InferenceServer`](super::InferenceServer): a policy whose actions are the server's answers.

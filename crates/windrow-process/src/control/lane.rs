@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use windrow_sync::mapped::Ordering;
+
 use super::LiveWriter;
 use super::words::LaneWords;
 use crate::ProcessError;
 use crate::shared::Item;
-use crate::sync::Ordering;
 
 /// Words that a message carries.
 pub const MESSAGE_WORDS: usize = 16;

@@ -1,10 +1,10 @@
 //! How a control block lies in memory: a header, the lanes of all workers, the episodes of all environments.
 
 use windrow_slab::Bell;
+use windrow_sync::mapped::{AtomicU32, AtomicU64, Ordering};
 
 use super::{Episode, Message, Place};
 use crate::shared::Words;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A message in memory. Its writer is alone with it by the protocol of the lane; a process that breaks the protocol makes a message of
 /// mixed words, not undefined behaviour.

@@ -16,7 +16,7 @@ mod mapped {
     use crate::exchange::Snapshot;
     use crate::refused::refused;
     use crate::shared::reserve;
-    use crate::sync::AtomicI64;
+    use windrow_sync::mapped::AtomicI64;
 
     /// What the memory is for.
     const WHAT: &str = "a buffer of weights";
@@ -159,7 +159,7 @@ mod heap {
 
     use crate::ProcessError;
     use crate::exchange::Snapshot;
-    use crate::sync::{AtomicI64, Shadow};
+    use windrow_sync::{Shadow, mapped::AtomicI64};
 
     /// Buffers of one process, each with a shadow that finds two owners at once.
     #[derive(Debug, Clone)]

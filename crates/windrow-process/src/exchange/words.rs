@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use windrow_sync::mapped::AtomicU32;
+
 use super::buffers::Buffers;
 use crate::ProcessError;
 use crate::shared::{Shared, Words as Shareable};
-use crate::sync::AtomicU32;
 
 /// What publisher and reader tell each other about one worker. Buffers are counted from 1, and 0 is none.
 #[derive(Debug, Default)]
@@ -71,7 +72,7 @@ mod mapped {
     use crate::ProcessError;
     use crate::refused::refused;
     use crate::shared::{Area, Cut};
-    use crate::sync::{AtomicU64, Ordering};
+    use windrow_sync::mapped::{AtomicU64, Ordering};
 
     /// Begins every exchange; the last byte is the version of its layout.
     const MAGIC: u64 = u64::from_be_bytes(*b"wdrwxch\x02");

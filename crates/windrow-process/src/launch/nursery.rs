@@ -9,11 +9,12 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 use rustix::process::Pid;
+use windrow_sync::unpoisoned;
 
 use super::{Child, Ends, Exit, Process, WorkerProgram};
 use crate::ProcessError;
@@ -107,7 +108,7 @@ impl Nursery {
             fds,
         };
         // Nothing panics under this lock.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = unpoisoned(self.state.lock());
         let asked = state.ask(&self.program, &frame)?;
         Ok(asked.then(|| Expected {
             birth: Birth(birth),

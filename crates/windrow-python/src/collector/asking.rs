@@ -6,13 +6,14 @@
 //! weights and seeds, never wait for a batch.
 
 use std::ffi::CString;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyException, PyRuntimeError, PyUserWarning};
 use pyo3::prelude::*;
 use windrow::CollectError;
+use windrow_sync::unpoisoned;
 
 use super::collecting::Collecting;
 use super::stage::Delivered;
@@ -71,7 +72,7 @@ impl Inner {
 
     /// The message of calls for more batches, after an error.
     pub(super) fn failure(&self) -> MutexGuard<'_, Option<String>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.failure.lock())
     }
 
     /// Calls `f` with the engine, without the interpreter's lock, once no other thread uses it.

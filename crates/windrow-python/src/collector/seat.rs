@@ -4,9 +4,11 @@
 //! has the value, so that a call from within it raises an error and does not wait for itself. And the lock inside is free while the
 //! value is in use, so that looking at the seat never waits.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
+
+use windrow_sync::unpoisoned;
 
 /// Holds a value that one thread at a time uses, for as long as it needs.
 #[derive(Debug)]
@@ -53,7 +55,7 @@ impl<T> Seat<T> {
         if state.value.is_none() && !timeout.is_zero() {
             let is_taken = |state: &mut State<T>| state.value.is_none();
             let waited = self.given_back.wait_timeout_while(state, timeout, is_taken);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(waited).0;
         }
         let Some(value) = state.value.take() else {
             return Err(f);
@@ -82,7 +84,7 @@ impl<T> Seat<T> {
 
     /// The state. Locked for moments only: user code never runs under this lock.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 }
 

@@ -11,7 +11,7 @@
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use windrow::postproc::unpadded;
 use windrow::replay::{ReplayBuffer, ReplayError};
 use windrow::slab::{Sink, SinkError, WriterId};
 use windrow::{CollectError, LastStage, SinkWriter};
+use windrow_sync::unpoisoned;
 
 use super::collecting;
 use crate::gc::GcRoots;
@@ -162,12 +163,12 @@ impl Owner {
 
     /// Locked for moments only, in which no Python code runs: so it may be locked with the interpreter's lock held.
     fn weak(&self) -> MutexGuard<'_, Option<Py<PyWeakref>>> {
-        self.weak.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.weak.lock())
     }
 
     /// As [`weak`](Self::weak).
     fn running(&self) -> MutexGuard<'_, Running> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.running.lock())
     }
 }
 

@@ -4,9 +4,10 @@
 //! `TimeLimit` around an environment is that environment; `windrow.envs._innermost` finds it.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use pyo3::prelude::*;
+use windrow_sync::unpoisoned;
 
 use crate::gc::{GcRef, GcRoots};
 use crate::gil;
@@ -64,5 +65,5 @@ fn key(object: &Py<PyAny>, process: u32) -> (usize, u32) {
 
 /// Locked for moments only, and no Python code runs under this lock: so it may be taken with the interpreter's lock held.
 fn stepped() -> MutexGuard<'static, BTreeSet<(usize, u32)>> {
-    STEPPED.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(STEPPED.lock())
 }

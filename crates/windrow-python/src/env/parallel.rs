@@ -1,7 +1,7 @@
 //! Environments of Python that step side by side, each in a process of its own.
 
 use std::error::Error;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 use windrow::env::{EnvError, VecEnv, VecEnvError};
 use windrow::{MemberError, Parallel, ParallelHandle};
+use windrow_sync::unpoisoned;
 
 use super::handle::to_py;
 use crate::factory_lock;
@@ -170,7 +171,7 @@ impl ParallelMembers {
 
 impl ParallelMembers {
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<ParallelHandle>> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.handle.lock())
     }
 
     fn with<R: Send>(

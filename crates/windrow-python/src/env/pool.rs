@@ -10,7 +10,7 @@
 //! Which call may follow which is the engine's to say (`windrow::env::AsyncEnvPool`): it answers a call out of order with an error that
 //! names the call that it expected, and this module only finds the exception for it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use tensordict::{DType, for_dtype};
 use windrow::env::{Answer, AsyncEnvPool, Command, EnvError, PoolError, Received, Reset, Want};
 use windrow::slab::{Key, LeafSpec, RowBlock, Rows};
+use windrow_sync::unpoisoned;
 
 use super::describe::Description;
 use super::foreign::{read_all, read_leaves};
@@ -256,7 +257,7 @@ impl EnvPool {
         reset: bool,
     ) -> PyResult<()> {
         let pool = self.pool()?;
-        let mut rows = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows = unpoisoned(self.actions.lock());
         read_all(&self.acted, actions, &mut Target::All(rows.rows_mut()))
             .map_err(|error| to_py(py, &error))?;
         let dtypes: Vec<DType> = self.acted.iter().map(|leaf| leaf.dtype).collect();

@@ -13,7 +13,7 @@ mod network;
 mod torch;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -22,6 +22,7 @@ use pyo3::types::PyDict;
 use windrow::policy::{Policy, RandomPolicy};
 #[cfg(unix)]
 use windrow::remote::RemotePolicy;
+use windrow_sync::lock;
 
 pub(crate) use envs::PolicyEnvs;
 
@@ -142,9 +143,4 @@ impl PolicyRecipe {
             }
         }
     }
-}
-
-/// Locks for a moment: no Python code runs under these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
 use windrow_slab::{SinkError, WriterId};
+use windrow_sync::MutexGuard;
 
 use super::{ReplayBuffer, Shared, flat};
 use crate::index::Author;
 use crate::marks::EpisodeMarks;
 use crate::state::{Keys, State};
-use crate::sync::MutexGuard;
 use crate::{ReplayError, RowOrder, RowSpan, Storage};
 
 /// The author of a batch.

@@ -3,7 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use windrow_sync::unpoisoned;
 
 use crate::ReplayError;
 use crate::file::io_error;
@@ -65,7 +67,7 @@ impl Breaks {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.held.lock())
     }
 
     /// The rows that are apart.

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use tensordict::{NestedKey, TensorDict};
 use windrow_store::{Store, StoreError, StoreRead};
+use windrow_sync::unpoisoned;
 
 use super::StorageRead;
 use crate::ReplayError;
@@ -65,7 +66,7 @@ impl Lazy {
                     return Ok(done?);
                 }
             }
-            let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+            let mut store = unpoisoned(self.store.write());
             if store.as_ref().is_none_or(is_other) {
                 // The old one first: its memory, or its file, makes room for the new.
                 *store = None;
@@ -76,7 +77,7 @@ impl Lazy {
     }
 
     fn store(&self) -> RwLockReadGuard<'_, Option<Arc<Store>>> {
-        self.store.read().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.store.read())
     }
 
     pub(super) fn read(&self) -> Box<dyn StorageRead + '_> {

@@ -1,8 +1,9 @@
 use std::ops::Range;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{RwLock, RwLockReadGuard};
 
 use tensordict::{NestedKey, TensorDict};
 use windrow_store::StoreError;
+use windrow_sync::unpoisoned;
 
 use super::{Storage, StorageRead};
 use crate::ReplayError;
@@ -28,7 +29,7 @@ impl ListStorage {
     }
 
     fn rows(&self) -> RwLockReadGuard<'_, Vec<Option<TensorDict>>> {
-        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.rows.read())
     }
 }
 
@@ -73,7 +74,7 @@ impl Storage for ListStorage {
             }
             .into());
         }
-        let mut rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
+        let mut rows = unpoisoned(self.rows.write());
         let end = capacity.min(first + split.len());
         if rows.len() < end {
             rows.resize(end, None);
@@ -92,10 +93,7 @@ impl Storage for ListStorage {
     }
 
     fn clear(&self) {
-        self.rows
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .fill(None);
+        unpoisoned(self.rows.write()).fill(None);
     }
 }
 

@@ -1,9 +1,10 @@
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 use tensordict::{DType, Group, LeafSpec, NestedKey, Shape, TensorDict};
 use windrow_store::Store;
+use windrow_sync::unpoisoned;
 
 use super::breaks::Breaks;
 use super::lazy::Lazy;
@@ -106,7 +107,7 @@ impl LazyMemmapStorage {
     }
 
     fn used(&self) -> MutexGuard<'_, Option<Used>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.used.lock())
     }
 
     fn make(&self, frames: &TensorDict) -> Result<Store, ReplayError> {

@@ -2,7 +2,7 @@
 
 use std::sync::{OnceLock, Weak};
 
-use crate::sync::{AtomicU32, Ordering};
+use windrow_sync::atomic::{AtomicU32, Ordering};
 
 /// Does what workers in other processes cannot do: claims parts of a [`Ring`](crate::Ring) for them, names these to them, and
 /// commits or drops what they have reported.

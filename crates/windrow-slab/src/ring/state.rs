@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use windrow_sync::atomic::Ordering;
+
 use super::{Commit, Order, RingSpec};
 use crate::SlabError;
 use crate::control::Control;
 use crate::layout::Layout;
 use crate::slab::Slab;
-use crate::sync::Ordering;
 
 /// Which slab is in which state, and which worker has which part.
 #[derive(Debug)]

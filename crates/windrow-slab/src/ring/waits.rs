@@ -6,16 +6,17 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use std::time::Instant;
 
+use windrow_sync::Mutex;
+#[cfg(target_os = "linux")]
+use windrow_sync::lock;
+
 #[cfg(target_os = "linux")]
 use super::pump::{Pump, Pumping};
 #[cfg(target_os = "linux")]
 use crate::control::Control;
 #[cfg(target_os = "linux")]
 use crate::spin::AdaptiveSpin;
-use crate::sync::Mutex;
 use crate::wait_queue::WaitQueue;
-#[cfg(target_os = "linux")]
-use crate::wait_queue::locked;
 
 /// The threads that wait for a ring. All that wakes them is called after the states' lock was released.
 #[derive(Debug)]
@@ -103,15 +104,15 @@ impl Waits {
     /// The consumer waits until `attempt` gives something, for `timeout` at most.
     pub(super) fn wait<T, R>(
         &self,
-        lock: &Mutex<T>,
+        mutex: &Mutex<T>,
         timeout: Option<Duration>,
         attempt: impl FnMut(&mut T) -> Option<R>,
     ) -> Option<R> {
         #[cfg(target_os = "linux")]
         if let Some(pumped) = &self.pumped {
-            return pumped.wait(lock, timeout, attempt);
+            return pumped.wait(mutex, timeout, attempt);
         }
-        self.ready.wait_within(lock, timeout, attempt)
+        self.ready.wait_within(mutex, timeout, attempt)
     }
 }
 
@@ -119,7 +120,7 @@ impl Waits {
 impl Pumped {
     fn wait<T, R>(
         &self,
-        lock: &Mutex<T>,
+        mutex: &Mutex<T>,
         timeout: Option<Duration>,
         mut attempt: impl FnMut(&mut T) -> Option<R>,
     ) -> Option<R> {
@@ -128,7 +129,7 @@ impl Pumped {
         let mut look = || {
             let seen = bell.count();
             self.pumping.run();
-            attempt(&mut locked(lock)).ok_or(seen)
+            attempt(&mut lock(mutex)).ok_or(seen)
         };
         let mut seen = match look() {
             Ok(out) => return Some(out),

@@ -2,17 +2,11 @@
 
 use std::time::Duration;
 
+use windrow_sync::atomic::{AtomicU32, Ordering, fence};
+
 use futex::Futex;
 
 use crate::spin::AdaptiveSpin;
-use crate::sync::{AtomicU32, Ordering};
-
-#[cfg(loom)]
-use loom::sync::atomic::fence;
-#[cfg(shuttle)]
-use shuttle::sync::atomic::fence;
-#[cfg(not(any(loom, shuttle)))]
-use std::sync::atomic::fence;
 
 /// Tells threads, also those of other processes, that something changed. To ring it costs a counter, and a system call while
 /// a thread sleeps.
@@ -113,7 +107,7 @@ mod futex {
 
     use rustix::thread::futex::{Flags, Timespec, wait, wake};
 
-    use crate::sync::AtomicU32;
+    use windrow_sync::atomic::AtomicU32;
 
     #[derive(Debug)]
     #[repr(transparent)]
@@ -147,8 +141,11 @@ mod futex {
 mod futex {
     use std::time::Duration;
 
-    use crate::sync::{AtomicU32, Condvar, Mutex, Ordering};
-    use crate::wait_queue::locked;
+    use windrow_sync::{
+        Condvar, Mutex,
+        atomic::{AtomicU32, Ordering},
+        lock,
+    };
 
     #[derive(Debug)]
     pub(super) struct Futex {
@@ -172,14 +169,14 @@ mod futex {
 
         /// A model has no clock.
         pub(super) fn wait(&self, expected: u32, _: Option<Duration>) {
-            let queue = locked(&self.queue);
+            let queue = lock(&self.queue);
             if self.value.load(Ordering::Relaxed) == expected {
                 drop(self.woken.wait(queue));
             }
         }
 
         pub(super) fn wake_all(&self) {
-            drop(locked(&self.queue));
+            drop(lock(&self.queue));
             self.woken.notify_all();
         }
     }

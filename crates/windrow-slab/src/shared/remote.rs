@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+use windrow_sync::atomic::AtomicU64;
+use windrow_sync::{Mutex, lock};
+
 use super::SharedFile;
 use super::segment::{Segment, refused};
 use crate::control::Control;
 use crate::part::Owner;
 use crate::ring::{Commit, Ticket};
 use crate::slab::Slab;
-use crate::sync::{AtomicU64, Mutex};
-use crate::wait_queue::locked;
 use crate::{Layout, Part, SlabError};
 
 /// A ring that another process owns, in the process of a worker.
@@ -68,7 +69,7 @@ impl RemoteRing {
         if part >= parts {
             return Err(SlabError::NoSuchPart { part, parts });
         }
-        let mut slabs = locked(&self.slabs);
+        let mut slabs = lock(&self.slabs);
         if slabs.lent.contains(&(slot, part)) {
             return Err(SlabError::StillLent { slot, part });
         }
@@ -101,9 +102,7 @@ impl RemoteRing {
     }
 
     fn take_back(&self, Ticket { slot, part, .. }: Ticket) {
-        locked(&self.slabs)
-            .lent
-            .retain(|lent| *lent != (slot, part));
+        lock(&self.slabs).lent.retain(|lent| *lent != (slot, part));
     }
 }
 

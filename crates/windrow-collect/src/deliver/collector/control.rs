@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use windrow_policy::Weights;
+use windrow_sync::SLICE;
+use windrow_sync::atomic::Ordering;
 
 use super::Collector;
 use crate::config::hooks::Hooks;
 use crate::deliver::handle::Handle;
 use crate::deliver::stage::LastStage;
 use crate::shared::orders::Restart;
-use crate::sync::Ordering;
-use crate::sync::SLICE;
 use crate::{CollectError, WorkerError};
 
 impl<S: LastStage> Collector<S> {

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use windrow_sync::SLICE;
+
 use super::{Collector, Life};
 use crate::deliver::background::Background;
 use crate::deliver::stage::LastStage;
-use crate::sync::SLICE;
 use crate::{CollectError, WorkerError};
 
 impl<S: LastStage> Collector<S> {

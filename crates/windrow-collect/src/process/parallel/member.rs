@@ -2,17 +2,17 @@
 
 use std::error::Error;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use windrow_env::{EnvError, EnvFactory, Outcomes, Reset, VecEnv, VecEnvError};
 use windrow_process::{ControlBlock, Frame, MESSAGE_WORDS, Message, ProcessError, WorkerLane};
 use windrow_slab::{Part, RemoteRing, Step};
+use windrow_sync::catch_panic;
 
 use super::messages::{
     CALL, DONE, FAILED, Fault, Introduction, MOVE, RESET, SEEDED, STEP, Seat, frame,
 };
 use crate::CollectError;
-use crate::error::{ErrorKind, message_to_send, said, sent};
+use crate::error::{ErrorKind, message_to_send, sent};
 use crate::process::child::{Child, ServeError};
 use crate::process::messages::frame as common;
 
@@ -100,11 +100,11 @@ impl Place {
                 CALL => self.answer(child)?,
                 MOVE => true,
                 command => {
-                    let did = catch_unwind(AssertUnwindSafe(|| self.obey(command, env)));
+                    let did = catch_panic(|| self.obey(command, env));
                     panicked = did.is_err();
-                    let did = did.unwrap_or_else(|panic| {
+                    let did = did.unwrap_or_else(|message| {
                         let at = env.panicked_at().unwrap_or(0);
-                        Err(panic_error(&*panic).of(at))
+                        Err(panic_error(&message).of(at))
                     });
                     did.map_err(|fault| tell(child, &fault)).is_ok()
                 }
@@ -181,9 +181,9 @@ fn tell(child: &Child, fault: &VecEnvError) {
 }
 
 fn guarded<R>(f: impl FnOnce() -> Result<R, EnvError>) -> Result<R, EnvError> {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(panic_error(&*panic)))
+    catch_panic(f).unwrap_or_else(|message| Err(panic_error(&message)))
 }
 
-fn panic_error(payload: &(dyn std::any::Any + Send)) -> EnvError {
-    EnvError::failed(format!("panicked: {}", said(payload)))
+fn panic_error(message: &str) -> EnvError {
+    EnvError::failed(format!("panicked: {message}"))
 }

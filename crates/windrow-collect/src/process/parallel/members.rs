@@ -14,6 +14,7 @@ use windrow_process::{
     ControlBlock, ControlSpec, Frame, Lane, MESSAGE_WORDS, Message, ProcessError,
 };
 use windrow_slab::{Key, Order, Part, Ring, RingSpec, Row, RowMut, Rows, RowsMut, SlabError, Step};
+use windrow_sync::SLICE;
 
 use super::error::MemberError;
 use super::messages::{CALL, MOVE, RESET, SEEDED, STEP, Seat, UNSEEDED, frame};
@@ -21,7 +22,6 @@ use super::staff::{Staff, Terms};
 use super::watch::Report;
 use crate::CollectError;
 use crate::process::messages::{Specified, frame as common};
-use crate::sync::SLICE;
 
 /// All members.
 pub(super) struct Members {

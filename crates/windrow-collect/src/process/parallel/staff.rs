@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use windrow_env::{EnvError, EnvRecipe, VecEnvError};
 use windrow_process::{Frame, Supervisor, WorkerProgram};
+use windrow_sync::SLICE;
+use windrow_sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use super::error::MemberError;
 use super::messages::{CALL, DONE, Introduction, RESET, STEP, frame};
@@ -12,8 +14,6 @@ use super::watch::{Door, Report, Watch};
 use crate::CollectError;
 use crate::error::{SentError, last_words};
 use crate::process::program::is_prepared;
-use crate::sync::SLICE;
-use crate::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 /// How long members have to end by themselves where nobody asked to close them.
 const DROPPED: Duration = Duration::from_millis(500);

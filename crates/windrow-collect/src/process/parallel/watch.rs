@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use windrow_process::{Death, Events, Frame, ProcessError};
 use windrow_slab::Ring;
+use windrow_sync::mpsc::Sender;
+use windrow_sync::{Mutex, lock};
 
 use super::messages::{Fault, frame};
 use crate::process::messages::{Refusal, Specified, frame as common};
-use crate::sync::mpsc::Sender;
-use crate::sync::{Mutex, lock};
 
 /// What is heard of a member.
 #[derive(Debug)]
