@@ -258,25 +258,20 @@ impl Link {
             return Err(too_long("a greeting", LONGEST_HELLO, hello.len()));
         }
         let deadline = Deadline::At(patience);
-        let sent = wire
-            .send(deadline, &hello)
-            .map_err(|error| lost(FrameError::Io(error)));
-        let version = match sent {
-            // Whoever refuses a client may say so before the whole greeting is there.
+        let sent = wire.send(deadline, &hello).map_err(FrameError::from);
+        let version = match sent.map_err(lost) {
+            Ok(()) => wire.receive_version(deadline).map_err(lost)?,
+            // Whoever refuses a client may have said so before the whole greeting was there.
             Err(Fault::Retry(reason)) => match wire.receive_version(deadline).map_err(lost) {
-                Err(Fault::Retry(_)) => Err(Fault::Retry(reason)),
-                version => version,
+                Err(Fault::Retry(_)) => return Err(Fault::Retry(reason)),
+                version => version?,
             },
-            Err(fault) => Err(fault),
-            Ok(()) => wire.receive_version(deadline).map_err(lost),
+            Err(fault) => return Err(fault),
         };
-        match version? {
-            VERSION => {}
-            got => {
-                return Err(self.refused(format!(
-                    "expected version {VERSION} of the protocol, got version {got}"
-                )));
-            }
+        if version != VERSION {
+            return Err(self.refused(format!(
+                "expected version {VERSION} of the protocol, got version {version}"
+            )));
         }
         let welcome = wire.receive(deadline, self.remote.limits.message);
         let welcome = welcome.map_err(lost)?;

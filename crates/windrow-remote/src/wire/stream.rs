@@ -20,7 +20,7 @@ use crate::Address;
 pub(crate) enum Deadline {
     Never,
     At(Instant),
-    /// So long after the first bytes that are read, or after the call that writes.
+    /// This long after the first bytes that are read, or after the beginning of a write.
     OnceBegun(Duration),
 }
 
@@ -48,9 +48,6 @@ pub(super) struct Timed {
     /// Others may shut it down, which ends a call that waits.
     socket: Arc<Socket>,
     deadline: Deadline,
-    /// The time-outs that the system knows.
-    reads_within: Option<Duration>,
-    writes_within: Option<Duration>,
 }
 
 /// On Apple's systems, sockets are made so that none sends a signal.
@@ -64,8 +61,6 @@ impl Timed {
         Self {
             socket,
             deadline: Deadline::Never,
-            reads_within: None,
-            writes_within: None,
         }
     }
 
@@ -94,11 +89,7 @@ fn is_early(error: &io::Error) -> bool {
 impl Read for Timed {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
-            let left = self.deadline.left()?;
-            if left != self.reads_within {
-                self.socket.set_read_timeout(left)?;
-                self.reads_within = left;
-            }
+            self.socket.set_read_timeout(self.deadline.left()?)?;
             match (&*self.socket).read(bytes) {
                 Err(error) if is_early(&error) => {}
                 read => {
@@ -114,11 +105,7 @@ impl Write for Timed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.begin();
         loop {
-            let left = self.deadline.left()?;
-            if left != self.writes_within {
-                self.socket.set_write_timeout(left)?;
-                self.writes_within = left;
-            }
+            self.socket.set_write_timeout(self.deadline.left()?)?;
             match rustix::net::send(&*self.socket, bytes, NO_SIGNAL).map_err(io::Error::from) {
                 Err(error) if is_early(&error) => {}
                 written => return written,
@@ -248,4 +235,114 @@ pub(crate) fn connect(address: &Address, end: Instant) -> io::Result<Socket> {
         }
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::thread::{sleep, spawn};
+
+    use super::*;
+    use crate::Tls;
+
+    const SOON: Duration = Duration::from_millis(200);
+
+    /// A client's stream, plain or with TLS, and the other side of its socket.
+    fn pair(tls: bool) -> (Stream, UnixStream) {
+        let (here, there) = UnixStream::pair().unwrap();
+        let tls = tls.then(|| {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+            let tls = Tls::new().authority(params.self_signed(&key).unwrap().pem());
+            (tls.for_client().unwrap(), tls.name("localhost").unwrap())
+        });
+        let socket = Arc::new(OwnedFd::from(here).into());
+        (Stream::client(socket, tls.as_ref()).unwrap(), there)
+    }
+
+    /// Writes the beginning of a long record of TLS, and the rest a byte at a time.
+    fn trickle(mut there: UnixStream) {
+        let bytes = [22, 3, 3, 64, 0].into_iter().chain(std::iter::repeat(0));
+        for byte in bytes {
+            if there.write_all(&[byte]).is_err() {
+                return;
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_deadline_holds_however_slowly_bytes_come() {
+        for tls in [false, true] {
+            let (mut stream, there) = pair(tls);
+            let trickling = spawn(|| trickle(there));
+            let began = Instant::now();
+            stream.set_deadline(Deadline::after(SOON));
+            let error = stream.read_exact(&mut [0; 4096]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "TLS: {tls}");
+            assert!((SOON..10 * SOON).contains(&began.elapsed()));
+            drop(stream);
+            trickling.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_deadline_holds_however_slowly_bytes_are_taken() {
+        let (mut stream, mut there) = pair(false);
+        let taking = spawn(move || {
+            while there.read(&mut [0]).is_ok_and(|bytes| bytes > 0) {
+                sleep(Duration::from_millis(5));
+            }
+        });
+        let began = Instant::now();
+        stream.set_deadline(Deadline::after(SOON));
+        let error = stream.write_all(&vec![0; 16 << 20]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!((SOON..10 * SOON).contains(&began.elapsed()));
+        drop(stream);
+        // What lies in the socket would take it long.
+        drop(taking);
+    }
+
+    #[test]
+    fn a_deadline_may_begin_with_the_first_bytes() {
+        let (mut stream, mut there) = pair(false);
+        let writing = spawn(move || {
+            sleep(2 * SOON);
+            there.write_all(&[0]).unwrap();
+            there
+        });
+        let began = Instant::now();
+        stream.set_deadline(Deadline::OnceBegun(SOON));
+        let error = stream.read_exact(&mut [0; 2]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!((3 * SOON..20 * SOON).contains(&began.elapsed()));
+        drop(writing.join().unwrap());
+    }
+
+    #[test]
+    fn a_call_that_waits_ends_when_others_shut_the_socket_down() {
+        let (here, _there) = UnixStream::pair().unwrap();
+        let socket: Arc<Socket> = Arc::new(OwnedFd::from(here).into());
+        let mut stream = Stream::client(Arc::clone(&socket), None).unwrap();
+        let reading = spawn(move || stream.read(&mut [0]).unwrap());
+        sleep(Duration::from_millis(20));
+        socket.shutdown(Shutdown::Read).unwrap();
+        assert_eq!(reading.join().unwrap(), 0);
+    }
+
+    #[test]
+    fn a_listener_with_too_many_that_wait_is_an_error_in_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("full.sock");
+        let listener = Socket::new(socket2::Domain::UNIX, Type::STREAM, None).unwrap();
+        listener.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+        listener.listen(1).unwrap();
+        let began = Instant::now();
+        let connect = || connect(&Address::unix(&path), Instant::now() + SOON);
+        let waiting: Vec<_> = (0..10).map_while(|_| connect().ok()).collect();
+        assert!(waiting.len() < 10);
+        assert!(began.elapsed() < 20 * SOON);
+    }
 }
