@@ -317,9 +317,7 @@ fn to_py(py: Python<'_>, error: &RemoteError) -> PyErr {
         }
         RemoteError::Timeout { .. } => PyTimeoutError::new_err(told),
         RemoteError::Listen { .. } => PyOSError::new_err(told),
-        RemoteError::Failed { .. } | RemoteError::Thread(_) | RemoteError::WithinRuntime => {
-            PyRuntimeError::new_err(told)
-        }
+        RemoteError::Failed { .. } | RemoteError::Thread(_) => PyRuntimeError::new_err(told),
         // What is left are arguments that cannot be used.
         _ => PyValueError::new_err(told),
     }

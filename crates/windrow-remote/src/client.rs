@@ -1,33 +1,21 @@
 //! A client's side of a connection: one request at a time, each done once.
 
-use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use hyper::body::Incoming;
-use hyper::client::conn::http2::{Builder, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::runtime::{Handle, Runtime};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
-use tokio_stream::Stream;
-use tonic::body::Body;
-use tonic::{Code, Request, Status, Streaming};
-use tower_service::Service;
-
-use crate::frame::{Frame, FrameCodec, Kind, PATH, PROTOCOL, Pieces};
+use crate::limits::LEAST_MESSAGE;
+use crate::protocol::{self, Kind, LONGEST_HELLO, Parting, Pieces, VERSION, WINDOW, piece, pieces};
 use crate::remote::check_open;
-use crate::transport::{self, ClientTls, LEAST_MESSAGE, distrust, told};
+use crate::security::distrust;
+use crate::wire::{self, ClientTls, Deadline, Frame, FrameError, Stream, Wire};
 use crate::{Address, Remote, RemoteError};
 
 /// A producer of requests and its connection, which it opens again when it is lost.
 pub(crate) struct Link {
     pub(crate) remote: Remote,
     tls: Option<ClientTls>,
-    runtime: Option<Runtime>,
     open: Option<Open>,
     /// By which the server knows its requests.
     producer: u128,
@@ -38,36 +26,17 @@ pub(crate) struct Link {
 }
 
 struct Open {
-    talk: Talk,
-    _driver: Driver,
-}
-
-/// The stream of requests and answers.
-struct Talk {
-    /// Ends the connection when it is dropped.
-    _grpc: tonic::client::Grpc<Sender>,
+    wire: Wire,
     /// Most bytes of a message to the server.
     limit: usize,
-    out: UnboundedSender<Frame>,
-    answers: Streaming<Frame>,
 }
-
-/// What carries a connection, until it is dropped.
-struct Driver(JoinHandle<Result<(), hyper::Error>>);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// How long a connection that fails may take to say why.
-const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// Why an attempt gave no answer.
 enum Fault {
     Retry(String),
     Final(RemoteError),
+    /// The time of the call is over.
+    Late,
 }
 
 impl Link {
@@ -88,28 +57,23 @@ impl Link {
             (Some(tls), Address::Tcp { host, .. }) => Some((tls.for_client()?, tls.name(host)?)),
             (Some(tls), Address::Unix(_)) => Some((tls.for_client()?, tls.name("localhost")?)),
         };
-        Ok(Self {
-            remote: remote.clone(),
-            tls,
-            runtime: None,
-            open: None,
-            producer: random(),
-            instance: None,
-            last: 0,
-        })
+        Ok(Self::unconnected(remote.clone(), tls))
     }
 
-    /// A producer of its own at the same server.
-    pub(crate) fn another(&self) -> Self {
+    fn unconnected(remote: Remote, tls: Option<ClientTls>) -> Self {
         Self {
-            remote: self.remote.clone(),
-            tls: self.tls.clone(),
-            runtime: None,
+            remote,
+            tls,
             open: None,
             producer: random(),
             instance: None,
             last: 0,
         }
+    }
+
+    /// A producer of its own at the same server.
+    pub(crate) fn another(&self) -> Self {
+        Self::unconnected(self.remote.clone(), self.tls.clone())
     }
 
     /// Which producer this is; another one after each error that leaves open whether a request was done.
@@ -117,50 +81,40 @@ impl Link {
         self.producer
     }
 
-    /// Has the server do the request whose frames `frames` gives by its number and the most bytes of each; the answer.
+    /// Has the server do a request; the answer. The body of a [`Kind::Push`] travels in pieces.
     ///
     /// # Errors
     /// [`RemoteError`]; after all but [`RemoteError::Failed`] the next request begins anew.
     pub(crate) fn call(
         &mut self,
-        frames: impl Fn(u64, usize) -> Vec<Frame>,
+        kind: Kind,
+        words: [u64; 3],
+        body: &[u8],
     ) -> Result<Frame, RemoteError> {
-        if Handle::try_current().is_ok() {
-            return Err(RemoteError::WithinRuntime);
-        }
-        let runtime = match self.runtime.take() {
-            Some(runtime) => runtime,
-            None => tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .map_err(RemoteError::Thread)?,
-        };
-        let seq = self.last + 1;
-        let answered = runtime.block_on(self.until_answered(&frames, seq));
+        let request = kind.frame(self.last + 1, words, body);
+        let answered = self.until_answered(&request);
         match answered {
-            Ok(_) => self.last = seq,
+            Ok(_) => self.last = request.seq,
             Err(_) => self.begin_anew(),
         }
-        self.runtime = Some(runtime);
         let frame = answered?;
-        match frame.kind {
-            Kind::Failed => Err(RemoteError::Failed {
-                address: self.remote.address.to_string(),
-                reason: frame.text(),
-            }),
+        match Kind::of(&frame) {
+            Some(Kind::Failed) => Err(self.failed(frame.text())),
             _ => Ok(frame),
         }
     }
 
     /// The error for an answer that is none to the request.
     pub(crate) fn unexpected(&self, answer: &Frame) -> RemoteError {
-        RemoteError::Failed {
-            address: self.remote.address.to_string(),
-            reason: format!(
-                "the answer is {:?}, which is none to the request",
-                answer.kind
-            ),
-        }
+        self.failed(format!(
+            "the answer is {}, which is none to the request",
+            protocol::name(answer)
+        ))
+    }
+
+    fn failed(&self, reason: String) -> RemoteError {
+        let address = self.remote.address.to_string();
+        RemoteError::Failed { address, reason }
     }
 
     fn begin_anew(&mut self) {
@@ -168,27 +122,23 @@ impl Link {
         (self.producer, self.instance, self.last) = (random(), None, 0);
     }
 
-    async fn until_answered(
-        &mut self,
-        frames: &impl Fn(u64, usize) -> Vec<Frame>,
-        seq: u64,
-    ) -> Result<Frame, RemoteError> {
+    fn until_answered(&mut self, request: &Frame<&[u8]>) -> Result<Frame, RemoteError> {
         const FIRST_PAUSE: Duration = Duration::from_millis(5);
         const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-        let deadline = Instant::now() + self.remote.timeout;
+        let end = Instant::now() + self.remote.timeout;
         let (mut pause, mut last) = (FIRST_PAUSE, "there was no answer".to_owned());
         loop {
-            match timeout_at(deadline, self.attempt(frames, seq)).await {
-                Ok(Ok(frame)) => return Ok(frame),
-                Ok(Err(Fault::Final(error))) => return Err(error),
-                Ok(Err(Fault::Retry(reason))) => last = reason,
-                Err(_) => {}
+            match self.attempt(request, end) {
+                Ok(frame) => return Ok(frame),
+                Err(Fault::Final(error)) => return Err(error),
+                Err(Fault::Retry(reason)) => last = reason,
+                Err(Fault::Late) => {}
             }
-            self.open = None;
             // Clients that lost the same server do not all return at once.
             let jitter = 0.5 + (random() % 1024) as f64 / 1024.0;
-            sleep_until(deadline.min(Instant::now() + pause.mul_f64(jitter))).await;
-            if Instant::now() >= deadline {
+            let left = end.saturating_duration_since(Instant::now());
+            std::thread::sleep(pause.mul_f64(jitter).min(left));
+            if Instant::now() >= end {
                 return Err(RemoteError::Timeout {
                     address: self.remote.address.to_string(),
                     waited: self.remote.timeout,
@@ -199,49 +149,53 @@ impl Link {
         }
     }
 
-    /// Sends the request over the connection that there is, or a new one, and waits for its answer.
-    async fn attempt(
-        &mut self,
-        frames: &impl Fn(u64, usize) -> Vec<Frame>,
-        seq: u64,
-    ) -> Result<Frame, Fault> {
-        let silence = self.remote.silence;
+    /// Sends the request over the connection that there is, or a new one, and waits for its answer. Where that fails, the connection is
+    /// closed.
+    fn attempt(&mut self, request: &Frame<&[u8]>, end: Instant) -> Result<Frame, Fault> {
         let mut open = match self.open.take() {
             Some(open) => open,
-            None => match timeout(silence, self.connect()).await {
-                Ok(open) => open?,
-                Err(_) => return Err(Fault::Retry(format!("no connection within {silence:?}"))),
-            },
+            None => self.connect(end)?,
         };
-        let (frames, limit) = (frames(seq, open.talk.limit), open.talk.limit);
-        if let Some(got) = frames.iter().map(Frame::len).find(|len| *len > limit) {
-            return Err(Fault::Final(RemoteError::Limit {
-                what: "a request",
-                limit,
-                got,
-            }));
+        let (seq, len) = (request.seq, request.body.len());
+        let is_cut = Kind::of(request) == Some(Kind::Push);
+        if !is_cut && request.len() > open.limit {
+            return Err(too_long("a request", open.limit, request.len()));
         }
-        for frame in frames {
-            let sent = open.talk.out.send(frame);
-            sent.map_err(|_| Fault::Retry("the connection was lost".to_owned()))?;
-        }
-        let mut pieces = Pieces::default();
+        let most = if is_cut {
+            piece(open.limit)
+        } else {
+            len.max(1)
+        };
+        let mut parts = pieces(len, most);
+        let (mut unanswered, mut received) = (0, Pieces::default());
         loop {
-            let frame = self.receive(&mut open.talk).await?;
-            let answer = match frame.kind {
+            while unanswered < WINDOW
+                && let Some(part) = parts.next()
+            {
+                let mut frame = Frame { ..*request };
+                if is_cut {
+                    frame.words = [len as u64, part.start as u64, 0];
+                    frame.body = &request.body[part];
+                }
+                self.send(&mut open, &frame, end)?;
+                unanswered += 1;
+            }
+            let frame = self.receive(&mut open, end)?;
+            let weights = self.remote.limits.weights;
+            let answer = match Kind::of(&frame) {
                 // Of a request before, which came twice.
                 _ if frame.seq != seq => continue,
-                Kind::Progress => continue,
-                Kind::Piece if frame.words[0] > self.remote.limits.weights as u64 => {
-                    return Err(Fault::Final(RemoteError::Limit {
-                        what: "a set of weights",
-                        limit: self.remote.limits.weights,
-                        got: usize::try_from(frame.words[0]).unwrap_or(usize::MAX),
-                    }));
+                Some(Kind::Progress) => {
+                    unanswered = unanswered.saturating_sub(1);
+                    continue;
                 }
-                Kind::Piece => match pieces.take(&frame) {
+                Some(Kind::Piece) if frame.words[0] > weights as u64 => {
+                    let got = usize::try_from(frame.words[0]).unwrap_or(usize::MAX);
+                    return Err(too_long("a set of weights", weights, got));
+                }
+                Some(Kind::Piece) => match received.take(&frame) {
                     Ok(None) => continue,
-                    Ok(Some(bytes)) => Frame::new(Kind::Piece, seq, frame.words, bytes),
+                    Ok(Some(body)) => Frame { body, ..frame },
                     Err(reason) => return Err(Fault::Retry(reason)),
                 },
                 _ => frame,
@@ -251,165 +205,166 @@ impl Link {
         }
     }
 
-    async fn receive(&self, talk: &mut Talk) -> Result<Frame, Fault> {
-        let silence = self.remote.silence;
-        match timeout(silence, talk.answers.message()).await {
-            Ok(Ok(Some(frame))) => Ok(frame),
-            Ok(Ok(None)) => Err(Fault::Retry("the server closed the connection".to_owned())),
-            Ok(Err(status)) => Err(self.fault(&status)),
-            Err(_) => Err(Fault::Retry(format!(
-                "the server was silent for {silence:?}"
-            ))),
-        }
+    /// Until when the server may say nothing, in a call that ends at `end`.
+    fn patience(&self, end: Instant) -> Instant {
+        end.min(Instant::now() + self.remote.silence)
     }
 
-    async fn connect(&mut self) -> Result<Open, Fault> {
-        let remote = &self.remote;
-        let stream = transport::connect(&remote.address, self.tls.as_ref())
-            .await
-            .map_err(|error| match distrust(&error) {
-                Some(reason) => self.refused(reason),
-                None if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                    self.refused(error.to_string())
+    fn send(&self, open: &mut Open, frame: &Frame<&[u8]>, end: Instant) -> Result<(), Fault> {
+        /// How long a connection that fails may take to say why.
+        const LAST_WORDS: Duration = Duration::from_millis(300);
+        let sent = open.wire.send(Deadline::At(self.patience(end)), frame);
+        sent.or_else(|error| {
+            let deadline = end.min(Instant::now() + LAST_WORDS);
+            loop {
+                match self.receive(open, deadline) {
+                    Ok(_) => {}
+                    Err(Fault::Final(error)) => return Err(Fault::Final(error)),
+                    Err(_) => return Err(self.lost(FrameError::Io(error), end)),
                 }
-                None => Fault::Retry(error.to_string()),
-            })?;
-        let lost = |error: hyper::Error| match distrust(&error) {
-            Some(reason) => self.refused(reason),
-            None => Fault::Retry(told(&error)),
-        };
-        let (sender, connection) = Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .initial_stream_window_size(transport::STREAM_WINDOW)
-            .initial_connection_window_size(transport::CONNECTION_WINDOW)
-            .max_frame_size(transport::MAX_FRAME)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(lost)?;
-        let mut driver = Driver(tokio::spawn(connection));
-        let fault = match self.talk(Sender(sender)).await {
-            Ok(talk) => {
-                return Ok(Open {
-                    talk,
-                    _driver: driver,
-                });
             }
-            Err(fault) => fault,
-        };
-        // A server that wants another certificate says so after the handshake, to the connection.
-        if let (Some(_), Fault::Retry(_)) = (&self.tls, &fault)
-            && let Ok(Ok(Err(error))) = timeout(LAST_WORDS, &mut driver.0).await
-            && let Some(reason) = distrust(&error)
-        {
-            return Err(self.refused(reason));
-        }
-        Err(fault)
+        })
     }
 
-    /// Opens the stream of requests and answers.
-    async fn talk(&mut self, sender: Sender) -> Result<Talk, Fault> {
-        let (out, outbox) = unbounded_channel();
-        let mut request = Request::new(Outbox(outbox));
-        if let Some(token) = &self.remote.token {
-            let header = token.header().parse();
-            let header = header.map_err(|_| self.refused("the token is no header"))?;
-            request.metadata_mut().insert("authorization", header);
+    fn receive(&self, open: &mut Open, end: Instant) -> Result<Frame, Fault> {
+        let deadline = Deadline::At(self.patience(end));
+        let received = open.wire.receive(deadline, self.remote.limits.message);
+        let frame = received.map_err(|error| self.lost(error, end))?;
+        match Kind::of(&frame) {
+            Some(Kind::Closed) => Err(self.parted(Parting::of(&frame))),
+            _ => Ok(frame),
         }
-        let limit = self.remote.limits.message;
-        let origin = http::Uri::from_static("http://windrow");
-        let mut grpc = tonic::client::Grpc::with_origin(sender, origin)
-            .max_decoding_message_size(limit)
-            .max_encoding_message_size(limit);
-        let path = http::uri::PathAndQuery::from_static(PATH);
-        let answers = grpc.streaming(request, path, FrameCodec).await;
-        let mut talk = Talk {
-            answers: answers.map_err(|status| self.fault(&status))?.into_inner(),
-            _grpc: grpc,
-            limit,
-            out,
-        };
-        self.greet(&mut talk).await?;
-        Ok(talk)
     }
 
-    /// Says which producer this is, and compares what the server knows of it.
-    async fn greet(&mut self, talk: &mut Talk) -> Result<(), Fault> {
+    fn connect(&mut self, end: Instant) -> Result<Open, Fault> {
+        let patience = self.patience(end);
+        let lost = |error| match &error {
+            FrameError::Io(io) if is_late(io) && patience < end => {
+                let silence = self.remote.silence;
+                Fault::Retry(format!("no connection within {silence:?}"))
+            }
+            _ => self.lost(error, end),
+        };
+        let socket = wire::connect(&self.remote.address, patience);
+        let socket = socket.map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => self.refused(error.to_string()),
+            _ => lost(FrameError::Io(error)),
+        })?;
+        let stream = Stream::client(Arc::new(socket), self.tls.as_ref())
+            .map_err(|error| self.refused(error.to_string()))?;
+        let mut wire = Wire::new(stream, VERSION);
+        let hello = self.hello();
+        if hello.len() > LONGEST_HELLO {
+            return Err(too_long("a greeting", LONGEST_HELLO, hello.len()));
+        }
+        let deadline = Deadline::At(patience);
+        let sent = wire.send(deadline, &hello).map_err(FrameError::from);
+        let version = match sent.map_err(lost) {
+            Ok(()) => wire.receive_version(deadline).map_err(lost)?,
+            // Whoever refuses a client may have said so before the whole greeting was there.
+            Err(Fault::Retry(reason)) => match wire.receive_version(deadline).map_err(lost) {
+                Err(Fault::Retry(_)) => return Err(Fault::Retry(reason)),
+                version => version?,
+            },
+            Err(fault) => return Err(fault),
+        };
+        if version != VERSION {
+            return Err(self.refused(format!(
+                "expected version {VERSION} of the protocol, got version {version}"
+            )));
+        }
+        let welcome = wire.receive(deadline, self.remote.limits.message);
+        let welcome = welcome.map_err(lost)?;
+        let limit = self.greeted(&welcome)?;
+        Ok(Open { wire, limit })
+    }
+
+    /// Says which producer this is.
+    fn hello(&self) -> Frame {
         let (low, high) = (self.producer as u64, (self.producer >> 64) as u64);
-        let words = [low, high, u64::from(self.instance.is_some())];
-        let limit = self.remote.limits.message as u64;
-        let body = [PROTOCOL.to_le_bytes(), limit.to_le_bytes()].concat();
-        let hello = Frame::new(Kind::Hello, 0, words, body);
-        talk.out
-            .send(hello)
-            .map_err(|_| Fault::Retry("the connection was lost".to_owned()))?;
-        let welcome = self.receive(talk).await?;
+        let mut body = (self.remote.limits.message as u64).to_le_bytes().to_vec();
+        body.extend(self.remote.token.iter().flat_map(|token| token.bytes()));
+        Kind::Hello.frame(0, [low, high, u64::from(self.instance.is_some())], body)
+    }
+
+    /// Compares what the server knows of this producer; the most bytes of a message to it.
+    fn greeted(&mut self, welcome: &Frame) -> Result<usize, Fault> {
         let [instance, last, limit] = welcome.words;
-        match welcome.kind {
-            Kind::Welcome
+        match Kind::of(welcome) {
+            Some(Kind::Welcome)
                 if self.instance.is_none_or(|known| known == instance)
                     && (self.last..=self.last + 1).contains(&last) =>
             {
                 self.instance = Some(instance);
                 let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-                talk.limit = talk.limit.min(limit).max(LEAST_MESSAGE);
-                Ok(())
+                Ok(self.remote.limits.message.min(limit).max(LEAST_MESSAGE))
             }
-            Kind::Welcome | Kind::Forgotten => Err(Fault::Final(RemoteError::Forgotten {
+            Some(Kind::Welcome | Kind::Forgotten) => Err(Fault::Final(RemoteError::Forgotten {
                 address: self.remote.address.to_string(),
             })),
-            Kind::Failed => Err(self.refused(welcome.text())),
-            other => Err(Fault::Retry(format!("expected a welcome, got {other:?}"))),
-        }
-    }
-
-    fn refused(&self, reason: impl Into<String>) -> Fault {
-        Fault::Final(RemoteError::Refused {
-            address: self.remote.address.to_string(),
-            reason: reason.into(),
-        })
-    }
-
-    fn fault(&self, status: &Status) -> Fault {
-        let address = || self.remote.address.to_string();
-        let reason = status.message().to_owned();
-        match status.code() {
-            Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => {
-                self.refused(reason)
+            Some(Kind::Closed) => Err(self.parted(Parting::of(welcome))),
+            _ => {
+                let got = protocol::name(welcome);
+                Err(Fault::Retry(format!("expected a welcome, got {got}")))
             }
-            Code::Aborted => Fault::Final(RemoteError::Ended {
-                address: address(),
-                reason,
-            }),
-            Code::FailedPrecondition | Code::InvalidArgument => Fault::Final(RemoteError::Failed {
-                address: address(),
-                reason,
-            }),
-            _ => match distrust(status) {
-                Some(reason) => self.refused(reason),
-                None => Fault::Retry(told(status)),
-            },
         }
     }
+
+    fn refused(&self, reason: String) -> Fault {
+        let address = self.remote.address.to_string();
+        Fault::Final(RemoteError::Refused { address, reason })
+    }
+
+    /// The server has ended the connection.
+    fn parted(&self, parting: Parting) -> Fault {
+        let address = self.remote.address.to_string();
+        match parting {
+            Parting::Refused(reason) => self.refused(reason),
+            Parting::Misused(reason) => Fault::Final(self.failed(reason)),
+            Parting::Again(reason) => Fault::Retry(reason),
+            Parting::Ended | Parting::Silent => Fault::Final(RemoteError::Ended {
+                address,
+                reason: "it was shut down".to_owned(),
+            }),
+        }
+    }
+
+    /// The connection is of no use any more, in a call that ends at `end`.
+    fn lost(&self, error: FrameError, end: Instant) -> Fault {
+        match error {
+            FrameError::Closed => Fault::Retry("the server closed the connection".to_owned()),
+            FrameError::Io(error) if is_late(&error) && Instant::now() >= end => Fault::Late,
+            FrameError::Io(error) if is_late(&error) => {
+                let silence = self.remote.silence;
+                Fault::Retry(format!("the server was silent for {silence:?}"))
+            }
+            FrameError::Io(error) => match distrust(&error) {
+                Some(reason) => self.refused(reason),
+                None => Fault::Retry(error.to_string()),
+            },
+            FrameError::Limit { limit, got } => too_long("an answer", limit, got),
+            error @ FrameError::Flags(_) => Fault::Final(self.failed(error.to_string())),
+            error @ (FrameError::Stranger | FrameError::Broken) => Fault::Retry(error.to_string()),
+        }
+    }
+}
+
+fn is_late(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut
+}
+
+fn too_long(what: &'static str, limit: usize, got: usize) -> Fault {
+    Fault::Final(RemoteError::Limit { what, limit, got })
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         const PARTING: Duration = Duration::from_millis(100);
-        let Some(runtime) = self.runtime.take() else {
-            return;
-        };
-        if let Some(mut open) = self.open.take()
-            && Handle::try_current().is_err()
-            && open
-                .talk
-                .out
-                .send(Frame::new(Kind::Bye, 0, [0; 3], Vec::new()))
-                .is_ok()
-        {
+        if let Some(mut open) = self.open.take() {
             // Whether it arrives or not: the server forgets the silent.
-            let _ = runtime.block_on(async { timeout(PARTING, open.talk.answers.message()).await });
+            let bye = Kind::Bye.bare(0, [0; 3]);
+            let _ = open.wire.send(Deadline::after(PARTING), &bye);
         }
-        runtime.shutdown_background();
     }
 }
 
@@ -419,34 +374,6 @@ impl std::fmt::Debug for Link {
             .field("address", &self.remote.address)
             .field("connected", &self.open.is_some())
             .finish_non_exhaustive()
-    }
-}
-
-/// Frames on their way out.
-struct Outbox(UnboundedReceiver<Frame>);
-
-impl Stream for Outbox {
-    type Item = Frame;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame>> {
-        self.0.poll_recv(cx)
-    }
-}
-
-/// A connection as the service that the RPC library calls.
-struct Sender(SendRequest<Body>);
-
-impl Service<http::Request<Body>> for Sender {
-    type Response = http::Response<Incoming>;
-    type Error = hyper::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        Box::pin(self.0.send_request(request))
     }
 }
 

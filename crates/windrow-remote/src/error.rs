@@ -69,14 +69,9 @@ pub enum RemoteError {
         /// Why not.
         error: io::Error,
     },
-    /// A thread or its event loop could not be started.
+    /// A thread could not be started.
     #[error("failed to start a thread for connections: {0}")]
     Thread(#[source] io::Error),
-    /// A call that waits came from within an async runtime, which it would stop.
-    #[error(
-        "a remote policy and its weights wait for answers: call them from a thread that runs no async runtime"
-    )]
-    WithinRuntime,
     /// The server does not let this client in, or this client does not trust the server.
     #[error("{address} refused the connection: {reason}")]
     Refused {

@@ -1,6 +1,7 @@
 //! A policy that a server evaluates.
 
-use bytes::Bytes;
+use std::sync::Arc;
+
 use tensordict::LeafSpec;
 use windrow_policy::{
     Binding, EnvRows, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec, States, Weights,
@@ -9,8 +10,9 @@ use windrow_slab::RowsMut;
 
 use crate::RemoteError;
 use crate::client::Link;
-use crate::frame::{Frame, Kind};
+use crate::protocol::Kind;
 use crate::rows::{self, EXPLORATION, Place};
+use crate::wire::Frame;
 use crate::written;
 
 /// A policy whose actions are the answers of a [server](crate::RemoteServer); made by [`Remote::policy`](crate::Remote::policy).
@@ -35,7 +37,7 @@ struct Seat {
     observed: Vec<LeafSpec>,
     columns: Vec<LeafSpec>,
     envs: usize,
-    request: Bytes,
+    request: Arc<[u8]>,
     /// The producer that the server knows by it.
     producer: u128,
 }
@@ -50,12 +52,10 @@ impl RemotePolicy {
     }
 
     /// Takes the place at the server that `request` describes: what the policy says of itself there.
-    fn sit(&mut self, request: &Bytes) -> Result<PolicySpec, RemoteError> {
-        let answer = self
-            .link
-            .call(|seq, _| vec![Frame::new(Kind::Bind, seq, [0; 3], request.clone())])?;
-        match answer.kind {
-            Kind::Bound => {
+    fn sit(&mut self, request: &[u8]) -> Result<PolicySpec, RemoteError> {
+        let answer = self.link.call(Kind::Bind, [0; 3], request)?;
+        match Kind::of(&answer) {
+            Some(Kind::Bound) => {
                 serde_json::from_slice(&answer.body).map_err(|error| RemoteError::Failed {
                     address: self.link.remote.address.to_string(),
                     reason: format!("what the policy writes cannot be read: {error}"),
@@ -66,12 +66,10 @@ impl RemotePolicy {
     }
 
     /// The answer to observations of `envs`, by a server that knows this client.
-    fn ask(&mut self, words: [u64; 3], body: &Bytes, envs: &EnvRows) -> Result<Frame, RemoteError> {
-        let ask = |link: &mut Link| {
-            link.call(|seq, _| vec![Frame::new(Kind::Act, seq, words, body.clone())])
-        };
+    fn ask(&mut self, words: [u64; 3], body: &[u8], envs: &EnvRows) -> Result<Frame, RemoteError> {
+        let ask = |link: &mut Link| link.call(Kind::Act, words, body);
         let request = match &self.seat {
-            Some(seat) if seat.producer != self.link.producer() => seat.request.clone(),
+            Some(seat) if seat.producer != self.link.producer() => Arc::clone(&seat.request),
             _ => return ask(&mut self.link),
         };
         let spec = self.sit(&request)?;
@@ -121,7 +119,7 @@ impl Policy for RemotePolicy {
         if let Some(first) = binding.first_rows {
             rows::write(&observed, first, &mut request)?;
         }
-        let request = Bytes::from(request);
+        let request = Arc::from(request);
         let spec = self.sit(&request)?;
         self.seat = Some(Seat {
             observed,
@@ -160,8 +158,8 @@ impl Policy for RemotePolicy {
         input.envs.write(&mut body);
         rows::write(&seat.observed, input.obs, &mut body)?;
         let words = [exploration as u64, input.envs.len() as u64, 0];
-        let answer = self.ask(words, &Bytes::from(body), input.envs)?;
-        let Some(seat) = self.seat.as_ref().filter(|_| answer.kind == Kind::Acted) else {
+        let answer = self.ask(words, &body, input.envs)?;
+        let (Some(seat), Some(Kind::Acted)) = (&self.seat, Kind::of(&answer)) else {
             return Err(self.link.unexpected(&answer).into());
         };
         rows::read(&seat.columns, &answer.body, out).map_err(|reason| {

@@ -1,21 +1,23 @@
 //! Who may connect: tokens and certificates.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{AlertDescription, ClientConfig, Error as TlsError, RootCertStore, ServerConfig};
 use subtle::ConstantTimeEq;
-use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::version::TLS13;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::RemoteError;
 use crate::written::Files;
+
+/// What speaks over TLS here (ALPN): a server of anything else does not answer.
+const PROTOCOL: &[u8] = b"windrow";
 
 /// A secret that clients show; it is never printed.
 ///
@@ -69,19 +71,14 @@ impl Token {
         self.path.as_deref()
     }
 
-    /// The header in which a client shows it.
-    pub(crate) fn header(&self) -> String {
-        format!("Bearer {}", self.text)
+    /// What a client shows.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.text.as_bytes()
     }
 
-    /// Whether `headers` show it; takes as long for each wrong token of its length.
-    pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
-        let expected = self.header();
-        let mut shown = headers.get_all(AUTHORIZATION).iter();
-        let (Some(first), None) = (shown.next(), shown.next()) else {
-            return false;
-        };
-        first.as_bytes().ct_eq(expected.as_bytes()).into()
+    /// Whether `shown` is this token; takes as long for each wrong one of its length.
+    pub(crate) fn is(&self, shown: &[u8]) -> bool {
+        shown.ct_eq(self.bytes()).into()
     }
 }
 
@@ -238,7 +235,7 @@ impl Tls {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)
             .map_err(|error| wrong("identity", &error))?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(Arc::new(config))
     }
 
@@ -259,7 +256,7 @@ impl Tls {
                 .map_err(|error| wrong("identity", &error))?,
             None => config.with_no_client_auth(),
         };
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(Arc::new(config))
     }
 
@@ -332,6 +329,27 @@ fn wrong(what: &'static str, reason: &impl ToString) -> RemoteError {
     }
 }
 
+/// Why one of the two sides does not trust the other, if `error` says so: to try again would not help.
+pub(crate) fn distrust(error: &io::Error) -> Option<String> {
+    use AlertDescription as Alert;
+    let tls = error.get_ref()?.downcast_ref::<TlsError>()?;
+    let is_final = match tls {
+        TlsError::InvalidCertificate(_) => true,
+        TlsError::AlertReceived(alert) => matches!(
+            alert,
+            Alert::AccessDenied
+                | Alert::BadCertificate
+                | Alert::CertificateExpired
+                | Alert::CertificateRequired
+                | Alert::CertificateUnknown
+                | Alert::DecryptError
+                | Alert::UnknownCA
+        ),
+        _ => false,
+    };
+    is_final.then(|| tls.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,24 +358,15 @@ mod tests {
     fn a_token_is_long_and_compared_whole() {
         let token = Token::new("0123456789abcdef").unwrap();
         assert_eq!(format!("{token:?}"), "Token(..)");
-        let shown = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(AUTHORIZATION, value.parse().unwrap());
-            }
-            token.is_in(&headers)
-        };
-        assert!(shown(&["Bearer 0123456789abcdef"]));
+        assert!(token.is(b"0123456789abcdef"));
         for wrong in [
-            &[][..],
-            &["0123456789abcdef"],
-            &["Bearer "],
-            &["Bearer 0123456789abcdeg"],
-            &["Bearer 0123456789abcde"],
-            &["Bearer 0123456789abcdef0"],
-            &["Bearer 0123456789abcdef", "Bearer 0123456789abcdef"],
+            "",
+            "0123456789abcdeg",
+            "0123456789abcde",
+            "0123456789abcdef0",
+            "0123456789abcdef0123456789abcdef",
         ] {
-            assert!(!shown(wrong), "{wrong:?}");
+            assert!(!token.is(wrong.as_bytes()), "{wrong:?}");
         }
         assert!(
             Token::new("short")

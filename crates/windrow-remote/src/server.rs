@@ -1,26 +1,27 @@
 //! The server's side: who is let in, and what it has done for whom.
 
 mod connection;
-mod listen;
+mod door;
 mod producer;
-mod talk;
+mod session;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::sync::watch;
-use tokio_rustls::rustls::ServerConfig as TlsConfig;
+use rustls::ServerConfig as TlsConfig;
 use windrow_policy::{
     InferenceServer, PolicyRecipe, Served, ServerConfig, ServerStats, WeightStore, Weights,
 };
 
 use crate::client::random;
 use crate::remote::check_open;
+use crate::wire::Listener;
 use crate::{Address, Limits, RemoteError, Tls, Token};
-use listen::{Door, Listener};
+use door::Door;
 use producer::Producers;
 
 /// Most answers of full size that are kept for clients without a connection.
@@ -127,6 +128,7 @@ impl RemoteServerBuilder {
         };
         let listener = Listener::open(&address).map_err(failed)?;
         let address = listener.address(&address).map_err(failed)?;
+        let (stop, stopped) = UnixStream::pair().map_err(RemoteError::Thread)?;
         let shared = Arc::new(Shared {
             producers: Producers::new(
                 self.memory,
@@ -139,7 +141,7 @@ impl RemoteServerBuilder {
             tls,
             snapshot: Mutex::new(None),
             instance: random() as u64,
-            stop: watch::Sender::new(false),
+            stopping: AtomicBool::new(false),
             door: Mutex::default(),
             closed: Condvar::new(),
             counters: Counters::default(),
@@ -148,12 +150,12 @@ impl RemoteServerBuilder {
         let at = Arc::clone(&shared);
         let accept = std::thread::Builder::new()
             .name("windrow-remote".to_owned())
-            .spawn(move || listener.accept(&at))
+            .spawn(move || door::accept(&at, &listener, &stopped))
             .map_err(RemoteError::Thread)?;
         Ok(RemoteServer {
             shared,
             address,
-            accept: Some(accept),
+            accept: Some((stop, accept)),
         })
     }
 }
@@ -167,7 +169,8 @@ impl RemoteServerBuilder {
 pub struct RemoteServer {
     shared: Arc<Shared>,
     address: Address,
-    accept: Option<JoinHandle<()>>,
+    /// The thread that accepts connections, until the stream is shut down.
+    accept: Option<(UnixStream, JoinHandle<()>)>,
 }
 
 impl RemoteServer {
@@ -229,21 +232,20 @@ impl RemoteServer {
 
     /// Ends the server: clients are told so. Returns within two seconds, also where the policy hangs.
     pub fn shutdown(&mut self) {
-        const PARTING: Duration = Duration::from_secs(2);
+        const PARTING: Duration = Duration::from_secs(1);
         self.shared.inference.shutdown();
-        self.shared.stop.send_replace(true);
-        if let Some(accept) = self.accept.take() {
+        self.shared.stopping.store(true, Ordering::Release);
+        if let Some((stop, accept)) = self.accept.take() {
+            let _ = stop.shutdown(Shutdown::Both);
             // A panic there has been printed.
             let _ = accept.join();
         }
-        let deadline = Instant::now() + PARTING;
-        let mut door = lock(&self.shared.door);
-        while door.open > 0 {
-            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
-                break;
-            };
-            let waited = self.shared.closed.wait_timeout(door, left);
-            door = waited.unwrap_or_else(PoisonError::into_inner).0;
+        // Those that wait for a request say that the server ends. Those that cannot, since nobody reads, are cut off.
+        for how in [Shutdown::Read, Shutdown::Both] {
+            lock(&self.shared.door).shut(how);
+            if self.shared.is_left_within(PARTING) {
+                return;
+            }
         }
     }
 }
@@ -278,10 +280,10 @@ struct Shared {
     store: Arc<WeightStore>,
     producers: Producers,
     /// The newest weights as they travel.
-    snapshot: Mutex<Option<(i64, Bytes)>>,
+    snapshot: Mutex<Option<(i64, Arc<Vec<u8>>)>>,
     /// A number of this run of the server.
     instance: u64,
-    stop: watch::Sender<bool>,
+    stopping: AtomicBool,
     /// Bytes of weights that clients have begun to send.
     sending: AtomicUsize,
     door: Mutex<Door>,
@@ -290,6 +292,15 @@ struct Shared {
 }
 
 impl Shared {
+    /// Whether all connections are closed within `time`.
+    fn is_left_within(&self, time: Duration) -> bool {
+        let door = lock(&self.door);
+        let left = self
+            .closed
+            .wait_timeout_while(door, time, |door| !door.is_empty());
+        left.unwrap_or_else(PoisonError::into_inner).0.is_empty()
+    }
+
     /// Changes the bytes that a client has taken of those for weights on their way to `bytes`; whether there is room for them.
     fn reserve(&self, reserved: &mut usize, bytes: usize) -> bool {
         let most = self.choices.limits.weights.saturating_mul(2);

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tensordict::TensorDict;
 use windrow_policy::{PolicyError, Published, WeightStore, WeightUpdater, Weights};
 
 use crate::RemoteError;
 use crate::client::Link;
-use crate::frame::{Frame, Kind};
-use crate::transport::piece;
+use crate::protocol::Kind;
 
 /// Sends weights to a [server](crate::RemoteServer), and fetches the newest; made by [`Remote::weights`](crate::Remote::weights).
 ///
@@ -31,7 +29,7 @@ impl RemoteWeights {
     /// [`RemoteError::Failed`] naming a tensor that is missing, unknown or misshapen; the old weights then stay. [`RemoteError::Limit`], and
     /// those of the connection.
     pub fn publish(&mut self, weights: &Weights) -> Result<i64, RemoteError> {
-        let bytes = Bytes::from(weights.to_bytes()?);
+        let bytes = weights.to_bytes()?;
         let limits = self.link.remote.limits;
         if bytes.len() > limits.weights {
             return Err(RemoteError::Limit {
@@ -40,11 +38,9 @@ impl RemoteWeights {
                 got: bytes.len(),
             });
         }
-        let answer = self
-            .link
-            .call(|seq, limit| Frame::pieces(Kind::Push, seq, &bytes, 0, piece(limit)))?;
-        match answer.kind {
-            Kind::Pushed => Ok(answer.words[0] as i64),
+        let answer = self.link.call(Kind::Push, [0; 3], &bytes)?;
+        match Kind::of(&answer) {
+            Some(Kind::Pushed) => Ok(answer.words[0] as i64),
             _ => Err(self.link.unexpected(&answer)),
         }
     }
@@ -54,17 +50,10 @@ impl RemoteWeights {
     /// # Errors
     /// [`RemoteError::Weights`] for bytes that are no weights, and those of the connection.
     pub fn newest(&mut self, known: i64) -> Result<Option<Published>, RemoteError> {
-        let answer = self.link.call(|seq, _| {
-            vec![Frame::new(
-                Kind::Pull,
-                seq,
-                [known as u64, 0, 0],
-                Vec::new(),
-            )]
-        })?;
-        match answer.kind {
-            Kind::Current => Ok(None),
-            Kind::Piece => Ok(Some(Published {
+        let answer = self.link.call(Kind::Pull, [known as u64, 0, 0], &[])?;
+        match Kind::of(&answer) {
+            Some(Kind::Current) => Ok(None),
+            Some(Kind::Piece) => Ok(Some(Published {
                 version: answer.words[2] as i64,
                 weights: Arc::new(TensorDict::from_bytes(&answer.body)?),
             })),

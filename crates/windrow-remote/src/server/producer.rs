@@ -5,11 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tonic::Status;
-
 use super::lock;
-use super::talk::Seat;
-use crate::frame::{Frame, Kind};
+use super::session::Seat;
+use crate::protocol::{Kind, Parting};
+use crate::wire::Frame;
 
 /// All producers that the server knows.
 pub(super) struct Producers {
@@ -34,7 +33,7 @@ struct State {
     /// The last request that was done.
     last: u64,
     /// Its answer; `None` for one that changes nothing and is done again.
-    answer: Option<Frame>,
+    answer: Option<Arc<Frame>>,
     busy: bool,
     /// Number of the attempt that came last: those before it do not wait any more.
     attempt: u64,
@@ -113,19 +112,36 @@ impl Producers {
     }
 }
 
+/// The answer to a request.
+#[derive(Debug, Clone)]
+pub(super) enum Reply {
+    Frame(Arc<Frame>),
+    /// Weights, which travel in pieces.
+    Weights {
+        seq: u64,
+        version: i64,
+        bytes: Arc<Vec<u8>>,
+    },
+    /// Nobody waits for one.
+    Nothing,
+}
+
 /// How a request is done.
 pub(super) enum Done {
     /// It changes something: its answer is kept.
     Once(Frame),
     /// It only reads.
-    Again(Vec<Frame>),
+    Again(Reply),
 }
 
 impl Producer {
     /// Since when it has no connection, and the bytes of the answer that is kept for it.
     fn away(&self) -> Option<(Instant, usize)> {
         let state = lock(&self.state);
-        Some((state.left?, state.answer.as_ref().map_or(0, Frame::len)))
+        Some((
+            state.left?,
+            state.answer.as_ref().map_or(0, |answer| answer.len()),
+        ))
     }
 
     /// Whether request `seq` was done.
@@ -150,7 +166,7 @@ impl Producer {
         seq: u64,
         patience: Duration,
         work: impl FnOnce(&mut Option<Seat>) -> Done,
-    ) -> Result<(Vec<Frame>, bool), Status> {
+    ) -> Result<(Reply, bool), Parting> {
         let mut state = lock(&self.state);
         state.attempt += 1;
         let (mine, deadline) = (state.attempt, Instant::now() + patience);
@@ -158,8 +174,8 @@ impl Producer {
         while state.busy {
             let left = deadline.checked_duration_since(Instant::now());
             let Some(left) = left.filter(|_| state.attempt == mine) else {
-                return Err(Status::unavailable(
-                    "an earlier request of this client is still at work",
+                return Err(Parting::Again(
+                    "an earlier request of this client is still at work".to_owned(),
                 ));
             };
             let waited = self.free.wait_timeout(state, left);
@@ -167,13 +183,15 @@ impl Producer {
         }
         match &state.answer {
             _ if seq == state.last + 1 => {}
-            Some(answer) if seq == state.last => return Ok((vec![answer.clone()], true)),
+            Some(answer) if seq == state.last => {
+                return Ok((Reply::Frame(Arc::clone(answer)), true));
+            }
             None if seq == state.last => {}
             // A copy that was late: nobody waits for it.
-            _ if seq < state.last => return Ok((Vec::new(), true)),
+            _ if seq < state.last => return Ok((Reply::Nothing, true)),
             _ => {
                 let expected = state.last + 1;
-                return Err(Status::failed_precondition(format!(
+                return Err(Parting::Misused(format!(
                     "expected request {expected} of this client, got {seq}"
                 )));
             }
@@ -182,26 +200,22 @@ impl Producer {
         let mut seat = state.seat.take();
         drop(state);
         let done = catch_unwind(AssertUnwindSafe(|| work(&mut seat))).unwrap_or_else(|_| {
-            Done::Once(Frame::failed(
-                seq,
-                "the server panicked while it did this request",
-            ))
+            let reason = "the server panicked while it did this request";
+            Done::Once(Kind::Failed.frame(seq, [0; 3], reason.into()))
         });
+        let (answer, reply) = match done {
+            Done::Once(frame) => {
+                let answer = Arc::new(frame);
+                (Some(Arc::clone(&answer)), Reply::Frame(answer))
+            }
+            Done::Again(reply) => (None, reply),
+        };
         let mut state = lock(&self.state);
         (state.busy, state.seat, state.last) = (false, seat, seq);
-        let (answer, frames) = match done {
-            Done::Once(frame) => (Some(frame.clone()), vec![frame]),
-            Done::Again(frames) => (None, frames),
-        };
         state.answer = answer;
         drop(state);
         self.free.notify_all();
-        debug_assert!(
-            frames
-                .iter()
-                .all(|frame| frame.seq == seq && frame.kind != Kind::Hello)
-        );
-        Ok((frames, false))
+        Ok((reply, false))
     }
 }
 
@@ -212,31 +226,31 @@ mod tests {
     const SOON: Duration = Duration::from_secs(20);
 
     fn answer(seq: u64) -> Done {
-        Done::Once(Frame::new(Kind::Acted, seq, [seq, 0, 0], Vec::new()))
+        Done::Once(Kind::Acted.bare(seq, [seq, 0, 0]))
+    }
+
+    fn frame(reply: &Reply) -> &Frame {
+        match reply {
+            Reply::Frame(frame) => frame,
+            other => panic!("expected a frame, got {other:?}"),
+        }
     }
 
     #[test]
     fn a_request_that_comes_again_is_answered_and_not_done() {
         let producer = Producer::default();
         assert!(!producer.once(1, SOON, |_| answer(1)).unwrap().1);
-        let (frames, was_done) = producer.once(1, SOON, |_| unreachable!()).unwrap();
-        assert!(was_done && frames[0].words[0] == 1);
+        let (reply, was_done) = producer.once(1, SOON, |_| unreachable!()).unwrap();
+        assert!(was_done && frame(&reply).words[0] == 1);
         assert!(!producer.once(2, SOON, |_| answer(2)).unwrap().1);
-        assert!(
-            producer
-                .once(1, SOON, |_| unreachable!())
-                .unwrap()
-                .0
-                .is_empty()
-        );
+        let (late, _) = producer.once(1, SOON, |_| unreachable!()).unwrap();
+        assert!(matches!(late, Reply::Nothing));
         let gap = producer.once(4, SOON, |_| unreachable!()).unwrap_err();
-        assert!(
-            gap.message()
-                .contains("expected request 3 of this client, got 4")
-        );
+        let expected = "expected request 3 of this client, got 4".to_owned();
+        assert_eq!(gap, Parting::Misused(expected));
         // One that only reads is done again, and counts.
         for _ in 0..2 {
-            let read = Done::Again(vec![Frame::new(Kind::Current, 3, [0; 3], Vec::new())]);
+            let read = Done::Again(Reply::Nothing);
             assert!(!producer.once(3, SOON, |_| read).unwrap().1);
         }
         assert!(!producer.once(4, SOON, |_| answer(4)).unwrap().1);
@@ -246,9 +260,11 @@ mod tests {
     fn a_panic_is_the_answer() {
         let producer = Producer::default();
         for expected in [false, true] {
-            let (frames, was_done) = producer.once(1, SOON, |_| panic!("oh")).unwrap();
+            let (reply, was_done) = producer.once(1, SOON, |_| panic!("oh")).unwrap();
             assert_eq!(was_done, expected);
-            assert!(frames[0].kind == Kind::Failed && frames[0].text().contains("panicked"));
+            let frame = frame(&reply);
+            assert_eq!(Kind::of(frame), Some(Kind::Failed));
+            assert!(frame.text().contains("panicked"));
         }
     }
 
@@ -316,7 +332,7 @@ mod tests {
     #[test]
     fn answers_to_those_who_have_gone_have_a_limit_in_total() {
         let producers = Producers::new(SOON, 1000, 10_000);
-        let large = || Done::Once(Frame::new(Kind::Acted, 1, [0; 3], vec![0; 4000]));
+        let large = || Done::Once(Kind::Acted.frame(1, [0; 3], vec![0; 4000]));
         let clients = (0..5).map(|id| producers.enter(id, false).unwrap().0);
         let clients: Vec<_> = clients.collect();
         for client in &clients {

@@ -50,16 +50,11 @@ pub(crate) fn knock(count: usize, seed: u64) -> Outcome {
                 continue;
             }
             2 => noise(512),
-            // Words of HTTP/2, and then none.
-            3 => [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), noise(256)].concat(),
+            // The opening of a client, and then nothing that makes sense.
+            3 => [opening(), noise(256)].concat(),
             // A frame that says it is longer than any may be.
-            4 => [
-                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\xff\xff\xff\0\0\0\0\0\x01"
-                    .to_vec(),
-                noise(64),
-            ]
-            .concat(),
-            5 => b"POST /windrow.Remote/Talk HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
+            4 => [opening(), endless(), noise(64)].concat(),
+            5 => b"POST / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
             6 => [
                 b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
                 noise(200),
@@ -88,6 +83,21 @@ pub(crate) fn knock(count: usize, seed: u64) -> Outcome {
         refused: stats.refused,
         mebibytes: memory().saturating_sub(before),
     }
+}
+
+/// What a client sends first.
+fn opening() -> Vec<u8> {
+    let mut bytes = [&b"windrow\n"[..], &2u32.to_le_bytes()].concat();
+    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+    bytes
+}
+
+/// The header of a greeting whose body has four gigabytes.
+fn endless() -> Vec<u8> {
+    let mut head = [0; 44];
+    head[4..8].fill(0xff);
+    head[8] = 1;
+    [&crc32fast::hash(&head).to_le_bytes()[..], &head].concat()
 }
 
 /// Resident memory of this process in MiB; 0 where the system does not tell.

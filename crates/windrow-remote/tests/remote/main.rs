@@ -5,6 +5,7 @@
 mod actions;
 mod ends;
 mod limits;
+mod protocol;
 mod secrets;
 mod tools;
 mod weights;

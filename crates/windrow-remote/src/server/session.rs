@@ -1,26 +1,19 @@
 //! What a client asks, and the answers.
 
-use std::collections::VecDeque;
-use std::future::{Future, Ready, ready};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use socket2::Socket;
 use tensordict::{LeafSpec, TensorDict};
-use tokio_stream::Stream;
-use tonic::server::StreamingService;
-use tonic::{Request, Response, Status, Streaming};
 use windrow_policy::{Binding, EnvRows, Policy, PolicyIn, Served};
 use windrow_slab::RowBlock;
 
-use super::listen::Caller;
-use super::producer::{Done, Producer};
+use super::producer::{Done, Producer, Reply};
 use super::{Shared, count, lock};
-use crate::frame::{Frame, Kind, PROTOCOL, Pieces};
+use crate::limits::LEAST_MESSAGE;
+use crate::protocol::{self, Kind, Parting, Pieces};
 use crate::rows::{self, EXPLORATION, Place};
-use crate::transport::{LEAST_MESSAGE, piece};
+use crate::wire::Frame;
 
 /// How long a request waits for an earlier one of the same client.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,91 +29,19 @@ pub(super) struct Seat {
     rows: usize,
 }
 
-/// The service.
-pub(super) struct Talk {
+/// What is known of the client of a connection.
+pub(super) struct Session {
     shared: Arc<Shared>,
-    caller: Arc<Caller>,
-}
-
-impl Talk {
-    pub(super) fn new(shared: Arc<Shared>, caller: Arc<Caller>) -> Self {
-        Self { shared, caller }
-    }
-}
-
-impl StreamingService<Frame> for Talk {
-    type Response = Frame;
-    type ResponseStream = Answers;
-    type Future = Ready<Result<Response<Answers>, Status>>;
-
-    fn call(&mut self, request: Request<Streaming<Frame>>) -> Self::Future {
-        let mut stop = self.shared.stop.subscribe();
-        let stop = async move {
-            // An error is a server that is gone.
-            let _ = stop.wait_for(|stop| *stop).await;
-        };
-        ready(Ok(Response::new(Answers {
-            shared: Arc::clone(&self.shared),
-            caller: Arc::clone(&self.caller),
-            asked: request.into_inner(),
-            producer: None,
-            pieces: Pieces::default(),
-            reserved: 0,
-            limit: self.shared.choices.limits.message,
-            out: VecDeque::new(),
-            stop: Box::pin(stop),
-            over: false,
-        })))
-    }
-}
-
-/// The answers to a stream of requests. Each request is done where the stream is asked for the next answer: the connection has a thread
-/// of its own.
-pub(super) struct Answers {
-    shared: Arc<Shared>,
-    caller: Arc<Caller>,
-    asked: Streaming<Frame>,
+    socket: Arc<Socket>,
     producer: Option<(u128, Arc<Producer>)>,
     pieces: Pieces,
     /// Bytes of weights that are not complete, which this client has taken of those for all.
     reserved: usize,
     /// Most bytes of a message to this client.
     limit: usize,
-    out: VecDeque<Frame>,
-    stop: Pin<Box<dyn Future<Output = ()> + Send>>,
-    over: bool,
 }
 
-impl Stream for Answers {
-    type Item = Result<Frame, Status>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
-        loop {
-            if let Some(frame) = this.out.pop_front() {
-                return Poll::Ready(Some(Ok(frame)));
-            }
-            if this.over {
-                return Poll::Ready(None);
-            }
-            if this.stop.as_mut().poll(cx).is_ready() {
-                this.over = true;
-                return Poll::Ready(Some(Err(Status::aborted("it was shut down"))));
-            }
-            let asked = match Pin::new(&mut this.asked).poll_next(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Ready(Some(asked)) => asked,
-            };
-            if let Err(status) = asked.and_then(|frame| this.take(&frame)) {
-                this.over = true;
-                return Poll::Ready(Some(Err(status)));
-            }
-        }
-    }
-}
-
-impl Drop for Answers {
+impl Drop for Session {
     fn drop(&mut self) {
         if let Some((_, producer)) = self.producer.take() {
             self.shared.producers.leave(&producer);
@@ -129,14 +50,55 @@ impl Drop for Answers {
     }
 }
 
-impl Answers {
-    /// Does what `frame` asks for, and puts the answers out.
-    fn take(&mut self, frame: &Frame) -> Result<(), Status> {
-        if frame.kind == Kind::Hello {
-            return self.greet(frame);
+impl Session {
+    pub(super) fn new(shared: Arc<Shared>, socket: Arc<Socket>) -> Self {
+        Self {
+            socket,
+            producer: None,
+            pieces: Pieces::default(),
+            reserved: 0,
+            limit: shared.choices.limits.message,
+            shared,
         }
+    }
+
+    /// Most bytes of a message to this client.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Lets a client in, once; the answer to its greeting.
+    pub(super) fn greet(&mut self, hello: &Frame) -> Result<Frame, Parting> {
+        let Some((limit, token)) = hello
+            .body
+            .split_first_chunk()
+            .filter(|_| Kind::of(hello) == Some(Kind::Hello))
+        else {
+            return Err(Parting::Misused("expected a greeting first".to_owned()));
+        };
+        let choices = &self.shared.choices;
+        if choices.token.as_ref().is_some_and(|own| !own.is(token)) {
+            let reason = "expected a valid token, got none or another";
+            return Err(Parting::Refused(reason.to_owned()));
+        }
+        let own = choices.limits.message;
+        let limit = usize::try_from(u64::from_le_bytes(*limit)).unwrap_or(own);
+        self.limit = limit.clamp(LEAST_MESSAGE, own);
+        let [low, high, says_known] = hello.words;
+        let id = u128::from(low) | u128::from(high) << 64;
+        lock(&self.shared.door).admit(&self.socket, choices.connections)?;
+        count(&self.shared.counters.accepted);
+        let Some((producer, last)) = self.shared.producers.enter(id, says_known != 0) else {
+            return Ok(Kind::Forgotten.bare(0, [0; 3]));
+        };
+        self.producer = Some((id, producer));
+        Ok(Kind::Welcome.bare(0, [self.shared.instance, last, own as u64]))
+    }
+
+    /// Does what `frame` asks for; the answer.
+    pub(super) fn take(&mut self, frame: &Frame) -> Result<Reply, Parting> {
         let Some((id, producer)) = &self.producer else {
-            return Err(Status::invalid_argument("expected a greeting first"));
+            return Err(Parting::Silent);
         };
         let (shared, seq, limit) = (&self.shared, frame.seq, self.limit);
         let weights = shared.choices.limits.weights;
@@ -149,13 +111,13 @@ impl Answers {
                     )),
                     _ => Ok(frame),
                 });
-                Done::Once(done.unwrap_or_else(|reason| Frame::failed(seq, reason)))
+                Done::Once(done.unwrap_or_else(|reason| failed(seq, reason)))
             })
         };
-        let (frames, was_done) = match frame.kind {
-            Kind::Bind => once(&mut |seat| bind(shared, frame, limit, seat))?,
-            Kind::Act => once(&mut |seat| act(frame, seat))?,
-            Kind::Push if frame.words[0] > weights as u64 => {
+        let (reply, was_done) = match Kind::of(frame) {
+            Some(Kind::Bind) => once(&mut |seat| bind(shared, frame, limit, seat))?,
+            Some(Kind::Act) => once(&mut |seat| act(frame, seat))?,
+            Some(Kind::Push) if frame.words[0] > weights as u64 => {
                 let got = frame.words[0];
                 once(&mut |_| {
                     Err(format!(
@@ -164,8 +126,10 @@ impl Answers {
                 })?
             }
             // What follows a piece that was refused, or comes again.
-            Kind::Push if producer.has_done(seq) => once(&mut |_| Err("it was done".to_owned()))?,
-            Kind::Push
+            Some(Kind::Push) if producer.has_done(seq) => {
+                once(&mut |_| Err("it was done".to_owned()))?
+            }
+            Some(Kind::Push)
                 if !shared.reserve(&mut self.reserved, self.pieces.len() + frame.body.len()) =>
             {
                 self.pieces = Pieces::default();
@@ -176,73 +140,37 @@ impl Answers {
                     ))
                 })?
             }
-            Kind::Push => match self.pieces.take(frame).map_err(Status::data_loss)? {
+            Some(Kind::Push) => match self.pieces.take(frame).map_err(Parting::Again)? {
                 None => (
-                    vec![Frame::new(Kind::Progress, seq, [0; 3], Vec::new())],
+                    Reply::Frame(Arc::new(Kind::Progress.bare(seq, [0; 3]))),
                     false,
                 ),
                 Some(bytes) => once(&mut |_| push(shared, seq, &bytes))?,
             },
-            Kind::Pull => producer.once(seq, PATIENCE, |_| pull(shared, frame, limit))?,
-            Kind::Bye => {
-                shared.producers.remove(*id);
-                self.over = true;
-                return Ok(());
+            Some(Kind::Pull) => {
+                producer.once(seq, PATIENCE, |_| Done::Again(pull(shared, frame)))?
             }
-            other => return Err(Status::invalid_argument(format!("{other:?} is no request"))),
+            Some(Kind::Bye) => {
+                shared.producers.remove(*id);
+                return Err(Parting::Silent);
+            }
+            _ => {
+                let got = protocol::name(frame);
+                return Err(Parting::Misused(format!(
+                    "expected a request, got a frame {got}"
+                )));
+            }
         };
         shared.reserve(&mut self.reserved, self.pieces.len());
         if was_done {
             count(&shared.counters.repeated);
         }
-        self.out.extend(frames);
-        Ok(())
+        Ok(reply)
     }
+}
 
-    fn greet(&mut self, frame: &Frame) -> Result<(), Status> {
-        let (protocol, limit) = match *frame.body {
-            [a, b, c, d, e, f, g, h, ref limit @ ..] => (
-                u64::from_le_bytes([a, b, c, d, e, f, g, h]),
-                limit.try_into().ok(),
-            ),
-            _ => (0, None),
-        };
-        let Some(limit) = limit.filter(|_| protocol == PROTOCOL) else {
-            let reason = format!("expected protocol {PROTOCOL}, got {protocol} or something else");
-            return Err(Status::permission_denied(reason));
-        };
-        let own = self.shared.choices.limits.message;
-        let limit = usize::try_from(u64::from_le_bytes(limit)).unwrap_or(own);
-        self.limit = limit.clamp(LEAST_MESSAGE, own);
-        let [low, high, says_known] = frame.words;
-        let id = u128::from(low) | u128::from(high) << 64;
-        if self
-            .producer
-            .as_ref()
-            .is_some_and(|(known, _)| *known == id)
-        {
-            // The same greeting, which came twice.
-            return Ok(());
-        }
-        let connections = self.shared.choices.connections;
-        lock(&self.shared.door).admit(&self.caller, id, connections)?;
-        let answer = match self.shared.producers.enter(id, says_known != 0) {
-            None => Frame::new(Kind::Forgotten, 0, [0; 3], Vec::new()),
-            Some((producer, last)) => {
-                self.producer = Some((id, producer));
-                Frame::new(
-                    Kind::Welcome,
-                    0,
-                    [self.shared.instance, last, own as u64],
-                    Vec::new(),
-                )
-            }
-        };
-        count(&self.shared.counters.accepted);
-        self.caller.greeted.notify_one();
-        self.out.push_back(answer);
-        Ok(())
-    }
+fn failed(seq: u64, reason: String) -> Frame {
+    Kind::Failed.frame(seq, [0; 3], reason.into_bytes())
 }
 
 // In the form that `map_err` calls.
@@ -302,7 +230,7 @@ fn bind(
         envs: EnvRows::new(0, Vec::new()),
         rows,
     });
-    Ok(Frame::new(Kind::Bound, frame.seq, [0; 3], body))
+    Ok(Kind::Bound.frame(frame.seq, [0; 3], body))
 }
 
 /// Has the policy act.
@@ -337,12 +265,7 @@ fn act(frame: &Frame, seat: &mut Option<Seat>) -> Result<Frame, String> {
     let mut body = Vec::new();
     rows::write(&seat.columns, seat.out.rows(), &mut body).map_err(told)?;
     let version = seat.served.version().unwrap_or_default();
-    Ok(Frame::new(
-        Kind::Acted,
-        frame.seq,
-        [version as u64, 0, 0],
-        body,
-    ))
+    Ok(Kind::Acted.frame(frame.seq, [version as u64, 0, 0], body))
 }
 
 /// Publishes weights.
@@ -352,62 +275,45 @@ fn push(shared: &Shared, seq: u64, bytes: &[u8]) -> Result<Frame, String> {
         .inference
         .update_policy_weights(&weights)
         .map_err(told)?;
-    Ok(Frame::new(
-        Kind::Pushed,
-        seq,
-        [version as u64, 0, 0],
-        Vec::new(),
-    ))
+    Ok(Kind::Pushed.bare(seq, [version as u64, 0, 0]))
 }
 
 /// The newest weights, unless the client has them.
-fn pull(shared: &Shared, frame: &Frame, limit: usize) -> Done {
-    let known = frame.words[0] as i64;
-    let newest = shared
-        .store
-        .newest(0)
-        .filter(|newest| newest.version != known);
-    let Some(newest) = newest else {
+fn pull(shared: &Shared, frame: &Frame) -> Reply {
+    let (seq, known) = (frame.seq, frame.words[0] as i64);
+    let reply = |frame| Reply::Frame(Arc::new(frame));
+    let newest = shared.store.newest(0);
+    let Some(newest) = newest.filter(|newest| newest.version != known) else {
         let version = shared.store.version() as u64;
-        return Done::Again(vec![Frame::new(
-            Kind::Current,
-            frame.seq,
-            [version, 0, 0],
-            Vec::new(),
-        )]);
+        return reply(Kind::Current.bare(seq, [version, 0, 0]));
     };
+    let version = newest.version;
     let mut snapshot = lock(&shared.snapshot);
     let bytes = match &*snapshot {
-        Some((version, bytes)) if *version == newest.version => bytes.clone(),
+        Some((kept, bytes)) if *kept == version => Arc::clone(bytes),
         _ => match newest.weights.to_bytes() {
             Ok(bytes) => {
-                let bytes = Bytes::from(bytes);
-                *snapshot = Some((newest.version, bytes.clone()));
+                let bytes = Arc::new(bytes);
+                *snapshot = Some((version, Arc::clone(&bytes)));
                 bytes
             }
-            Err(error) => return Done::Again(vec![Frame::failed(frame.seq, error.to_string())]),
+            Err(error) => return reply(failed(seq, error.to_string())),
         },
     };
-    drop(snapshot);
-    let most = piece(limit);
-    Done::Again(Frame::pieces(
-        Kind::Piece,
-        frame.seq,
-        &bytes,
-        newest.version,
-        most,
-    ))
+    Reply::Weights {
+        seq,
+        version,
+        bytes,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use tensordict::DType;
-    use tonic::body::Body;
     use windrow_env::{EnvSpec, Spec};
     use windrow_policy::{ExplorationType, Head, NetworkPolicy, PolicyRecipe, nn::Sequential};
 
     use super::*;
-    use crate::frame::FrameCodec;
     use crate::{Limits, RemoteServer};
 
     fn server(limits: Limits) -> RemoteServer {
@@ -418,35 +324,37 @@ mod tests {
     }
 
     /// A connection without a network.
-    struct Wire {
-        answers: Answers,
+    struct Client {
+        session: Session,
         seq: u64,
     }
 
-    impl Wire {
+    impl Client {
         fn new(server: &RemoteServer) -> Self {
             let shared = Arc::clone(&server.shared);
-            let caller = lock(&shared.door).knock(256).unwrap();
-            let asked = Streaming::new_empty(FrameCodec, Body::empty());
-            let talk = Talk::new(shared, caller).call(Request::new(asked));
-            let answers = talk.into_inner().unwrap().into_inner();
-            Self { answers, seq: 0 }
+            let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+            let socket = Arc::new(Socket::from(std::os::fd::OwnedFd::from(socket)));
+            assert!(lock(&shared.door).knock(&socket, 256));
+            let session = Session::new(shared, socket);
+            Self { session, seq: 0 }
         }
 
-        fn greet(&mut self, id: u64) -> Result<Frame, Status> {
-            let hello = [PROTOCOL.to_le_bytes(), (4u64 << 20).to_le_bytes()].concat();
-            self.ask_as(0, Kind::Hello, [id, 0, 0], hello)
+        fn greet(&mut self, id: u64) -> Result<Frame, Parting> {
+            let limit = (4u64 << 20).to_le_bytes().to_vec();
+            let hello = Kind::Hello.frame(0, [id, 0, 0], limit);
+            self.session.greet(&hello)
         }
 
         fn greeted(server: &RemoteServer, id: u64) -> Self {
-            let mut wire = Self::new(server);
-            assert_eq!(wire.greet(id).unwrap().kind, Kind::Welcome);
-            wire
+            let mut client = Self::new(server);
+            let welcome = client.greet(id).unwrap();
+            assert_eq!(Kind::of(&welcome), Some(Kind::Welcome));
+            client
         }
 
-        fn ask(&mut self, kind: Kind, words: [u64; 3], body: impl Into<Bytes>) -> Frame {
+        fn ask(&mut self, kind: Kind, words: [u64; 3], body: impl Into<Vec<u8>>) -> Frame {
             self.seq += 1;
-            self.ask_as(self.seq, kind, words, body).unwrap()
+            self.ask_as(self.seq, kind, words, body)
         }
 
         fn ask_as(
@@ -454,44 +362,79 @@ mod tests {
             seq: u64,
             kind: Kind,
             words: [u64; 3],
-            body: impl Into<Bytes>,
-        ) -> Result<Frame, Status> {
-            self.answers.take(&Frame::new(kind, seq, words, body))?;
-            let answer = self.answers.out.pop_back();
-            answer.ok_or_else(|| Status::internal("there is no answer"))
+            body: impl Into<Vec<u8>>,
+        ) -> Frame {
+            match self.session.take(&kind.frame(seq, words, body.into())) {
+                Ok(Reply::Frame(frame)) => Frame::clone(&frame),
+                other => panic!("expected an answer, got {other:?}"),
+            }
         }
     }
 
-    impl Drop for Wire {
+    impl Drop for Client {
         fn drop(&mut self) {
-            let Answers { shared, caller, .. } = &self.answers;
-            lock(&shared.door).leave(caller);
+            let Session { shared, socket, .. } = &self.session;
+            lock(&shared.door).leave(socket);
         }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_by_name() {
+        let server = server(Limits::new());
+        let mut client = Client::new(&server);
+        let hello = Kind::Pull.bare(0, [0; 3]);
+        let error = client.session.greet(&hello).unwrap_err();
+        assert_eq!(
+            error,
+            Parting::Misused("expected a greeting first".to_owned())
+        );
+        client.greet(1).unwrap();
+        let mut later = Kind::Pull.bare(1, [0; 3]);
+        later.kind = 48;
+        for (frame, part) in [
+            (
+                later,
+                "of kind 48, which version 2 of the protocol does not know",
+            ),
+            (Kind::Hello.bare(0, [0; 3]), "got a frame Hello"),
+        ] {
+            match client.session.take(&frame) {
+                Err(Parting::Misused(reason)) => assert!(reason.contains(part), "{reason}"),
+                other => panic!("expected an error, got {other:?}"),
+            }
+        }
+        assert_eq!(
+            Kind::of(&client.ask(Kind::Pull, [0; 3], "")),
+            Some(Kind::Current)
+        );
     }
 
     #[test]
     fn neither_greetings_nor_clients_that_have_gone_keep_others_out() {
         let server = server(Limits::new());
-        let mut one = Wire::greeted(&server, 1);
+        let mut one = Client::greeted(&server, 1);
         for id in 2..1100 {
             assert!(one.greet(id).is_err());
         }
         for id in 2..1100 {
-            Wire::greeted(&server, id);
+            Client::greeted(&server, id);
         }
-        let mut newest = Wire::greeted(&server, 1100);
+        let mut newest = Client::greeted(&server, 1100);
         for wire in [&mut one, &mut newest] {
-            assert_eq!(wire.ask(Kind::Pull, [0; 3], "").kind, Kind::Current);
+            assert_eq!(
+                Kind::of(&wire.ask(Kind::Pull, [0; 3], "")),
+                Some(Kind::Current)
+            );
         }
     }
 
     #[test]
     fn weights_that_are_not_complete_have_a_limit_in_total() {
         let server = server(Limits::new().weights(10_000));
-        let mut wires: Vec<_> = (0..4).map(|id| Wire::greeted(&server, id)).collect();
-        let piece = |wire: &mut Wire| wire.ask(Kind::Push, [10_000, 0, 0], vec![0; 9_000]);
+        let mut wires: Vec<_> = (0..4).map(|id| Client::greeted(&server, id)).collect();
+        let piece = |client: &mut Client| client.ask(Kind::Push, [10_000, 0, 0], vec![0; 9_000]);
         for wire in &mut wires[..2] {
-            assert_eq!(piece(wire).kind, Kind::Progress);
+            assert_eq!(Kind::of(&piece(wire)), Some(Kind::Progress));
         }
         for wire in &mut wires[2..] {
             let refused = piece(wire);
@@ -501,16 +444,14 @@ mod tests {
             );
             // What follows it changes nothing.
             let (seq, words) = (wire.seq, [10_000, 9_000, 0]);
-            let again = wire.ask_as(seq, Kind::Push, words, vec![0; 1_000]).unwrap();
+            let again = wire.ask_as(seq, Kind::Push, words, vec![0; 1_000]);
             assert_eq!(again.text(), refused.text());
         }
         // One that goes and one that is through make room.
         drop(wires.swap_remove(0));
         let (seq, words) = (wires[1].seq, [10_000, 9_000, 0]);
-        let last = wires[1]
-            .ask_as(seq, Kind::Push, words, vec![0; 1_000])
-            .unwrap();
-        assert_eq!(last.kind, Kind::Failed);
+        let last = wires[1].ask_as(seq, Kind::Push, words, vec![0; 1_000]);
+        assert_eq!(Kind::of(&last), Some(Kind::Failed));
         assert_eq!(
             server
                 .shared
@@ -518,7 +459,7 @@ mod tests {
                 .load(std::sync::atomic::Ordering::Relaxed),
             0
         );
-        assert_eq!(piece(&mut wires[2]).kind, Kind::Progress);
+        assert_eq!(Kind::of(&piece(&mut wires[2])), Some(Kind::Progress));
     }
 
     #[test]
@@ -544,13 +485,16 @@ mod tests {
             .position(|&known| known == ExplorationType::Random)
             .unwrap() as u64;
         let words = [exploration, ROWS as u64, 0];
-        let mut wires = [1, 2].map(|id| Wire::greeted(&server, id));
+        let mut wires = [1, 2].map(|id| Client::greeted(&server, id));
         for wire in &mut wires {
-            assert_eq!(wire.ask(Kind::Bind, [0; 3], bind.clone()).kind, Kind::Bound);
+            assert_eq!(
+                Kind::of(&wire.ask(Kind::Bind, [0; 3], bind.clone())),
+                Some(Kind::Bound)
+            );
         }
         let [odd, fair] = &mut wires;
         let expected = fair.ask(Kind::Act, words, body.clone());
-        assert_eq!(expected.kind, Kind::Acted);
+        assert_eq!(Kind::of(&expected), Some(Kind::Acted));
         let (mut state, mut acted) = (1u64, 0);
         let mut random = |below: usize| {
             state = state
@@ -571,7 +515,7 @@ mod tests {
                 }
             }
             let answer = odd.ask(Kind::Act, words, body);
-            acted += usize::from(answer.kind == Kind::Acted);
+            acted += usize::from(Kind::of(&answer) == Some(Kind::Acted));
             assert!(!answer.text().contains("panicked"), "round {round}");
         }
         assert!(acted > 5_000, "{acted} requests were done");

@@ -1,0 +1,83 @@
+//! Frames over streams of bytes, with deadlines. Nothing here knows what a frame is about, or why somebody connects.
+
+mod frame;
+mod listener;
+mod stream;
+
+use std::io::{self, BufReader, Read, Write};
+
+pub(crate) use frame::{Frame, FrameError, HEAD};
+pub(crate) use listener::{Listener, has_gone};
+pub(crate) use stream::{ClientTls, Deadline, Stream, connect};
+
+/// Bytes of a body that are copied behind the header, so that both are sent at once.
+const TOGETHER: usize = 64 << 10;
+
+/// Frames in both directions, behind an opening that says which version of a protocol they are of.
+pub(crate) struct Wire {
+    stream: BufReader<Stream>,
+    /// What goes out with the next frame.
+    out: Vec<u8>,
+}
+
+impl Wire {
+    /// Frames of `version` over `stream`.
+    pub(crate) fn new(stream: Stream, version: u32) -> Self {
+        Self {
+            stream: BufReader::new(stream),
+            out: frame::opening(version).to_vec(),
+        }
+    }
+
+    /// The version of the other side's protocol.
+    pub(crate) fn receive_version(&mut self, deadline: Deadline) -> Result<u32, FrameError> {
+        let mut opening = [0; frame::OPENING];
+        self.stream.get_mut().set_deadline(deadline);
+        self.stream.read_exact(&mut opening)?;
+        frame::version(&opening).ok_or(FrameError::Stranger)
+    }
+
+    /// The next frame, of at most `limit` bytes.
+    pub(crate) fn receive(
+        &mut self,
+        deadline: Deadline,
+        limit: usize,
+    ) -> Result<Frame, FrameError> {
+        let deadline = match deadline {
+            Deadline::OnceBegun(time) if !self.stream.buffer().is_empty() => Deadline::after(time),
+            deadline => deadline,
+        };
+        self.stream.get_mut().set_deadline(deadline);
+        Frame::read(&mut self.stream, limit)
+    }
+
+    pub(crate) fn send<B: AsRef<[u8]>>(
+        &mut self,
+        deadline: Deadline,
+        frame: &Frame<B>,
+    ) -> io::Result<()> {
+        let body = frame.body.as_ref();
+        let (first, rest) = body.split_at(body.len().min(TOGETHER));
+        self.out.extend(frame.head()?);
+        self.out.extend_from_slice(first);
+        self.flush(deadline)?;
+        let stream = self.stream.get_mut();
+        stream.write_all(rest)?;
+        stream.flush()
+    }
+
+    /// Sends the opening, if no frame was sent yet.
+    pub(crate) fn flush(&mut self, deadline: Deadline) -> io::Result<()> {
+        let stream = self.stream.get_mut();
+        stream.set_deadline(deadline);
+        stream.write_all(&std::mem::take(&mut self.out))?;
+        stream.flush()
+    }
+
+    /// Sends no more, and waits for the other side to close: what was sent is lost where a stream is closed with bytes unread.
+    pub(crate) fn finish(mut self, deadline: Deadline) {
+        let stream = self.stream.get_mut();
+        stream.set_deadline(deadline);
+        stream.finish();
+    }
+}
