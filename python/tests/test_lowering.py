@@ -148,6 +148,17 @@ def test_a_module_that_does_something_else_for_other_numbers_of_rows_is_called(l
         assert collector.policy_backend == "torch"
 
 
+def test_a_policy_that_reads_no_observation_is_evaluated_natively(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Constant(nn.Linear):
+        def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            return torch.ones(observation.shape[:-1], dtype=torch.int64)
+
+    # Each batch is looked at.
+    monkeypatch.setattr("windrow._audit.SHARE", float("inf"))
+    with Collector("CartPole-v1", Constant(4, 2), num_envs=2, frames_per_batch=8, policy_backend="native") as collector:
+        assert [set(collector.next()["action"].flatten().tolist()) for _ in range(3)] == [{1}] * 3
+
+
 MOST = 20
 
 

@@ -172,6 +172,32 @@ RUNS = {
 }
 
 
+@pytest.mark.parametrize("is_started", [False, True], ids=["asked", "started"])
+@pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
+@pytest.mark.parametrize("where", ["worker", "hook"])
+def test_no_worker_outlives_the_error_of_its_collector(kind: Any, where: str, is_started: bool) -> None:
+    def fail(batch: Any) -> Any:
+        raise ArithmeticError("in the hook")
+
+    fine = partial(Faulty, faulty.ordinary, "nowhere")
+    fails, postproc = (partial(Faulty, faulty.ordinary, "step"), None) if where == "worker" else (fine, fail)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(4000)) if is_started else None
+    collector = kind(
+        [fails, fine], frames_per_batch=10, total_frames=4000, placement="processes", postproc=postproc, replay_buffer=buffer
+    )
+    pids = processes(collector)
+    try:
+        if is_started:
+            collector.start()
+            until(lambda: not collector.is_running())
+        else:
+            with pytest.raises((RuntimeError, ArithmeticError)):
+                list(collector)
+        assert all(map(ends, pids))
+    finally:
+        collector.shutdown(raise_on_error=False)
+
+
 @pytest.mark.parametrize("how", RUNS)
 def test_programs_without_a_file_and_modules_need_no_guard(how: str, tmp_path: Path) -> None:
     code = textwrap.dedent("""

@@ -69,7 +69,7 @@ class Lowered:
         core: the description that the engine reads.
         graph: gives the graph that the policy is by now, as bytes.
         source: the module that has the weights.
-        audit: compares rows that were delivered; None for a policy with a state.
+        audit: compares rows that were delivered; None for a policy with a state, and for one that reads no observation.
     """
 
     core: dict[str, Any]
@@ -138,7 +138,9 @@ class _Follower:
     def lowered(self) -> Lowered:
         text, used, reads_init = self._graph
         core = {"graph": text, "weights": _weights.tensors_of(self._source), "used": used, "reads_init": reads_init}
-        audit = None if self._reading.memory is not None else Audit(self._difference, self._reading.inputs)
+        # Rows are compared by what was observed in them.
+        compares = self._reading.memory is None and self._reading.inputs
+        audit = Audit(self._difference, self._reading.inputs) if compares else None
         return Lowered(core, self._now, self._source, audit)
 
     def _read(self, before: State | None = None) -> tuple[State, _Graph, _Reading]:

@@ -67,6 +67,18 @@ impl DType {
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F64)
     }
+
+    /// Whether every value of `other` is one of this type, where neither has floating point numbers.
+    pub const fn holds_integers_of(self, other: DType) -> bool {
+        match (self, other) {
+            (a, b) if a.is_float() || b.is_float() => false,
+            (_, DType::Bool) => true,
+            (DType::Bool, _) => false,
+            (DType::U8, other) => matches!(other, DType::U8),
+            (own, DType::U8) => own.size() > 1,
+            (own, other) => own.size() >= other.size(),
+        }
+    }
 }
 
 impl fmt::Display for DType {
@@ -164,6 +176,26 @@ mod tests {
         assert_eq!(spelled, expected);
         let sizes = DType::ALL.map(DType::size);
         assert_eq!(sizes, [1, 1, 1, 2, 4, 8, 4, 8]);
+    }
+
+    #[test]
+    fn integer_types_hold_those_whose_ends_they_keep() {
+        let ends = |dtype| match dtype {
+            DType::Bool => Some((0, 1)),
+            DType::U8 => Some((0, 255)),
+            DType::I8 => Some((i64::from(i8::MIN), i64::from(i8::MAX))),
+            DType::I16 => Some((i64::from(i16::MIN), i64::from(i16::MAX))),
+            DType::I32 => Some((i64::from(i32::MIN), i64::from(i32::MAX))),
+            DType::I64 => Some((i64::MIN, i64::MAX)),
+            DType::F32 | DType::F64 => None,
+        };
+        for (own, other) in DType::ALL.iter().flat_map(|a| DType::ALL.map(|b| (*a, b))) {
+            let expected = match (ends(own), ends(other)) {
+                (Some(own), Some(other)) => own.0 <= other.0 && other.1 <= own.1,
+                _ => false,
+            };
+            assert_eq!(own.holds_integers_of(other), expected, "{own} {other}");
+        }
     }
 
     #[test]

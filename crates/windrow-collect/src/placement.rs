@@ -83,6 +83,17 @@ impl Workers {
         }
     }
 
+    /// Lets workers end that wait for orders of a ring that was stopped, without waiting for them: those in processes do not see it.
+    pub(crate) fn dismiss(&mut self) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Processes(processes) => {
+                processes.join(Duration::ZERO);
+            }
+            Self::Inline(_) | Self::Threads(_) => {}
+        }
+    }
+
     /// Ends the `running` workers that can be ended against their will: those in processes. Returns how many go on.
     pub(crate) fn kill(&mut self, running: usize) -> usize {
         match self {

@@ -259,6 +259,9 @@ pub struct EnvSpec {
     /// Whether a collector that is given no seed leaves the environments' generators as they are, since others may have
     /// seeded them.
     pub keeps_seed: bool,
+    /// Whether the environments take any integers as actions, as those of TorchRL do: such as stand for none of the choices of
+    /// [`action`](Self::action), and in another integer type than it has. See [`takes`](Self::takes).
+    pub any_integers: bool,
 }
 
 impl EnvSpec {
@@ -280,6 +283,7 @@ impl EnvSpec {
             dimensions: Vec::new(),
             deltas: Vec::new(),
             keeps_seed: false,
+            any_integers: false,
         }
     }
 
@@ -293,6 +297,34 @@ impl EnvSpec {
     #[must_use]
     pub fn action_leaves(&self) -> Vec<LeafSpec> {
         self.action.leaf_specs("action")
+    }
+
+    /// Whether a policy may write `column` for `leaf`, which is one of the [`action_leaves`](Self::action_leaves): the same, or where
+    /// environments take [any integers](Self::any_integers), one of another integer type.
+    #[must_use]
+    pub fn takes(&self, leaf: &LeafSpec, column: &LeafSpec) -> bool {
+        let are_integers = !leaf.dtype.is_float() && !column.dtype.is_float();
+        let are_alike = (&leaf.key, &leaf.shape) == (&column.key, &column.shape);
+        leaf == column || self.any_integers && are_integers && are_alike
+    }
+
+    /// The column in which a policy writes `leaf`, one of the [`action_leaves`](Self::action_leaves), whose values it has as `dtype`:
+    /// of this type, where the leaf's own cannot hold all of its integers and environments take [any](Self::any_integers). Choices
+    /// have one type.
+    #[must_use]
+    pub fn column_for(&self, leaf: &LeafSpec, dtype: DType) -> LeafSpec {
+        let column = LeafSpec {
+            dtype,
+            ..leaf.clone()
+        };
+        let specs = self.action.leaves("action");
+        let is_choice =
+            |(key, spec): &(NestedKey, &Spec)| *key == leaf.key && spec.choices().is_some();
+        let fits = leaf.dtype.holds_integers_of(dtype) || specs.iter().any(is_choice);
+        match !fits && self.takes(leaf, &column) {
+            true => column,
+            false => leaf.clone(),
+        }
     }
 
     /// Checks that the parts of each leaf's spec agree with each other.
@@ -351,6 +383,7 @@ impl EnvSpec {
             self.dimensions.clear();
         }
         self.keeps_seed &= other.keeps_seed;
+        self.any_integers &= other.any_integers;
         Ok(())
     }
 
@@ -390,6 +423,39 @@ mod tests {
         ]);
         let action = Spec::MultiDiscrete { nvec: vec![2, 3] };
         EnvSpec::new("Nested", observation, action)
+    }
+
+    #[test]
+    fn columns_of_other_integers_are_taken_where_any_integers_are() {
+        let leaf = |dtype| LeafSpec::new("action", dtype, [2]);
+        let (own, wide) = (leaf(DType::I8), leaf(DType::I64));
+        let mut spec = EnvSpec::new(
+            "Binary",
+            Spec::unbounded(DType::F32, [1]),
+            Spec::Binary {
+                shape: Shape::from_slice(&[2]),
+            },
+        );
+        assert!(spec.takes(&own, &own) && !spec.takes(&own, &wide));
+        spec.any_integers = true;
+        assert!(spec.takes(&own, &wide) && !spec.takes(&own, &leaf(DType::F32)));
+        assert!(!spec.takes(&own, &LeafSpec::new("action", DType::I64, [1])));
+        let one_type = EnvSpec {
+            any_integers: false,
+            ..spec.clone()
+        };
+        let column = |spec: &EnvSpec, dtype| spec.column_for(&own, dtype).dtype;
+        assert_eq!(column(&spec, DType::I64), DType::I64);
+        assert_eq!(column(&spec, DType::U8), DType::U8);
+        assert_eq!(column(&spec, DType::Bool), DType::I8);
+        assert_eq!(column(&spec, DType::F32), DType::I8);
+        assert_eq!(column(&one_type, DType::I64), DType::I8);
+        spec.join(&one_type).unwrap();
+        assert!(!spec.takes(&own, &wide));
+        let mut choices = EnvSpec::new("Choices", spec.observation, Spec::discrete(2));
+        choices.any_integers = true;
+        let leaf = &choices.action_leaves()[0];
+        assert_eq!(choices.column_for(leaf, DType::I32), *leaf);
     }
 
     #[test]

@@ -234,5 +234,6 @@ impl<'a> Attach<'a> {
     /// Gives the environments rows of their own for actions, which [`Effect::act`] writes.
     pub fn replace_actions(&mut self) {
         self.own_actions = true;
+        self.spec.any_integers = false;
     }
 }

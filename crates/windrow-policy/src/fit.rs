@@ -186,7 +186,7 @@ fn describe(spec: &Spec) -> String {
 }
 
 impl PolicySpec {
-    /// Whether the first columns are the environment's action leaves, exactly.
+    /// Whether the first columns are the environment's action leaves, exactly, or such as it [takes](EnvSpec::takes) for them.
     ///
     /// # Errors
     /// [`PolicyError::Fit`] naming the first action leaf that is missing or declared otherwise.
@@ -197,7 +197,7 @@ impl PolicySpec {
                 format!("{} {} {:?}", leaf.key, leaf.dtype, leaf.shape)
             };
             match self.columns.get(i) {
-                Some(column) if column == leaf => {}
+                Some(column) if env.takes(leaf, column) => {}
                 Some(column) => {
                     return Err(fit.error(&format!("column {i}"), &show(leaf), &show(column)));
                 }

@@ -296,7 +296,7 @@ impl Policy for GraphPolicy {
             });
         }
         let actions = env.action.leaves("action");
-        let leaf_specs = env.action_leaves();
+        let mut leaf_specs = env.action_leaves();
         if self.outputs.len() < actions.len() {
             return Err(fit.error(
                 "action leaves",
@@ -305,7 +305,9 @@ impl Policy for GraphPolicy {
             ));
         }
         let mut found = Vec::new();
-        for (((_, spec), leaf), (own, _)) in actions.iter().zip(&leaf_specs).zip(&self.outputs) {
+        let outputs = leaf_specs.iter_mut().zip(&self.outputs);
+        for ((_, spec), (leaf, (own, _))) in actions.iter().zip(outputs) {
+            *leaf = env.column_for(leaf, own.dtype);
             found.push(Action::new(&fit, spec, leaf, own)?);
         }
         let extra = self.outputs[found.len()..]

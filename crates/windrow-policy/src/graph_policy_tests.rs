@@ -26,14 +26,7 @@ fn act(
     seen: &[f64],
 ) -> Result<RowBlock, PolicyError> {
     let rows = envs.len();
-    let columns = policy
-        .outputs
-        .iter()
-        .zip(spec.action_leaves())
-        .map(|(_, leaf)| leaf);
-    let columns: Vec<_> = columns
-        .chain(policy.outputs[1..].iter().map(|(leaf, _)| leaf.clone()))
-        .collect();
+    let columns = policy.bound.as_ref().unwrap().columns.clone();
     let mut obs = RowBlock::new(&spec.observation_leaves(), rows)?;
     let leaves = spec.observation_leaves();
     let index = leaves
@@ -252,4 +245,50 @@ fn choices_are_among_their_options() {
             assert_eq!(out.rows().get::<f64>(Key::new(1)).unwrap(), [1.0, 2.0]);
         }
     }
+}
+
+/// Writes `number` as an action of `dtype`.
+fn constant(number: f32, dtype: DType) -> GraphPolicy {
+    let mut graph = Graph::new();
+    graph.input(2);
+    let action = graph.constant(&[number]);
+    GraphPolicy::new(graph)
+        .observes("observation", DType::F32, [2])
+        .writes("action", dtype, [1], action)
+}
+
+#[test]
+fn integers_that_an_action_cannot_hold_are_errors() {
+    let spec = env(Spec::unbounded(DType::I8, [1]));
+    let acted = |number| {
+        let mut policy = constant(number, DType::I64);
+        policy.bind(&Binding::new(&spec, 1)).unwrap();
+        act(&mut policy, &spec, &EnvRows::new(0, vec![0]), &[1.0, 2.0])
+    };
+    let out = acted(-128.0).unwrap();
+    assert_eq!(out.rows().get::<i8>(Key::new(0)).unwrap(), [-128]);
+    let error = acted(160.0).unwrap_err().to_string();
+    assert!(
+        error.contains("expected values that int8 can hold, got 160"),
+        "{error}"
+    );
+}
+
+#[test]
+fn actions_of_any_integers_are_passed_on() {
+    let acted = |action, any_integers, number| {
+        let mut spec = env(action);
+        spec.any_integers = any_integers;
+        let mut policy = constant(number, DType::I64);
+        let bound = policy.bind(&Binding::new(&spec, 1)).unwrap();
+        let out = act(&mut policy, &spec, &EnvRows::new(0, vec![0]), &[1.0, 2.0])?;
+        assert_eq!(bound.columns[0].dtype, DType::I64);
+        Ok::<_, PolicyError>(out.rows().get::<i64>(Key::new(0))?.to_vec())
+    };
+    let bits = Spec::Binary {
+        shape: tensordict::Shape::from_slice(&[1]),
+    };
+    assert_eq!(acted(bits, true, 160.0).unwrap(), [160]);
+    assert_eq!(acted(Spec::discrete(4), true, 7.0).unwrap(), [7]);
+    assert!(acted(Spec::discrete(4), false, 7.0).is_err());
 }

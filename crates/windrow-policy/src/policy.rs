@@ -57,7 +57,8 @@ pub type Weights = TensorDict;
 /// ```
 pub trait Policy: Send {
     /// Prepares the policy for the environments of one worker, or of all that a [server](crate::InferenceServer) has as clients, and returns the columns that it will write: first the action
-    /// leaves, exactly as [`EnvSpec::action_leaves`](windrow_env::EnvSpec::action_leaves) gives them, then any of its own.
+    /// leaves, exactly as [`EnvSpec::action_leaves`](windrow_env::EnvSpec::action_leaves) gives them or such as the environment
+    /// [takes](windrow_env::EnvSpec::takes) in their place, then any of its own.
     ///
     /// Called once, before the first [`act`](Policy::act). `binding` holds everything that the policy learns before it acts.
     ///

@@ -210,10 +210,13 @@ class Adapter:
         """Steps all environments; ``state`` is what the policy has written, as :meth:`reads` was told."""
         if self._root is None:
             raise RuntimeError(f"{self.id} was stepped before it was reset")
-        written = zip([*self._acted, *self._written], [*actions, *state], strict=True)
-        for (key, spec), array in written:
-            value = torch.from_numpy(array).reshape(spec.shape)
-            self._root.set(key, value.to(dtype=spec.dtype, device=self._env.device))
+        for (key, spec), leaf, array in zip(self._acted, self._action, actions, strict=True):
+            value = torch.from_numpy(array)
+            # A policy's integers of a type of their own, such as the environment gets from TorchRL.
+            is_own = str(value.dtype) != f"torch.{leaf.dtype}"
+            self._write(key, spec, value if is_own else _as_type(value, spec.dtype))
+        for (key, spec), array in zip(self._written, state, strict=True):
+            self._write(key, spec, _as_type(torch.from_numpy(array), spec.dtype))
         if self._split:
             self._root = joined(self._root, {key: list(columns) for key, columns in self._split.items()}, len(self._batch))
         stepped = self._env.step(self._root)
@@ -227,6 +230,11 @@ class Adapter:
         terminated, truncated = any_of["terminated"], any_of["truncated"]
         truncated = truncated | (any_of["done"] & ~terminated)
         return self._arrays(following, range(self.num_envs)), torch.as_tensor(reward).numpy(), terminated.numpy(), truncated.numpy()
+
+    def _write(self, key: Any, spec: Any, value: torch.Tensor) -> None:
+        """Writes what the environment reads in its next step."""
+        assert self._root is not None
+        self._root.set(key, value.reshape(spec.shape).to(device=self._env.device))
 
     def _check_keys(self, following: TensorDictBase) -> None:
         """Warns of what a step gives and no spec names, and the other way round: batches have what the specs name."""
@@ -381,6 +389,13 @@ def _in_order(keys: Iterable[Key]) -> list[Key]:
         for depth in range(1, len(path(key)) + 1):
             rank.setdefault(path(key)[:depth], len(rank))
     return sorted(keys, key=lambda key: [rank[path(key)[:depth]] for depth in range(1, len(path(key)) + 1)])
+
+
+def _as_type(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``value`` in an element type, or as it is where that is a type of integers that cannot hold it: TorchRL passes it on, too."""
+    cast = value.to(dtype)
+    is_held = dtype.is_floating_point or dtype.is_complex or cast is value or torch.equal(cast.to(value.dtype), value)
+    return cast if is_held else value
 
 
 def _type(dtype: torch.dtype) -> str:

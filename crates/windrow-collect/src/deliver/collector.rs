@@ -296,6 +296,9 @@ impl<S: LastStage> Collector<S> {
             if !matches!(error, CollectError::ShutDown) {
                 self.core.fail();
             }
+            if let Some(driver) = &mut self.driver {
+                driver.workers.dismiss();
+            }
             self.end(Life::Over);
         }
         Some(batch)

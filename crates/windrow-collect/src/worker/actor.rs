@@ -1,10 +1,10 @@
-use tensordict::{NestedKey, for_dtype};
+use tensordict::{NestedKey, Tensor, for_dtype};
 use windrow_env::{EnvSpec, Reset, VecEnv};
 use windrow_policy::{
     Binding, EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, PolicySpec, Published,
     RandomPolicy,
 };
-use windrow_slab::{Key, LeafSpec, RowBlock, Step};
+use windrow_slab::{Key, LeafSpec, RowBlock, RowsMut, Step};
 
 use crate::error::IsInterruption;
 use crate::error::{CollectError, WorkerError, WorkerFault};
@@ -13,6 +13,8 @@ use crate::error::{CollectError, WorkerError, WorkerFault};
 pub(crate) struct Actor {
     policy: Box<dyn Policy>,
     random: RandomPolicy,
+    /// Random actions in the environment's types, where the policy writes actions of others.
+    drawn: Option<Drawn>,
     warming_up: bool,
     /// Leaves that are the action; the policy's columns after them are extra ones.
     action_leaves: usize,
@@ -42,17 +44,26 @@ impl Actor {
         let spec = policy.bind(binding)?;
         let action = env.action_leaves();
         for (i, expected) in action.iter().enumerate() {
-            if spec.columns.get(i) != Some(expected) {
+            let column = spec.columns.get(i);
+            if !column.is_some_and(|column| env.takes(expected, column)) {
                 return Err(CollectError::PolicyColumns {
                     env: env.id.clone(),
                     expected: describe(Some(expected)),
-                    got: describe(spec.columns.get(i)),
+                    got: describe(column),
                 });
             }
         }
         let mut random = RandomPolicy::new();
         random.bind(binding)?;
+        let drawn = match spec.columns.starts_with(&action) {
+            true => None,
+            false => Some(Drawn {
+                rows: RowBlock::new(&action, binding.num_envs)?,
+                leaves: action.clone(),
+            }),
+        };
         Ok(Self {
+            drawn,
             tells_version: policy.version().is_some(),
             policy,
             random,
@@ -140,7 +151,13 @@ impl Actor {
                     }),
                 }
             }
-            self.random.act(&input, step.policy.reborrow())?;
+            match &mut self.drawn {
+                None => self.random.act(&input, step.policy.reborrow())?,
+                Some(drawn) => {
+                    self.random.act(&input, drawn.rows.rows_mut())?;
+                    drawn.copy(&self.spec.columns, &mut step.policy)?;
+                }
+            }
         } else {
             self.policy.act(&input, step.policy.reborrow())?;
             if self.tells_version {
@@ -148,6 +165,41 @@ impl Actor {
             }
         }
         step.version.fill(self.version);
+        Ok(())
+    }
+}
+
+/// Random actions that are copied to columns of other integer types.
+struct Drawn {
+    rows: RowBlock,
+    leaves: Vec<LeafSpec>,
+}
+
+impl Drawn {
+    /// Copies the actions to the first of `columns`.
+    ///
+    /// # Errors
+    /// [`PolicyError::Failed`] for actions that a column cannot hold.
+    fn copy(&self, columns: &[LeafSpec], to: &mut RowsMut<'_>) -> Result<(), PolicyError> {
+        let rows = self.rows.rows();
+        for (index, (leaf, column)) in self.leaves.iter().zip(columns).enumerate() {
+            let drawn = for_dtype!(leaf.dtype, T => {
+                let drawn = rows.get::<T>(Key::new(index))?;
+                Tensor::from_slice(drawn, [drawn.len()])
+            });
+            let drawn = drawn.map_err(PolicyError::failed)?;
+            let cast = drawn.cast(column.dtype).map_err(PolicyError::failed)?;
+            if cast.cast(leaf.dtype).map_err(PolicyError::failed)? != drawn {
+                return Err(PolicyError::failed(format!(
+                    "{}: expected random actions that {} can hold, in which the policy writes its own, got {}",
+                    leaf.key, column.dtype, leaf.dtype
+                )));
+            }
+            for_dtype!(column.dtype, T => {
+                let values = cast.as_slice::<T>().map_err(PolicyError::failed)?;
+                to.get_mut::<T>(Key::new(index))?.copy_from_slice(values);
+            });
+        }
         Ok(())
     }
 }

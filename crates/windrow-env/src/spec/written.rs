@@ -32,6 +32,8 @@ struct Written {
     deltas: Vec<(NestedKey, String)>,
     #[serde(default)]
     keeps_seed: bool,
+    #[serde(default)]
+    any_integers: bool,
 }
 
 impl Serialize for EnvSpec {
@@ -128,6 +130,7 @@ mod tests {
         spec.dimensions = vec![2, 3];
         spec.deltas = vec![(key("position"), "float16".to_owned())];
         spec.keeps_seed = true;
+        spec.any_integers = true;
         spec
     }
 
@@ -150,7 +153,7 @@ mod tests {
     #[test]
     fn every_part_of_a_spec_is_written() {
         let plain = EnvSpec::new("mine/Full-v3", nested(), nested());
-        let changes: [fn(&mut EnvSpec, EnvSpec); 10] = [
+        let changes: [fn(&mut EnvSpec, EnvSpec); 11] = [
             |spec, full| spec.max_episode_steps = full.max_episode_steps,
             |spec, full| spec.rewards = full.rewards,
             |spec, full| spec.states = full.states,
@@ -161,6 +164,7 @@ mod tests {
             |spec, full| spec.dimensions = full.dimensions,
             |spec, full| spec.deltas = full.deltas,
             |spec, full| spec.keeps_seed = full.keeps_seed,
+            |spec, full| spec.any_integers = full.any_integers,
         ];
         for change in changes {
             let mut spec = plain.clone();

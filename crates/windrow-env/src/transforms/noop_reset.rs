@@ -64,6 +64,8 @@ impl Transform for NoopResetEnv {
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Beginning, EnvError> {
         envs.one_environment("NoopResetEnv")?;
+        // It draws actions of the types that the spec has.
+        envs.spec.any_integers = false;
         let leaves = envs.inner().observation_leaves();
         let actions = envs.inner().action.leaves("action");
         let masks = envs.inner().masks.iter().map(|(action, mask)| {

@@ -47,6 +47,10 @@ impl Action {
                     return Ok(Self::Scores(code, options));
                 }
             }
+            // The environment says what it makes of an index that names no choice.
+            Some(_) if fits && code == ChoiceCode::Index && fit.env.any_integers => {
+                return Ok(Self::Copy(leaf.dtype));
+            }
             Some(options) if fits => return Ok(Self::Choices(code, options)),
             None if fits && own.dtype.is_float() == leaf.dtype.is_float() => {
                 return Ok(Self::Copy(leaf.dtype));
@@ -130,6 +134,9 @@ fn check_choices(code: ChoiceCode, options: &[usize], row: &[i64]) -> Result<(),
 }
 
 /// Writes values in the element type of column `index`.
+///
+/// # Errors
+/// [`PolicyError::Failed`] for the first that an integer type cannot hold.
 pub(super) fn copy(
     dtype: DType,
     index: usize,
@@ -144,6 +151,11 @@ pub(super) fn copy(
                 .zip(values)
             {
                 *to = from as $type;
+                if *to as f64 != f64::from(from) {
+                    return Err(PolicyError::failed(format!(
+                        "expected values that {dtype} can hold, got {from}"
+                    )));
+                }
             }
         };
     }
@@ -159,7 +171,11 @@ pub(super) fn copy(
         DType::I32 => cast!(i32),
         DType::I64 => cast!(i64),
         DType::F32 => out.get_mut::<f32>(Key::new(index))?.copy_from_slice(values),
-        DType::F64 => cast!(f64),
+        DType::F64 => {
+            for (to, &from) in out.get_mut::<f64>(Key::new(index))?.iter_mut().zip(values) {
+                *to = f64::from(from);
+            }
+        }
     }
     Ok(())
 }

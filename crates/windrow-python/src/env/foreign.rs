@@ -62,6 +62,7 @@ impl ForeignEnvs {
             let (mut spec, state) = described.into_specs()?;
             // As for Gymnasium: the user may have seeded it.
             spec.keeps_seed = true;
+            spec.any_integers = true;
             if is_flat || spec.dimensions.len() < 2 {
                 spec.dimensions.clear();
             }
@@ -223,6 +224,9 @@ impl VecEnv for ForeignEnvs {
     }
 
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
+        // Actions may come in the policy's own integer types.
+        let actions = columns.get(..self.acted.len()).unwrap_or(columns);
+        self.acted = write_leaves(actions);
         let next = NestedKey::from("next");
         let find = |key: &NestedKey| columns.iter().position(|column| column.key == *key);
         // What a policy writes under "next" too is a state of its own; and a reward has no place at a root. The environment reads

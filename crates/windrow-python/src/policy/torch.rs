@@ -12,7 +12,7 @@ use std::ffi::CString;
 use pyo3::exceptions::{PyTypeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use tensordict::{Tensor, for_dtype};
+use tensordict::{DType, Tensor, for_dtype};
 use windrow::env::EnvSpec;
 use windrow::policy::{
     Backend, Binding, EnvRows, KnownRows, Policy, PolicyError, PolicyIn, PolicySpec, States,
@@ -113,14 +113,14 @@ impl TorchPolicy {
         let arguments = (inputs, keys, &batch, groups(py, env, &batch)?);
         let found = gil::call(&object.bind(py).getattr("bind")?, arguments, None)?;
         let found: Vec<(Vec<String>, Bound<'_, PyAny>)> = found.extract()?;
-        let mut columns: Vec<_> = env
-            .action_leaves()
-            .into_iter()
-            .zip(&actions)
-            .map(|(leaf, (_, spec))| Column::of_action(leaf, spec))
-            .collect();
-        for (column, (_, value)) in columns.iter().zip(&found) {
-            warn_of_cast(column, value)?;
+        let mut columns = Vec::new();
+        let leaves_of_actions = env.action_leaves();
+        for ((leaf, (_, spec)), (_, value)) in leaves_of_actions.iter().zip(&actions).zip(&found) {
+            // What cannot be read is told when it is written, with its name.
+            let dtype = batch::from_torch(value).map_or(leaf.dtype, |value| value.dtype());
+            let column = Column::of_action(env.column_for(leaf, dtype), spec);
+            warn_of_cast(py, &column, dtype)?;
+            columns.push(column);
         }
         for (names, value) in &found[columns.len()..] {
             columns.push(extra_column(names, value, &batch)?);
@@ -175,12 +175,7 @@ fn left_out(object: &Bound<'_, PyAny>, env: &EnvSpec) -> PyResult<Vec<NestedKey>
 }
 
 /// Warns of an action that is written as floats, where the environment takes integers.
-fn warn_of_cast(column: &Column, value: &Bound<'_, PyAny>) -> PyResult<()> {
-    let py = value.py();
-    // What cannot be read is told when it is written, with its name.
-    let Ok(dtype) = batch::from_torch(value).map(|value| value.dtype()) else {
-        return Ok(());
-    };
+fn warn_of_cast(py: Python<'_>, column: &Column, dtype: DType) -> PyResult<()> {
     if !column.needs_whole(dtype) {
         return Ok(());
     }
