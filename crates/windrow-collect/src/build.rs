@@ -12,8 +12,8 @@ use std::time::Duration;
 use windrow_env::EnvSpec;
 use windrow_policy::{Policy, PolicySpec};
 use windrow_slab::{Layout, LeafSpec, PartOrder, RecordSpec, RingSpec, Shares, Sink, SlabError};
-use windrow_sync::Mutex;
 use windrow_sync::atomic::AtomicBool;
+use windrow_sync::{Interrupt, Mutex};
 
 use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
@@ -42,42 +42,23 @@ impl CollectorBuilder {
     /// Makes the environments, all workers' at once, binds the policies and lays out the memory.
     ///
     /// # Errors
-    /// [`CollectError`], naming the argument, what was expected and what came.
-    pub fn build(self) -> Result<Collector, CollectError> {
-        self.build_unless(|| false)
-    }
-
-    /// As [`build`](Self::build), but gives up once `given_up` returns true; it is called from time to time while the
-    /// environments of several workers are made. Environments that are finished later are dropped.
-    ///
-    /// # Errors
-    /// As there; [`CollectError::BuildGivenUp`] then.
-    pub fn build_unless(
-        mut self,
-        given_up: impl FnMut() -> bool,
-    ) -> Result<Collector, CollectError> {
+    /// [`CollectError`], naming the argument, what was expected and what came; [`CollectError::WaitInterrupted`] where an
+    /// [interrupt](Self::interrupt) ends the wait for environments. Those that are finished later are dropped.
+    pub fn build(mut self) -> Result<Collector, CollectError> {
         let hooks = std::mem::take(&mut self.hooks);
-        build(self, hooks, given_up)
+        self.build_with(hooks)
     }
 
-    /// As [`build_unless`](Self::build_unless), with the caller's own last stage in place of hooks and post-processing.
+    /// As [`build`](Self::build), with the caller's own last stage in place of hooks and post-processing.
     ///
     /// # Errors
-    /// As there.
-    pub fn build_with<S: LastStage>(
-        self,
-        stage: S,
-        given_up: impl FnMut() -> bool,
-    ) -> Result<Collector<S>, CollectError> {
-        build(self, stage, given_up)
+    /// As [`build`](Self::build).
+    pub fn build_with<S: LastStage>(self, stage: S) -> Result<Collector<S>, CollectError> {
+        build(self, stage)
     }
 }
 
-fn build<S: LastStage>(
-    chosen: CollectorBuilder,
-    stage: S,
-    mut given_up: impl FnMut() -> bool,
-) -> Result<Collector<S>, CollectError> {
+fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S>, CollectError> {
     let config = &chosen.config;
     let makers = makers(&chosen)?;
     let workers = makers.len();
@@ -89,7 +70,7 @@ fn build<S: LastStage>(
         return Err(CollectError::NotPositive { name: "num_envs" });
     }
     let reference_maker = makers[0].clone();
-    let mut staff = Staff::new(&chosen, makers, &mut given_up)?;
+    let mut staff = Staff::new(&chosen, makers)?;
     let (spec, num_envs) = staff.common()?;
     let schedule = schedule(&chosen, workers, num_envs)?;
     let (seed, first_episodes) = beginning(config, &spec);
@@ -98,7 +79,7 @@ fn build<S: LastStage>(
         staff.serve(service);
     }
 
-    let policy = staff.bind(&spec, &mut given_up)?;
+    let policy = staff.bind(&spec, &chosen.interrupt)?;
     let reference = reference(&reference_maker, &policy)?;
     let backend = policy.backend;
     let record = record(config, &spec, policy.columns.clone());
@@ -137,7 +118,13 @@ fn build<S: LastStage>(
         chosen.updater,
         chosen.weight_source,
     );
-    let core = core(config, shared, publisher, chosen.sink, (spec, num_envs));
+    let core = core(
+        config,
+        shared,
+        publisher,
+        (chosen.sink, chosen.interrupt),
+        (spec, num_envs),
+    );
     let shape = shape(
         config,
         batcher.map(|batcher| batcher.of_envs(beginning.total_envs)),
@@ -168,7 +155,7 @@ fn core(
     config: &CollectorConfig,
     shared: Arc<Shared>,
     publisher: WeightPublisher,
-    sink: Option<Box<dyn Sink>>,
+    (sink, interrupt): (Option<Box<dyn Sink>>, Interrupt),
     (spec, num_envs): (EnvSpec, usize),
 ) -> Core {
     let are_all = spec.dimensions.iter().product::<usize>() == num_envs;
@@ -184,6 +171,7 @@ fn core(
         deltas: spec.deltas,
         writer: sink.map(|sink| Arc::new(SinkWriter::new(sink))),
         counters: Mutex::new(Counters::default()),
+        interrupt,
         forget: AtomicBool::new(false),
         over: AtomicBool::new(false),
         failed: AtomicBool::new(false),

@@ -9,6 +9,7 @@ use windrow_env::EnvError;
 use windrow_policy::PolicyError;
 use windrow_process::ProcessError;
 use windrow_slab::{SinkError, SlabError, either};
+use windrow_sync::Interrupted;
 
 pub use kind::ErrorKind;
 pub use worker::{FaultKind, SentError, WorkerError, WorkerFault};
@@ -329,18 +330,10 @@ pub enum CollectError {
         "the collector was started and writes to its replay buffer by itself: batches cannot be asked for, nor states loaded, and it cannot be started again"
     )]
     Started,
-    /// The build was cancelled before all environments were made.
-    #[error("the build was cancelled before all environments were made")]
-    BuildGivenUp,
-    /// The pause was cancelled before all workers had stopped.
-    #[error("the pause was cancelled before all workers had stopped")]
-    PauseGivenUp,
-    /// The wait for a batch was cancelled. The next call waits on for the same batch.
-    #[error("the wait for a batch was cancelled")]
-    BatchGivenUp,
-    /// The wait for the answer of a worker was cancelled.
-    #[error("the wait for the answer of a worker was cancelled")]
-    CallGivenUp,
+    /// The collector's [interrupt](crate::CollectorBuilder::interrupt) has ended a wait. After one for a batch, the next call
+    /// waits on for the same batch.
+    #[error(transparent)]
+    WaitInterrupted(#[from] Interrupted),
     /// A worker process that was asked something has ended, or never was.
     #[error("worker {worker} cannot answer: its process has ended, or there is no such worker")]
     NoAnswer {

@@ -225,7 +225,7 @@ impl Evaluator {
     #[cfg(target_os = "linux")]
     pub fn call_worker(&self, request: Vec<u8>) -> Result<Vec<u8>, CollectError> {
         let handle = self.shared.handle().ok_or(CollectError::ShutDown)?;
-        handle.call_worker(0, request, &mut || self.shared.check().is_err())
+        handle.call_worker(0, request)
     }
 
     /// Whether an evaluation is running or queued.

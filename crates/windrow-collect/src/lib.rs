@@ -37,3 +37,4 @@ pub use shared::stats::{PolicyLag, Stats, WorkerStats};
 pub use trajectories::{TrajFormat, TrajectoryBatcher};
 #[cfg(target_os = "linux")]
 pub use windrow_process::{Nursery, WorkerProgram};
+pub use windrow_sync::{Interrupt, Interrupted};

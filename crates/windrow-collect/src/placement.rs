@@ -4,13 +4,12 @@ mod inline;
 #[cfg(target_os = "linux")]
 mod processes;
 mod threads;
-mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use windrow_slab::{Lease, Ring};
-use windrow_sync::GivenUp;
+use windrow_sync::Interrupt;
 
 use crate::CollectError;
 #[cfg(target_os = "linux")]
@@ -56,17 +55,21 @@ impl Workers {
     ///
     /// # Errors
     /// [`CollectError::Slab`] as [`Ring::next`]; [`CollectError::Interrupted`] where workers run in this thread, and
-    /// [`CollectError::BatchGivenUp`] where they do not and `given_up`, which is called from time to time, returns true.
+    /// [`CollectError::WaitInterrupted`] where they do not.
     pub(crate) fn next(
         &mut self,
         ring: &Arc<Ring>,
-        given_up: &mut GivenUp<'_>,
+        interrupt: &Interrupt,
     ) -> Result<Lease, CollectError> {
         match self {
-            Self::Inline(inline) => inline.next(ring),
-            Self::Threads(threads) => threads.next(ring, given_up),
+            Self::Inline(inline) => return inline.next(ring),
+            Self::Threads(threads) => threads.begin(),
             #[cfg(target_os = "linux")]
-            Self::Processes(processes) => processes.next(ring, given_up),
+            Self::Processes(processes) => processes.begin(),
+        }
+        match interrupt.is_never() {
+            true => Ok(ring.next()?),
+            false => Ok(interrupt.wait(|slice| ring.next_within(slice).transpose())??),
         }
     }
 

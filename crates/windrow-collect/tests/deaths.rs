@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    CollectError, Collector, FaultKind, OnLoss, Placement, WorkerError, WorkerFault,
+    CollectError, Collector, FaultKind, Interrupt, OnLoss, Placement, WorkerError, WorkerFault,
 };
 use windrow_env::testing::LedgerEnv;
 
@@ -408,13 +408,18 @@ fn a_process_that_ends_before_it_has_made_its_environment_fails_the_build() {
 
 /// A collector whose second worker ends so, as it drops its environment.
 fn ends_in_drop(how: How, on_loss: OnLoss) -> Collector {
+    ends_in_drop_or(how, on_loss, Interrupt::never())
+}
+
+/// As [`ends_in_drop`], with an interrupt.
+fn ends_in_drop_or(how: How, on_loss: OnLoss, interrupt: Interrupt) -> Collector {
     let ends = [None, Some(how)].map(|ends| Makes {
         ends,
         ..Makes::default()
     });
     let builder = World::of(ends).builder(Placement::Processes);
     let builder = builder.frames_per_batch(2 * STEPS).on_loss(on_loss);
-    let mut collector = builder.build().unwrap();
+    let mut collector = builder.interrupt(interrupt).build().unwrap();
     collector.next().unwrap().unwrap();
     collector
 }
@@ -445,10 +450,11 @@ fn a_death_in_a_shutdown_is_told_once() {
 #[test]
 fn what_a_shutdown_kills_since_it_does_not_end_is_no_loss() {
     let gate = Gate::default();
-    let mut collector = ends_in_drop(How::Wait(gate.clone()), OnLoss::Raise);
-    collector
-        .shutdown_unless(Duration::MAX, || gate.has_somebody())
-        .unwrap();
+    let how = How::Wait(gate.clone());
+    let mut collector = ends_in_drop_or(how, OnLoss::Raise, gate.interrupt());
+    let interrupted = collector.shutdown_within(Duration::MAX).unwrap_err();
+    assert!(matches!(interrupted, CollectError::WaitInterrupted(_)));
+    collector.shutdown().unwrap();
     assert!(collector.take_losses().is_empty());
 }
 

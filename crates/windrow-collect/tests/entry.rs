@@ -3,11 +3,12 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use windrow_collect::{
-    CollectError, Collector, Evaluator, MultiAsyncCollector, MultiSyncCollector, Placement,
-    SentError, WorkerMain, WorkerProgram,
+    CollectError, Collector, Evaluator, Interrupt, MultiAsyncCollector, MultiSyncCollector,
+    Placement, SentError, WorkerMain, WorkerProgram,
 };
 use windrow_env::testing::CountingEnv;
 use windrow_env::{EnvError, EnvRecipe, TimeLimit};
@@ -58,9 +59,7 @@ fn limited() -> EnvRecipe {
 }
 
 fn ask(collector: &Collector, worker: usize, call: &[u8]) -> Result<Vec<u8>, CollectError> {
-    collector
-        .handle()
-        .call_worker(worker, call.to_vec(), &mut || false)
+    collector.handle().call_worker(worker, call.to_vec())
 }
 
 #[test]
@@ -149,11 +148,14 @@ fn is_stopped(pid: u32) -> bool {
 }
 
 #[test]
-fn a_call_can_be_given_up() {
+fn a_call_can_be_interrupted() {
     let builder = MultiSyncCollector::builder(limited());
     let builder = builder.placement(Placement::Processes).num_workers(1);
     let builder = builder.worker_program(program()).frames_per_batch(12);
-    let collector = builder.build().unwrap();
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&interrupted);
+    let interrupt = Interrupt::when(move || seen.load(Ordering::Relaxed));
+    let collector = builder.interrupt(interrupt).build().unwrap();
     let pid = collector.worker_stats()[0].pid.unwrap();
     let signal = |name: &str| {
         let status = std::process::Command::new("kill")
@@ -166,10 +168,10 @@ fn a_call_can_be_given_up() {
     while !is_stopped(pid) {
         std::thread::yield_now();
     }
-    let given_up = collector
-        .handle()
-        .call_worker(0, b"ab".to_vec(), &mut || true);
-    assert!(matches!(given_up, Err(CollectError::CallGivenUp)));
+    interrupted.store(true, Ordering::Relaxed);
+    let ended = ask(&collector, 0, b"ab");
+    assert!(matches!(ended, Err(CollectError::WaitInterrupted(_))));
+    interrupted.store(false, Ordering::Relaxed);
     signal("-CONT");
     // The answer that nobody waits for is not taken for this one.
     assert_eq!(ask(&collector, 0, b"cd").unwrap(), b"dc");

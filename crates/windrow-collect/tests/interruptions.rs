@@ -16,12 +16,14 @@ mod world;
 
 use std::collections::HashSet;
 use std::error::Error;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 
 use tensordict::{DType, TensorDict};
 use windrow_collect::{
-    CollectError, Collector, CollectorBuilder, Handle, MultiSyncCollector, OnLoss, Placement,
+    CollectError, Collector, CollectorBuilder, Handle, Interrupt, MultiSyncCollector, OnLoss,
+    Placement,
 };
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
@@ -245,16 +247,16 @@ fn what_is_made_after_nobody_waits_any_more_is_dropped() {
             tell: tell.clone(),
         }
     };
-    let mut asked = 0;
+    let checks = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&checks);
+    let third = Interrupt::when(move || count.fetch_add(1, Ordering::Relaxed) == 2);
     let built = MultiSyncCollector::builder(env)
         .num_workers(2)
         .frames_per_batch(20)
-        .build_unless(|| {
-            asked += 1;
-            asked == 3
-        });
-    assert!(matches!(built, Err(CollectError::BuildGivenUp)));
-    assert_eq!(asked, 3);
+        .interrupt(third)
+        .build();
+    assert!(matches!(built, Err(CollectError::WaitInterrupted(_))));
+    assert_eq!(checks.load(Ordering::Relaxed), 3);
     gate.wait();
     // Both, and then nobody is left to tell of another.
     assert_eq!(told.iter().count(), 2);

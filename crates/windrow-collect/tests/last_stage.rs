@@ -11,11 +11,15 @@ mod frames;
 mod stamp;
 
 use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use tensordict::TensorDict;
-use windrow_collect::{CollectError, Collector, Delivery, LastStage, Placement, SinkWriter};
+use windrow_collect::{
+    CollectError, Collector, Delivery, Interrupt, LastStage, Placement, SinkWriter,
+};
 use windrow_slab::{Sink, SinkError, WriterId};
 
 use crew::world::{PLACEMENTS, World};
@@ -110,7 +114,7 @@ fn counted(placement: Placement, stage: Counts) -> Collector<Counts> {
     let world = World::of(vec![Makes::default(); 2]);
     let builder = world.builder(placement).frames_per_batch(10);
     let builder = builder.total_frames(40).interruptions(told_to_wait);
-    builder.build_with(stage, || false).unwrap()
+    builder.build_with(stage).unwrap()
 }
 
 #[test]
@@ -168,10 +172,10 @@ fn a_stage_that_takes_a_failure_over_is_the_only_one_to_tell_of_it() {
         let world = World::of([Makes::default()]);
         let builder = world.builder(placement).frames_per_batch(10);
         let builder = builder.replay_buffer(Nowhere);
-        let mut collector = builder.build_with(stage, || false).unwrap();
+        let mut collector = builder.build_with(stage).unwrap();
         collector.start().unwrap();
         assert_eq!(told.recv().unwrap(), "it broke");
-        assert!(collector.finish_unless(Duration::MAX, || false));
+        assert!(collector.finish_within(Duration::MAX).unwrap());
         assert!(collector.stats().failed);
         assert!(matches!(collector.check(), Err(CollectError::ShutDown)));
         collector.shutdown().unwrap();
@@ -185,17 +189,18 @@ fn beside() -> impl Iterator<Item = Crew> {
 }
 
 #[test]
-fn a_wait_that_was_given_up_loses_nothing() {
+fn a_wait_that_was_interrupted_loses_nothing() {
     for crew in beside() {
         let gate = Gate::default();
         let fault = Fault::new(At::Step(13), How::Wait(gate.clone()), 1);
-        let mut collector = crew.builder([None, Some(fault)]).build().unwrap();
+        let builder = crew.builder([None, Some(fault)]);
+        let mut collector = builder.interrupt(gate.interrupt()).build().unwrap();
         let mut batches = Vec::new();
         loop {
-            match collector.next_unless(|| gate.has_somebody()).unwrap() {
+            match collector.next().unwrap() {
                 Ok(batch) => batches.push(batch.detach()),
                 Err(error) => {
-                    assert!(matches!(error, CollectError::BatchGivenUp));
+                    assert!(matches!(error, CollectError::WaitInterrupted(_)));
                     break;
                 }
             }
@@ -214,9 +219,10 @@ fn a_batch_that_nobody_waited_for_is_not_taken_for_a_rollout() {
     for crew in beside() {
         let gate = Gate::default();
         let fault = Fault::new(At::Step(13), How::Wait(gate.clone()), 1);
-        let mut collector = crew.builder([None, Some(fault)]).build().unwrap();
+        let builder = crew.builder([None, Some(fault)]);
+        let mut collector = builder.interrupt(gate.interrupt()).build().unwrap();
         let mut batches = Vec::new();
-        while let Ok(batch) = collector.next_unless(|| gate.has_somebody()).unwrap() {
+        while let Ok(batch) = collector.next().unwrap() {
             batches.push(batch.detach());
         }
         gate.open();
@@ -233,15 +239,20 @@ fn a_batch_that_nobody_waited_for_is_not_taken_for_a_rollout() {
 #[test]
 fn a_pause_that_is_held_by_name_lasts_until_it_is_released() {
     for crew in beside() {
-        let mut collector = crew.builder([None, None]).build().unwrap();
+        let is_held = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_held);
+        let interrupt = Interrupt::when(move || seen.load(Ordering::Relaxed));
+        let builder = crew.builder([None, None]).interrupt(interrupt);
+        let mut collector = builder.build().unwrap();
         assert!(collector.next().unwrap().is_ok());
-        collector.hold_unless(Duration::MAX, || false).unwrap();
-        let mut asked = 0;
-        let waited = collector.next_unless(|| {
-            asked += 1;
-            asked == 2
-        });
-        assert!(matches!(waited, Some(Err(CollectError::BatchGivenUp))));
+        collector.hold(Duration::MAX).unwrap();
+        is_held.store(true, Ordering::Relaxed);
+        let waited = collector.next();
+        assert!(matches!(
+            waited,
+            Some(Err(CollectError::WaitInterrupted(_)))
+        ));
+        is_held.store(false, Ordering::Relaxed);
         collector.release();
         assert!(collector.next().unwrap().is_ok());
     }
@@ -262,7 +273,7 @@ fn what_is_under_way_is_cut_short_and_written_where_a_start_is_finished() {
         let mut collector = builder.replay_buffer(Takes).build().unwrap();
         collector.start().unwrap();
         begun.recv().unwrap();
-        assert!(collector.finish_unless(Duration::MAX, || false));
+        assert!(collector.finish_within(Duration::MAX).unwrap());
         collector.shutdown().unwrap();
         let frames = collector.stats().frames;
         drop(collector);

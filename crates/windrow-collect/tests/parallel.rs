@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    AsyncBatchedCollector, MultiAsyncCollector, MultiSyncCollector, OnLoss, Parallel, ParallelEnvs,
-    Placement, WorkerMain, WorkerProgram,
+    AsyncBatchedCollector, Interrupt, MultiAsyncCollector, MultiSyncCollector, OnLoss, Parallel,
+    ParallelEnvs, Placement, WorkerMain, WorkerProgram,
 };
 use windrow_env::{
     AsyncEnvPool, CartPole, Env, EnvError, EnvFactory, EnvRecipe, EnvSpec, Outcome, Outcomes,
@@ -482,14 +482,10 @@ fn members_answer_between_two_steps_and_close_once() {
 }
 
 #[test]
-fn a_wait_can_be_given_up_and_frozen_members_are_killed() {
-    static GIVEN_UP: AtomicBool = AtomicBool::new(false);
-    let frozen = parallel(["CartPole-v1", "Freezes-v0"]).interruptions(|| {
-        match GIVEN_UP.load(Ordering::Relaxed) {
-            true => Err(EnvError::failed("given up")),
-            false => Ok(()),
-        }
-    });
+fn a_wait_can_be_interrupted_and_frozen_members_are_killed() {
+    static CANCELLED: AtomicBool = AtomicBool::new(false);
+    let cancelled = Interrupt::when(|| CANCELLED.load(Ordering::Relaxed));
+    let frozen = parallel(["CartPole-v1", "Freezes-v0"]).interrupt(cancelled);
     let mut driver = Driver::new(frozen.start().unwrap());
     let members = pids(&driver.envs);
     driver.reset(&[(0, None), (1, None)]).unwrap();
@@ -497,27 +493,24 @@ fn a_wait_can_be_given_up_and_frozen_members_are_killed() {
     driver.step(&[0, 1]).unwrap();
     let begun = Arc::new(Barrier::new(2));
     let there = Arc::clone(&begun);
-    let giving_up = thread::spawn(move || {
+    let cancelling = thread::spawn(move || {
         there.wait();
-        GIVEN_UP.store(true, Ordering::Relaxed);
+        CANCELLED.store(true, Ordering::Relaxed);
     });
     begun.wait();
     let error = driver.step(&[0, 1]).unwrap_err().to_string();
-    assert!(error.contains("given up"), "{error}");
-    giving_up.join().unwrap();
+    assert!(error.contains("cancelled"), "{error}");
+    cancelling.join().unwrap();
     drop(driver);
     assert!(!members.iter().any(|&pid| is_alive(pid)));
 }
 
-/// A pool of one member each, and the processes. Waits are given up once the flag is set.
-fn pool(ids: &[&str], given_up: &Arc<AtomicBool>) -> (AsyncEnvPool, Vec<u32>) {
+/// A pool of one member each, and the processes. The flag cancels waits.
+fn pool(ids: &[&str], cancelled: &Arc<AtomicBool>) -> (AsyncEnvPool, Vec<u32>) {
     let start = |id: &&str| {
-        let given_up = Arc::clone(given_up);
-        let of = parallel([id]).interruptions(move || match given_up.load(Ordering::Relaxed) {
-            true => Err(EnvError::failed("given up")),
-            false => Ok(()),
-        });
-        of.start().unwrap()
+        let cancelled = Arc::clone(cancelled);
+        let interrupt = Interrupt::when(move || cancelled.load(Ordering::Relaxed));
+        parallel([id]).interrupt(interrupt).start().unwrap()
     };
     let started: Vec<_> = ids.iter().map(start).collect();
     let pids = started.iter().flat_map(pids).collect();
@@ -565,10 +558,10 @@ fn a_pool_steps_processes_as_any_environments() {
 
 #[test]
 fn a_pool_names_the_process_that_fails_dies_or_freezes() {
-    let given_up = Arc::<AtomicBool>::default();
+    let cancelled = Arc::<AtomicBool>::default();
     let (pool, pids) = pool(
         &["CartPole-v1", "Exits-v0", "Freezes-v0", "Fails-v0"],
-        &given_up,
+        &cancelled,
     );
     let all = [0, 1, 2, 3].map(|env| Reset { env, seed: None });
     drop(pool.reset(&all).unwrap());
@@ -598,7 +591,7 @@ fn a_pool_names_the_process_that_fails_dies_or_freezes() {
         matches!(&stuck, PoolError::Stuck { envs, .. } if envs == &[2]),
         "{stuck}"
     );
-    given_up.store(true, Ordering::Relaxed);
+    cancelled.store(true, Ordering::Relaxed);
     pool.shutdown(Duration::from_secs(30)).unwrap();
     assert!(!pids.iter().any(|&pid| is_alive(pid)));
 }

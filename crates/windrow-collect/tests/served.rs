@@ -327,10 +327,10 @@ fn a_learner_that_is_slow_stops_the_environments() {
 fn a_collector_ends_while_the_policy_acts_and_says_who_is_busy() {
     let gate = Gate::default();
     let (acts, _) = fault(How::Wait(gate.clone()), 1);
-    let mut collector = builder(ledgers(), acts).build().unwrap();
-    let given_up = || gate.has_somebody();
-    while let Some(Ok(_)) = collector.next_unless(given_up) {}
-    let ended = collector.shutdown_unless(Duration::from_millis(1), || true);
+    let builder = builder(ledgers(), acts).interrupt(gate.interrupt());
+    let mut collector = builder.build().unwrap();
+    while let Some(Ok(_)) = collector.next() {}
+    let ended = collector.shutdown_within(Duration::from_millis(1));
     let error = ended.unwrap_err();
     assert!(
         matches!(

@@ -472,7 +472,7 @@ fn a_pause_does_not_wait_for_ever_for_a_sink_that_waits() {
         collector.start().unwrap();
         sink.await_blocked();
         let patience = Duration::from_millis(50);
-        let error = collector.hold_unless(patience, || false).unwrap_err();
+        let error = collector.hold(patience).unwrap_err();
         assert!(matches!(error, CollectError::SinkWaits { .. }), "{error}");
         sink.unblock();
         sink.await_more();
@@ -519,7 +519,7 @@ fn a_process_that_stands_still_is_killed_as_a_started_collector_ends() {
         collector.start().unwrap();
         let process = gate.await_somebody().to_string();
         let patience = Duration::from_millis(200);
-        collector.shutdown_unless(patience, || false).unwrap();
+        collector.shutdown_within(patience).unwrap();
         assert!(!sink.is_attached());
         let process = std::path::Path::new("/proc").join(process);
         assert!(!process.exists(), "{} runs", process.display());

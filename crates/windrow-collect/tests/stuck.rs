@@ -11,13 +11,16 @@ mod frames;
 mod stamp;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
-use windrow_collect::{CollectError, Collector, Delivery, MultiSyncCollector, OnLoss, Placement};
+use windrow_collect::{
+    CollectError, Collector, Delivery, Interrupt, MultiSyncCollector, OnLoss, Placement,
+};
 use windrow_env::testing::LedgerEnv;
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
 use windrow_slab::{Row, RowMut, SlabError};
@@ -265,7 +268,7 @@ fn a_process_that_stands_still_is_killed_by_the_shutdown() {
         let mut collector = asking.join().unwrap();
         let patience = Duration::from_millis(200);
         let began = Instant::now();
-        collector.shutdown_unless(patience, || false).unwrap();
+        collector.shutdown_within(patience).unwrap();
         assert!((patience..BOUND).contains(&began.elapsed()));
         collector.shutdown().unwrap();
         drop(collector);
@@ -399,8 +402,8 @@ fn a_build_that_nobody_waits_for_any_more_leaves_no_process() {
     };
     let world = World::of([Makes::default(), makes]);
     let builder = world.builder(Placement::Processes).frames_per_batch(20);
-    let built = builder.build_unless(|| gate.has_somebody());
-    assert!(matches!(built, Err(CollectError::BuildGivenUp)));
+    let built = builder.interrupt(gate.interrupt()).build();
+    assert!(matches!(built, Err(CollectError::WaitInterrupted(_))));
     let process = gate.await_somebody().to_string();
     let process = std::path::Path::new("/proc").join(process);
     assert!(!process.exists(), "{} runs", process.display());
@@ -424,26 +427,31 @@ fn a_pause_waits_for_a_worker_that_stands_still_and_loses_nothing() {
 }
 
 #[test]
-fn a_pause_can_be_given_up_and_workers_go_on() {
+fn a_pause_can_be_interrupted_and_workers_go_on() {
     for crew in first_come() {
         let gate = Gate::default();
-        let mut collector = held_up(crew, At::Step(13), &gate);
+        let fault = Fault::new(At::Step(13), How::Wait(gate.clone()), 1);
+        // How often a pause was checked; none before that.
+        let checks = Arc::new(AtomicUsize::new(usize::MAX));
+        let count = Arc::clone(&checks);
+        let third = Interrupt::when(move || {
+            let is_pause = |checks| (checks < usize::MAX).then_some(checks + 1);
+            count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_pause) == Ok(2)
+        });
+        let builder = crew.builder([None, Some(fault)]).interrupt(third);
+        let mut collector = builder.build().unwrap();
         let mut batches = Vec::new();
         while !gate.has_somebody() {
             batches.push(collector.next().unwrap().unwrap().detach());
         }
-        let mut asked = 0;
-        let given_up = collector.pause_unless(|| {
-            asked += 1;
-            asked == 3
-        });
-        let given_up = given_up.unwrap_err();
-        assert!(matches!(given_up, CollectError::PauseGivenUp));
-        assert_eq!(asked, 3);
+        checks.store(0, Ordering::Relaxed);
+        let interrupted = collector.pause().unwrap_err();
+        assert!(matches!(interrupted, CollectError::WaitInterrupted(_)));
+        assert_eq!(checks.load(Ordering::Relaxed), 3);
         let next = collector.by_ref().take(5);
         batches.extend(next.map(|batch| batch.unwrap().detach()));
         gate.open();
-        drop(collector.pause_unless(|| false).unwrap());
+        drop(collector.pause().unwrap());
         let next = collector.by_ref().take(5);
         batches.extend(next.map(|batch| batch.unwrap().detach()));
         check_all(&batches);

@@ -2,10 +2,13 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use tensordict::{DType, Tensor, TensorDict, TensorError};
-use windrow_collect::{CollectError, Collector, CollectorBuilder, TrajFormat, TrajectoryBatcher};
+use windrow_collect::{
+    CollectError, Collector, CollectorBuilder, Interrupt, TrajFormat, TrajectoryBatcher,
+};
 use windrow_env::testing::{CountingEnv, LedgerEnv};
 
 /// Environments whose episodes last as long as was said, round and round.
@@ -416,15 +419,13 @@ fn what_is_missing_or_other_is_named_and_changes_nothing() {
 }
 
 #[test]
-fn a_trajectory_that_never_ends_can_be_given_up() {
+fn the_wait_for_a_trajectory_that_never_ends_can_be_interrupted() {
     let builder = Collector::builder(|| CountingEnv::new(i32::MAX, 0));
     let builder = builder.frames_per_batch(8).trajs_per_batch(1);
-    let mut collector = builder.build().unwrap();
-    let mut asked = 0;
-    let batch = collector.next_unless(|| {
-        asked += 1;
-        asked == 10
-    });
-    assert!(matches!(batch, Some(Err(CollectError::BatchGivenUp))));
+    let checks = AtomicUsize::new(0);
+    let tenth = Interrupt::when(move || checks.fetch_add(1, Ordering::Relaxed) == 9);
+    let mut collector = builder.interrupt(tenth).build().unwrap();
+    let batch = collector.next();
+    assert!(matches!(batch, Some(Err(CollectError::WaitInterrupted(_)))));
     assert_eq!(collector.stats().frames, 80);
 }

@@ -44,4 +44,5 @@ pub use transform::{Attach, Effect, Observations, Transform};
 pub use transformed::Transformed;
 pub use transforms::*;
 pub use vec_env::{Outcomes, Reset, Serial, VecEnv, not_apart};
+pub use windrow_sync::Interrupt;
 pub use wrappers::{FrameSkip, TimeLimit};

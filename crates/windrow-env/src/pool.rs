@@ -10,7 +10,7 @@ use std::thread::{Builder, JoinHandle, current};
 use std::time::Duration;
 
 use windrow_slab::{LeafSpec, Rows, RowsMut};
-use windrow_sync::unpoisoned;
+use windrow_sync::{Interrupt, unpoisoned};
 
 use crate::joined::copy;
 use crate::{EnvError, EnvFactory, EnvSpec, Reset, VecEnv};
@@ -62,6 +62,7 @@ pub struct AsyncEnvPool {
     rows: usize,
     board: Arc<Board>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    interrupt: Interrupt,
 }
 
 /// How many answers a call waits for, and how long.
@@ -162,12 +163,20 @@ impl AsyncEnvPool {
             rows,
             board: Arc::new(Board::new(made, queues)),
             threads: Mutex::default(),
+            interrupt: Interrupt::never(),
         };
         // On the way out, dropping the pool ends the threads that were started.
         for thread in 0..threads.clamp(1, members) {
             pool.start(thread, if own { thread } else { 0 })?;
         }
         Ok(pool)
+    }
+
+    /// Checks `interrupt` while a call waits for answers, which stay; its error ends the call as [`PoolError::Interrupted`].
+    #[must_use]
+    pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
+        self.interrupt = interrupt;
+        self
     }
 
     fn start(&self, thread: usize, queue: usize) -> Result<(), PoolError> {
@@ -291,9 +300,9 @@ impl AsyncEnvPool {
     /// # Errors
     /// [`PoolError::Env`] and [`PoolError::Panicked`] as soon as an environment that may be received has failed: the answers of the
     /// others stay. [`PoolError::NotSent`] and [`PoolError::NotSentTo`] where the wait would be for ever, [`PoolError::TimedOut`],
-    /// [`PoolError::Bounds`], [`PoolError::Closed`].
+    /// [`PoolError::Bounds`], [`PoolError::Interrupted`], [`PoolError::Closed`].
     pub fn async_reset_recv(&self, want: Want) -> Result<Received<'_>, PoolError> {
-        self.receive(Command::Reset, want, || Ok(()))
+        self.receive(Command::Reset, want)
     }
 
     /// The answers to [`async_step_send`](Self::async_step_send).
@@ -301,7 +310,7 @@ impl AsyncEnvPool {
     /// # Errors
     /// As [`async_reset_recv`](Self::async_reset_recv).
     pub fn async_step_recv(&self, want: Want) -> Result<Received<'_>, PoolError> {
-        self.receive(Command::Step, want, || Ok(()))
+        self.receive(Command::Step, want)
     }
 
     /// The answers to [`async_step_and_maybe_reset_send`](Self::async_step_and_maybe_reset_send).
@@ -309,44 +318,34 @@ impl AsyncEnvPool {
     /// # Errors
     /// As [`async_reset_recv`](Self::async_reset_recv).
     pub fn async_step_and_maybe_reset_recv(&self, want: Want) -> Result<Received<'_>, PoolError> {
-        self.receive(Command::StepAndMaybeReset, want, || Ok(()))
+        self.receive(Command::StepAndMaybeReset, want)
     }
 
-    /// The answers to `called`. `given_up` is called ten times a second meanwhile, and its error ends the wait.
+    /// The answers to `called`.
     ///
     /// # Errors
-    /// As [`async_reset_recv`](Self::async_reset_recv), and [`PoolError::Interrupted`].
-    pub fn receive(
-        &self,
-        called: Command,
-        want: Want,
-        mut given_up: impl FnMut() -> Result<(), EnvError>,
-    ) -> Result<Received<'_>, PoolError> {
+    /// As [`async_reset_recv`](Self::async_reset_recv).
+    pub fn receive(&self, called: Command, want: Want) -> Result<Received<'_>, PoolError> {
         if want.min == 0 || want.max.is_some_and(|max| max < want.min) {
             let (min, max) = (want.min, want.max);
             return Err(PoolError::Bounds { min, max });
         }
-        let given_up = || given_up().map_err(PoolError::Interrupted);
-        let members = self.board.receive(called, want, given_up)?;
+        let members = self.board.receive(called, want, &self.interrupt)?;
         let board = &self.board;
         Ok(Received { board, members })
     }
 
     /// The answers of all that were told `called`. After a fault, those of the others are dropped, so that all may be told something
-    /// else. `given_up` is called as for [`receive`](Self::receive).
+    /// else.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
-    pub fn receive_all(
-        &self,
-        called: Command,
-        mut given_up: impl FnMut() -> Result<(), EnvError>,
-    ) -> Result<Received<'_>, PoolError> {
+    pub fn receive_all(&self, called: Command) -> Result<Received<'_>, PoolError> {
         let told = self.board.count_told(called);
-        let received = self.receive(called, Want::at_least(told.max(1)), &mut given_up);
+        let received = self.receive(called, Want::at_least(told.max(1)));
         let mut left = received.is_err();
         while left {
-            let next = self.receive(called, Want::at_least(1), &mut given_up);
+            let next = self.receive(called, Want::at_least(1));
             // Further faults are of no use: the first is told.
             left = matches!(
                 next,
@@ -372,7 +371,7 @@ impl AsyncEnvPool {
         // None but those that are told here will answer.
         drop(self.all()?);
         self.async_reset_send(resets)?;
-        self.receive_all(Command::Reset, || Ok(()))
+        self.receive_all(Command::Reset)
     }
 
     /// Steps all environments, and waits for them.
@@ -394,7 +393,7 @@ impl AsyncEnvPool {
     fn step_all(&self, called: Command, actions: Rows<'_>) -> Result<Received<'_>, PoolError> {
         let held = self.hold(called, 0..self.members)?;
         self.fill(held, called, actions)?;
-        self.receive_all(called, || Ok(()))
+        self.receive_all(called)
     }
 
     fn send_rows(

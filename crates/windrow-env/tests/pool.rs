@@ -1,13 +1,15 @@
 //! Environments that run free.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{
-    AsyncEnvPool, CartPole, Command, Env, EnvError, EnvSpec, Outcome, Outcomes, Pendulum,
+    AsyncEnvPool, CartPole, Env, EnvError, EnvSpec, Interrupt, Outcome, Outcomes, Pendulum,
     PoolError, Received, Reset, Serial, VecEnv, Want,
 };
 use windrow_slab::{Key, Row, RowBlock, RowMut};
@@ -500,16 +502,20 @@ fn who_waits_is_told_of_the_end() {
 }
 
 #[test]
-fn a_wait_can_be_given_up_and_taken_up_again() {
+fn a_wait_can_be_interrupted_and_taken_up_again() {
     let (pool, open, has_begun) = gated(1);
+    let is_lunch = Arc::new(AtomicBool::new(true));
+    let time = Arc::clone(&is_lunch);
+    let pool = pool.interrupt(Interrupt::new(move || match time.load(Ordering::Relaxed) {
+        true => Err("lunch"),
+        false => Ok(()),
+    }));
     pool.reset(&resets([0])).unwrap();
     send_steps(&pool, &[0], 0).unwrap();
     has_begun.recv().unwrap();
-    let given_up = || Err(EnvError::failed("lunch"));
-    let error = pool
-        .receive(Command::Step, Want::at_least(1), given_up)
-        .unwrap_err();
+    let error = pool.async_step_recv(Want::at_least(1)).unwrap_err();
     assert!(matches!(&error, PoolError::Interrupted(_)) && error.to_string() == "lunch");
+    is_lunch.store(false, Ordering::Relaxed);
     open.send(()).unwrap();
     assert_eq!(pool.async_step_recv(Want::at_least(1)).unwrap().len(), 1);
 }

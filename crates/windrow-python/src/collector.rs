@@ -102,18 +102,13 @@ impl CollectorCore {
         };
         let owner = Arc::clone(&stage.owner);
         let (builder, envs) = options.builder(config, &stage.target, &roots)?;
-        let mut raised = Ok(());
-        let given_up = || {
-            raised = gil::attach(|py| py.check_signals());
-            raised.is_err()
-        };
+        let builder = builder.interrupt(gil::interrupt());
         // Environments and policies may be made in other threads, which need both locks where these are Python's.
-        let built = py.detach(|| factory_lock::lending(|| builder.build_with(stage, given_up)));
-        if raised.is_err() {
+        let built = py.detach(|| factory_lock::lending(|| builder.build_with(stage)));
+        if matches!(built, Err(CollectError::WaitInterrupted(_))) {
             // A thread that still builds makes no further call of the user's functions.
             roots.abandon();
         }
-        raised?;
         let engine = of(py, built)?;
         if !engine.handle().deltas().is_empty() {
             owner.look();
@@ -358,9 +353,7 @@ impl CollectorCore {
     fn pause(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let core = self.here()?;
         let patience = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        let held = core.interruptible(py, |engine, given_up| {
-            engine.hold_unless(patience, given_up)
-        })?;
+        let held = core.with(py, |engine| engine.hold(patience))?;
         of(py, held)
     }
 
@@ -493,14 +486,7 @@ impl CollectorCore {
         request: Vec<u8>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let core = self.here()?;
-        let mut raised = Ok(());
-        let answer = py.detach(|| {
-            core.handle.call_worker(worker, request, &mut || {
-                raised = gil::attach(|py| py.check_signals());
-                raised.is_err()
-            })
-        });
-        raised?;
+        let answer = py.detach(|| core.handle.call_worker(worker, request));
         Ok(PyBytes::new(py, &of(py, answer)?))
     }
 

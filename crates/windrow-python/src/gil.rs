@@ -19,6 +19,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{BoundObject, IntoPyObjectExt};
+use windrow::Interrupt;
 
 use crate::factory_lock;
 
@@ -175,6 +176,12 @@ pub(crate) fn wait<T: Send>(
         }
         py.check_signals()?;
     }
+}
+
+/// Ends waits of the engine with the exception of a signal handler, such as `KeyboardInterrupt`. Only the main thread runs handlers.
+pub(crate) fn interrupt() -> Interrupt {
+    // Without an interpreter, nobody sees signals any more.
+    Interrupt::new(|| Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(())))
 }
 
 /// Runs `f` in a thread of its own and returns its result. For calls of the engine that cannot be cut into slices: the calling

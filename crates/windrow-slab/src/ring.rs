@@ -255,6 +255,16 @@ impl Ring {
         Ok(Some(self.lease(taken)))
     }
 
+    /// Calls `attempt` after each change in the ring, and each ring of its bell, until it gives something, for `timeout` at most.
+    /// Workers in other processes are seen to meanwhile. `attempt` must not use the ring.
+    pub fn wait_within<R>(
+        &self,
+        timeout: Duration,
+        mut attempt: impl FnMut() -> Option<R>,
+    ) -> Option<R> {
+        self.waits.wait(&self.states, Some(timeout), |_| attempt())
+    }
+
     /// The slab that was completed first; `None` when none is complete.
     #[must_use]
     pub fn try_next(self: &Arc<Self>) -> Option<Lease> {

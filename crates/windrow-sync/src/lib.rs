@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod interrupt;
 mod panic;
 mod poison;
 #[cfg(loom)]
@@ -26,13 +27,8 @@ pub use loom::sync::atomic as mapped;
 #[cfg(not(loom))]
 pub use std::sync::atomic as mapped;
 
+pub use interrupt::{Interrupt, Interrupted};
 pub use panic::catch_panic;
 pub use poison::{lock, unpoisoned};
 #[cfg(loom)]
 pub use shadow::Shadow;
-
-/// Says whether a wait is given up; `None` for a wait that lasts until its end, which needs no clock.
-pub type GivenUp<'a> = Option<&'a mut dyn FnMut() -> bool>;
-
-/// How often a wait that can be given up asks whether it is.
-pub const SLICE: std::time::Duration = std::time::Duration::from_millis(100);

@@ -38,11 +38,11 @@ pub use windrow_collect::postproc::{self, Gae};
 pub use windrow_collect::{
     AsyncBatchedCollector, AsyncCollector, BusyPolicy, CatResults, CollectError, Collector,
     CollectorBuilder, CollectorConfig, Delivery, ErrorKind, Evaluation, Evaluator,
-    EvaluatorBuilder, FaultKind, FramesPerBatch, Handle, Hooks, Inference, LastStage,
-    MultiAsyncCollector, MultiCollector, MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile,
-    Placement, PolicyLag, ProfileConfig, ProfileSummary, Profiler, ProfilerRecipe, SentError,
-    SinkWriter, Stats, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault, WorkerProfile,
-    WorkerStats,
+    EvaluatorBuilder, FaultKind, FramesPerBatch, Handle, Hooks, Inference, Interrupt, Interrupted,
+    LastStage, MultiAsyncCollector, MultiCollector, MultiSyncCollector, OnLoss, Paused, Phase,
+    PhaseProfile, Placement, PolicyLag, ProfileConfig, ProfileSummary, Profiler, ProfilerRecipe,
+    SentError, SinkWriter, Stats, TrajFormat, TrajectoryBatcher, WorkerError, WorkerFault,
+    WorkerProfile, WorkerStats,
 };
 #[cfg(target_os = "linux")]
 pub use windrow_collect::{

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::Builder;
-use std::time::Duration;
 
 use windrow_env::{EnvSpec, VecEnv};
+use windrow_sync::Interrupt;
 
 use crate::CollectError;
 use crate::config::builder::CollectorBuilder;
@@ -50,17 +50,14 @@ pub(super) fn makers(chosen: &CollectorBuilder) -> Result<Vec<Maker>, CollectErr
 /// No machine runs more threads than this.
 const MOST_WORKERS: usize = 1 << 16;
 
-/// How often a caller who waits for environments may give up.
-const GLANCE: Duration = Duration::from_millis(50);
-
 /// The environments of all workers, made concurrently, since some take long.
 pub(super) fn make_all(
     makers: &[Maker],
-    given_up: impl FnMut() -> bool,
+    interrupt: &Interrupt,
 ) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
     match makers {
         [maker] => Ok(vec![maker.guarded_envs()?]),
-        _ => make_in_threads(makers, given_up),
+        _ => make_in_threads(makers, interrupt),
     }
 }
 
@@ -99,10 +96,10 @@ pub(super) fn common<'a>(
     Ok((spec, num_envs))
 }
 
-/// Environments that are made by a thread for each worker. Once `given_up`, the threads drop what they make.
+/// Environments that are made by a thread for each worker. After an interrupt, the threads drop what they make.
 fn make_in_threads(
     makers: &[Maker],
-    mut given_up: impl FnMut() -> bool,
+    interrupt: &Interrupt,
 ) -> Result<Vec<Box<dyn VecEnv>>, CollectError> {
     let mut threads = Vec::with_capacity(makers.len());
     let mut made: Vec<_> = makers.iter().map(|_| None).collect();
@@ -110,18 +107,15 @@ fn make_in_threads(
     for (worker, maker) in makers.iter().enumerate() {
         let (maker, done) = (maker.clone(), done.clone());
         let make = move || {
-            // The receiver is gone where the caller gave up.
+            // The receiver is gone after an interrupt.
             let _ = done.send((worker, maker.guarded_envs()));
         };
         let thread = Builder::new().name(format!("windrow-maker-{worker}"));
         threads.push(thread.spawn(make).map_err(CollectError::Start)?);
     }
     while made.iter().any(Option::is_none) {
-        match results.recv_timeout(GLANCE) {
-            Ok((worker, result)) => made[worker] = Some(result),
-            Err(_) if given_up() => return Err(CollectError::BuildGivenUp),
-            Err(_) => {}
-        }
+        let (worker, result) = interrupt.wait(|slice| results.recv_timeout(slice).ok())?;
+        made[worker] = Some(result);
     }
     for thread in threads {
         // Panics of users' code were sent as results.

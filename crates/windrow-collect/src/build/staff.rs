@@ -6,6 +6,7 @@ use std::time::Duration;
 use windrow_env::{EnvSpec, VecEnv};
 use windrow_policy::{Policy, PolicySpec};
 use windrow_slab::{Layout, RecordSpec, Ring, RingSpec, Shares, SlabError};
+use windrow_sync::Interrupt;
 
 use super::envs::{common, make_all};
 use crate::CollectError;
@@ -49,18 +50,14 @@ pub(super) struct Seats<'a> {
 
 impl Staff {
     /// Makes the environments of all workers.
-    pub(super) fn new(
-        chosen: &CollectorBuilder,
-        makers: Vec<Maker>,
-        given_up: &mut dyn FnMut() -> bool,
-    ) -> Result<Self, CollectError> {
+    pub(super) fn new(chosen: &CollectorBuilder, makers: Vec<Maker>) -> Result<Self, CollectError> {
         let inline = match chosen.config.placement {
             Placement::Inline => true,
             Placement::Threads => false,
             #[cfg(target_os = "linux")]
             Placement::Processes => {
                 let program = chosen.worker_program.as_ref();
-                return Hiring::start(&makers, program, given_up).map(Self::Processes);
+                return Hiring::start(&makers, program, &chosen.interrupt).map(Self::Processes);
             }
             #[cfg(not(target_os = "linux"))]
             Placement::Processes => {
@@ -72,7 +69,7 @@ impl Staff {
         };
         Ok(Self::Here(Local {
             inline,
-            envs: make_all(&makers, given_up)?,
+            envs: make_all(&makers, &chosen.interrupt)?,
             makers,
             actors: Vec::new(),
         }))
@@ -104,16 +101,16 @@ impl Staff {
     pub(super) fn bind(
         &mut self,
         spec: &EnvSpec,
-        given_up: &mut dyn FnMut() -> bool,
+        interrupt: &Interrupt,
     ) -> Result<PolicySpec, CollectError> {
         match self {
             Self::Here(local) => {
                 // Policies here are bound in no time.
-                let _ = given_up;
+                let _ = interrupt;
                 local.bind(spec)
             }
             #[cfg(target_os = "linux")]
-            Self::Processes(hiring) => alike(&hiring.bind(spec, given_up)?),
+            Self::Processes(hiring) => alike(&hiring.bind(spec, interrupt)?),
         }
     }
 

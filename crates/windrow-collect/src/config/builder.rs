@@ -9,6 +9,7 @@ use windrow_policy::{Policy, PolicyRecipe, VanillaWeightUpdater, WeightUpdater, 
 #[cfg(target_os = "linux")]
 use windrow_process::WorkerProgram;
 use windrow_slab::Sink;
+use windrow_sync::Interrupt;
 
 use crate::config::hooks::Hooks;
 use crate::config::options::CollectorConfig;
@@ -25,6 +26,7 @@ pub struct CollectorBuilder {
     pub(crate) steps_per_batch: Option<usize>,
     pub(crate) sink: Option<Box<dyn Sink>>,
     pub(crate) is_interruption: IsInterruption,
+    pub(crate) interrupt: Interrupt,
     pub(crate) hooks: Hooks,
     pub(crate) weight_source: Option<WeightSource>,
     pub(crate) updater: Box<dyn WeightUpdater>,
@@ -48,6 +50,7 @@ impl CollectorBuilder {
             steps_per_batch: None,
             sink: None,
             is_interruption: |_| false,
+            interrupt: Interrupt::never(),
             hooks: Hooks::default(),
             weight_source: None,
             updater: Box::new(VanillaWeightUpdater::new()),
@@ -126,6 +129,15 @@ impl CollectorBuilder {
     #[must_use]
     pub fn replay_buffer(mut self, buffer: impl Sink + 'static) -> Self {
         self.sink = Some(Box::new(buffer));
+        self
+    }
+
+    /// Checks `interrupt` while a call waits: for environments to be made, workers elsewhere, the end of a pause's last part, the
+    /// answer of a worker, or the end of threads. Its error ends the call as
+    /// [`CollectError::WaitInterrupted`](crate::CollectError::WaitInterrupted); the collector can be used further.
+    #[must_use]
+    pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
+        self.interrupt = interrupt;
         self
     }
 

@@ -225,6 +225,9 @@ fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
 }
 
 fn drive<S: LastStage>(driver: &mut Driver<S>, gate: &Gate) -> Result<(), CollectError> {
-    while gate.pass() && driver.write_next(&mut None)? {}
-    Ok(())
+    // Signals interrupt calls, which are of other threads.
+    driver.uninterrupted(|driver| {
+        while gate.pass() && driver.write_next()? {}
+        Ok(())
+    })
 }

@@ -1,29 +1,18 @@
 //! Calls of the program's own in worker processes.
 
-use std::time::Duration;
-
-use windrow_sync::SLICE;
-use windrow_sync::mpsc::RecvTimeoutError;
+use windrow_sync::mpsc::TryRecvError;
 
 use super::handle::Handle;
 use crate::{CollectError, Placement};
 
-/// How often a call that waits for a worker to be free looks whether it is.
-const CALL_SLICE: Duration = Duration::from_millis(5);
-
 impl Handle {
     /// Has worker `worker`, a process whose program [answers calls](crate::WorkerMain::answer_calls), answer `request` between two
-    /// parts, and waits for the answer. From time to time it calls `given_up`.
+    /// parts, and waits for the answer.
     ///
     /// # Errors
     /// [`CollectError::Needs`] where workers are no processes; [`CollectError::NoAnswer`] when the worker has ended, or there is no
-    /// such worker; [`CollectError::CallGivenUp`] once `given_up` returns true: the worker may answer even so.
-    pub fn call_worker(
-        &self,
-        worker: usize,
-        request: Vec<u8>,
-        given_up: &mut dyn FnMut() -> bool,
-    ) -> Result<Vec<u8>, CollectError> {
+    /// such worker; [`CollectError::WaitInterrupted`]: the worker may answer even so.
+    pub fn call_worker(&self, worker: usize, request: Vec<u8>) -> Result<Vec<u8>, CollectError> {
         self.check_running()?;
         if self.core.plan.placement != Placement::Processes {
             return Err(CollectError::Needs {
@@ -35,22 +24,14 @@ impl Handle {
             return Err(CollectError::NoAnswer { worker });
         }
         let answer = self.core.shared.calls.ask(worker, request);
-        let mut waited = Duration::ZERO;
-        loop {
-            self.core.ring.pump();
-            match answer.recv_timeout(CALL_SLICE) {
-                Ok(answer) => return Ok(answer),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(CollectError::NoAnswer { worker });
-                }
-                Err(RecvTimeoutError::Timeout) => waited += CALL_SLICE,
-            }
-            if waited >= SLICE {
-                waited = Duration::ZERO;
-                if given_up() {
-                    return Err(CollectError::CallGivenUp);
-                }
-            }
-        }
+        let received = || match answer.try_recv() {
+            Ok(answer) => Some(Ok(answer)),
+            Err(TryRecvError::Disconnected) => Some(Err(CollectError::NoAnswer { worker })),
+            Err(TryRecvError::Empty) => None,
+        };
+        let ring = &self.core.ring;
+        self.core
+            .interrupt
+            .wait(|slice| ring.wait_within(slice, received))?
     }
 }

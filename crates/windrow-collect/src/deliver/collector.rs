@@ -10,7 +10,6 @@ use std::time::Duration;
 use tensordict::TensorDict;
 use windrow_policy::ServerStats;
 use windrow_slab::SlabError;
-use windrow_sync::GivenUp;
 use windrow_sync::atomic::Ordering;
 
 use crate::CollectError;
@@ -267,54 +266,17 @@ impl<S: LastStage> Collector<S> {
         }
     }
 
-    /// As [`next`](Iterator::next), but stops waiting for workers in threads once `given_up`, called ten times a second, returns
-    /// true. The item is then [`CollectError::BatchGivenUp`], and the next call goes on where this one stopped.
-    pub fn next_unless(
-        &mut self,
-        mut given_up: impl FnMut() -> bool,
-    ) -> Option<Result<S::Out, CollectError>> {
-        self.next_or(Some(&mut given_up))
-    }
-
-    fn next_or(&mut self, mut given_up: GivenUp<'_>) -> Option<Result<S::Out, CollectError>> {
-        match self.life {
-            Life::Over => return None,
-            Life::ShutDown => {
-                self.end(Life::Over);
-                return Some(Err(CollectError::ShutDown));
-            }
-            Life::Running => {}
-        }
-        if let Err(error) = self.core.shared.profile.check() {
-            return Some(Err(error));
-        }
-        let batch = self.next_batch(&mut given_up).transpose()?;
-        if let Err(error) = &batch
-            && !self.can_go_on(error)
-        {
-            self.core.ring.stop();
-            if !matches!(error, CollectError::ShutDown) {
-                self.core.fail();
-            }
-            if let Some(driver) = &mut self.driver {
-                driver.workers.dismiss();
-            }
-            self.end(Life::Over);
-        }
-        Some(batch)
-    }
-
-    fn next_batch(&mut self, given_up: &mut GivenUp<'_>) -> Result<Option<S::Out>, CollectError> {
+    fn next_batch(&mut self) -> Result<Option<S::Out>, CollectError> {
         if let Some(background) = &self.background {
             background.check()?;
         }
         let core = Arc::clone(&self.core);
         let driver = self.driver()?;
         let Some(writer) = &core.writer else {
-            return driver.next(given_up);
+            return driver.next();
         };
         let _attached = writer.attached()?;
-        let written = driver.next(given_up);
+        let written = driver.next();
         if let Err(error) = &written
             && !self.can_go_on(error)
         {
@@ -329,7 +291,7 @@ impl<S: LastStage> Collector<S> {
         match error {
             CollectError::Slab(SlabError::Exhausted { .. } | SlabError::NoMemory { .. })
             | CollectError::Interrupted(_)
-            | CollectError::BatchGivenUp
+            | CollectError::WaitInterrupted(_)
             | CollectError::Started => true,
             CollectError::Stage(source) => self.core.shared.is_interruption(&**source),
             _ => false,
@@ -340,12 +302,36 @@ impl<S: LastStage> Collector<S> {
 impl<S: LastStage> Iterator for Collector<S> {
     type Item = Result<S::Out, CollectError>;
 
-    /// The next batch; `None` after the last one, and after an error other than an interruption.
+    /// The next batch; `None` after the last one, and after an error other than an interruption, from which the next call goes on.
     ///
     /// With a replay buffer, the batch was written there without padding. Where whole trajectories are written, the batch holds
     /// those that the frames of this call have completed, one after the other: `[0]` for none.
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_or(None)
+        match self.life {
+            Life::Over => return None,
+            Life::ShutDown => {
+                self.end(Life::Over);
+                return Some(Err(CollectError::ShutDown));
+            }
+            Life::Running => {}
+        }
+        if let Err(error) = self.core.shared.profile.check() {
+            return Some(Err(error));
+        }
+        let batch = self.next_batch().transpose()?;
+        if let Err(error) = &batch
+            && !self.can_go_on(error)
+        {
+            self.core.ring.stop();
+            if !matches!(error, CollectError::ShutDown) {
+                self.core.fail();
+            }
+            if let Some(driver) = &mut self.driver {
+                driver.workers.dismiss();
+            }
+            self.end(Life::Over);
+        }
+        Some(batch)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

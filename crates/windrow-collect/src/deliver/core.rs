@@ -6,7 +6,7 @@ use tensordict::NestedKey;
 use windrow_policy::ServerStats;
 use windrow_slab::Ring;
 use windrow_sync::atomic::{AtomicBool, Ordering};
-use windrow_sync::{Mutex, MutexGuard, lock};
+use windrow_sync::{Interrupt, Mutex, MutexGuard, lock};
 
 use crate::config::plan::{CatResults, Plan};
 use crate::deliver::sink_writer::SinkWriter;
@@ -32,6 +32,8 @@ pub(crate) struct Core {
     pub(crate) writer: Option<Arc<SinkWriter>>,
     pub(crate) counters: Mutex<Counters>,
     pub(crate) publisher: WeightPublisher,
+    /// Ends waits of calls.
+    pub(crate) interrupt: Interrupt,
     /// Whether trajectories that are begun are to be forgotten before the next batch.
     pub(crate) forget: AtomicBool,
     /// Whether the collector was shut down or has failed.

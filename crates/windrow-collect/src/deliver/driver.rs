@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_slab::{Layout, SlabError};
-use windrow_sync::GivenUp;
+use windrow_sync::Interrupt;
 use windrow_sync::atomic::Ordering;
 
 use crate::CollectError;
@@ -34,11 +34,13 @@ pub(crate) struct Driver<S: LastStage> {
     pub(crate) core: Arc<Core>,
     pub(crate) stage: S,
     shape: Shape,
+    /// Ends waits for workers.
+    interrupt: Interrupt,
     /// Slabs of the next batch that were taken already.
     gathered: Vec<Filled>,
     /// The slab that was started last, where it was ready before others.
     last: Option<Filled>,
-    /// A slab was asked for, and the wait for it given up.
+    /// A slab was asked for, and the wait for it interrupted.
     asked: bool,
     /// Batches of one request that have yet to pass the last stage: one, or all that are to be written.
     due: VecDeque<TensorDict>,
@@ -50,6 +52,7 @@ impl<S: LastStage> Driver<S> {
     pub(crate) fn new(workers: Workers, core: Arc<Core>, shape: Shape, stage: S) -> Self {
         Self {
             workers,
+            interrupt: core.interrupt.clone(),
             core,
             stage,
             shape,
@@ -69,13 +72,10 @@ impl<S: LastStage> Driver<S> {
     /// The next batch, or the frames of it that were written; `None` when no frames are left.
     ///
     /// # Errors
-    /// [`CollectError::BatchGivenUp`] once `given_up` returns true. The next call goes on where this one stopped, also after an
-    /// interruption of a stage that [tries again](LastStage::TRIES_AGAIN).
-    pub(crate) fn next(
-        &mut self,
-        given_up: &mut GivenUp<'_>,
-    ) -> Result<Option<S::Out>, CollectError> {
-        match self.advance(given_up)? {
+    /// [`CollectError::WaitInterrupted`]. The next call goes on where this one stopped, also after an interruption of a stage that
+    /// [tries again](LastStage::TRIES_AGAIN).
+    pub(crate) fn next(&mut self) -> Result<Option<S::Out>, CollectError> {
+        match self.advance()? {
             true => self.join().map(Some),
             false => Ok(None),
         }
@@ -85,8 +85,8 @@ impl<S: LastStage> Driver<S> {
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub(crate) fn write_next(&mut self, given_up: &mut GivenUp<'_>) -> Result<bool, CollectError> {
-        let more = self.advance(given_up)?;
+    pub(crate) fn write_next(&mut self) -> Result<bool, CollectError> {
+        let more = self.advance()?;
         self.passed.clear();
         Ok(more)
     }
@@ -101,8 +101,8 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// Lets all batches of one request pass the last stage; whether frames were left.
-    fn advance(&mut self, given_up: &mut GivenUp<'_>) -> Result<bool, CollectError> {
-        if self.due.is_empty() && !self.fetch(given_up)? {
+    fn advance(&mut self) -> Result<bool, CollectError> {
+        if self.due.is_empty() && !self.fetch()? {
             return Ok(false);
         }
         while let Some(batch) = self.due.pop_front() {
@@ -141,7 +141,7 @@ impl<S: LastStage> Driver<S> {
 
     /// Collects the next batch, and makes it due: itself, or the trajectories that its frames complete, in groups. Whether
     /// frames were left.
-    fn fetch(&mut self, given_up: &mut GivenUp<'_>) -> Result<bool, CollectError> {
+    fn fetch(&mut self) -> Result<bool, CollectError> {
         let writes = self.core.writer.is_some();
         loop {
             if !writes
@@ -151,7 +151,7 @@ impl<S: LastStage> Driver<S> {
                 self.due.push_back(batch);
                 return Ok(true);
             }
-            let Some(slabs) = self.poll(given_up)? else {
+            let Some(slabs) = self.poll()? else {
                 return Ok(false);
             };
             if !self.has_batcher() {
@@ -176,7 +176,7 @@ impl<S: LastStage> Driver<S> {
                 return Ok(true);
             }
             // A trajectory may go on for ever, and each wait for a slab be a short one.
-            ask(given_up)?;
+            self.interrupt.check()?;
         }
     }
 
@@ -187,19 +187,27 @@ impl<S: LastStage> Driver<S> {
         core.shared.schedule().counting = false;
         core.ring.end_at(u64::MAX);
         let slabs: Result<Vec<_>, _> = (0..core.plan.slabs_per_batch())
-            .map(|_| self.collect(&mut None))
+            .map(|_| self.uninterrupted(Self::collect))
             .collect();
         core.shared.schedule().counting = true;
         core.count_on(core.ring.begun());
         Ok(self.assemble(&slabs?)?)
     }
 
-    /// Collects the batch for which a wait was given up: workers have begun it.
+    /// Collects the batch for which a wait was interrupted: workers have begun it.
     pub(crate) fn settle(&mut self) -> Result<(), CollectError> {
         if self.asked && self.due.is_empty() {
-            self.fetch(&mut None)?;
+            self.uninterrupted(Self::fetch)?;
         }
         Ok(())
+    }
+
+    /// Runs `f`, whose waits nothing interrupts.
+    pub(crate) fn uninterrupted<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let interrupt = std::mem::take(&mut self.interrupt);
+        let out = f(self);
+        self.interrupt = interrupt;
+        out
     }
 
     /// Zeros in the shape of a batch.
@@ -257,7 +265,7 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// The whole slabs of the next batch, counted; `None` when no frames are left.
-    fn poll(&mut self, given_up: &mut GivenUp<'_>) -> Result<Option<Vec<Filled>>, CollectError> {
+    fn poll(&mut self) -> Result<Option<Vec<Filled>>, CollectError> {
         if self.core.forget.swap(false, Ordering::Relaxed) {
             self.drop_trajectories();
         }
@@ -270,20 +278,20 @@ impl<S: LastStage> Driver<S> {
         }
         self.stage.prepare()?;
         self.core.counters().throughput.begin();
-        let gathered = self.gather_all(given_up);
+        let gathered = self.gather_all();
         self.stage.collected();
         gathered?;
         Ok(Some(std::mem::take(&mut self.gathered)))
     }
 
-    fn gather_all(&mut self, given_up: &mut GivenUp<'_>) -> Result<(), CollectError> {
+    fn gather_all(&mut self) -> Result<(), CollectError> {
         let slabs = self.core.plan.slabs_per_batch();
         while self.gathered.len() < slabs && self.core.frames_left() > 0 {
             let gathered = self.gathered.len();
-            self.gather(given_up)?;
+            self.gather()?;
             if self.gathered.len() == gathered {
                 // It has no frames, and neither may those that follow.
-                ask(given_up)?;
+                self.interrupt.check()?;
             }
         }
         if self.gathered.len() < slabs {
@@ -293,7 +301,7 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// One more whole slab towards the next batch, counted; none where it holds no frame.
-    fn gather(&mut self, given_up: &mut GivenUp<'_>) -> Result<(), CollectError> {
+    fn gather(&mut self) -> Result<(), CollectError> {
         if self.core.ring.is_at_end() {
             if let Some(last) = self.last.take() {
                 self.gathered.push(last);
@@ -302,7 +310,7 @@ impl<S: LastStage> Driver<S> {
             // Parts that were cut short have left frames over.
             self.core.count_on(self.core.ring.begun());
         }
-        let slab = self.collect(given_up)?;
+        let slab = self.collect()?;
         let lease = &slab.lease;
         let core = &self.core;
         let frames = lease.frames() as u64;
@@ -325,10 +333,10 @@ impl<S: LastStage> Driver<S> {
         Ok(())
     }
 
-    fn collect(&mut self, given_up: &mut GivenUp<'_>) -> Result<Filled, CollectError> {
-        let taken = self.workers.next(&self.core.ring, given_up);
+    fn collect(&mut self) -> Result<Filled, CollectError> {
+        let taken = self.workers.next(&self.core.ring, &self.interrupt);
         // Also after an error: then nothing that could be waited for is under way.
-        self.asked = matches!(taken, Err(CollectError::BatchGivenUp));
+        self.asked = matches!(taken, Err(CollectError::WaitInterrupted(_)));
         let lease = taken.map_err(|error| match error {
             CollectError::Slab(SlabError::Stopped) => self
                 .core
@@ -343,14 +351,6 @@ impl<S: LastStage> Driver<S> {
         let steps = shares.map(|share| share.steps).max().unwrap_or(0);
         drop(schedule);
         Ok(Filled { lease, steps })
-    }
-}
-
-/// Ends the call where its caller gives it up.
-fn ask(given_up: &mut GivenUp<'_>) -> Result<(), CollectError> {
-    match given_up.as_mut().is_some_and(|given_up| given_up()) {
-        true => Err(CollectError::BatchGivenUp),
-        false => Ok(()),
     }
 }
 

@@ -74,10 +74,7 @@ impl CollectError {
             | Self::Busy { .. }
             | Self::NoReplayBuffer
             | Self::Started
-            | Self::BuildGivenUp
-            | Self::PauseGivenUp
-            | Self::BatchGivenUp
-            | Self::CallGivenUp
+            | Self::WaitInterrupted(_)
             | Self::NoAnswer { .. }
             | Self::WaitsForItself
             | Self::Start(_)

@@ -57,6 +57,8 @@ struct Board {
     /// Stops the collector that is in use.
     handle: Option<Handle>,
     is_shut_down: bool,
+    /// The thread ends its collector, for which it waits as long as it has patience.
+    is_ending: bool,
     /// When a shutdown stops waiting for the thread; `None` for no limit.
     deadline: Option<Instant>,
     /// Whether a read has returned the error of the shutdown.
@@ -97,6 +99,7 @@ impl Shared {
                 next_version: 1,
                 handle: None,
                 is_shut_down: false,
+                is_ending: false,
                 deadline: None,
                 told: false,
                 gone: false,
@@ -274,13 +277,29 @@ impl Shared {
         }
     }
 
+    pub(super) fn set_ending(&self, is_ending: bool) {
+        self.lock().is_ending = is_ending;
+    }
+
+    /// Whether the thread may wait on.
+    ///
+    /// # Errors
+    /// [`CollectError::ShutDown`] when there was a shutdown, and no patience is left where the thread ends its collector.
+    pub(super) fn check_wait(&self) -> Result<(), CollectError> {
+        let is_ending = self.lock().is_ending;
+        match is_ending && !self.patience().is_zero() {
+            true => Ok(()),
+            false => self.check(),
+        }
+    }
+
     /// # Errors
     /// [`CollectError::ShutDown`] when there was a shutdown.
     pub(super) fn check(&self) -> Result<(), CollectError> {
-        if self.lock().is_shut_down {
-            return Err(CollectError::ShutDown);
+        match self.lock().is_shut_down {
+            true => Err(CollectError::ShutDown),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 

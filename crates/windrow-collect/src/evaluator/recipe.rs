@@ -6,6 +6,7 @@ use windrow_env::{EnvError, EnvFactory, EnvRecipe, StepCounter, VecEnv};
 use windrow_policy::PolicyRecipe;
 #[cfg(target_os = "linux")]
 use windrow_process::WorkerProgram;
+use windrow_sync::Interrupt;
 
 use crate::config::builder::EnvMaker;
 use crate::{CollectError, Collector, CollectorBuilder, CollectorConfig};
@@ -29,19 +30,17 @@ impl Recipe {
     /// A collector of one worker.
     ///
     /// # Errors
-    /// As [`CollectorBuilder::build_unless`].
-    pub(super) fn collector(
-        &self,
-        given_up: impl FnMut() -> bool,
-    ) -> Result<Collector, CollectError> {
+    /// As [`CollectorBuilder::build`].
+    pub(super) fn collector(&self, interrupt: Interrupt) -> Result<Collector, CollectError> {
         let mut builder = CollectorBuilder::new(Arc::clone(&self.env), self.config.clone())
-            .policy_recipe(self.policy.clone());
+            .policy_recipe(self.policy.clone())
+            .interrupt(interrupt);
         builder.steps_per_batch = Some(self.steps);
         #[cfg(target_os = "linux")]
         {
             builder.worker_program.clone_from(&self.worker_program);
         }
-        builder.build_unless(given_up)
+        builder.build()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use tensordict::{Tensor, TensorDict, TensorError};
-use windrow_sync::catch_panic;
+use windrow_sync::{Interrupt, catch_panic};
 
 use super::board::{Job, Presence, Shared, Snapshot};
 use super::choices::{Metrics, OnResult};
@@ -78,7 +78,10 @@ impl Runner {
             return Ok(());
         }
         let shared = &self.shared;
-        let mut collector = self.recipe.collector(|| shared.check().is_err())?;
+        // The board has the collector's handle, which has the interrupt.
+        let board = Arc::downgrade(shared);
+        let check = move || board.upgrade().map_or(Ok(()), |shared| shared.check_wait());
+        let mut collector = self.recipe.collector(Interrupt::new(check))?;
         if let Some(Snapshot { weights, .. }) = &self.weights {
             collector.update_policy_weights(weights)?;
         }
@@ -135,12 +138,12 @@ impl Runner {
     /// Ends the collector. What is stuck in it is killed where it can be, once the evaluator has no more patience.
     fn give_up(&mut self) {
         let (collector, shared) = (self.collector.take(), &self.shared);
+        shared.set_ending(true);
         // It may panic again while it is dropped, and nobody is left to be told of errors.
         let _ = catch_panic(|| {
-            collector.map(|mut collector| {
-                collector.shutdown_unless(shared.patience(), || shared.patience().is_zero())
-            })
+            collector.map(|mut collector| collector.shutdown_within(shared.patience()))
         });
+        shared.set_ending(false);
     }
 }
 

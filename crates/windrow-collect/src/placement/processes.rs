@@ -1,13 +1,9 @@
 use std::sync::{Arc, Weak};
 
-use windrow_slab::{Lease, Pump, Ring};
-use windrow_sync::GivenUp;
+use windrow_slab::{Pump, Ring};
 
-use crate::CollectError;
 use crate::process::crew::Crew;
 use crate::process::employer::Employer;
-
-use super::wait::wait;
 
 /// Workers in processes, which get their first part with the first batch that is asked for.
 pub(crate) struct Processes {
@@ -22,16 +18,11 @@ impl Processes {
         Self { crew, begun: false }
     }
 
-    pub(crate) fn next(
-        &mut self,
-        ring: &Arc<Ring>,
-        given_up: &mut GivenUp<'_>,
-    ) -> Result<Lease, CollectError> {
+    pub(crate) fn begin(&mut self) {
         if !self.begun {
             self.begun = true;
             self.crew.employ();
         }
-        wait(ring, given_up)
     }
 
     /// Waits at most `timeout` until every process has ended; returns how many have not.

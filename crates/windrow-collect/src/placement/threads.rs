@@ -1,19 +1,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use windrow_slab::{Lease, Ring};
-use windrow_sync::GivenUp;
 use windrow_sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use windrow_sync::thread::{Builder, JoinHandle};
 
-use crate::CollectError;
 use crate::error::{WorkerError, WorkerFault};
 use crate::shared::LocalDesk;
 use crate::shared::desk::Desk;
 use crate::shared::service::Service;
 use crate::worker::Worker;
-
-use super::wait::wait;
 
 /// Workers in threads of their own, which start with the first batch that is asked for.
 #[derive(Debug)]
@@ -39,17 +34,12 @@ impl Threads {
         }
     }
 
-    pub(crate) fn next(
-        &mut self,
-        ring: &Arc<Ring>,
-        given_up: &mut GivenUp<'_>,
-    ) -> Result<Lease, CollectError> {
+    pub(crate) fn begin(&mut self) {
         if !self.waiting.is_empty() {
             let (end, ended) = channel();
             self.ended = Some(ended);
             self.start(&end);
         }
-        wait(ring, given_up)
     }
 
     fn start(&mut self, end: &Sender<()>) {

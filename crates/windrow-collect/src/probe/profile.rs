@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-use windrow_sync::lock;
+use windrow_sync::unpoisoned;
 
 #[cfg(target_os = "linux")]
 use super::away::Away;
@@ -103,7 +103,7 @@ impl Profile {
     }
 
     pub(super) fn seats(&self) -> MutexGuard<'_, Vec<Seat>> {
-        lock(&self.seats)
+        unpoisoned(self.seats.lock())
     }
 
     /// Ends all recordings and writes their traces. A worker in the middle of a part does so after the part.
@@ -210,7 +210,7 @@ impl Profile {
     }
 
     pub(super) fn fail(&self, error: CollectError) {
-        lock(&self.failures).push(error);
+        unpoisoned(self.failures.lock()).push(error);
         self.failed.store(true, Ordering::Release);
     }
 
@@ -229,7 +229,7 @@ impl Profile {
 
     #[cold]
     fn take_failure(&self) -> Result<(), CollectError> {
-        let mut failures = lock(&self.failures);
+        let mut failures = unpoisoned(self.failures.lock());
         if failures.is_empty() {
             return Ok(());
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use windrow_env::{EnvError, EnvSpec};
 use windrow_policy::PolicySpec;
 use windrow_process::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgram};
-use windrow_sync::SLICE;
-use windrow_sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use windrow_sync::Interrupt;
+use windrow_sync::mpsc::{Receiver, channel};
 
 use super::agreement::Agreement;
 use super::crew::{Crew, Report};
@@ -32,11 +32,11 @@ impl Hiring {
     /// # Errors
     /// [`CollectError::NoWorkerMain`] when `program` is `None` and this program does not serve as a worker;
     /// [`CollectError::Env`] and [`CollectError::Policy`] for code that cannot be sent; the first error of a worker;
-    /// [`CollectError::BuildGivenUp`].
+    /// [`CollectError::WaitInterrupted`].
     pub(crate) fn start(
         makers: &[Maker],
         program: Option<&WorkerProgram>,
-        given_up: &mut dyn FnMut() -> bool,
+        interrupt: &Interrupt,
     ) -> Result<Self, CollectError> {
         let hellos = makers.iter().map(hello).collect::<Result<Vec<_>, _>>()?;
         let policy = makers.first().map(|maker| maker.policy.to_bytes());
@@ -58,7 +58,7 @@ impl Hiring {
         for worker in 0..makers.len() {
             hiring.crew.supervisor()?.spawn(worker)?;
         }
-        hiring.specified = hiring.gather(makers.len(), given_up, |report| match report {
+        hiring.specified = hiring.gather(makers.len(), interrupt, |report| match report {
             Report::Specified(specified) => Some(*specified),
             _ => None,
         })?;
@@ -79,14 +79,14 @@ impl Hiring {
     pub(crate) fn bind(
         &self,
         spec: &EnvSpec,
-        given_up: &mut dyn FnMut() -> bool,
+        interrupt: &Interrupt,
     ) -> Result<Vec<PolicySpec>, CollectError> {
         let workers = self.specified.len();
         for worker in 0..workers {
             let bind = Frame::json(frame::BIND, spec)?;
             self.crew.supervisor()?.send(worker, bind)?;
         }
-        self.gather(workers, given_up, |report| match report {
+        self.gather(workers, interrupt, |report| match report {
             Report::Bound(policy) => Some(policy),
             _ => None,
         })
@@ -136,19 +136,15 @@ impl Hiring {
     fn gather<T>(
         &self,
         workers: usize,
-        given_up: &mut dyn FnMut() -> bool,
+        interrupt: &Interrupt,
         pick: fn(Report) -> Option<T>,
     ) -> Result<Vec<T>, CollectError> {
         let mut all: Vec<Option<T>> = (0..workers).map(|_| None).collect();
         while all.iter().any(Option::is_none) {
-            match self.reports.recv_timeout(SLICE) {
-                Ok((_, Report::Failed(error))) => return Err(error),
-                Ok((worker, report)) => all[worker] = pick(report),
-                Err(RecvTimeoutError::Disconnected) => return Err(CollectError::ShutDown),
-                Err(RecvTimeoutError::Timeout) if given_up() => {
-                    return Err(CollectError::BuildGivenUp);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
+            match interrupt.receive(&self.reports)? {
+                Some((_, Report::Failed(error))) => return Err(error),
+                Some((worker, report)) => all[worker] = pick(report),
+                None => return Err(CollectError::ShutDown),
             }
         }
         Ok(all.into_iter().flatten().collect())

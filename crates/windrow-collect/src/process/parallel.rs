@@ -21,11 +21,11 @@ use windrow_env::{
 };
 use windrow_process::WorkerProgram;
 use windrow_slab::{Rows, RowsMut};
-use windrow_sync::{Mutex, SLICE, lock};
+use windrow_sync::{Interrupt, Mutex, lock};
 
 pub use error::MemberError;
 use members::Members;
-use staff::{Interrupted, Terms};
+use staff::Terms;
 
 /// Under which a worker process makes environments of this kind.
 const NAME: &str = "windrow.parallel";
@@ -95,7 +95,7 @@ impl Parallel {
                 program: None,
                 patience: Duration::from_secs(10),
                 is_patient: false,
-                interrupted: Interrupted(Arc::new(|| Ok(()))),
+                interrupt: Interrupt::never(),
             },
         })
     }
@@ -122,14 +122,11 @@ impl Parallel {
         self
     }
 
-    /// Asks `interrupted` ten times a second while a call waits for members; its error ends the call. What the members were told to do is
-    /// done all the same, and the next call waits for its end.
+    /// Checks `interrupt` while a call waits for members; its error ends the call. What the members were told to do is done all the same,
+    /// and the next call waits for its end.
     #[must_use]
-    pub fn interruptions(
-        mut self,
-        interrupted: impl Fn() -> Result<(), EnvError> + Send + Sync + 'static,
-    ) -> Self {
-        self.terms.interrupted = Interrupted(Arc::new(interrupted));
+    pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
+        self.terms.interrupt = interrupt;
         self
     }
 
@@ -142,7 +139,7 @@ impl Parallel {
         Ok(ParallelEnvs {
             spec: members.spec().clone(),
             num_envs: members.num_envs(),
-            interrupted: self.terms.interrupted.clone(),
+            interrupt: self.terms.interrupt.clone(),
             members: Arc::new(Mutex::new(members)),
         })
     }
@@ -194,7 +191,7 @@ impl EnvFactory for Parallel {
 pub struct ParallelEnvs {
     spec: EnvSpec,
     num_envs: usize,
-    interrupted: Interrupted,
+    interrupt: Interrupt,
     members: Arc<Mutex<Members>>,
 }
 
@@ -204,7 +201,7 @@ impl ParallelEnvs {
     pub fn handle(&self) -> ParallelHandle {
         ParallelHandle {
             members: Arc::downgrade(&self.members),
-            interrupted: self.interrupted.clone(),
+            interrupt: self.interrupt.clone(),
         }
     }
 
@@ -282,7 +279,7 @@ impl ParallelEnvs {
 #[derive(Debug, Clone)]
 pub struct ParallelHandle {
     members: Weak<Mutex<Members>>,
-    interrupted: Interrupted,
+    interrupt: Interrupt,
 }
 
 impl ParallelHandle {
@@ -296,7 +293,7 @@ impl ParallelHandle {
     /// [`answer_calls`](crate::WorkerMain::answer_calls) was given.
     ///
     /// # Errors
-    /// [`MemberError::Closed`], [`MemberError::Died`], and the error of an [interruption](Parallel::interruptions).
+    /// [`MemberError::Closed`], [`MemberError::Died`], and the error of an [interrupt](Parallel::interrupt).
     pub fn call(&self, member: usize, request: &[u8]) -> Result<Vec<u8>, EnvError> {
         self.with(|members| {
             let answer = members.call(member, request);
@@ -316,7 +313,7 @@ impl ParallelHandle {
     /// [`shutdown_timeout`](Parallel::shutdown_timeout). Waits until none is left. Every later call is [`MemberError::Closed`].
     ///
     /// # Errors
-    /// The error of an [interruption](Parallel::interruptions) while another thread steps them.
+    /// The error of an [interrupt](Parallel::interrupt) while another thread steps them.
     pub fn close(&self) -> Result<(), EnvError> {
         match self.is_open() {
             true => self.with(|members| {
@@ -339,8 +336,8 @@ impl ParallelHandle {
                 }
                 Err(std::sync::TryLockError::WouldBlock) => sleep(Duration::from_micros(200)),
             }
-            if asked.elapsed() > SLICE {
-                (self.interrupted.0)()?;
+            if asked.elapsed() > Interrupt::SLICE {
+                self.interrupt.check().map_err(EnvError::failed)?;
                 asked = Instant::now();
             }
         }

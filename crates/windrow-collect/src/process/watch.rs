@@ -110,7 +110,13 @@ impl Watch {
                 crew.supervisor()?.send(worker, ready)?;
                 duty.seated(worker);
             }
-            frame::RETURNED => duty.shared.calls.answer(worker, &frame.body),
+            frame::RETURNED => {
+                duty.shared.calls.answer(worker, &frame.body);
+                // The caller waits for the ring.
+                if let Some(bell) = duty.shared.ring.bell() {
+                    bell.ring();
+                }
+            }
             frame::RECORDED => duty.shared.profile.hear(worker, frame.parse()?),
             other => duty.last_fault(worker, unexpected(worker, other)),
         }

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use windrow_collect::Interrupt;
 use windrow_env::testing::LedgerEnv;
 use windrow_env::{Env, EnvError, EnvSpec, Outcome};
 use windrow_policy::{Binding, Policy, PolicyError, PolicyIn, PolicySpec, Weights};
@@ -170,6 +171,12 @@ impl Gate {
     /// Whether somebody has come so far.
     pub(crate) fn has_somebody(&self) -> bool {
         !self.came.is_empty()
+    }
+
+    /// Interrupts waits while somebody stands before the gate.
+    pub(crate) fn interrupt(&self) -> Interrupt {
+        let gate = self.clone();
+        Interrupt::when(move || gate.has_somebody() && gate.open.is_empty())
     }
 
     /// Waits until somebody stands before the gate; the process that does.

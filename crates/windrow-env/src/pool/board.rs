@@ -8,14 +8,11 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use windrow_sync::{catch_panic, unpoisoned};
+use windrow_sync::{Interrupt, catch_panic, unpoisoned};
 
 use super::Want;
 use super::error::PoolError;
 use super::member::{Command, Member};
-
-/// How often a wait asks whether it is given up.
-const SLICE: Duration = Duration::from_millis(100);
 
 /// Members, moved from place to place.
 pub(super) type Members = Vec<Box<Member>>;
@@ -133,12 +130,12 @@ impl Board {
         state.spare.push(held);
     }
 
-    /// Waits for what members have answered to `called`. Calls `given_up` ten times a second.
+    /// Waits for what members have answered to `called`.
     pub(super) fn receive(
         &self,
         called: Command,
         want: Want,
-        mut given_up: impl FnMut() -> Result<(), PoolError>,
+        interrupt: &Interrupt,
     ) -> Result<Members, PoolError> {
         let begin = Instant::now();
         let mut state = self.lock();
@@ -160,14 +157,13 @@ impl Board {
                     timeout,
                 });
             }
-            let waited = self
-                .moved
-                .wait_timeout(state, left.map_or(SLICE, |left| left.min(SLICE)));
+            let slice = left.map_or(Interrupt::SLICE, |left| left.min(Interrupt::SLICE));
+            let waited = self.moved.wait_timeout(state, slice);
             let (again, slice) = unpoisoned(waited);
             state = again;
             if slice.timed_out() {
                 drop(state);
-                given_up()?;
+                interrupt.check()?;
                 state = self.lock();
             }
         }

@@ -3,6 +3,8 @@
 use std::fmt::{Display, Formatter};
 use std::time::Duration;
 
+use windrow_sync::Interrupted;
+
 use super::member::Command;
 use crate::{EnvError, SpecError, VecEnvError};
 
@@ -135,9 +137,9 @@ pub enum PoolError {
         /// The time.
         timeout: Duration,
     },
-    /// The wait was given up, for the reason that the caller's function gave.
+    /// The pool's [interrupt](super::AsyncEnvPool::interrupt) has ended the wait.
     #[error(transparent)]
-    Interrupted(EnvError),
+    Interrupted(#[from] Interrupted),
     /// The pool was shut down.
     #[error("the pool was shut down: make another one")]
     Closed,

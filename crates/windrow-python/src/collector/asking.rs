@@ -40,13 +40,13 @@ impl Inner {
     /// As [`next`](Self::next), and keeps the message of an error for later calls: the engine returns an error once and then no more
     /// batches, which would look like the end of a complete collection.
     fn asked(&self, py: Python<'_>) -> PyResult<Option<Delivered>> {
-        let answer = self.interruptible(py, |engine, given_up| {
+        let answer = self.with(py, |engine| {
             let _collecting = Collecting::begin();
-            engine.next_unless(given_up)
+            engine.next()
         })?;
         let failed = match &answer {
-            // A collector that runs in the background has not ended.
-            Some(Ok(_) | Err(CollectError::Started)) => None,
+            // A collector that runs in the background has not ended, nor has one whose call was interrupted.
+            Some(Ok(_) | Err(CollectError::Started | CollectError::WaitInterrupted(_))) => None,
             Some(Err(CollectError::ShutDown)) => Some(CollectError::ShutDown.to_string()),
             Some(Err(error)) => Some(format!(
                 "the collector was ended by an error: {error}; build a new one to go on"
@@ -104,23 +104,6 @@ impl Inner {
             }
         };
         gil::wait(py, &mut attempt)
-    }
-
-    /// As [`with`](Self::with), for an `f` that waits for workers itself. It gets a function to call ten times a second, which handles
-    /// signals and returns true once a handler has raised an error: `f` then returns early, and that error is raised.
-    pub(super) fn interruptible<R: Send>(
-        &self,
-        py: Python<'_>,
-        f: impl FnOnce(&mut Engine, &mut dyn FnMut() -> bool) -> R + Send,
-    ) -> PyResult<R> {
-        let mut raised = Ok(());
-        let done = self.with(py, |engine| {
-            f(engine, &mut || {
-                raised = gil::attach(|py| py.check_signals());
-                raised.is_err()
-            })
-        })?;
-        raised.map(|()| done)
     }
 
     /// As [`with`](Self::with), without signals and errors, where an object is freed and nothing can be raised: `None` where another

@@ -33,10 +33,8 @@ impl Inner {
         if self.handle.is_running() {
             let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
             let timeout = timeout.unwrap_or(Duration::MAX);
-            let ended = self.interruptible(py, |engine, given_up| {
-                engine.finish_unless(timeout, given_up)
-            })?;
-            if !ended {
+            let ended = self.with(py, |engine| engine.finish_within(timeout))?;
+            if !of(py, ended)? {
                 return Err(PyTimeoutError::new_err(format!(
                     "collection in the background did not end within {} s",
                     timeout.as_secs_f64()
@@ -45,9 +43,7 @@ impl Inner {
         }
         // First by the handle, which needs no turn: it ends the wait of another thread for a batch, so that this one gets the engine.
         self.handle.shutdown();
-        let ended = self.interruptible(py, |engine, given_up| {
-            engine.shutdown_unless(Engine::PATIENCE, given_up)
-        })?;
+        let ended = self.with(py, Engine::shutdown)?;
         self.ended(py, ended)
     }
 
@@ -60,8 +56,8 @@ impl Inner {
     /// cut short and still written; in a thread that iterates, no other batch follows.
     fn end_without_waiting(&self, py: Python<'_>) -> PyResult<()> {
         if self.owner.is_running_here() {
-            self.with(py, |engine| engine.finish_unless(Duration::ZERO, || true))?;
-            return Ok(());
+            let ended = self.with(py, |engine| engine.finish_within(Duration::ZERO))?;
+            return of(py, ended.map(drop));
         }
         self.handle.shutdown();
         Ok(())
@@ -71,6 +67,7 @@ impl Inner {
     /// interrupt this call.
     fn ended(&self, py: Python<'_>, ended: Result<(), CollectError>) -> PyResult<()> {
         match ended {
+            Err(CollectError::WaitInterrupted(_)) => of(py, ended),
             Err(error) if error::tells_of_interruption(&error) => match *self.failure() {
                 Some(_) => Ok(()),
                 None => Err(PyRuntimeError::new_err(error.to_string())),
@@ -93,13 +90,8 @@ impl Inner {
             self.left.store(true, Ordering::Relaxed);
             return false;
         }
-        let handle = &self.handle;
         let ended = self.with_within(py, patience, |engine| {
-            engine.finish_unless(patience.saturating_sub(begin.elapsed()), || false);
-            handle.shutdown();
-            // Even when the time is used up, threads that end at once have the chance to.
-            let left = patience.saturating_sub(begin.elapsed());
-            engine.shutdown_unless(left.max(gil::SLICE), || false)
+            engine.leave_within(patience.saturating_sub(begin.elapsed()))
         });
         match &ended {
             None | Some(Err(CollectError::Stuck { .. })) => {

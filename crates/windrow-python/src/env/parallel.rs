@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 use windrow::env::{EnvError, VecEnv, VecEnvError};
-use windrow::{MemberError, Parallel, ParallelHandle};
+use windrow::{Interrupt, MemberError, Parallel, ParallelHandle};
 use windrow_sync::unpoisoned;
 
 use super::handle::to_py;
@@ -46,7 +46,7 @@ impl Processes {
         let warm = worker::uses_torch(&py.None().into_bound(py), recipe.getattr("members")?)?;
         let program = worker::program(py, threads, warm)?;
         let live = recipe.getattr(intern!(py, "live"))?;
-        let owner = roots.clone();
+        let (owner, signals) = (roots.clone(), gil::interrupt());
         let parallel = match recipe.getattr(intern!(py, "patient"))?.extract()? {
             true => parallel.patient(),
             false => parallel,
@@ -55,10 +55,12 @@ impl Processes {
             parallel: parallel
                 .worker_program(program)
                 .shutdown_timeout(timeout)
-                .interruptions(move || match owner.is_abandoned() {
-                    true => Err(EnvError::Foreign("its owner was given up".into())),
-                    false => interrupted(),
-                }),
+                .interrupt(Interrupt::new(move || match owner.is_abandoned() {
+                    true => Err("its owner was given up".into()),
+                    false => signals
+                        .check()
+                        .map_err(Box::<dyn Error + Send + Sync>::from),
+                })),
             live: (!live.is_none()).then(|| roots.hold(&live)),
         })
     }
@@ -81,13 +83,6 @@ impl Processes {
             Ok(Box::new(envs) as Box<dyn VecEnv>)
         })
     }
-}
-
-/// The exception of a signal handler; in the main thread only, as for all handlers of Python's.
-fn interrupted() -> Result<(), EnvError> {
-    // Without an interpreter, nobody sees signals any more.
-    let checked = Python::try_attach(|py| py.check_signals());
-    checked.unwrap_or(Ok(())).map_err(EnvError::failed)
 }
 
 /// `error` as an exception: the one that a member has raised, or one that tells of its end. `None` for errors of other kinds.

@@ -33,7 +33,7 @@ use super::rows::{Target, copy_row};
 use crate::error::raised_in;
 use crate::factory_lock;
 use crate::gc::GcRoots;
-use crate::gil::{self, attach};
+use crate::gil;
 use crate::process::Own;
 
 /// How long a shutdown waits for steps before it gives up waits for processes, which kills these.
@@ -100,6 +100,7 @@ impl EnvPool {
         let envs: Vec<_> = made.into_iter().map(|made| made.envs).collect();
         let threads = if own { envs.len() } else { threads };
         let pool = AsyncEnvPool::new(envs, threads).map_err(|error| raise(py, &error))?;
+        let pool = pool.interrupt(gil::interrupt());
         let (spec, num_envs) = (pool.spec(), pool.num_envs());
         let action = spec.action_leaves();
         let actions = RowBlock::new(&action, num_envs).map_err(|error| to_py(py, &error.into()))?;
@@ -174,13 +175,13 @@ impl EnvPool {
             want = want.within(time.map_err(refused)?);
         }
         let called = command(called)?;
-        self.answers(py, called, |pool| pool.receive(called, want, interrupted))
+        self.answers(py, called, |pool| pool.receive(called, want))
     }
 
     /// As `recv`, for all members that were told `called`. After a fault, nothing is left to be received.
     fn recv_all<'py>(&self, py: Python<'py>, called: &str) -> PyResult<Answers<'py>> {
         let called = command(called)?;
-        self.answers(py, called, |pool| pool.receive_all(called, interrupted))
+        self.answers(py, called, |pool| pool.receive_all(called))
     }
 
     /// Resets the environments `envs`, each with its seed or None, and returns the observations of all, as `EnvHandle.reset` does.
@@ -381,11 +382,6 @@ fn command(called: &str) -> PyResult<Command> {
     found.ok_or_else(|| PyValueError::new_err(format!("no command is called {called:?}")))
 }
 
-/// The exception of a signal handler.
-fn interrupted() -> Result<(), EnvError> {
-    attach(|py| py.check_signals()).map_err(EnvError::failed)
-}
-
 /// Makes all environments at the same time, each in a thread: those that start processes wait for them.
 fn make_side_by_side(
     py: Python<'_>,
@@ -424,7 +420,10 @@ fn raise(py: Python<'_>, error: &PoolError) -> PyErr {
             }
             told
         }
-        PoolError::Unmade(error) | PoolError::Interrupted(error) => to_py(py, error),
+        PoolError::Unmade(error) => to_py(py, error),
+        PoolError::Interrupted(error) => {
+            raised_in(py, error).unwrap_or_else(|| PyRuntimeError::new_err(message()))
+        }
         PoolError::TimedOut { .. } => PyTimeoutError::new_err(message()),
         PoolError::Repeated { .. }
         | PoolError::NoSuchEnv { .. }

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use windrow::{CollectError, Collector, MultiSyncCollector, OnLoss, Placement};
 
 use crate::cell::Way;
+use crate::patience;
 use crate::reaper::signal;
 use crate::room::{Room, children};
 
@@ -41,18 +42,18 @@ fn collector() -> Result<Collector, CollectError> {
         .frames_per_batch(60)
         .placement(Placement::Processes)
         .on_loss(OnLoss::Restart { budget: usize::MAX })
+        .interrupt(patience::interrupt())
         .build()
 }
 
 /// Collects a batch; an hour would be no different from the time that this takes.
 fn collect(collector: &mut Collector) -> Result<(), CollectError> {
-    let begun = Instant::now();
-    match collector.next_unless(|| begun.elapsed() > PATIENCE) {
+    match patience::next(collector, PATIENCE) {
         Some(Ok(batch)) => {
             assert_eq!(batch.numel(), 60);
             Ok(())
         }
-        Some(Err(CollectError::BatchGivenUp)) => panic!("no batch within {PATIENCE:?}"),
+        Some(Err(CollectError::WaitInterrupted(_))) => panic!("no batch within {PATIENCE:?}"),
         Some(Err(error)) => Err(error),
         None => panic!("no batch, and no error"),
     }

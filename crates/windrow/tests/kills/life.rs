@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use windrow::{CollectError, Collector, LazyTensorStorage, ReplayBuffer, Stats, TensorDict};
+use windrow::{
+    CollectError, Collector, Interrupt, LazyTensorStorage, ReplayBuffer, Stats, TensorDict,
+};
 
 use crate::cell::{Cell, FRAMES_PER_BATCH, Mode, Rule, Way};
 use crate::env::now;
 use crate::ledger::Ledger;
+use crate::patience;
 use crate::reaper::{GLANCE, Harvest, Reaper};
 
 /// A collector from which nothing comes for so long hangs.
@@ -81,6 +84,7 @@ fn built(cell: Cell) -> (Collector, Option<ReplayBuffer>) {
         Some(buffer) => cell.builder().replay_buffer(buffer.clone()),
         None => cell.builder(),
     };
+    let builder = builder.interrupt(patience::interrupt());
     (builder.build().unwrap(), buffer)
 }
 
@@ -113,7 +117,8 @@ fn fill(collector: &mut Collector) -> Result<(), CollectError> {
             (frames, last) = (now, Instant::now());
         }
         if last.elapsed() > PATIENCE {
-            return Err(CollectError::BatchGivenUp);
+            // As of a wait for a batch that took as long.
+            return Interrupt::when(|| true).check().map_err(CollectError::from);
         }
         thread::sleep(GLANCE);
     }
@@ -122,10 +127,8 @@ fn fill(collector: &mut Collector) -> Result<(), CollectError> {
 
 /// Asks for all batches.
 fn take(collector: &mut Collector, batches: &mut Vec<TensorDict>) -> Result<(), CollectError> {
-    let mut last = Instant::now();
-    while let Some(batch) = collector.next_unless(|| last.elapsed() > PATIENCE) {
+    while let Some(batch) = patience::next(collector, PATIENCE) {
         batches.push(batch?.detach());
-        last = Instant::now();
     }
     Ok(())
 }

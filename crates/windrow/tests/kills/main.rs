@@ -22,6 +22,8 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod parents;
 #[cfg(target_os = "linux")]
+mod patience;
+#[cfg(target_os = "linux")]
 mod policy;
 #[cfg(target_os = "linux")]
 mod reaper;

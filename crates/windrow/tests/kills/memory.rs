@@ -1,6 +1,6 @@
 //! A program that may have little memory.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use windrow::{
     CollectError, Collector, CollectorBuilder, ErrorKind, Head, MultiSyncCollector, NetworkPolicy,
@@ -9,6 +9,7 @@ use windrow::{
 
 use crate::cell::Way;
 use crate::env::CRAMPED;
+use crate::patience;
 use crate::room::Room;
 
 pub(crate) const ROLE: &str = "memory";
@@ -48,7 +49,8 @@ pub(crate) fn cramped() -> Result<String, String> {
     let builder = MultiSyncCollector::builder(CRAMPED)
         .num_workers(2)
         .frames_per_batch(64 * MIB / FRAME)
-        .placement(Placement::Processes);
+        .placement(Placement::Processes)
+        .interrupt(patience::interrupt());
     let mut collector = builder.build().map_err(|error| error.to_string())?;
     let error = match collect(&mut collector) {
         Err(CollectError::Worker(error)) => error,
@@ -66,6 +68,7 @@ fn ledgers(frames: usize) -> CollectorBuilder {
         .num_workers(2)
         .frames_per_batch(frames)
         .placement(Placement::Processes)
+        .interrupt(patience::interrupt())
 }
 
 fn small() -> CollectorBuilder {
@@ -82,7 +85,8 @@ fn unpublished() -> String {
         .policy(NetworkPolicy::new(net, Head::Categorical))
         .num_workers(2)
         .frames_per_batch(6)
-        .placement(Placement::Processes);
+        .placement(Placement::Processes)
+        .interrupt(patience::interrupt());
     let mut collector = builder.build().unwrap();
     let weights = collector.policy_weights();
     let text = collector
@@ -104,10 +108,9 @@ fn refused(builder: CollectorBuilder) -> String {
 }
 
 fn collect(collector: &mut Collector) -> Result<TensorDict, CollectError> {
-    let begun = Instant::now();
-    match collector.next_unless(|| begun.elapsed() > PATIENCE) {
+    match patience::next(collector, PATIENCE) {
         None => panic!("no batch, and no error"),
-        Some(Err(CollectError::BatchGivenUp)) => panic!("no batch within {PATIENCE:?}"),
+        Some(Err(CollectError::WaitInterrupted(_))) => panic!("no batch within {PATIENCE:?}"),
         Some(outcome) => outcome,
     }
 }

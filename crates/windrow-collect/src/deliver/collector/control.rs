@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use windrow_policy::Weights;
-use windrow_sync::SLICE;
 use windrow_sync::atomic::Ordering;
 
 use super::Collector;
@@ -91,21 +90,9 @@ impl<S: LastStage> Collector<S> {
     ///
     /// # Errors
     /// An error of the background; [`CollectError::SinkWaits`] when the replay buffer keeps a write waiting for longer than five
-    /// seconds.
+    /// seconds; [`CollectError::WaitInterrupted`], and workers go on.
     pub fn pause(&mut self) -> Result<Paused<'_, S>, CollectError> {
-        self.pause_unless(|| false)
-    }
-
-    /// As [`pause`](Self::pause), but gives up once `given_up`, called ten times a second while a worker is still busy, returns
-    /// true.
-    ///
-    /// # Errors
-    /// As there; [`CollectError::PauseGivenUp`] then, and workers go on.
-    pub fn pause_unless(
-        &mut self,
-        given_up: impl FnMut() -> bool,
-    ) -> Result<Paused<'_, S>, CollectError> {
-        self.hold_unless(Self::PATIENCE, given_up)?;
+        self.hold(Self::PATIENCE)?;
         Ok(Paused { collector: self })
     }
 
@@ -113,13 +100,9 @@ impl<S: LastStage> Collector<S> {
     /// `patience` for a write that waits in the replay buffer.
     ///
     /// # Errors
-    /// As [`pause_unless`](Self::pause_unless); [`CollectError::WaitsForItself`] in the collector's own thread.
-    pub fn hold_unless(
-        &mut self,
-        patience: Duration,
-        mut given_up: impl FnMut() -> bool,
-    ) -> Result<(), CollectError> {
-        let held = self.hold(patience, &mut given_up);
+    /// As [`pause`](Self::pause); [`CollectError::WaitsForItself`] in the collector's own thread.
+    pub fn hold(&mut self, patience: Duration) -> Result<(), CollectError> {
+        let held = self.wait_until_held(patience);
         if held.is_err() {
             self.release();
         }
@@ -134,11 +117,7 @@ impl<S: LastStage> Collector<S> {
         }
     }
 
-    fn hold(
-        &self,
-        patience: Duration,
-        given_up: &mut dyn FnMut() -> bool,
-    ) -> Result<(), CollectError> {
+    fn wait_until_held(&self, patience: Duration) -> Result<(), CollectError> {
         let background = self.background.as_ref();
         if let Some(background) = background {
             background.check()?;
@@ -147,25 +126,18 @@ impl<S: LastStage> Collector<S> {
             }
         }
         let asked = Instant::now();
-        loop {
-            let slice = SLICE.min(patience);
+        self.core.interrupt.wait(|slice| {
+            let slice = slice.min(patience);
             // Its batch needs workers, which are therefore held later.
             let between = background.is_none_or(|background| background.hold_within(slice));
             if between && self.core.ring.hold_within(slice) {
-                break;
+                return Some(Ok(()));
             }
-            let waits = self.core.writer.as_ref().and_then(|writer| writer.waited());
-            if let Some(waited) = waits.map(|waited| waited.min(asked.elapsed()))
-                && waited >= patience
-            {
-                return Err(CollectError::SinkWaits {
-                    seconds: waited.as_secs_f64(),
-                });
-            }
-            if given_up() {
-                return Err(CollectError::PauseGivenUp);
-            }
-        }
+            let writer = self.core.writer.as_ref()?;
+            let waited = writer.waited()?.min(asked.elapsed());
+            let seconds = waited.as_secs_f64();
+            (waited >= patience).then_some(Err(CollectError::SinkWaits { seconds }))
+        })??;
         // It may have failed with its last batch.
         background.map_or(Ok(()), |background| background.check())
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use windrow_sync::SLICE;
+use windrow_sync::Interrupt;
 
 use super::{Collector, Life};
 use crate::deliver::background::Background;
@@ -26,20 +26,35 @@ impl<S: LastStage> Collector<S> {
     /// background or of workers that no call has delivered: [`CollectError::Worker`] for one,
     /// [`CollectError::SeveralWorkers`] for several. The death of a process that was about to end is one of them, unless
     /// [`on_loss`](crate::CollectorBuilder::on_loss) makes it a loss; what is killed since it has not ended in time is none.
+    /// [`CollectError::WaitInterrupted`]: worker processes that had not ended were killed, and another shutdown waits for the rest.
     pub fn shutdown(&mut self) -> Result<(), CollectError> {
-        self.shutdown_unless(Self::PATIENCE, || false)
+        self.shutdown_within(Self::PATIENCE)
     }
 
-    /// As [`shutdown`](Self::shutdown), but waits for threads up to `timeout`, or until `given_up`, called ten times a second,
-    /// returns true.
+    /// As [`shutdown`](Self::shutdown), but waits for threads up to `timeout`.
     ///
     /// # Errors
-    /// As there.
-    pub fn shutdown_unless(
-        &mut self,
-        timeout: Duration,
-        mut given_up: impl FnMut() -> bool,
-    ) -> Result<(), CollectError> {
+    /// As [`shutdown`](Self::shutdown).
+    pub fn shutdown_within(&mut self, timeout: Duration) -> Result<(), CollectError> {
+        let interrupt = self.core.interrupt.clone();
+        self.end_within(timeout, &interrupt)
+    }
+
+    /// Finishes as [`finish_within`](Self::finish_within) does and shuts down, both within `timeout`, and is not interrupted: for a
+    /// program that cannot take an interruption any more.
+    ///
+    /// # Errors
+    /// As [`shutdown`](Self::shutdown).
+    pub fn leave_within(&mut self, timeout: Duration) -> Result<(), CollectError> {
+        let begin = Instant::now();
+        let never = Interrupt::never();
+        self.finish(timeout, &never)?;
+        // Even when the time is used up, threads that end at once have the chance to.
+        let left = timeout.saturating_sub(begin.elapsed());
+        self.end_within(left.max(Interrupt::SLICE), &never)
+    }
+
+    fn end_within(&mut self, timeout: Duration, interrupt: &Interrupt) -> Result<(), CollectError> {
         if self.life == Life::Running {
             self.end(Life::ShutDown);
         }
@@ -48,14 +63,11 @@ impl<S: LastStage> Collector<S> {
             writer.shut();
         }
         let begin = Instant::now();
-        let mut stuck;
-        loop {
-            let left = timeout.saturating_sub(begin.elapsed());
-            stuck = self.join(left.min(SLICE));
-            if stuck == 0 || left <= SLICE || given_up() {
-                break;
-            }
-        }
+        let mut stuck = 0;
+        let waited = interrupt.wait_within(timeout, |slice| {
+            stuck = self.join(slice);
+            (stuck == 0).then_some(())
+        });
         if stuck > 0
             && self
                 .background
@@ -69,6 +81,7 @@ impl<S: LastStage> Collector<S> {
         }
         self.waited = true;
         self.core.shared.profile.end();
+        waited?;
         if stuck > 0 {
             return Err(CollectError::Stuck {
                 stuck,
@@ -84,11 +97,17 @@ impl<S: LastStage> Collector<S> {
     }
 
     /// Ends what [`start`](Self::start) began: cuts the present batch short at its next step, and writes it unless the write
-    /// would have to wait. Waits up to `timeout`, or until `given_up`, called ten times a second, returns true: whether the
-    /// thread has ended. Call [`shutdown`](Self::shutdown) afterwards.
-    pub fn finish_unless(&mut self, timeout: Duration, mut given_up: impl FnMut() -> bool) -> bool {
+    /// would have to wait. Waits up to `timeout`: whether the thread has ended. Call [`shutdown`](Self::shutdown) afterwards.
+    ///
+    /// # Errors
+    /// [`CollectError::WaitInterrupted`].
+    pub fn finish_within(&mut self, timeout: Duration) -> Result<bool, CollectError> {
+        self.finish(timeout, &self.core.interrupt)
+    }
+
+    fn finish(&self, timeout: Duration, interrupt: &Interrupt) -> Result<bool, CollectError> {
         let Some(background) = &self.background else {
-            return true;
+            return Ok(true);
         };
         if let Some(writer) = &self.core.writer {
             writer.hurry();
@@ -97,16 +116,11 @@ impl<S: LastStage> Collector<S> {
             self.core.ring.cut_all(true);
         }
         background.end();
-        let begin = Instant::now();
-        loop {
-            let left = timeout.saturating_sub(begin.elapsed());
-            if background.ends_within(left.min(SLICE)) {
-                return true;
-            }
-            if left <= SLICE || background.is_here() || given_up() {
-                return false;
-            }
-        }
+        let ended = interrupt.wait_within(timeout, |slice| {
+            let has_ended = background.ends_within(slice);
+            (has_ended || background.is_here()).then_some(has_ended)
+        })?;
+        Ok(ended == Some(true))
     }
 
     /// Waits up to `timeout` until no thread runs any more; how many still do.
@@ -156,6 +170,6 @@ impl<S: LastStage> Drop for Collector<S> {
             false => Self::PATIENCE,
         };
         // Nothing can take an error any more.
-        let _ = self.shutdown_unless(patience, || false);
+        let _ = self.end_within(patience, &Interrupt::never());
     }
 }

@@ -14,7 +14,7 @@ use windrow_process::{
     ControlBlock, ControlSpec, Frame, Lane, MESSAGE_WORDS, Message, ProcessError,
 };
 use windrow_slab::{Key, Order, Part, Ring, RingSpec, Row, RowMut, Rows, RowsMut, SlabError, Step};
-use windrow_sync::SLICE;
+use windrow_sync::Interrupt;
 
 use super::error::MemberError;
 use super::messages::{CALL, MOVE, RESET, SEEDED, STEP, Seat, UNSEEDED, frame};
@@ -256,11 +256,12 @@ impl Members {
                     .for_each(|member| member.doing = None);
                 return Ok(());
             }
-            if asked.get_or_insert_with(Instant::now).elapsed() >= SLICE {
-                (self.staff.interrupted.0)().map_err(|error| error.of(0))?;
+            if asked.get_or_insert_with(Instant::now).elapsed() >= Interrupt::SLICE {
+                let checked = self.staff.interrupt.check();
+                checked.map_err(|error| EnvError::failed(error).of(0))?;
                 asked = None;
             }
-            bell.wait(seen, Some(SLICE));
+            bell.wait(seen, Some(Interrupt::SLICE));
         }
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use windrow_env::{EnvError, EnvRecipe, VecEnvError};
 use windrow_process::{Frame, Supervisor, WorkerProgram};
-use windrow_sync::SLICE;
-use windrow_sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use windrow_sync::Interrupt;
+use windrow_sync::mpsc::{Receiver, channel};
 
 use super::error::MemberError;
 use super::messages::{CALL, DONE, Introduction, RESET, STEP, frame};
@@ -18,16 +18,6 @@ use crate::process::program::is_prepared;
 /// How long members have to end by themselves where nobody asked to close them.
 const DROPPED: Duration = Duration::from_millis(500);
 
-/// Asked from time to time whether a wait is given up.
-#[derive(Clone)]
-pub(super) struct Interrupted(pub(super) Arc<dyn Fn() -> Result<(), EnvError> + Send + Sync>);
-
-impl std::fmt::Debug for Interrupted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Interrupted")
-    }
-}
-
 /// What is started, and how it ends.
 #[derive(Debug, Clone)]
 pub(super) struct Terms {
@@ -37,7 +27,7 @@ pub(super) struct Terms {
     pub(super) patience: Duration,
     /// Whether they have as long when they are dropped.
     pub(super) is_patient: bool,
-    pub(super) interrupted: Interrupted,
+    pub(super) interrupt: Interrupt,
 }
 
 /// The processes of all members.
@@ -49,7 +39,7 @@ pub(super) struct Staff {
     pub(super) each: Vec<Member>,
     patience: Duration,
     is_patient: bool,
-    pub(super) interrupted: Interrupted,
+    pub(super) interrupt: Interrupt,
     /// The process that started them.
     owner: u32,
 }
@@ -128,7 +118,7 @@ impl Staff {
             each: (0..count).map(|_| Member::default()).collect(),
             patience: terms.patience,
             is_patient: terms.is_patient,
-            interrupted: terms.interrupted.clone(),
+            interrupt: terms.interrupt.clone(),
             owner: std::process::id(),
         })
     }
@@ -140,17 +130,13 @@ impl Staff {
     ) -> Result<Vec<T>, VecEnvError> {
         let mut all: Vec<Option<T>> = self.each.iter().map(|_| None).collect();
         while all.iter().any(Option::is_none) {
-            match self.reports.recv_timeout(SLICE) {
-                Ok((member, report @ (Report::Specified(_) | Report::Seated))) => {
+            let received = self.interrupt.receive(&self.reports);
+            match received.map_err(|error| EnvError::failed(error).of(0))? {
+                Some((member, report @ (Report::Specified(_) | Report::Seated))) => {
                     all[member] = pick(report);
                 }
-                Ok((member, report)) => self.note(member, report),
-                Err(RecvTimeoutError::Timeout) => {
-                    (self.interrupted.0)().map_err(|error| error.of(0))?
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(EnvError::from(MemberError::Closed).of(0));
-                }
+                Some((member, report)) => self.note(member, report),
+                None => return Err(EnvError::from(MemberError::Closed).of(0)),
             }
             // Of members of one environment, which they all are before they say otherwise.
             let mut each = self.each.iter_mut().enumerate();

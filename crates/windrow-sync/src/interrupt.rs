@@ -1,0 +1,195 @@
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+#[cfg(not(loom))]
+use crate::mpsc::{Receiver, RecvTimeoutError};
+
+/// A check that waits run every [tenth of a second](Self::SLICE), in the thread that waits: its error ends the wait. Whatever may
+/// wait long gets one when it is built, for signals or for a flag that another thread sets.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// use windrow_sync::Interrupt;
+///
+/// let cancelled = Arc::new(AtomicBool::new(false));
+/// let seen = Arc::clone(&cancelled);
+/// let interrupt = Interrupt::when(move || seen.load(Ordering::Relaxed));
+/// assert!(interrupt.check().is_ok());
+/// cancelled.store(true, Ordering::Relaxed);
+/// assert!(interrupt.check().is_err());
+/// ```
+#[derive(Clone, Default)]
+pub struct Interrupt(Option<Arc<Check>>);
+
+type Check = dyn Fn() -> Result<(), Interrupted> + Send + Sync;
+
+impl Interrupt {
+    /// The time between two checks.
+    pub const SLICE: Duration = Duration::from_millis(100);
+
+    /// Ends waits with the error of `check`.
+    pub fn new<E: Into<Box<dyn Error + Send + Sync>>>(
+        check: impl Fn() -> Result<(), E> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Some(Arc::new(move || {
+            check().map_err(|error| Interrupted(error.into()))
+        })))
+    }
+
+    /// Ends waits once `is_over` returns true.
+    pub fn when(is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self::new(move || match is_over() {
+            true => Err("the wait was cancelled"),
+            false => Ok(()),
+        })
+    }
+
+    /// Ends no wait.
+    #[must_use]
+    pub const fn never() -> Self {
+        Self(None)
+    }
+
+    /// Whether it ends no wait, which then needs no clock.
+    #[must_use]
+    pub fn is_never(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Runs the check.
+    ///
+    /// # Errors
+    /// That of the check.
+    pub fn check(&self) -> Result<(), Interrupted> {
+        self.0.as_ref().map_or(Ok(()), |check| check())
+    }
+
+    /// Calls `attempt` until it gives something. It may wait itself, for as long as the duration that it gets.
+    ///
+    /// # Errors
+    /// That of the check, which runs after each attempt in vain.
+    pub fn wait<T>(
+        &self,
+        mut attempt: impl FnMut(Duration) -> Option<T>,
+    ) -> Result<T, Interrupted> {
+        loop {
+            if let Some(out) = attempt(Self::SLICE) {
+                return Ok(out);
+            }
+            self.check()?;
+        }
+    }
+
+    /// As [`wait`](Self::wait), for `timeout` at most: `None` then. There is one attempt at least.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_within<T>(
+        &self,
+        timeout: Duration,
+        mut attempt: impl FnMut(Duration) -> Option<T>,
+    ) -> Result<Option<T>, Interrupted> {
+        let begin = Instant::now();
+        self.wait(|slice| {
+            let left = timeout.saturating_sub(begin.elapsed());
+            match attempt(slice.min(left)) {
+                None if left > slice => None,
+                out => Some(out),
+            }
+        })
+    }
+
+    /// The next message; `None` when all senders are gone.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    #[cfg(not(loom))]
+    pub fn receive<T>(&self, receiver: &Receiver<T>) -> Result<Option<T>, Interrupted> {
+        self.wait(|slice| match receiver.recv_timeout(slice) {
+            Ok(message) => Some(Some(message)),
+            Err(RecvTimeoutError::Disconnected) => Some(None),
+            Err(RecvTimeoutError::Timeout) => None,
+        })
+    }
+}
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interrupt")
+            .field("is_never", &self.is_never())
+            .finish()
+    }
+}
+
+/// The error of an [`Interrupt`]'s check, which is its source.
+#[derive(Debug)]
+pub struct Interrupted(Box<dyn Error + Send + Sync>);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Interrupted {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::Interrupt;
+    use crate::mpsc::channel;
+
+    #[test]
+    fn a_wait_ends_with_what_it_waits_for_or_with_the_error_of_the_check() {
+        let checks = AtomicUsize::new(0);
+        let interrupt = Interrupt::new(move || match checks.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err("enough"),
+        });
+        let mut attempts = 0;
+        let second = interrupt.wait(|_| {
+            attempts += 1;
+            (attempts == 2).then_some(attempts)
+        });
+        assert_eq!(second.unwrap(), 2);
+        let ended = interrupt.wait(|_| None::<()>).unwrap_err();
+        assert_eq!(ended.to_string(), "enough");
+        assert!(Interrupt::never().check().is_ok());
+    }
+
+    #[test]
+    fn a_timeout_ends_a_wait_after_one_attempt_at_least() {
+        let never = Interrupt::never();
+        let mut slices = Vec::new();
+        let late = never.wait_within(Duration::ZERO, |slice| {
+            slices.push(slice);
+            None::<()>
+        });
+        assert!(late.unwrap().is_none());
+        assert_eq!(slices, [Duration::ZERO]);
+        let at_once = never.wait_within(Duration::ZERO, |_| Some(1));
+        assert_eq!(at_once.unwrap(), Some(1));
+    }
+
+    #[test]
+    fn a_receiver_tells_a_message_from_the_end_of_all_senders() {
+        let (sender, receiver) = channel();
+        sender.send(1).unwrap();
+        drop(sender);
+        let never = Interrupt::never();
+        assert_eq!(never.receive(&receiver).unwrap(), Some(1));
+        assert_eq!(never.receive(&receiver).unwrap(), None);
+        let (_sender, silent) = channel::<()>();
+        assert!(Interrupt::when(|| true).receive(&silent).is_err());
+    }
+}

@@ -1,0 +1,31 @@
+//! A collector from which nothing comes for too long fails the test.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use windrow::{CollectError, Collector, Interrupt, TensorDict};
+
+thread_local! {
+    /// When the wait of this thread for a batch has taken too long.
+    static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Ends waits at the deadline of [`next`].
+pub(crate) fn interrupt() -> Interrupt {
+    Interrupt::when(|| {
+        DEADLINE
+            .get()
+            .is_some_and(|deadline| Instant::now() > deadline)
+    })
+}
+
+/// The next batch, or [`CollectError::WaitInterrupted`] after `patience`, of a collector with this [`interrupt`].
+pub(crate) fn next(
+    collector: &mut Collector,
+    patience: Duration,
+) -> Option<Result<TensorDict, CollectError>> {
+    DEADLINE.set(Some(Instant::now() + patience));
+    let batch = collector.next();
+    DEADLINE.set(None);
+    batch
+}
