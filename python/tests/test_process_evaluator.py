@@ -447,3 +447,31 @@ def test_what_keeps_a_recorder_from_being_sent_is_named(tmp_path) -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), recorder)
     with pytest.raises(TypeError, match=r"logger\.lock, .*cannot be pickled.*Make it within the function, or choose backend=\"thread\""):
         Evaluator(env, pendulum_policy(), backend="process")
+
+
+class Pushing(nn.Module):
+    """A module whose method acts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = {"choice": 0}
+        self.layer = nn.Linear(4, 1)
+
+    def act(self, observation: torch.Tensor) -> torch.Tensor:
+        return (self.layer(observation).sum() * 0 + self.held["choice"]).long()
+
+
+@pytest.mark.parametrize("what", ["held", "layer.weight"])
+def test_a_change_of_a_method_that_its_copy_in_a_process_cannot_follow_is_an_error(build, what) -> None:
+    module = Pushing()
+    evaluator = build(cartpole, module.act, policy_backend="torch")
+    evaluator.evaluate()
+    evaluator.evaluate()
+    if what == "held":
+        module.held["choice"] = 1
+    else:
+        with torch.no_grad():
+            module.layer.weight += 1
+    for evaluate in (evaluator.evaluate, evaluator.trigger_eval):
+        with pytest.raises(RuntimeError, match=rf'{what}.* has changed since the evaluator was built.* give the module itself as policy, or backend="thread"'):
+            evaluate()

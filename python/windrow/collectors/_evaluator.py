@@ -2,12 +2,11 @@ import functools
 import inspect
 import secrets
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from windrow import _needs, _policy, _sending, _weights, _windrow
-from windrow._arguments import argument, Arguments, Check, ignored, outside, takes, warn_ignored
+from windrow._arguments import argument, Arguments, Check, ignored, takes, warn_ignored
 from windrow._numbers import at_least
 from windrow._objects import Keeper, Latest, Objects
 from windrow._windrow import EvaluatorCore
@@ -180,6 +179,7 @@ class Evaluator(Ending):
     _backend: str
     #: Functions that let the user's environment gather statistics again.
     _undo: Sequence[Callable[[], None]] = ()
+    _frozen: "_Frozen | None" = None
 
     @takes(EvaluatorArguments)
     def __init__(self, arguments: EvaluatorArguments) -> None:
@@ -225,6 +225,8 @@ class Evaluator(Ending):
             self._backend = "thread" if sent is None else "process"
             if sent is None and arguments.init_fn is not None:
                 arguments.init_fn()
+            # A copy of a method, or of a function, in a process takes no weights.
+            self._frozen = None if sent is None or choice.source is not None or arguments.policy is None else _Frozen(arguments.policy)
         except BaseException:
             self._thaw()
             raise
@@ -386,7 +388,29 @@ class Evaluator(Ending):
             weights = own if weights is None else weights
         if weights is None:
             weights = self._source
+        if weights is None and self._frozen is not None:
+            self._frozen.check()
         return None if weights is None else self._choice.published(weights)
+
+
+class _Frozen:
+    """A policy of which a process has a copy that takes no weights."""
+
+    def __init__(self, policy: Any) -> None:
+        from windrow import _reads
+
+        self._policy, self._state = policy, _reads.State(policy, _reads.reachable(policy), ())
+
+    def check(self) -> None:
+        """Raises RuntimeError where the policy would act otherwise by now."""
+        if self._state.is_same():
+            return
+        changed = self._state.difference(self._state.again(self._policy, ()))
+        if changed is not None:
+            raise RuntimeError(
+                f"{changed} has changed since the evaluator was built, and the copy of the policy in its process cannot follow: give the module "
+                'itself as policy, or backend="thread"'
+            )
 
 
 def _dump(env: Any, step: int) -> None:
@@ -422,11 +446,8 @@ def _sent(env: Any, core: Any, arguments: EvaluatorArguments) -> dict[str, Any] 
     chosen = arguments.backend or ("thread" if _stays(env, arguments) else "process")
     if chosen == "thread":
         return None
-    held = _sending.held_weights(arguments.policy) if isinstance(core, list) and arguments.policy is not None else None
-    if held is not None:
-        if arguments.backend is None:
-            return None
-        warnings.warn(f"policy{held}, whose changes no copy of policy in a process gets: give the module itself as policy", stacklevel=outside())
+    if arguments.backend is None and isinstance(core, list) and arguments.policy is not None and _sending.held_weights(arguments.policy) is not None:
+        return None
     try:
         sent = {"env": _sending.environments(env, None, arguments.init_fn), "policy": _sending.policy(core)}
         seed = secrets.randbits(63) if arguments.seed is None else arguments.seed
