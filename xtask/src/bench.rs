@@ -1,24 +1,16 @@
 //! Benchmarks that judge themselves: one line `name  value  target  ok|short` for each figure.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{collections::BTreeSet, fs, io, path::Path, process::Command};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 
-use crate::{
-    cargo,
-    package::{self, Profile},
-    process::{self, Show},
-    python,
-};
+use crate::{cargo, process, python};
 
 const FOLDER: &str = "crates/windrow/benches";
 
 /// The benchmarks of the Python package, and their programs. One that has the name of one in Rust runs after that.
-const PYTHON: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("pictures", "python/benches/pictures.py"),
     ("python", "python/benches/ratios.py"),
     ("processes-python", "python/benches/processes.py"),
@@ -32,12 +24,19 @@ const PYTHON: [(&str, &str); 7] = [
 const WITH_PYTHON: [&str; 1] = ["replay"];
 
 /// Which benchmark to run, and how often.
-#[derive(Debug)]
+#[derive(Debug, Args)]
 pub(crate) struct Request {
-    pub(crate) name: String,
-    pub(crate) check: bool,
-    pub(crate) runs: u32,
-    pub(crate) arguments: Vec<String>,
+    /// Which one; without a name, the known ones are listed
+    name: Option<String>,
+    /// Fail when a line ends in `short`, or when no line with a verdict came
+    #[arg(long)]
+    check: bool,
+    /// How many times to run it; more than one adds a summary over the runs
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Arguments for the benchmark itself
+    #[arg(last = true)]
+    arguments: Vec<String>,
 }
 
 /// One figure a benchmark judged.
@@ -48,50 +47,44 @@ struct Figure {
     enough: bool,
 }
 
-/// Prints the names of the benchmarks.
-///
-/// # Errors
-/// When their folder cannot be read.
-pub(crate) fn list(root: &Path) -> Result<bool> {
-    println!("benchmarks: {}", known(root)?.join(", "));
-    Ok(true)
-}
-
-/// Runs a benchmark and forwards its lines; with `check`, `false` unless every line of every run says `ok`.
-///
-/// # Errors
-/// When there is no such benchmark, or it fails.
+/// Runs a benchmark and forwards its lines; with `check`, `false` unless every line of every run says `ok`. Without a name, prints
+/// those of the benchmarks.
 pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
-    let known = known(root)?;
-    if !known.contains(&request.name) {
-        bail!(
-            "expected one of the benchmarks {}, got `{}`",
-            known.join(", "),
-            request.name
-        );
+    let in_rust = in_rust(root)?;
+    let names = PROGRAMS.iter().map(|(name, _)| *name);
+    let known: BTreeSet<_> = names.chain(in_rust.iter().map(String::as_str)).collect();
+    let known = known.into_iter().collect::<Vec<_>>().join(", ");
+    let Some(name) = &request.name else {
+        println!("benchmarks: {known}");
+        return Ok(true);
+    };
+    let program = PROGRAMS.iter().find(|(known, _)| known == name);
+    if program.is_none() && !in_rust.contains(name) {
+        bail!("expected one of the benchmarks {known}, got `{name}`");
     }
-    let interpreter = interpreter(root, &request.name)?;
+    let python = match program {
+        Some(_) => Some(python::with_package(root, python::RELEASE)?),
+        None if WITH_PYTHON.contains(&name.as_str()) => Some(python::environment(root)?),
+        None => None,
+    };
     let mut figures = Vec::new();
     for run in 1..=request.runs {
         if request.runs > 1 {
             println!("run {run} of {}", request.runs);
         }
-        let python = interpreter.as_deref();
-        let mut commands = Vec::new();
-        if in_rust(root)?.contains(&request.name) {
-            commands.push(of_rust(root, python, request));
-        }
-        if let (Some(python), Some(program)) = (python, program(&request.name)) {
-            commands.push(of_python(root, python, program, request));
-        }
-        for mut command in commands {
-            let finished = process::run(&mut command, Show::All)?;
+        let is_in_rust = in_rust.contains(name);
+        let in_rust =
+            is_in_rust.then(|| of_rust(root, python.as_deref(), name, &request.arguments));
+        let in_python = python.as_ref().zip(program).map(|(python, (_, program))| {
+            let mut command = Command::new(python);
+            command.current_dir(root).arg(program);
+            command.args(&request.arguments);
+            command
+        });
+        for mut command in in_rust.into_iter().chain(in_python) {
+            let finished = process::run(&mut command, |_| true)?;
             if !finished.success {
-                bail!(
-                    "the benchmark `{}` failed ({})",
-                    request.name,
-                    finished.status
-                );
+                bail!("the benchmark `{name}` failed ({})", finished.status);
             }
             figures.extend(finished.lines.iter().filter_map(|line| Figure::read(line)));
         }
@@ -102,142 +95,73 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
     Ok(!request.check || judge(&figures))
 }
 
-/// The Python environment of a benchmark, with the package in its release build if the benchmark needs it.
-fn interpreter(root: &Path, name: &str) -> Result<Option<PathBuf>> {
-    let program = program(name);
-    if program.is_none() && !WITH_PYTHON.contains(&name) {
-        return Ok(None);
-    }
-    let python = python::environment(root)?;
-    if program.is_some() {
-        package::build(root, &python, Profile::Release)?;
-    }
-    Ok(Some(python))
-}
-
-/// The program of a benchmark of the Python package.
-fn program(name: &str) -> Option<&'static str> {
-    let (_, program) = PYTHON.into_iter().find(|(known, _)| *known == name)?;
-    Some(program)
-}
-
-fn of_python(root: &Path, python: &Path, program: &str, request: &Request) -> Command {
-    let mut command = Command::new(python);
-    command
-        .current_dir(root)
-        .arg(program)
-        .args(&request.arguments);
-    command
-}
-
-fn of_rust(root: &Path, python: Option<&Path>, request: &Request) -> Command {
-    let mut command = cargo::command(root);
-    command.args([
-        "bench",
-        "--quiet",
-        "--package",
-        "windrow",
-        "--bench",
-        &request.name,
-    ]);
+fn of_rust(root: &Path, python: Option<&Path>, name: &str, arguments: &[String]) -> Command {
+    let mut command = cargo::command(root, "bench --quiet --package windrow --bench");
+    command.arg(name);
     if let Some(python) = python {
         command.env(python::VARIABLE, python);
     }
-    if !request.arguments.is_empty() {
-        command.arg("--").args(&request.arguments);
+    if !arguments.is_empty() {
+        command.arg("--").args(arguments);
     }
     command
 }
 
 fn judge(figures: &[Figure]) -> bool {
     let short = figures.iter().filter(|figure| !figure.enough).count();
-    if figures.is_empty() {
-        println!("check failed: expected lines that end in `ok` or `short`, got none");
-    } else if short > 0 {
-        println!(
-            "check failed: {short} of {} lines say `short`",
-            figures.len()
-        );
-    } else {
-        println!("check passed: {} lines say `ok`", figures.len());
+    let all = figures.len();
+    match (all, short) {
+        (0, _) => println!("check failed: expected lines that end in `ok` or `short`, got none"),
+        (_, 0) => println!("check passed: {all} lines say `ok`"),
+        _ => println!("check failed: {short} of {all} lines say `short`"),
     }
-    !figures.is_empty() && short == 0
+    all > 0 && short == 0
 }
 
 /// Median, least and greatest value of each name, over all runs.
 fn summary(figures: &[Figure]) -> Vec<String> {
-    let mut names: Vec<&str> = Vec::new();
-    for figure in figures {
-        if !names.contains(&figure.name.as_str()) {
-            names.push(&figure.name);
-        }
-    }
+    let mut known = BTreeSet::new();
+    let names = figures.iter().map(|figure| figure.name.as_str());
+    let names = names.filter(|name| known.insert(*name));
     let line = |name: &str| {
-        let mut values: Vec<_> = figures
-            .iter()
-            .filter(|figure| figure.name == name)
-            .filter_map(|figure| figure.value)
-            .collect();
+        let same = figures.iter().filter(|figure| figure.name == name);
+        let mut values: Vec<_> = same.filter_map(|figure| figure.value).collect();
         values.sort_by(f64::total_cmp);
-        let (least, greatest) = (values.first()?, values.last()?);
-        let (low, high) = (
-            values.get((values.len() - 1) / 2)?,
-            values.get(values.len() / 2)?,
-        );
-        let (median, runs) = (f64::midpoint(*low, *high), values.len());
+        let (least, greatest, runs) = (values.first()?, values.last()?, values.len());
+        let median = f64::midpoint(values[(runs - 1) / 2], values[runs / 2]);
         Some(format!(
             "{name}: median {median:.3} of {runs}, from {least:.3} to {greatest:.3}"
         ))
     };
-    names.into_iter().filter_map(line).collect()
+    names.filter_map(line).collect()
 }
 
 impl Figure {
     /// Reads `name  value  target  ok|short`, whose columns are at least two spaces apart.
     fn read(line: &str) -> Option<Self> {
-        let columns: Vec<_> = line
-            .split("  ")
-            .map(str::trim)
-            .filter(|column| !column.is_empty())
-            .collect();
-        let [name, value, _target, verdict] = columns.as_slice() else {
+        let columns = line.split("  ").map(str::trim);
+        let columns: Vec<_> = columns.filter(|column| !column.is_empty()).collect();
+        let [name, value, _target, verdict @ ("ok" | "short")] = columns.as_slice() else {
             return None;
         };
-        let enough = match *verdict {
-            "ok" => true,
-            "short" => false,
-            _ => return None,
-        };
-        let value = value
-            .split_whitespace()
-            .next()
-            .and_then(|number| number.replace(['_', ','], "").parse().ok());
+        let number = value.split_whitespace().next()?.replace(['_', ','], "");
         Some(Self {
             name: (*name).to_owned(),
-            value,
-            enough,
+            value: number.parse().ok(),
+            enough: *verdict == "ok",
         })
     }
 }
 
-fn known(root: &Path) -> Result<Vec<String>> {
-    let mut names = in_rust(root)?;
-    names.extend(PYTHON.map(|(name, _)| name.to_owned()));
-    names.sort();
-    names.dedup();
-    Ok(names)
-}
-
 /// The benchmarks in Rust.
 fn in_rust(root: &Path) -> Result<Vec<String>> {
-    let folder = root.join(FOLDER);
-    let entries =
-        fs::read_dir(&folder).with_context(|| format!("failed to read {}", folder.display()))?;
-    Ok(entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
-        .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
-        .collect())
+    let failed = || format!("failed to read {FOLDER}");
+    let entries = fs::read_dir(root.join(FOLDER)).with_context(failed)?;
+    let name = |entry: io::Result<fs::DirEntry>| {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        Some(name.strip_suffix(".rs")?.to_owned())
+    };
+    Ok(entries.filter_map(name).collect())
 }
 
 #[cfg(test)]

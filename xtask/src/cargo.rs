@@ -2,46 +2,35 @@
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     path::Path,
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use anyhow::{Context, Result};
 
-use crate::process;
-
 /// The package that builds on a learning framework: built on request only.
 pub(crate) const EXAMPLES: &str = "windrow-examples";
 
-/// Cargo of the toolchain in use, run in `root`.
-pub(crate) fn command(root: &Path) -> Command {
+/// Cargo of the toolchain in use, run in `root` with `arguments`, which hold no spaces.
+pub(crate) fn command(root: &Path, arguments: &str) -> Command {
     let program = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    clean(Command::new(program), root)
+    of(&program, root, arguments)
 }
 
-/// Cargo of the toolchain called `toolchain`, found through rustup.
-pub(crate) fn of_toolchain(root: &Path, toolchain: &str) -> Command {
-    let mut command = clean(Command::new("cargo"), root);
-    command
-        .env_remove("CARGO")
-        .env_remove("RUSTUP_TOOLCHAIN")
-        .arg(format!("+{toolchain}"));
+/// Cargo of the nightly toolchain, found through rustup.
+pub(crate) fn nightly(root: &Path, arguments: &str) -> Command {
+    let mut command = of("cargo".as_ref(), root, &format!("+nightly {arguments}"));
+    command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
     command
 }
 
 /// `cargo test` of the test target `test`, with the features that the packages of the workspace have together: what was built for all
 /// tests is not built anew.
 pub(crate) fn test(root: &Path, test: &str) -> Command {
-    let mut command = command(root);
-    command.args(["test", "--no-fail-fast", "--workspace"]);
-    command.args(["--exclude", EXAMPLES, "--test", test]);
+    let mut command = command(root, "test --no-fail-fast --workspace");
+    command.args(["--exclude", EXAMPLES, "--test", test, "--", "--nocapture"]);
     command
-}
-
-/// Whether cargo-nextest is installed.
-pub(crate) fn has_nextest(root: &Path) -> bool {
-    process::succeeds(command(root).args(["nextest", "--version"]))
 }
 
 /// The present `RUSTFLAGS`, followed by `flags`.
@@ -53,14 +42,10 @@ pub(crate) fn rustflags(flags: &str) -> String {
 }
 
 /// Runs the PPO example with the terminal as its own; `false` when it ended with an error.
-///
-/// # Errors
-/// When cargo cannot be started.
 pub(crate) fn demo(root: &Path, arguments: &[String]) -> Result<bool> {
-    let status = command(root)
-        .args(["run", "--release", "--example", "ppo_cartpole", "--"])
+    let mut command = command(root, "run --release --example ppo_cartpole --");
+    let status = command
         .args(arguments)
-        .stdin(Stdio::inherit())
         .status()
         .context("failed to start cargo")?;
     Ok(status.success())
@@ -68,21 +53,15 @@ pub(crate) fn demo(root: &Path, arguments: &[String]) -> Result<bool> {
 
 /// Drops the variables that the surrounding `cargo run` has set for this package: build scripts that watch them would run
 /// again for nothing.
-fn clean(mut command: Command, root: &Path) -> Command {
+fn of(program: &OsStr, root: &Path, arguments: &str) -> Command {
+    const OWN: &str = "CARGO_PKG_ CARGO_MANIFEST_ CARGO_BIN_ CARGO_CRATE_";
+    let mut command = Command::new(program);
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
-        if [
-            "CARGO_PKG_",
-            "CARGO_MANIFEST_",
-            "CARGO_BIN_",
-            "CARGO_CRATE_",
-        ]
-        .iter()
-        .any(|start| text.starts_with(start))
-        {
+        if OWN.split(' ').any(|start| text.starts_with(start)) {
             command.env_remove(&name);
         }
     }
-    command.current_dir(root);
+    command.current_dir(root).args(arguments.split_whitespace());
     command
 }

@@ -1,6 +1,6 @@
 //! Numbers of tests that passed, failed and were skipped, read from the output of the runners.
 
-use std::{fmt, iter::Sum, ops::Add};
+use std::{fmt, ops::Add};
 
 /// Numbers of tests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -11,58 +11,55 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// The numbers, to be printed.
+    pub(crate) fn cells(&self) -> [String; 3] {
+        [self.passed, self.failed, self.skipped].map(|number| number.to_string())
+    }
+
     /// Sums the summary lines among `lines`; `None` when there is none.
     ///
     /// Where nextest wrote a summary, libtest's are not counted: they are the output of tests that failed.
     pub(crate) fn read(lines: &[String]) -> Option<Self> {
+        let lines: Vec<_> = lines.iter().map(|line| without_colours(line)).collect();
         let sum = |of_line: fn(&str) -> Option<Self>| {
-            let lines = lines.iter().map(|line| without_colours(line));
-            lines
-                .filter_map(|line| of_line(line.trim()))
-                .reduce(Add::add)
+            let counts = lines.iter().filter_map(|line| of_line(line.trim()));
+            counts.reduce(Add::add)
         };
-        sum(Self::of_nextest)
-            .or_else(|| sum(Self::of_libtest))
-            .or_else(|| sum(Self::of_pytest))
+        let of_libtest = || sum(Self::of_libtest).or_else(|| sum(Self::of_pytest));
+        sum(Self::of_nextest).or_else(of_libtest)
     }
 
     /// `Summary [   1.2s] 9 tests run: 7 passed (1 slow), 1 failed, 1 timed out, 2 skipped`
     fn of_nextest(line: &str) -> Option<Self> {
         let (_, figures) = line.strip_prefix("Summary [")?.split_once(" run: ")?;
-        Some(Self::of_figures(without_parentheses(figures).split(',')))
+        Some(Self::of_figures(&without_parentheses(figures)))
     }
 
     /// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s`
     fn of_libtest(line: &str) -> Option<Self> {
         let (_, figures) = line.strip_prefix("test result: ")?.split_once(". ")?;
-        Some(Self::of_figures(figures.split(';')))
+        Some(Self::of_figures(figures))
     }
 
     /// `== 1 failed, 9 passed, 2 skipped, 1 xfailed, 1 error in 30.57s ==`, with or without the signs around it
     fn of_pytest(line: &str) -> Option<Self> {
         let (figures, time) = line.trim_matches(['=', ' ']).rsplit_once(" in ")?;
-        let is_time = time.starts_with(|first: char| first.is_ascii_digit()) && time.contains('s');
-        let is_count = figures.starts_with(|first: char| first.is_ascii_digit());
-        (is_time && is_count).then(|| Self::of_figures(figures.split(',')))
+        let is_number = |text: &str| text.starts_with(|first: char| first.is_ascii_digit());
+        let is_summary = is_number(time) && time.contains('s') && is_number(figures);
+        is_summary.then(|| Self::of_figures(figures))
     }
 
-    fn of_figures<'a>(figures: impl Iterator<Item = &'a str>) -> Self {
+    fn of_figures(figures: &str) -> Self {
         let mut counts = Self::default();
-        for figure in figures {
-            let Some((number, word)) = figure.trim().split_once(' ') else {
-                continue;
+        for figure in figures.split([',', ';']) {
+            let (number, word) = figure.trim().split_once(' ').unwrap_or_default();
+            let count = match word.trim() {
+                "passed" => &mut counts.passed,
+                "failed" | "timed out" | "exec failed" | "error" | "errors" => &mut counts.failed,
+                "skipped" | "ignored" | "xfailed" => &mut counts.skipped,
+                _ => continue,
             };
-            let Ok(number) = number.parse::<u64>() else {
-                continue;
-            };
-            match word.trim() {
-                "passed" => counts.passed += number,
-                "failed" | "timed out" | "exec failed" | "error" | "errors" => {
-                    counts.failed += number
-                }
-                "skipped" | "ignored" | "xfailed" => counts.skipped += number,
-                _ => {}
-            }
+            *count += number.parse().unwrap_or(0);
         }
         counts
     }
@@ -71,58 +68,37 @@ impl Counts {
 impl Add for Counts {
     type Output = Self;
 
-    fn add(self, other: Self) -> Self {
-        Self {
-            passed: self.passed + other.passed,
-            failed: self.failed + other.failed,
-            skipped: self.skipped + other.skipped,
-        }
-    }
-}
-
-impl Sum for Counts {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), Add::add)
+    fn add(mut self, other: Self) -> Self {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self
     }
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} passed, {} failed, {} skipped",
-            self.passed, self.failed, self.skipped
-        )
+        let [passed, failed, skipped] = self.cells();
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
     }
 }
 
 /// `text` without the escape sequences terminals understand as colours.
 fn without_colours(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    let mut characters = text.chars();
-    while let Some(character) = characters.next() {
-        if character == '\u{1b}' {
-            characters.by_ref().find(char::is_ascii_alphabetic);
-        } else {
-            plain.push(character);
-        }
-    }
-    plain
+    let sequence = |part: &str| part.find(|letter: char| letter.is_ascii_alphabetic());
+    let mut parts = text.split('\u{1b}');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |plain, part| {
+        plain + sequence(part).map_or("", |end| &part[end + 1..])
+    })
 }
 
 /// `text` without parentheses and their content.
 fn without_parentheses(text: &str) -> String {
-    let mut depth = 0_usize;
-    let mut plain = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
-            _ if depth == 0 => plain.push(character),
-            _ => {}
-        }
-    }
-    plain
+    let outside = text
+        .split('(')
+        .map(|part| part.split_once(')').map_or(part, |(_, rest)| rest));
+    outside.collect()
 }
 
 #[cfg(test)]

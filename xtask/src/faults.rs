@@ -1,17 +1,11 @@
-//! Faults at random moments, more of them than the ordinary tests have time for.
+//! Faults at random moments, and changes of what policies compute with: more of them than the ordinary tests have time for.
 
 use std::{path::Path, process::Command};
 
 use anyhow::{Result, bail};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 
-use crate::{
-    cargo,
-    package::{self, Profile},
-    process::{self, Show},
-    python,
-    report::{Report, Verdict},
-};
+use crate::{cargo, process, python, report::Verdict};
 
 /// The fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -24,118 +18,143 @@ pub(crate) enum Fault {
     Workers,
 }
 
-/// How many workers die in a complete run of the tests, and how many of the Python package's.
-const WORKERS: u32 = 200;
-const PYTHON_WORKERS: u32 = 50;
+/// Which fault to inject, and how often.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The fault
+    #[arg(value_enum)]
+    fault: Fault,
+    /// How many times
+    #[arg(long, visible_alias = "kills", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    times: u32,
+    /// Below the collectors of the Python package, with environments in Python
+    #[arg(long)]
+    python: bool,
+}
 
-/// The program in which those of the Python package die, and where it is.
-const PYTHON_PROGRAM: &str = "kills";
+/// How many changes of state to make.
+#[derive(Debug, Args)]
+pub(crate) struct Changes {
+    /// Changes of state
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// Of the order in which policies and collectors come; drawn unless given
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// How many workers die in a complete run of the tests.
+const WORKERS: u32 = 200;
+
+/// Why the steps of deaths fail.
+pub(crate) const HARM: &str = "a death of a worker did harm";
+
+/// Where the programs of the Python package are.
 const PYTHON_FOLDER: &str = "python/tests";
 
-/// The test in which they die.
+/// The test in which workers die, and the program in which those of the Python package do.
 const WORKERS_TEST: &str = "kills";
 
 /// The variable that says how often.
 const VARIABLE: &str = "WINDROW_KILLS";
-
-impl Fault {
-    /// The test that makes it happen.
-    fn test(self) -> &'static str {
-        match self {
-            Self::Network => "network",
-            Self::Replay => "kill",
-            Self::Workers => WORKERS_TEST,
-        }
-    }
-}
 
 /// Whether a test target makes faults, so many of them that they are a step of their own.
 pub(crate) fn is_step(test: &str) -> bool {
     test == WORKERS_TEST
 }
 
-/// Has worker processes die, as a step of `report`.
-pub(crate) fn add_to(report: &mut Report, root: &Path) {
-    report.step("deaths of worker processes", || {
-        Ok(match run(root, Fault::Workers, WORKERS)? {
-            true => Verdict::Passed,
-            false => Verdict::Failed(None, "a death of a worker did harm".to_owned()),
-        })
-    });
+/// Kills worker processes, as a step of the tests.
+pub(crate) fn of_workers(root: &Path) -> Result<Verdict> {
+    let passed = inject(root, WORKERS_TEST, WORKERS)?;
+    Ok(Verdict::of_check(passed, HARM))
 }
 
-/// Has worker processes of the Python package die, which is installed beside the interpreter `python`.
-///
-/// # Errors
-/// When the interpreter cannot be started.
-pub(crate) fn of_python(root: &Path, python: &Path) -> Result<Verdict> {
-    Ok(match kill(root, python, PYTHON_WORKERS)? {
-        true => Verdict::Passed,
-        false => Verdict::Failed(None, "a death of a worker did harm".to_owned()),
-    })
-}
-
-/// Builds the Python package, and runs what [`run`] does with its collectors.
-///
-/// # Errors
-/// When the package cannot be built, or `fault` does not concern it.
-pub(crate) fn run_python(root: &Path, fault: Fault, times: u32) -> Result<bool> {
-    if fault != Fault::Workers {
+/// Injects a fault; `false` when a promise was broken.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
+    let test = match options.fault {
+        Fault::Network => "network",
+        Fault::Replay => "kill",
+        Fault::Workers => WORKERS_TEST,
+    };
+    if !options.python {
+        return inject(root, test, options.times);
+    }
+    if options.fault != Fault::Workers {
         bail!("--python: expected the fault `workers`, the only one that concerns Python alone");
     }
-    let python = python::environment(root)?;
-    package::build(root, &python, Profile::Dev)?;
-    kill(root, &python, times)
+    let python = python::with_package(root, python::DEV)?;
+    program(
+        root,
+        &python,
+        &format!("{WORKERS_TEST} --kills {}", options.times),
+    )
 }
 
-fn kill(root: &Path, python: &Path, times: u32) -> Result<bool> {
+/// Builds the Python package and changes the state of policies; `false` when an action was wrong.
+pub(crate) fn change(root: &Path, changes: &Changes) -> Result<bool> {
+    let seed = changes.seed.map(|seed| format!("--seed {seed}"));
+    let arguments = format!("--count {} {}", changes.count, seed.unwrap_or_default());
+    program(
+        root,
+        &python::with_package(root, python::DEV)?,
+        &format!("stale {arguments}"),
+    )
+}
+
+fn inject(root: &Path, test: &str, times: u32) -> Result<bool> {
+    let mut command = cargo::test(root, test);
+    counted(command.env(VARIABLE, times.to_string()))
+}
+
+/// Runs a module among the tests of the Python package, with its arguments; `true` when it passed.
+pub(crate) fn program(root: &Path, python: &Path, module: &str) -> Result<bool> {
     let mut command = Command::new(python);
-    command.current_dir(root.join(PYTHON_FOLDER));
-    command.args(["-m", PYTHON_PROGRAM, "--kills", &times.to_string()]);
-    let finished = process::run(&mut command, Show::Only(tells))?;
-    Ok(finished.success && finished.lines.iter().any(|line| counts(line)))
+    command.current_dir(root.join(PYTHON_FOLDER)).arg("-m");
+    counted(command.args(module.split_whitespace()))
 }
 
-/// Runs the test of one fault and shows the line in which it counts; `true` when it passed.
-///
-/// # Errors
-/// When cargo cannot be started.
-pub(crate) fn run(root: &Path, fault: Fault, times: u32) -> Result<bool> {
-    let mut command = cargo::test(root, fault.test());
-    command
-        .args(["--", "--nocapture"])
-        .env(VARIABLE, times.to_string());
-    let finished = process::run(&mut command, Show::Only(tells))?;
+/// Runs a program and shows the lines in which it reports; `true` when it passed.
+fn counted(command: &mut Command) -> Result<bool> {
+    let finished = process::run(command, reports)?;
     // A run that does nothing has no such line.
     Ok(finished.success && finished.lines.iter().any(|line| counts(line)))
 }
 
-/// Whether a test says in this line what it made, and what came of it.
-fn tells(line: &str) -> bool {
-    const FURTHER: [&str; 5] = [
-        "cells: ",
-        "parents: ",
-        "descriptors: ",
-        "memory: ",
-        "violation: ",
-    ];
-    counts(line) || FURTHER.iter().any(|beginning| line.starts_with(beginning))
+/// Whether a program says in this line what it did and found, and how to do it again.
+fn reports(line: &str) -> bool {
+    const FURTHER: &str = "cells: parents: descriptors: memory: violation: seed effects: modules:";
+    let first = line.split(' ').next();
+    counts(line) || FURTHER.split(' ').any(|known| Some(known) == first)
 }
 
-/// Whether a test says in this line how often it made its fault.
+/// Whether a program says in this line how often it made its fault or change.
 fn counts(line: &str) -> bool {
-    line.contains(" kills, ") || line.contains(" faults, ")
+    let what = [" kills, ", " faults, ", " changes, "];
+    what.iter().any(|what| line.contains(what))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{counts, tells};
+    use super::{counts, reports};
 
     #[test]
     fn the_line_that_counts_is_known() {
-        assert!(counts("50 kills, 3 frames lost") && tells("50 kills, 3 frames lost"));
-        assert!(tells("50 faults, 0 duplicates"));
-        assert!(tells("violation: a frame came twice") && !counts("violation: a frame came twice"));
-        assert!(!tells("running 2 tests"));
+        for line in [
+            "50 kills, 3 frames lost",
+            "50 faults, 0 duplicates",
+            "2000 changes, 8 rows checked",
+        ] {
+            assert!(counts(line) && reports(line), "{line}");
+        }
+        for line in [
+            "violation: a frame came twice",
+            "seed 8",
+            "effects: 40 forms",
+        ] {
+            assert!(!counts(line) && reports(line), "{line}");
+        }
+        for line in ["running 2 tests", "RuntimeWarning: overflow"] {
+            assert!(!reports(line), "{line}");
+        }
     }
 }

@@ -10,14 +10,11 @@ mod counts;
 mod faults;
 mod figures;
 mod models;
-mod package;
 mod process;
 mod python;
 mod report;
 mod sanitize;
-mod scale;
 mod scan;
-mod stale;
 mod suite;
 mod tidy;
 mod workspace;
@@ -25,9 +22,9 @@ mod workspace;
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
-use faults::Fault;
+use report::Report;
 use sanitize::Sanitizer;
 use workspace::Workspace;
 
@@ -58,38 +55,12 @@ enum Task {
     },
     /// Runs a benchmark of `crates/windrow/benches`, or `python`, `processes-python`, `pictures` or `scripts`, those of the Python
     /// package
-    Bench {
-        /// Which one; without a name, the known ones are listed
-        name: Option<String>,
-        /// Fail when a line ends in `short`, or when no line with a verdict came
-        #[arg(long)]
-        check: bool,
-        /// How many times to run it; more than one adds a summary over the runs
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-        runs: u32,
-        /// Arguments for the benchmark itself
-        #[arg(last = true)]
-        arguments: Vec<String>,
-    },
+    Bench(bench::Request),
     /// Learns CartPole with PPO: `cargo run --release --example ppo_cartpole`
     #[command(disable_help_flag = true)]
-    Demo {
-        /// Arguments for the example, such as `--seed 3` or `--help`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    Demo(Passed),
     /// Injects a fault at random moments, many times over, and checks the result
-    Faults {
-        /// The fault
-        #[arg(value_enum)]
-        fault: Fault,
-        /// How many times
-        #[arg(long, visible_alias = "kills", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
-        times: u32,
-        /// Below the collectors of the Python package, with environments in Python
-        #[arg(long)]
-        python: bool,
-    },
+    Faults(faults::Options),
     /// Explores the interleavings of the ring, of stores and buffers and of the weight store with loom, and those of collectors with shuttle
     ///
     /// `LOOM_MAX_PREEMPTIONS` bounds the search; it is 3 unless you set it.
@@ -105,16 +76,25 @@ enum Task {
     /// Checks the rules of the tree: sizes of files and functions, `unsafe`, arrows between crates and rooms, the one loop
     Tidy,
     /// Simulates collection over Ray on 1 to 1000 machines, with the costs of `docs/scaling.md`
-    Scale(scale::Options),
+    #[command(disable_help_flag = true)]
+    Scale(Passed),
     /// Changes the state of policies in every way, below every class of the Python package, and checks each action
-    Stale(stale::Options),
-    /// Prints how long files and functions are and how much of them is prose, per crate and for the Python package
+    Stale(faults::Changes),
+    /// Prints how long files and functions are, how much of them is prose, and how much there is to know
     Figures {
         /// Another tree than this one
         path: Option<PathBuf>,
     },
     /// Makes the Python environment of the tests if need be and prints the path of its interpreter
     Python,
+}
+
+/// Arguments of a program that reads them itself.
+#[derive(Debug, Args)]
+struct Passed {
+    /// Arguments for the program; `--help` lists them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -130,36 +110,23 @@ fn main() -> ExitCode {
 
 /// Does one task; `false` when it ran and something did not pass.
 fn perform(task: Task) -> Result<bool> {
-    let root = workspace::root()?;
+    let root = workspace::root();
     match task {
         Task::Test { examples } => suite::run(&root, examples),
-        Task::Bench { name: None, .. } => bench::list(&root),
-        Task::Bench {
-            name: Some(name),
-            check,
-            runs,
-            arguments,
-        } => bench::run(
-            &root,
-            &bench::Request {
-                name,
-                check,
-                runs,
-                arguments,
-            },
-        ),
-        Task::Demo { arguments } => cargo::demo(&root, &arguments),
-        Task::Faults {
-            fault,
-            times,
-            python: true,
-        } => faults::run_python(&root, fault, times),
-        Task::Faults { fault, times, .. } => faults::run(&root, fault, times),
-        Task::Models => models::run(&Workspace::load(&root)?),
+        Task::Bench(request) => bench::run(&root, &request),
+        Task::Demo(passed) => cargo::demo(&root, &passed.arguments),
+        Task::Faults(options) => faults::run(&root, &options),
+        Task::Models => {
+            let workspace = Workspace::load(&root)?;
+            Report::alone(|report| models::add_to(report, &workspace))
+        }
         Task::Sanitize { tool } => sanitize::run(&Workspace::load(&root)?, tool),
-        Task::Tidy => tidy::run(&Workspace::load(&root)?),
-        Task::Scale(options) => scale::run(&root, &options),
-        Task::Stale(options) => stale::run(&root, &options),
+        Task::Tidy => {
+            let workspace = Workspace::load(&root)?;
+            Report::alone(|report| report.step("tidy", || tidy::verdict(&workspace)))
+        }
+        Task::Scale(passed) => python::scale(&root, &passed.arguments),
+        Task::Stale(changes) => faults::change(&root, &changes),
         Task::Figures { path } => figures::run(&path.unwrap_or(root)),
         Task::Python => {
             let python = python::environment(&root)?;

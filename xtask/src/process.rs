@@ -2,9 +2,9 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader},
     process::{Child, Command, Stdio},
-    sync::mpsc::{self, RecvTimeoutError, Sender},
+    sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
@@ -22,15 +22,6 @@ const LEFT_BEHIND: Duration = Duration::from_secs(5);
 /// How often to look whether a program has ended.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Which lines of a program reach the terminal while it runs.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Show {
-    /// Each line, as it comes.
-    All,
-    /// Lines the function accepts; all of them, afterwards, when the program fails.
-    Only(fn(&str) -> bool),
-}
-
 /// The end of a program: its status and its output.
 #[derive(Debug)]
 pub(crate) struct Finished {
@@ -42,36 +33,39 @@ pub(crate) struct Finished {
     pub(crate) lines: Vec<String>,
 }
 
-/// Runs `command` to its end. Ends a program that hangs after [`LIMIT`], with all that it has started: it has failed.
-///
-/// # Errors
-/// When the program cannot be started; [`Finished::success`] says whether it succeeded.
-pub(crate) fn run(command: &mut Command, show: Show) -> Result<Finished> {
-    run_within(LIMIT, command, show)
+/// Runs `command` to its end, and shows the lines that `shows` accepts; the others too, afterwards, when it fails. Ends a program that
+/// hangs after [`LIMIT`], with all that it has started: it has failed.
+pub(crate) fn run(command: &mut Command, shows: fn(&str) -> bool) -> Result<Finished> {
+    run_within(LIMIT, command, shows)
 }
 
-fn run_within(limit: Duration, command: &mut Command, show: Show) -> Result<Finished> {
+fn run_within(limit: Duration, command: &mut Command, shows: fn(&str) -> bool) -> Result<Finished> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let mut child = command
+    let lost = || format!("lost sight of `{program}`");
+    let (reader, writer) = io::pipe().with_context(lost)?;
+    command
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("failed to start `{program}`"))?;
+        .stdout(writer.try_clone().with_context(lost)?);
+    let child = command.stderr(writer).spawn();
+    let mut child = child.with_context(|| format!("failed to start `{program}`"))?;
+    // The command's own ends of the pipe, which would never close.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     let (sender, receiver) = mpsc::channel();
-    if let Some(pipe) = child.stdout.take() {
-        forward(pipe, sender.clone());
-    }
-    if let Some(pipe) = child.stderr.take() {
-        forward(pipe, sender);
-    }
+    // This thread may outlive the call.
+    thread::spawn(move || {
+        let lines = BufReader::new(reader)
+            .split(b'\n')
+            .map_while(io::Result::ok);
+        let mut lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
+        lines.try_for_each(|line| sender.send(line.trim_end_matches('\r').to_owned()))
+    });
     let start = Instant::now();
     let (mut lines, mut ended, mut is_overdue) = (Vec::new(), None, false);
     // Others may hold the pipes longer than the program lives, and it may close them before it ends.
     while ended.is_none_or(|at: Instant| at.elapsed() < LEFT_BEHIND) {
         match receiver.recv_timeout(TICK) {
             Ok(line) => {
-                if show.shows(&line) {
+                if shows(&line) {
                     println!("{line}");
                 }
                 lines.push(line);
@@ -80,7 +74,6 @@ fn run_within(limit: Duration, command: &mut Command, show: Show) -> Result<Fini
             Err(RecvTimeoutError::Disconnected) if ended.is_some() => break,
             Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK),
         }
-        let lost = || format!("lost sight of `{program}`");
         if ended.is_none() && child.try_wait().with_context(lost)?.is_some() {
             ended = Some(Instant::now());
         }
@@ -89,11 +82,9 @@ fn run_within(limit: Duration, command: &mut Command, show: Show) -> Result<Fini
             end(&mut child);
         }
     }
-    let status = child
-        .wait()
-        .with_context(|| format!("lost sight of `{program}`"))?;
+    let status = child.wait().with_context(lost)?;
     let success = status.success() && !is_overdue;
-    if let (false, Show::Only(_)) = (success, show) {
+    if !success && !lines.iter().all(|line| shows(line)) {
         lines.iter().for_each(|line| println!("{line}"));
     }
     let mut status = status.to_string();
@@ -108,74 +99,38 @@ fn run_within(limit: Duration, command: &mut Command, show: Show) -> Result<Fini
     })
 }
 
-impl Show {
-    fn shows(self, line: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Only(wanted) => wanted(line),
-        }
-    }
-}
-
 /// Ends `child` and its descendants, as far as the system lists them. Not its process group: runners give tests groups of
 /// their own, which would spare the very test that hangs.
 fn end(child: &mut Child) {
-    let below = descendants(child.id(), &processes());
-    // The program first, or it would go on with the next test.
-    let _ = child.kill();
-    if !below.is_empty() {
-        // The shell's own: not every system has the program.
-        let ids = below.iter().map(u32::to_string);
-        succeeds(
-            Command::new("sh")
-                .args(["-c", "kill -KILL \"$@\"", "sh"])
-                .args(ids),
-        );
-    }
-}
-
-/// All processes and their parents: from /proc, or else from `ps`; none without either.
-fn processes() -> Vec<(u32, u32)> {
-    let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let found: Vec<_> = folders
-        .filter_map(|folder| {
-            let id = folder.file_name().to_str()?.parse().ok()?;
-            let stat = fs::read_to_string(folder.path().join("stat")).ok()?;
-            Some((id, parent(&stat)?))
-        })
-        .collect();
-    if !found.is_empty() {
-        return found;
-    }
-    let mut ps = Command::new("ps");
-    ps.args(["-A", "-o", "pid=,ppid="]).stdin(Stdio::null());
-    let listed = ps.output().map_or(Vec::new(), |listed| listed.stdout);
-    let listed = String::from_utf8_lossy(&listed);
-    let pairs = listed.lines().filter_map(|line| {
-        let mut numbers = line.split_whitespace().map(str::parse);
-        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-    });
-    pairs.collect()
-}
-
-/// The parent in a line such as `7 (a name (of any kind)) S 5 …`.
-fn parent(stat: &str) -> Option<u32> {
-    let (_, behind_name) = stat.rsplit_once(')')?;
-    behind_name.split_whitespace().nth(1)?.parse().ok()
-}
-
-/// The processes that `root` has started and those that these have, among processes and their parents.
-fn descendants(root: u32, processes: &[(u32, u32)]) -> Vec<u32> {
-    let mut found = vec![root];
+    let mut found = vec![child.id()];
     let mut next = 0;
-    while let Some(&parent) = found.get(next) {
-        let children = processes.iter().filter(|(_, of)| *of == parent);
-        let new = children.map(|(child, _)| *child);
-        let new: Vec<u32> = new.filter(|child| !found.contains(child)).collect();
-        found.extend(new);
+    while let Some(process) = found.get(next) {
+        found.extend(children(*process));
         next += 1;
     }
-    found.split_off(1)
+    // The program first, or it would go on with the next test.
+    let _ = child.kill();
+    // The shell's own: not every system has the program.
+    let mut kill = Command::new("sh");
+    kill.args(["-c", "kill -KILL \"$@\"", "sh"]);
+    succeeds(kill.args(found[1..].iter().map(u32::to_string)));
+}
+
+/// The processes that a process has started: from /proc, or else from `pgrep`; none without either.
+fn children(process: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")));
+    let mut listed: Vec<_> = lists.flatten().collect();
+    if listed.is_empty() {
+        let found = Command::new("pgrep")
+            .arg("-P")
+            .arg(process.to_string())
+            .output();
+        listed.extend(found.map(|found| String::from_utf8_lossy(&found.stdout).into_owned()));
+    }
+    let ids = listed.iter().flat_map(|list| list.split_whitespace());
+    ids.filter_map(|id| id.parse().ok()).collect()
 }
 
 /// Whether `command` can be started and succeeds; it prints nothing.
@@ -188,26 +143,6 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Sends the lines of `pipe`, from a thread that may outlive the call.
-fn forward(pipe: impl Read + Send + 'static, lines: Sender<String>) {
-    thread::spawn(move || {
-        let mut reader = BufReader::new(pipe);
-        let mut bytes = Vec::new();
-        while reader
-            .read_until(b'\n', &mut bytes)
-            .is_ok_and(|read| read > 0)
-        {
-            let line = String::from_utf8_lossy(&bytes)
-                .trim_end_matches(['\n', '\r'])
-                .to_owned();
-            bytes.clear();
-            if lines.send(line).is_err() {
-                break;
-            }
-        }
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use std::{
@@ -216,7 +151,7 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    use super::{Show, descendants, parent, run, run_within, succeeds};
+    use super::{children, run, run_within, succeeds};
 
     const SOON: Duration = Duration::from_millis(300);
     /// Of a program that would otherwise take an hour.
@@ -232,8 +167,8 @@ mod tests {
     #[cfg(unix)]
     fn a_program_that_hangs_is_ended_with_what_it_has_started_and_has_failed() {
         let start = Instant::now();
-        let mut hangs = shell("echo begun; sleep 3600 & echo $!; sleep 3600");
-        let finished = run_within(SOON, &mut hangs, Show::All).expect("a shell");
+        let mut hangs = shell("echo begun; sh -c 'sleep 3600 & echo $!; wait'; true");
+        let finished = run_within(SOON, &mut hangs, |_| true).expect("a shell");
         assert!(start.elapsed() < BY_FAR);
         assert!(!finished.success);
         assert!(finished.status.contains("not done after 300ms"));
@@ -248,7 +183,7 @@ mod tests {
     #[cfg(unix)]
     fn what_a_program_leaves_behind_does_not_keep_the_run() {
         let start = Instant::now();
-        let finished = run(&mut shell("sleep 3600 & echo $!"), Show::All).expect("a shell");
+        let finished = run(&mut shell("sleep 3600 & echo $!"), |_| true).expect("a shell");
         assert!(start.elapsed() < BY_FAR);
         assert!(finished.success);
         assert!(succeeds(Command::new("kill").arg(&finished.lines[0])));
@@ -258,30 +193,27 @@ mod tests {
     #[cfg(unix)]
     fn a_program_that_closes_its_pipes_is_waited_for() {
         let mut silent = shell("exec >&- 2>&-; sleep 0.2; exit 4");
-        let finished = run(&mut silent, Show::All).expect("a shell");
+        let finished = run(&mut silent, |_| true).expect("a shell");
         assert!(finished.status.contains('4'), "{}", finished.status);
     }
 
     #[test]
-    fn descendants_are_found_whatever_their_order() {
-        let processes = [(9, 7), (7, 5), (5, 1), (8, 1), (5, 9)];
-        let mut found = descendants(5, &processes);
-        found.sort_unstable();
-        assert_eq!(found, [7, 9]);
-        assert!(descendants(8, &processes).is_empty());
-    }
-
-    #[test]
-    fn a_parent_is_found_whatever_its_child_is_called() {
-        assert_eq!(parent("7 (cargo) S 5 5 0"), Some(5));
-        assert_eq!(parent("7 (a) S 3 (name)) R 12 1"), Some(12));
-        assert_eq!(parent("nothing"), None);
+    #[cfg(unix)]
+    fn children_are_found_and_a_process_without_any_has_none() {
+        let mut one = Command::new("sleep")
+            .arg("3600")
+            .spawn()
+            .expect("a process");
+        assert!(children(std::process::id()).contains(&one.id()));
+        assert!(children(one.id()).is_empty());
+        one.kill().expect("it runs");
+        one.wait().expect("it has ended");
     }
 
     #[test]
     fn a_missing_program_is_named() {
-        let error = run(&mut Command::new("no-such-program-anywhere"), Show::All)
-            .expect_err("cannot start");
+        let error =
+            run(&mut Command::new("no-such-program-anywhere"), |_| true).expect_err("cannot start");
         assert!(error.to_string().contains("no-such-program-anywhere"));
         assert!(!succeeds(&mut Command::new("no-such-program-anywhere")));
     }
@@ -291,7 +223,7 @@ mod tests {
     fn both_streams_are_kept_and_the_status_told() {
         let finished = run(
             Command::new("sh").args(["-c", "echo one; echo two >&2; exit 3"]),
-            Show::Only(|_| false),
+            |_| false,
         )
         .expect("a shell");
         let mut lines = finished.lines;

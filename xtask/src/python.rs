@@ -1,8 +1,9 @@
-//! The Python environment of the tests: made once under `target/venv`, made again when its recipe changes.
+//! The Python environment of the tests: made once under `target/venv`, made again when its recipe changes. Programs of the Python
+//! package, which is built into it, run there.
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::OsStr,
     fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
@@ -10,43 +11,42 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{self, Show};
+use crate::{
+    faults, process,
+    report::{Report, Verdict},
+};
 
 /// Oldest Python the packages of the recipe still support.
-const OLDEST: (u32, u32) = (3, 11);
+const OLDEST: [u32; 2] = [3, 11];
 
 /// Tried in this order when `PYTHON` is not set.
-const CANDIDATES: [&str; 7] = [
-    "python3",
-    "python3.15",
-    "python3.14",
-    "python3.13",
-    "python3.12",
-    "python3.11",
-    "python",
-];
+const CANDIDATES: &str = "python3 python3.15 python3.14 python3.13 python3.12 python3.11 python";
+
+/// What a finished environment holds.
+const STAMP: &str = "windrow-stamp";
+
+/// How the package is built: as in all tests, and as it is released.
+pub(crate) const DEV: &str = "maturin develop --quiet";
+pub(crate) const RELEASE: &str = "maturin develop --quiet --release";
 
 /// Environment variable through which tests learn where the interpreter is.
 pub(crate) const VARIABLE: &str = "WINDROW_PYTHON";
 
 /// Interpreter of the environment, which is made first when it is missing, unfinished or of another recipe.
-///
-/// # Errors
-/// When there is no suitable Python, or its packages cannot be installed.
 pub(crate) fn environment(root: &Path) -> Result<PathBuf> {
     let recipe = root.join("tests/python/requirements.txt");
-    let wanted = fs::read_to_string(&recipe)
-        .with_context(|| format!("failed to read {}", recipe.display()))?;
+    let wanted = fs::read_to_string(&recipe);
+    let wanted = wanted.with_context(|| format!("failed to read {}", recipe.display()))?;
     let folder = root.join("target/venv");
     fs::create_dir_all(root.join("target")).context("failed to make the folder target")?;
-    let lock =
-        File::create(root.join("target/venv.lock")).context("failed to make target/venv.lock")?;
+    let lock = File::create(root.join("target/venv.lock"));
+    let lock = lock.context("failed to make target/venv.lock")?;
     lock.lock().context("failed to lock target/venv.lock")?;
 
-    let interpreter = interpreter_in(&folder);
-    if is_finished(&folder, &wanted)
-        && process::succeeds(Command::new(&interpreter).args(["-c", ""]))
-    {
+    let programs = ["bin/python", "Scripts/python.exe"];
+    let interpreter = folder.join(programs[usize::from(cfg!(windows))]);
+    let runs = || process::succeeds(Command::new(&interpreter).args(["-c", ""]));
+    if is_finished(&folder, &wanted) && runs() {
         return Ok(interpreter);
     }
     if folder.exists() {
@@ -60,16 +60,14 @@ pub(crate) fn environment(root: &Path) -> Result<PathBuf> {
     );
     make(&python, &folder, &interpreter, &recipe)?;
     // Written last: an environment without its stamp was never finished.
-    fs::write(stamp_in(&folder), stamp(&wanted))
+    fs::write(folder.join(STAMP), stamp(&wanted))
         .context("failed to write the stamp of target/venv")?;
     Ok(interpreter)
 }
 
 fn make(python: &Path, folder: &Path, interpreter: &Path, recipe: &Path) -> Result<()> {
-    let made = process::run(
-        Command::new(python).args(["-m", "venv"]).arg(folder),
-        Show::Only(|_| false),
-    )?;
+    let mut venv = Command::new(python);
+    let made = process::run(venv.args(["-m", "venv"]).arg(folder), |_| false)?;
     if !made.success {
         bail!(
             "`{} -m venv` failed ({}): {}; some systems keep this module in a package of its own, such as python3-venv",
@@ -78,19 +76,11 @@ fn make(python: &Path, folder: &Path, interpreter: &Path, recipe: &Path) -> Resu
             last(&made.lines)
         );
     }
+    const INSTALL: &str =
+        "-m pip install --disable-pip-version-check --progress-bar off --quiet -r";
     let mut pip = Command::new(interpreter);
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--progress-bar",
-        "off",
-        "--quiet",
-        "-r",
-    ])
-    .arg(recipe);
-    let installed = process::run(&mut pip, Show::Only(|line| line.starts_with("Collecting")))?;
+    pip.args(INSTALL.split(' ')).arg(recipe);
+    let installed = process::run(&mut pip, |line| line.starts_with("Collecting"))?;
     if !installed.success {
         bail!(
             "pip failed ({}) to install {}: {}; pip's own variables, such as PIP_INDEX_URL and PIP_FIND_LINKS, \
@@ -104,60 +94,47 @@ fn make(python: &Path, folder: &Path, interpreter: &Path, recipe: &Path) -> Resu
 }
 
 /// A Python that is new enough, with its version: `$PYTHON`, otherwise the first suitable one on the path.
-fn find() -> Result<(PathBuf, String)> {
+pub(crate) fn find() -> Result<(PathBuf, String)> {
+    let [major, minor] = OLDEST;
+    let expected = format!("expected Python {major}.{minor} or newer");
     if let Some(chosen) = env::var_os("PYTHON").filter(|chosen| !chosen.is_empty()) {
-        let expected = || {
-            format!(
-                "expected Python {}.{} or newer in PYTHON",
-                OLDEST.0, OLDEST.1
-            )
-        };
-        return suitable(&chosen).with_context(expected);
+        return suitable(&chosen).with_context(|| format!("{expected} in PYTHON"));
     }
     let mut refusals = Vec::new();
-    for candidate in CANDIDATES {
-        match suitable(&OsString::from(candidate)) {
+    for candidate in CANDIDATES.split(' ') {
+        match suitable(candidate.as_ref()) {
             Ok(found) => return Ok(found),
             Err(error) => refusals.push(error.to_string()),
         }
     }
     bail!(
-        "expected Python {}.{} or newer on the path or in PYTHON; {}",
-        OLDEST.0,
-        OLDEST.1,
+        "{expected} on the path or in PYTHON; {}",
         refusals.join("; ")
     )
 }
 
-fn suitable(program: &OsString) -> Result<(PathBuf, String)> {
+fn suitable(program: &OsStr) -> Result<(PathBuf, String)> {
     let shown = program.display();
     let ask = "import sys; print('.'.join(map(str, sys.version_info[:3])))";
-    let output = Command::new(program)
-        .args(["-c", ask])
-        .output()
-        .with_context(|| format!("no {shown}"))?;
+    let output = Command::new(program).args(["-c", ask]).output();
+    let output = output.with_context(|| format!("no {shown}"))?;
     if !output.status.success() {
         bail!("{shown} does not run ({})", output.status);
     }
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if is_new_enough(&version) {
-        Ok((PathBuf::from(program), version))
-    } else {
-        bail!("{shown} is Python {version}")
+    if !is_new_enough(&version) {
+        bail!("{shown} is Python {version}");
     }
+    Ok((PathBuf::from(program), version))
 }
 
 fn is_new_enough(version: &str) -> bool {
-    let mut numbers = version.split('.').map(str::parse::<u32>);
-    matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= OLDEST)
+    let numbers: Result<Vec<u32>, _> = version.split('.').map(str::parse).collect();
+    numbers.is_ok_and(|numbers| numbers.as_slice() >= OLDEST.as_slice())
 }
 
 fn is_finished(folder: &Path, recipe: &str) -> bool {
-    fs::read_to_string(stamp_in(folder)).is_ok_and(|found| found == stamp(recipe))
-}
-
-fn stamp_in(folder: &Path) -> PathBuf {
-    folder.join("windrow-stamp")
+    fs::read_to_string(folder.join(STAMP)).is_ok_and(|found| found == stamp(recipe))
 }
 
 /// Changes whenever the recipe does (FNV-1a, 64 bits).
@@ -170,28 +147,112 @@ fn stamp(recipe: &str) -> String {
     format!("{hash:016x}\n")
 }
 
-fn interpreter_in(folder: &Path) -> PathBuf {
-    folder.join(if cfg!(windows) {
-        "Scripts/python.exe"
-    } else {
-        "bin/python"
-    })
-}
-
 fn last(lines: &[String]) -> &str {
+    let mut lines = lines.iter().rev().map(|line| line.trim());
     lines
-        .iter()
-        .rev()
-        .map(|line| line.trim())
         .find(|line| !line.is_empty())
         .unwrap_or("it printed nothing")
 }
 
+/// Runs the steps that concern the package; none can be tried without an interpreter.
+pub(crate) fn steps(report: &mut Report, root: &Path, python: Option<&PathBuf>) {
+    let mut built = false;
+    report.step("Python package", || {
+        let Some(python) = python else {
+            return Ok(Verdict::NotRun("there is no Python environment".to_owned()));
+        };
+        build(root, python, DEV)?;
+        built = true;
+        Ok(Verdict::Passed)
+    });
+    let python = python.filter(|_| built);
+    let mut step = |name, step: &dyn Fn(&Path) -> Result<Verdict>| {
+        report.step(name, || match python {
+            Some(python) => step(python),
+            None => Ok(Verdict::NotRun("the package was not built".to_owned())),
+        });
+    };
+    step("Python types", &|python| types(root, python));
+    step("Python tests", &|python| tests(root, python));
+    let program = |python: &Path, program, why| {
+        let passed = faults::program(root, python, program)?;
+        Ok(Verdict::of_check(passed, why))
+    };
+    step("deaths of Python's worker processes", &|python| {
+        program(python, "kills --kills 50", faults::HARM)
+    });
+    let why = "an action was computed with another state";
+    step("state of Python's policies", &|python| {
+        // A part of it, which the seed draws.
+        program(python, "stale --seconds 45", why)
+    });
+}
+
+/// Builds the extension and installs the package so that its sources are those of the tree.
+fn build(root: &Path, python: &Path, maturin: &str) -> Result<()> {
+    let mut command = in_environment(root, python, maturin);
+    // A target folder of its own: the settings that PyO3 is built with differ, and each change builds everything anew.
+    command.env("CARGO_TARGET_DIR", root.join("target/python"));
+    let built = process::run(&mut command, |_| false)?;
+    if !built.success {
+        bail!("maturin failed to build the package ({})", built.status);
+    }
+    Ok(())
+}
+
+fn types(root: &Path, python: &Path) -> Result<Verdict> {
+    for what in ["mypy", "mypy.stubtest windrow._windrow"] {
+        let mut command = in_environment(root, python, what);
+        let why = format!("{what} has something to say");
+        let verdict = Verdict::of_program(command.env("MYPYPATH", "python"), &why)?;
+        if verdict != Verdict::Passed {
+            return Ok(verdict);
+        }
+    }
+    Ok(Verdict::Passed)
+}
+
+fn tests(root: &Path, python: &Path) -> Result<Verdict> {
+    // Many tests start programs and wait for them, so two at a time take little more than half as long.
+    let pytest = "pytest --quiet -n 2 --dist worksteal";
+    Verdict::of_runner(&mut in_environment(root, python, pytest))
+}
+
+/// A module of the environment, and its arguments.
+fn in_environment(root: &Path, python: &Path, module: &str) -> Command {
+    let mut command = Command::new(python);
+    command.current_dir(root).arg("-m").args(module.split(' '));
+    command.env("VIRTUAL_ENV", root.join("target/venv"));
+    command
+}
+
+/// The interpreter of the environment, in which the package is built, by [`DEV`] or [`RELEASE`].
+pub(crate) fn with_package(root: &Path, maturin: &str) -> Result<PathBuf> {
+    let python = environment(root)?;
+    build(root, &python, maturin)?;
+    Ok(python)
+}
+
+/// Runs the simulation of clusters with the terminal as its own; `false` when it ended with an error.
+pub(crate) fn scale(root: &Path, arguments: &[String]) -> Result<bool> {
+    let python = match arguments.iter().any(|argument| argument == "--check") {
+        true => with_package(root, RELEASE)?,
+        false => find()?.0,
+    };
+    let mut command = Command::new(python);
+    command.current_dir(root).arg("python/benches/scale.py");
+    let status = command
+        .args(arguments)
+        .status()
+        .context("failed to start Python")?;
+    Ok(status.success())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{env, ffi::OsString, fs, process};
+    use std::{env, fs, process};
 
-    use super::{is_finished, is_new_enough, stamp, stamp_in, suitable};
+    use super::{STAMP, is_finished, is_new_enough, stamp, suitable};
 
     #[test]
     fn versions_are_compared_as_numbers() {
@@ -209,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_missing_interpreter_is_named() {
-        let error = suitable(&OsString::from("no-such-python")).expect_err("there is none");
+        let error = suitable("no-such-python".as_ref()).expect_err("there is none");
         assert!(error.to_string().contains("no-such-python"));
     }
 
@@ -220,7 +281,7 @@ mod tests {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder");
         assert!(!is_finished(&folder, "numpy==1"));
-        fs::write(stamp_in(&folder), stamp("numpy==1")).expect("a stamp");
+        fs::write(folder.join(STAMP), stamp("numpy==1")).expect("a stamp");
         assert!(is_finished(&folder, "numpy==1"));
         assert!(!is_finished(&folder, "numpy==2"));
         fs::remove_dir_all(&folder).expect("it was there");

@@ -2,12 +2,16 @@
 
 use std::{
     fmt::Write as _,
+    process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
 
-use crate::counts::Counts;
+use crate::{
+    counts::Counts,
+    process::{self, Finished},
+};
 
 /// The result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +40,13 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// Runs some steps alone; `true` when nothing failed.
+    pub(crate) fn alone(steps: impl FnOnce(&mut Self)) -> Result<bool> {
+        let mut report = Self::default();
+        steps(&mut report);
+        Ok(report.close())
+    }
+
     /// Runs one step under a heading and remembers how it went; an error is a failure of this step only.
     pub(crate) fn step(&mut self, name: &str, work: impl FnOnce() -> Result<Verdict>) {
         println!("\n==> {name}");
@@ -63,13 +74,8 @@ impl Report {
     }
 
     fn table(&self) -> String {
-        let width = self
-            .steps
-            .iter()
-            .map(|step| step.name.chars().count())
-            .max()
-            .unwrap_or(0)
-            .max(4);
+        let widths = self.steps.iter().map(|step| step.name.chars().count());
+        let width = widths.max().unwrap_or(0).max(4);
         let mut table = format!(
             "{:width$}  {:>7}  {:>6}  {:>7}  {:>8}\n",
             "step", "passed", "failed", "skipped", "time"
@@ -80,27 +86,21 @@ impl Report {
                 Verdict::Failed(..) => "FAILED",
                 Verdict::NotRun(_) => "NOT RUN",
             };
-            let [passed, failed, skipped] = match &step.verdict {
-                Verdict::Tested(counts) | Verdict::Failed(Some(counts), _) => {
-                    [counts.passed, counts.failed, counts.skipped].map(|number| number.to_string())
-                }
+            let cells = match &step.verdict {
+                Verdict::Tested(counts) | Verdict::Failed(Some(counts), _) => counts.cells(),
                 _ => ["-", "-", "-"].map(str::to_owned),
             };
-            let time = seconds(step.time);
+            let [passed, failed, skipped] = cells;
+            let (name, time) = (&step.name, seconds(step.time));
             let _ = writeln!(
                 table,
-                "{:width$}  {passed:>7}  {failed:>6}  {skipped:>7}  {time:>8}  {word}",
-                step.name
+                "{name:width$}  {passed:>7}  {failed:>6}  {skipped:>7}  {time:>8}  {word}"
             );
         }
         for step in &self.steps {
             if let Verdict::Failed(_, why) | Verdict::NotRun(why) = &step.verdict {
-                let _ = writeln!(
-                    table,
-                    "{}: {}",
-                    step.name,
-                    why.lines().next().unwrap_or_default()
-                );
+                let first = why.lines().next().unwrap_or_default();
+                let _ = writeln!(table, "{}: {first}", step.name);
             }
         }
         table
@@ -109,11 +109,50 @@ impl Report {
     /// Sums all runners. A step that failed without a failing test counts as one failure, one that could not run as
     /// one skipped: the line is never better than the truth.
     fn closing(&self) -> Counts {
-        self.steps.iter().map(|step| step.verdict.weight()).sum()
+        let mut sum = Counts::default();
+        for step in &self.steps {
+            match &step.verdict {
+                Verdict::Passed => {}
+                Verdict::Tested(counts) => sum = sum + *counts,
+                Verdict::NotRun(_) => sum.skipped += 1,
+                Verdict::Failed(counts, _) => {
+                    let mut counts = counts.unwrap_or_default();
+                    counts.failed = counts.failed.max(1);
+                    sum = sum + counts;
+                }
+            }
+        }
+        sum
     }
 }
 
 impl Verdict {
+    /// The result of a check without tests of its own; `why` it failed otherwise.
+    pub(crate) fn of_check(passed: bool, why: &str) -> Self {
+        match passed {
+            true => Self::Passed,
+            false => Self::Failed(None, why.to_owned()),
+        }
+    }
+
+    /// Runs a program without tests of its own; `why` its check failed otherwise.
+    pub(crate) fn of_program(command: &mut Command, why: &str) -> Result<Self> {
+        let finished = process::run(command, |_| true)?;
+        Ok(Self::of_check(finished.success, why))
+    }
+
+    /// Runs a runner of tests.
+    pub(crate) fn of_runner(command: &mut Command) -> Result<Self> {
+        let finished = process::run(command, |_| true)?;
+        Ok(Self::of_finished(&finished))
+    }
+
+    /// The result of a runner of tests.
+    pub(crate) fn of_finished(finished: &Finished) -> Self {
+        let counts = Counts::read(&finished.lines);
+        Self::of_tests(finished.success, counts, &finished.status)
+    }
+
     /// Passed when the tests counted and none failed; otherwise failed, with `why`.
     pub(crate) fn of_tests(success: bool, counts: Option<Counts>, why: &str) -> Self {
         match counts {
@@ -125,24 +164,6 @@ impl Verdict {
             Some(counts) => Self::Failed(Some(counts), why.to_owned()),
             None if success => Self::Failed(None, "the runner printed no summary line".to_owned()),
             None => Self::Failed(None, why.to_owned()),
-        }
-    }
-
-    fn weight(&self) -> Counts {
-        match self {
-            Self::Passed => Counts::default(),
-            Self::Tested(counts) => *counts,
-            Self::Failed(counts, _) => {
-                let counts = counts.unwrap_or_default();
-                Counts {
-                    failed: counts.failed.max(1),
-                    ..counts
-                }
-            }
-            Self::NotRun(_) => Counts {
-                skipped: 1,
-                ..Counts::default()
-            },
         }
     }
 }

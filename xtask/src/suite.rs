@@ -2,9 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    env,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::Result;
@@ -12,49 +10,28 @@ use anyhow::Result;
 use crate::{
     cargo,
     counts::Counts,
-    faults, models, package,
-    process::{self, Show},
-    python,
+    faults, models, process, python,
     report::{Report, Verdict},
     tidy,
     workspace::Workspace,
 };
 
-/// A test target that compares windrow with something else, and says how much it compared.
-struct Comparison {
-    title: &'static str,
-    test: &'static str,
-    /// Whether the other side is a Python library.
-    python: bool,
-}
+/// A step, its test target, which compares windrow with something else and says how much it compared, and whether that is a Python
+/// library.
+type Comparison = (&'static str, &'static str, bool);
 
 const COMPARISONS: [Comparison; 4] = [
-    Comparison {
-        title: "comparison with Gymnasium",
-        test: "gymnasium",
-        python: true,
-    },
-    Comparison {
-        title: "comparison with PyTorch",
-        test: "torch",
-        python: true,
-    },
-    Comparison {
-        title: "comparison of collectors with ledgers",
-        test: "conformance",
-        python: false,
-    },
-    Comparison {
-        title: "comparison of replay with a list",
-        test: "model",
-        python: false,
-    },
+    ("comparison with Gymnasium", "gymnasium", true),
+    ("comparison with PyTorch", "torch", true),
+    (
+        "comparison of collectors with ledgers",
+        "conformance",
+        false,
+    ),
+    ("comparison of replay with a list", "model", false),
 ];
 
 /// Runs all steps; `true` when nothing failed. `examples`: clippy reads `windrow-examples` too.
-///
-/// # Errors
-/// Never; failures are part of the report.
 pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
     let mut report = Report::default();
     let workspace = match Workspace::load(root) {
@@ -64,7 +41,11 @@ pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
             return Ok(report.close());
         }
     };
-    report.step("formatting", || formatting(root));
+    report.step("formatting", || {
+        let mut command = cargo::command(root, "fmt --all -- --check -l");
+        let why = "these files are not formatted: run `cargo fmt --all`";
+        Verdict::of_program(&mut command, why)
+    });
     report.step("clippy", || clippy(root, examples));
     report.step("tidy", || tidy::verdict(&workspace));
 
@@ -74,177 +55,93 @@ pub(crate) fn run(root: &Path, examples: bool) -> Result<bool> {
         Ok(Verdict::Passed)
     });
     report.step("tests", || tests(&workspace, python.as_ref()));
-    for comparison in &COMPARISONS {
-        report.step(comparison.title, || {
-            compare(&workspace, comparison, python.as_ref())
-        });
+    for (title, test, in_python) in COMPARISONS {
+        report.step(title, || compare(root, test, in_python, python.as_ref()));
     }
-    faults::add_to(&mut report, root);
-    report.step("doctests", || doctests(root));
-    package::steps(&mut report, root, python.as_ref());
+    report.step("deaths of worker processes", || faults::of_workers(root));
+    report.step("doctests", || {
+        let mut command = cargo::command(root, "test --doc --no-fail-fast --workspace");
+        command.args(["--exclude", cargo::EXAMPLES, "--", "--quiet"]);
+        Verdict::of_runner(command.env_remove(python::VARIABLE))
+    });
+    python::steps(&mut report, root, python.as_ref());
     models::add_to(&mut report, &workspace);
     Ok(report.close())
 }
 
-fn formatting(root: &Path) -> Result<Verdict> {
-    let mut command = cargo::command(root);
-    command.args(["fmt", "--all", "--", "--check", "-l"]);
-    check(
-        &mut command,
-        "these files are not formatted: run `cargo fmt --all`",
-    )
-}
-
 fn clippy(root: &Path, examples: bool) -> Result<Verdict> {
-    let mut command = cargo::command(root);
-    command.args(["clippy", "--workspace", "--all-targets"]);
+    let mut command = cargo::command(root, "clippy --workspace --all-targets");
     if !examples {
         println!("    without {}: `--examples` includes it", cargo::EXAMPLES);
         command.args(["--exclude", cargo::EXAMPLES]);
     }
     command.args(["--", "-D", "warnings"]);
-    check(&mut command, "clippy has something to say")
+    Verdict::of_program(&mut command, "clippy has something to say")
 }
 
 /// Unit and integration tests, without comparisons and deaths of workers (steps of their own) and the loom models (built otherwise).
 fn tests(workspace: &Workspace, python: Option<&PathBuf>) -> Result<Verdict> {
-    let nextest = cargo::has_nextest(&workspace.root);
-    let mut command = cargo::command(&workspace.root);
-    if nextest {
-        command.args([
-            "nextest",
-            "run",
-            "--no-tests",
-            "pass",
-            "--status-level",
-            "fail",
-            "--final-status-level",
-            "slow",
-        ]);
-    } else {
-        command.arg("test");
-    }
-    command.args([
-        "--no-fail-fast",
-        "--workspace",
-        "--exclude",
-        cargo::EXAMPLES,
-        "--lib",
-        "--bins",
-    ]);
+    let nextest = process::succeeds(&mut cargo::command(&workspace.root, "nextest --version"));
+    let runner = match nextest {
+        true => "nextest run --no-tests pass --status-level fail --final-status-level slow",
+        false => "test",
+    };
+    let mut command = cargo::command(&workspace.root, runner);
+    command.args(["--no-fail-fast", "--workspace", "--lib", "--bins"]);
+    command.args(["--exclude", cargo::EXAMPLES]);
     for test in integration_tests(workspace) {
         command.args(["--test", test]);
     }
     if !nextest {
         command.args(["--", "--quiet"]);
     }
-    run_tests(&mut command, python, Show::All)
+    match python {
+        Some(python) => command.env(python::VARIABLE, python),
+        None => command.env_remove(python::VARIABLE),
+    };
+    Verdict::of_runner(&mut command)
 }
 
 fn integration_tests(workspace: &Workspace) -> BTreeSet<&str> {
-    let packages = workspace
-        .packages
-        .iter()
-        .filter(|package| package.name != cargo::EXAMPLES);
-    let compares = |test: &str| COMPARISONS.iter().any(|comparison| comparison.test == test);
-    packages
-        .flat_map(|package| package.tests())
-        .filter(|test| !compares(test) && !faults::is_step(test) && !models::is_loom(test))
-        .collect()
+    let packages = workspace.packages.iter();
+    let packages = packages.filter(|package| package.name != cargo::EXAMPLES);
+    let compares = |test: &str| COMPARISONS.iter().any(|(_, known, _)| *known == test);
+    let is_other = |test: &str| compares(test) || faults::is_step(test) || models::is_loom(test);
+    let tests = packages.flat_map(|package| package.tests());
+    tests.filter(|test| !is_other(test)).collect()
 }
 
 /// Runs one comparison and forwards the lines in which it says how much it compared; without such a line it failed.
-fn compare(
-    workspace: &Workspace,
-    comparison: &Comparison,
-    python: Option<&PathBuf>,
-) -> Result<Verdict> {
-    if comparison.python && python.is_none() {
-        return Ok(Verdict::NotRun("there is no Python environment".to_owned()));
-    }
-    let mut command = cargo::test(&workspace.root, comparison.test);
-    command.args(["--", "--nocapture"]);
-    if comparison.python {
+fn compare(root: &Path, test: &str, in_python: bool, python: Option<&PathBuf>) -> Result<Verdict> {
+    let mut command = cargo::test(root, test);
+    if in_python {
         // They need an interpreter, so ordinary runs skip them.
         command.arg("--include-ignored");
     }
     if let Some(python) = python {
         command.env(python::VARIABLE, python);
+    } else if in_python {
+        return Ok(Verdict::NotRun("there is no Python environment".to_owned()));
     }
-    let finished = process::run(&mut command, Show::Only(|line| compared(line).is_some()))?;
-    let amount: u64 = finished
-        .lines
-        .iter()
-        .filter_map(|line| compared(line))
-        .sum();
+    let finished = process::run(&mut command, |line| compared(line).is_some())?;
+    let amounts = finished.lines.iter().filter_map(|line| compared(line));
+    let amount: u64 = amounts.sum();
     if finished.success && amount == 0 {
-        let counts = Counts::read(&finished.lines);
-        return Ok(Verdict::Failed(
-            counts,
-            "no line says that anything was compared".to_owned(),
-        ));
+        let why = "no line says that anything was compared".to_owned();
+        return Ok(Verdict::Failed(Counts::read(&finished.lines), why));
     }
-    Ok(Verdict::of_tests(
-        finished.success,
-        Counts::read(&finished.lines),
-        &finished.status,
-    ))
+    Ok(Verdict::of_finished(&finished))
 }
 
 /// The number in a line such as `CartPole-v1: 120 steps compared` or `compared 64 outputs`.
 fn compared(line: &str) -> Option<u64> {
-    let words: Vec<_> = line.split_whitespace().collect();
-    if !words
-        .iter()
-        .any(|word| word.trim_matches(|letter: char| !letter.is_alphanumeric()) == "compared")
-    {
-        return None;
-    }
-    words.iter().find_map(|word| {
-        word.trim_end_matches([',', ';', '.'])
-            .replace([',', '_'], "")
-            .parse()
-            .ok()
-    })
-}
-
-fn doctests(root: &Path) -> Result<Verdict> {
-    let mut command = cargo::command(root);
-    command.args([
-        "test",
-        "--doc",
-        "--no-fail-fast",
-        "--workspace",
-        "--exclude",
-        cargo::EXAMPLES,
-        "--",
-        "--quiet",
-    ]);
-    run_tests(&mut command, None, Show::All)
-}
-
-fn run_tests(command: &mut Command, python: Option<&PathBuf>, show: Show) -> Result<Verdict> {
-    match python {
-        Some(python) => command.env(python::VARIABLE, python),
-        None => command.env_remove(python::VARIABLE),
-    };
-    if env::var_os("CARGO_TERM_COLOR").is_none() {
-        command.env("CARGO_TERM_COLOR", "never");
-    }
-    let finished = process::run(command, show)?;
-    Ok(Verdict::of_tests(
-        finished.success,
-        Counts::read(&finished.lines),
-        &finished.status,
-    ))
-}
-
-fn check(command: &mut Command, failure: &str) -> Result<Verdict> {
-    let finished = process::run(command, Show::All)?;
-    Ok(if finished.success {
-        Verdict::Passed
-    } else {
-        Verdict::Failed(None, failure.to_owned())
+    let is_sign = |letter: char| !letter.is_alphanumeric();
+    let mut words = line.split_whitespace();
+    let mut plain = words.clone().map(|word| word.trim_matches(is_sign));
+    plain.find(|word| *word == "compared")?;
+    words.find_map(|word| {
+        let number = word.trim_end_matches([',', ';', '.']);
+        number.replace([',', '_'], "").parse().ok()
     })
 }
 
@@ -253,7 +150,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::{compared, integration_tests};
-    use crate::workspace::{Kind, Package, Target, Workspace};
+    use crate::workspace::{Workspace, tests::package};
 
     #[test]
     fn lines_of_a_comparison_are_recognised() {
@@ -270,18 +167,6 @@ mod tests {
 
     #[test]
     fn models_comparisons_deaths_and_examples_are_not_ordinary_tests() {
-        let package = |name: &str, tests: &[&str]| Package {
-            name: name.to_owned(),
-            targets: tests
-                .iter()
-                .map(|test| Target {
-                    name: (*test).to_owned(),
-                    kind: Kind::Test,
-                    source: PathBuf::new(),
-                })
-                .collect(),
-            ..Package::default()
-        };
         let workspace = Workspace {
             root: PathBuf::new(),
             packages: vec![

@@ -6,167 +6,147 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::cargo;
 
 /// All packages of the workspace and where it lies.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct Workspace {
+    #[serde(rename = "workspace_root")]
     pub(crate) root: PathBuf,
     pub(crate) packages: Vec<Package>,
 }
 
 /// One package.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    /// Its folder.
-    pub(crate) folder: PathBuf,
-    /// Names of the packages it depends on, in whatever way.
-    pub(crate) dependencies: Vec<String>,
+    pub(crate) manifest_path: PathBuf,
+    /// The packages it depends on, in whatever way.
+    pub(crate) dependencies: Vec<Dependency>,
     pub(crate) targets: Vec<Target>,
 }
 
-/// One thing cargo builds from a package.
-#[derive(Debug, Clone)]
-pub(crate) struct Target {
+/// A package that another one depends on.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Dependency {
     pub(crate) name: String,
-    pub(crate) kind: Kind,
-    /// The file it starts in.
-    pub(crate) source: PathBuf,
 }
 
-/// The kind of a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Library,
-    Binary,
-    Test,
-    /// An example, a benchmark or a build script.
-    Other,
+/// One thing cargo builds from a package.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// `lib`, `bin`, `test` and the like.
+    pub(crate) kind: Vec<String>,
+    /// The file it starts in.
+    pub(crate) src_path: PathBuf,
 }
 
 impl Workspace {
     /// Asks cargo for the packages of the workspace at `root`.
-    ///
-    /// # Errors
-    /// When a manifest cannot be read, in cargo's words.
     pub(crate) fn load(root: &Path) -> Result<Self> {
-        let output = cargo::command(root)
-            .args(["metadata", "--no-deps", "--format-version", "1"])
+        let output = cargo::command(root, "metadata --no-deps --format-version 1")
             .output()
             .context("failed to start cargo")?;
         if !output.status.success() {
-            bail!(
-                "the workspace does not load:\n{}",
-                String::from_utf8_lossy(&output.stderr).trim_end()
-            );
+            let error = String::from_utf8_lossy(&output.stderr);
+            bail!("the workspace does not load:\n{}", error.trim_end());
         }
-        let metadata: Value =
-            serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")?;
-        let packages = list(&metadata, "packages")
-            .iter()
-            .map(Package::read)
-            .collect();
-        Ok(Self {
-            root: root.to_owned(),
-            packages,
-        })
+        serde_json::from_slice(&output.stdout).context("cargo metadata printed another format")
     }
 
-    /// The package called `name`.
-    ///
-    /// # Errors
-    /// When the workspace has none of that name.
-    pub(crate) fn package(&self, name: &str) -> Result<&Package> {
-        self.packages
-            .iter()
-            .find(|package| package.name == name)
-            .with_context(|| format!("the workspace has no package `{name}`"))
+    /// The first files of libraries and programs, other than examples, benchmarks, tests and build scripts.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &Path> {
+        const OTHERS: [&str; 4] = ["example", "bench", "test", "custom-build"];
+        let targets = self.packages.iter().flat_map(|package| &package.targets);
+        let is_other = |target: &&Target| OTHERS.iter().any(|kind| target.kind == [*kind]);
+        let programs = targets.filter(move |target| !is_other(target));
+        programs.map(|target| target.src_path.as_path())
+    }
+
+    /// Arguments that name these packages and those of their integration tests that are `wanted`.
+    pub(crate) fn tests(&self, names: &str, wanted: fn(&str) -> bool) -> Result<String> {
+        let mut arguments = String::new();
+        for name in names.split(' ') {
+            let package = self.packages.iter().find(|package| package.name == name);
+            let package =
+                package.with_context(|| format!("the workspace has no package {name}"))?;
+            arguments += &format!(" --package={name}");
+            for test in package.tests().filter(|test| wanted(test)) {
+                arguments += &format!(" --test={test}");
+            }
+        }
+        Ok(arguments)
     }
 }
 
 impl Package {
-    fn read(value: &Value) -> Self {
-        let manifest = PathBuf::from(text(value, "manifest_path"));
-        Self {
-            name: text(value, "name"),
-            folder: manifest.parent().map(Path::to_owned).unwrap_or_default(),
-            dependencies: list(value, "dependencies")
-                .iter()
-                .map(|dependency| text(dependency, "name"))
-                .collect(),
-            targets: list(value, "targets").iter().map(Target::read).collect(),
-        }
+    /// Its folder.
+    pub(crate) fn folder(&self) -> &Path {
+        self.manifest_path.parent().unwrap_or(Path::new(""))
     }
 
     /// Names of its integration tests.
     pub(crate) fn tests(&self) -> impl Iterator<Item = &str> {
+        let is_test = |target: &&Target| target.kind.iter().any(|kind| kind == "test");
         self.targets
             .iter()
-            .filter(|target| target.kind == Kind::Test)
+            .filter(is_test)
             .map(|target| target.name.as_str())
     }
 }
 
-impl Target {
-    fn read(value: &Value) -> Self {
-        let kind = match list(value, "kind").first().and_then(Value::as_str) {
-            Some("lib" | "rlib" | "cdylib" | "dylib" | "staticlib" | "proc-macro") => Kind::Library,
-            Some("bin") => Kind::Binary,
-            Some("test") => Kind::Test,
-            _ => Kind::Other,
-        };
-        Self {
-            name: text(value, "name"),
-            kind,
-            source: PathBuf::from(text(value, "src_path")),
-        }
-    }
-}
-
 /// Root folder of the workspace this program was built from.
-///
-/// # Errors
-/// When the manifest of this package lies in no folder.
-pub(crate) fn root() -> Result<PathBuf> {
-    let manifest = env::var_os("CARGO_MANIFEST_DIR")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    let root = manifest.parent().with_context(|| {
-        format!(
-            "expected xtask inside a workspace, got {}",
-            manifest.display()
-        )
-    })?;
-    Ok(root.to_owned())
-}
-
-fn text(value: &Value, field: &str) -> String {
-    value
-        .get(field)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .to_owned()
-}
-
-fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
-    value
-        .get(field)
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
+pub(crate) fn root() -> PathBuf {
+    let manifest = env::var_os("CARGO_MANIFEST_DIR");
+    let manifest = manifest.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let root = Path::new(&manifest).parent();
+    root.map(Path::to_owned).unwrap_or_default()
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::path::{Path, PathBuf};
+
     use serde_json::json;
 
-    use super::{Kind, Package};
+    use super::{Package, Target, Workspace};
+
+    /// A workspace of these packages, each of which is a library.
+    pub(crate) fn library(names: &[&str]) -> Workspace {
+        let package = |name: &&str| {
+            let mut package = package(name, &["a"]);
+            package.targets[0].kind = vec!["lib".to_owned()];
+            package.targets[0].src_path = format!("/w/crates/{name}/src/lib.rs").into();
+            package
+        };
+        Workspace {
+            root: "/w".into(),
+            packages: names.iter().map(package).collect(),
+        }
+    }
+
+    /// A package with these integration tests.
+    pub(crate) fn package(name: &str, tests: &[&str]) -> Package {
+        let target = |test: &&str| Target {
+            name: (*test).to_owned(),
+            kind: vec!["test".to_owned()],
+            src_path: PathBuf::new(),
+        };
+        Package {
+            name: name.to_owned(),
+            targets: tests.iter().map(target).collect(),
+            ..Package::default()
+        }
+    }
 
     #[test]
     fn a_package_is_read_from_metadata() {
-        let package = Package::read(&json!({
+        let read = serde_json::from_value(json!({
             "name": "windrow-slab",
+            "version": "0.1.0",
             "manifest_path": "/w/crates/windrow-slab/Cargo.toml",
             "dependencies": [{ "name": "windrow-tensordict", "rename": "tensordict", "kind": null }],
             "targets": [
@@ -174,9 +154,15 @@ mod tests {
                 { "name": "loom", "kind": ["test"], "src_path": "/w/crates/windrow-slab/tests/loom.rs" },
             ],
         }));
-        assert_eq!(package.dependencies, ["windrow-tensordict"]);
+        let package: Package = read.expect("cargo's format");
+        assert_eq!(package.dependencies[0].name, "windrow-tensordict");
         assert_eq!(package.tests().collect::<Vec<_>>(), ["loom"]);
-        assert_eq!(package.targets[0].kind, Kind::Library);
-        assert!(package.folder.ends_with("crates/windrow-slab"));
+        let workspace = Workspace {
+            root: PathBuf::new(),
+            packages: vec![package.clone()],
+        };
+        let programs: Vec<_> = workspace.programs().collect();
+        assert_eq!(programs, [Path::new("/w/crates/windrow-slab/src/lib.rs")]);
+        assert!(package.folder().ends_with("crates/windrow-slab"));
     }
 }

@@ -4,12 +4,13 @@
 //! A path leads to the file with the definition: re-exports (`pub use`) are followed, and a re-export itself does not count
 //! as knowledge. Unit tests are not counted.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use super::{
-    functions::{closing, items, word_at, words},
-    rust,
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
 };
+
+use super::{Source, Tokens, is_test, is_word};
 
 /// A path of modules from the root of the crate, which is empty itself.
 pub(crate) type Module = Vec<String>;
@@ -30,32 +31,29 @@ struct File {
 }
 
 impl Graph {
-    /// The graph of the files of a `src` folder: paths relative to it, and texts.
-    pub(crate) fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+    /// The graph of the files below the folder `src` that are no tests.
+    pub(crate) fn read(sources: &[Source], src: &str) -> Self {
         let mut modules = BTreeMap::new();
-        for (path, text) in files {
-            let Some(path) = path.strip_suffix(".rs") else {
-                continue;
-            };
-            let mut module: Module = path.split('/').map(str::to_owned).collect();
-            module.pop_if(|last| matches!(last.as_str(), "lib" | "main" | "mod"));
-            modules.insert(module, File::read(text));
+        for source in sources.iter().filter(|source| !is_test(&source.path)) {
+            let path = source.path.strip_prefix(src);
+            if let Some(path) = path.and_then(|path| path.strip_suffix(".rs")) {
+                let mut module: Module = path.split('/').map(str::to_owned).collect();
+                module.pop_if(|last| matches!(last.as_str(), "lib" | "main" | "mod"));
+                modules.insert(module, File::read(&source.code));
+            }
         }
         Self { modules }
     }
 
     /// Every pair of modules of which the first knows the second.
     pub(crate) fn edges(&self) -> BTreeSet<(Module, Module)> {
-        let known = self.modules.iter().flat_map(|(module, file)| {
-            file.paths.iter().map(move |path| {
-                let target = self.definition(module, path, 0);
-                (module.clone(), target)
-            })
-        });
-        known
-            .filter_map(|(from, to)| Some((from, to?)))
-            .filter(|(from, to)| from != to)
-            .collect()
+        let mut edges = BTreeSet::new();
+        for (from, file) in &self.modules {
+            let known = file.paths.iter();
+            let known = known.filter_map(|path| self.definition(from, path, 0));
+            edges.extend(known.filter(|to| to != from).map(|to| (from.clone(), to)));
+        }
+        edges
     }
 
     /// The module with the definition of `path`, as written in `from`; `None` outside of the crate.
@@ -72,15 +70,12 @@ impl Graph {
             _ => return None,
         };
         for (index, name) in rest.iter().enumerate() {
-            let reexports = self
-                .modules
-                .get(&module)
-                .and_then(|file| file.reexports.get(name));
+            let file = self.modules.get(&module);
             if name == "super" {
                 module.pop();
             } else if self.has_child(&module, name) {
                 module.push(name.clone());
-            } else if let Some(target) = reexports
+            } else if let Some(target) = file.and_then(|file| file.reexports.get(name))
                 // Two modules that re-export a name from each other would never end.
                 && depth < 8
             {
@@ -98,143 +93,119 @@ impl Graph {
         let child: Module = module.iter().cloned().chain([name.to_owned()]).collect();
         self.modules.contains_key(&child)
     }
+}
 
-    /// Groups of modules that know each other, directly or through others (strongly connected components of more than one
-    /// module), the largest first.
-    pub(crate) fn circles(&self) -> Vec<Vec<Module>> {
-        let edges = self.edges();
-        let reach = |from: &Module| {
-            let mut found = BTreeSet::new();
-            let mut open = vec![from];
-            while let Some(module) = open.pop() {
-                for (_, to) in edges.iter().filter(|(from, _)| from == module) {
-                    if found.insert(to) {
-                        open.push(to);
-                    }
-                }
-            }
-            found
-        };
-        let reached: BTreeMap<&Module, BTreeSet<&Module>> = self
-            .modules
-            .keys()
-            .map(|module| (module, reach(module)))
-            .collect();
-        let mut placed = BTreeSet::new();
-        let mut circles = Vec::new();
-        for (module, targets) in &reached {
-            let circle: Vec<Module> = targets
-                .iter()
-                .filter(|target| {
-                    reached
-                        .get(*target)
-                        .is_some_and(|back| back.contains(module))
-                })
-                .map(|target| (*target).clone())
-                .collect();
-            if circle.len() > 1 && placed.insert(circle.clone()) {
-                circles.push(circle);
-            }
-        }
-        circles.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
-        circles
+/// Groups of nodes that lead to each other, directly or through others (strongly connected components of more than one
+/// node), the largest first.
+pub(crate) fn circles<N: Ord + Clone>(edges: &BTreeSet<(N, N)>) -> Vec<Vec<N>> {
+    let reached = edges.iter().map(|(from, _)| (from, reach(edges, from)));
+    let reached: BTreeMap<&N, BTreeSet<&N>> = reached.collect();
+    let mut circles = BTreeSet::new();
+    for (node, targets) in &reached {
+        let leads_back = |target: &&N| reached.get(*target).is_some_and(|to| to.contains(node));
+        let circle: Vec<&N> = targets.iter().copied().filter(leads_back).collect();
+        circles.extend(Some(circle).filter(|circle| circle.len() > 1));
     }
+    let owned = |circle: Vec<&N>| circle.into_iter().cloned().collect();
+    let mut circles: Vec<Vec<N>> = circles.into_iter().map(owned).collect();
+    circles.sort_by_key(|circle| Reverse(circle.len()));
+    circles
+}
+
+/// The nodes that `from` leads to.
+fn reach<'a, N: Ord>(edges: &'a BTreeSet<(N, N)>, from: &'a N) -> BTreeSet<&'a N> {
+    let (mut found, mut open) = (BTreeSet::new(), vec![from]);
+    while let Some(node) = open.pop() {
+        let next = edges.iter().filter(|(from, _)| from == node);
+        open.extend(next.map(|(_, to)| to).filter(|to| found.insert(*to)));
+    }
+    found
 }
 
 impl File {
-    fn read(text: &str) -> Self {
-        let code = rust::blank(rust::without_unit_tests(text));
+    fn read(code: &Tokens) -> Self {
         let mut file = Self::default();
-        let mut rest = code.clone();
-        let after = |at: usize| &code[at + "use".len()..];
-        // Not the `use<…>` of a type.
-        let statements =
-            words(&code, "use").filter(|&at| after(at).starts_with(char::is_whitespace));
-        for at in statements {
-            let Some(length) = code[at..].find(';') else {
-                continue;
+        let mut at = 0;
+        while at < code.0.len() {
+            let end = match code.text(at) {
+                // Not the `use<…>` of a type.
+                "use" if code.text(at + 1) != "<" => code.first(at, &[";"]),
+                _ => None,
             };
-            let line = code[..at].rfind('\n').map_or(0, |end| end + 1);
-            let is_public = code[line..at].trim_start().starts_with("pub");
-            let mut paths = Vec::new();
-            tree(&code[at + "use".len()..at + length], &[], &mut paths);
-            for (path, name) in paths {
-                if is_public {
-                    file.reexports.insert(name, path);
+            if let Some(end) = end {
+                let mut paths = Vec::new();
+                code.uses(at + 1..end, &[], &mut paths);
+                // `pub`, or the end of `pub(crate)`.
+                if at > 0 && matches!(code.text(at - 1), "pub" | ")") {
+                    file.reexports.extend(paths);
                 } else {
-                    file.paths.push(path);
+                    file.paths.extend(paths.into_iter().map(|(_, path)| path));
+                }
+            } else if is_word(code.text(at)) && code.follow(at + 1, &[":", ":"]) {
+                // Not the middle of a path that was found by its beginning, or the end of a type.
+                if at < 2 || !code.follow(at - 2, &[":", ":"]) {
+                    file.paths.push(code.path(at));
                 }
             }
-            rest.replace_range(at..at + length, &" ".repeat(length));
+            at = end.unwrap_or(at) + 1;
         }
-        file.paths.extend(inline(&rest));
         file
     }
 }
 
-/// The paths of one `use`, each with the name that it introduces.
-fn tree(text: &str, before: &[String], found: &mut Vec<(Module, String)>) {
-    let text = text.trim();
-    if let Some(open) = text.find('{') {
-        let prefix: Module = before
-            .iter()
-            .cloned()
-            .chain(segments(&text[..open]))
-            .collect();
-        let Some(close) = closing(text, open) else {
-            return;
-        };
-        for item in items(&text[open + 1..close]) {
-            tree(item, &prefix, found);
+impl Tokens {
+    /// The path that begins at `at`, up to its generics.
+    fn path(&self, mut at: usize) -> Module {
+        let mut path = vec![self.text(at).to_owned()];
+        while self.follow(at + 1, &[":", ":"]) && is_word(self.text(at + 3)) {
+            at += 3;
+            path.push(self.text(at).to_owned());
         }
-        return;
+        path
     }
-    let (path, renamed) = match text.split_once(" as ") {
-        Some((path, name)) => (path, Some(name.trim().to_owned())),
-        None => (text, None),
-    };
-    let mut path: Module = before.iter().cloned().chain(segments(path)).collect();
-    // `a::{self}` is `a`.
-    path.pop_if(|last| last == "self" && !before.is_empty());
-    if let Some(name) = renamed.or_else(|| path.last().cloned()) {
-        found.push((path, name));
+
+    /// The paths of one `use`, each with the name that it introduces.
+    fn uses(&self, range: Range<usize>, before: &[String], found: &mut Vec<(String, Module)>) {
+        let (mut path, mut renamed) = (before.to_vec(), None);
+        for at in range {
+            match self.text(at) {
+                "{" => {
+                    for item in self.items(at) {
+                        self.uses(item, &path, found);
+                    }
+                    return;
+                }
+                "as" => renamed = Some(self.text(at + 1).to_owned()),
+                word if is_word(word) && renamed.is_none() => path.push(word.to_owned()),
+                _ => {}
+            }
+        }
+        // `a::{self}` is `a`.
+        path.pop_if(|last| last == "self" && !before.is_empty());
+        if let Some(name) = renamed.or_else(|| path.last().cloned()) {
+            found.push((name, path));
+        }
     }
-}
-
-/// Paths that stand in code, outside of `use`.
-fn inline(code: &str) -> impl Iterator<Item = Module> + '_ {
-    code.match_indices("::").map(|(at, _)| at).filter_map(|at| {
-        let start = code[..at]
-            .rfind(|letter: char| !rust::is_of_word(letter))
-            .map_or(0, |before| before + 1);
-        // The middle of a path that was found by its beginning, or the end of a type.
-        let is_first = start < at && !code[..start].ends_with("::");
-        is_first.then(|| {
-            let end = code[start..]
-                .find(|letter: char| !rust::is_of_word(letter) && letter != ':')
-                .map_or(code.len(), |length| start + length);
-            segments(&code[start..end]).collect()
-        })
-    })
-}
-
-fn segments(path: &str) -> impl Iterator<Item = String> + '_ {
-    path.split("::")
-        .filter_map(|segment| word_at(segment.trim()))
-        .map(str::to_owned)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Graph;
+    use super::{Graph, circles};
+    use crate::scan::Source;
+
+    fn graph(files: &[(&str, &str)]) -> Graph {
+        let source = |(path, text): &(&str, &str)| {
+            Source::of_rust(format!("src/{path}"), (*text).to_owned()).expect("tokens of Rust")
+        };
+        Graph::read(&files.iter().map(source).collect::<Vec<_>>(), "src/")
+    }
 
     fn edges(files: &[(&str, &str)]) -> Vec<String> {
-        let graph = Graph::read(files.iter().copied());
         let name = |module: &[String]| match module {
             [] => "crate".to_owned(),
             module => module.join("/"),
         };
-        let edges = graph.edges();
+        let edges = graph(files).edges();
         edges
             .iter()
             .map(|(from, to)| format!("{} > {}", name(from), name(to)))
@@ -288,7 +259,7 @@ mod tests {
             ),
             ("e.rs", "use crate::d::D;"),
         ];
-        let circles = Graph::read(files).circles();
+        let circles = circles(&graph(&files).edges());
         assert_eq!(
             circles,
             [[["a"], ["b"], ["c"]].map(|path| path.map(str::to_owned))]

@@ -1,16 +1,22 @@
-//! Sizes of files, and where `unsafe` may stand.
+//! Sizes of files and functions, and where `unsafe` may stand.
 
-use super::{Findings, Source, relative};
+use super::Findings;
 use crate::{
-    scan::rust as code,
-    workspace::{Kind, Workspace},
+    scan::{Function, Source, is_test, relative},
+    workspace::Workspace,
 };
 
-/// A file of more lines deserves a second look; unit tests at its end are not counted.
+/// A file of more lines deserves a second look; unit tests are not counted.
 const LONG: usize = 500;
 
 /// A file of more lines is more than one idea.
 const TOO_LONG: usize = 800;
+
+/// Most lines of a function, its signature and docstring included.
+const LINES: usize = 80;
+
+/// Most parameters of a function, `self` aside.
+const PARAMETERS: usize = 6;
 
 /// Crates that may contain `unsafe`, by folder.
 const UNSAFE: [&str; 6] = [
@@ -22,47 +28,76 @@ const UNSAFE: [&str; 6] = [
     "crates/windrow-python/",
 ];
 
-const FORBID: &str = "#![forbid(unsafe_code)]";
+/// What forbids it: `#![forbid(unsafe_code)]`.
+const FORBID: [&str; 8] = ["#", "!", "[", "forbid", "(", "unsafe_code", ")", "]"];
 
-/// Checks each file by itself.
-pub(super) fn check(sources: &[Source], findings: &mut Findings) {
-    for source in sources {
-        let lines = code::without_unit_tests(&source.text).lines().count();
-        if lines > LONG && !is_test(&source.path) {
-            let text = format!(
-                "{}: expected at most {LONG} lines, got {lines}",
-                source.path
-            );
-            if lines > TOO_LONG {
-                findings.problem(text)
-            } else {
-                findings.warning(text)
-            }
+/// Checks every file outside of tests, and its functions.
+pub(super) fn check_sizes(sources: &[Source], findings: &mut Findings) {
+    for source in sources.iter().filter(|source| !is_test(&source.path)) {
+        let (path, lines) = (&source.path, source.lines);
+        let text = format!("{path}: expected at most {LONG} lines, got {lines}");
+        if lines > TOO_LONG {
+            findings.problems.push(text);
+        } else if lines > LONG {
+            findings.warnings.push(text);
         }
-        if source.path.ends_with(".rs") && !may_be_unsafe(&source.path) {
-            for line in code::lines_with(&code::blank(&source.text), "unsafe") {
-                findings.problem(format!(
-                    "{}:{line}: `unsafe` outside of the crates that may contain it",
-                    source.path
+        for function in &source.functions {
+            let (lines, parameters) = match source.is_python() {
+                true => without_options(function),
+                false => (function.lines.unwrap_or(0), function.parameters()),
+            };
+            let place = format!("{path}:{}: `{}`", function.line, function.name);
+            if lines > LINES {
+                let text = format!("{place} has {lines} lines: expected at most {LINES}");
+                findings.problems.push(text);
+            }
+            if parameters > PARAMETERS {
+                findings.problems.push(format!(
+                    "{place} takes {parameters} parameters: expected at most {PARAMETERS}"
                 ));
             }
         }
     }
 }
 
+/// Lines and parameters of a function of Python without those that users read as a list of options. A constructor may take
+/// any number of options, since a class has only one; a public function those that callers name.
+fn without_options(function: &Function) -> (usize, usize) {
+    let (name, lines) = (function.name.as_str(), function.lines.unwrap_or(0));
+    let body = lines - function.signature;
+    match name {
+        "__init__" | "__new__" => (body, 0),
+        _ if name.starts_with('_') => (lines, function.parameters()),
+        _ if function.by_name > PARAMETERS => (body, function.positional),
+        _ => (lines, function.positional),
+    }
+}
+
+/// Checks every file of Rust, its tests included.
+pub(super) fn check_unsafe(sources: &[Source], findings: &mut Findings) {
+    for source in sources.iter().filter(|source| !may_be_unsafe(&source.path)) {
+        for at in source.tokens.find("unsafe") {
+            let place = format!("{}:{}", source.path, source.tokens.0[at].line);
+            findings.problems.push(format!(
+                "{place}: `unsafe` outside of the crates that may contain it"
+            ));
+        }
+    }
+}
+
 /// Checks that the libraries and programs of the other crates forbid `unsafe` themselves.
 pub(super) fn check_roots(workspace: &Workspace, sources: &[Source], findings: &mut Findings) {
-    let targets = workspace
-        .packages
-        .iter()
-        .flat_map(|package| &package.targets);
-    for target in targets.filter(|target| matches!(target.kind, Kind::Library | Kind::Binary)) {
-        let path = relative(&workspace.root, &target.source);
-        let forbids = sources
-            .iter()
-            .any(|source| source.path == path && code::blank(&source.text).contains(FORBID));
-        if !may_be_unsafe(&path) && !forbids {
-            findings.problem(format!("{path}: expected `{FORBID}`"));
+    let forbids = |source: &Source| {
+        let mut places = source.tokens.find("#");
+        places.any(|at| source.tokens.follow(at, &FORBID))
+    };
+    for target in workspace.programs() {
+        let path = relative(&workspace.root, target);
+        let mut roots = sources.iter().filter(|source| source.path == path);
+        if !may_be_unsafe(&path) && !roots.any(forbids) {
+            findings
+                .problems
+                .push(format!("{path}: expected `{}`", FORBID.concat()));
         }
     }
 }
@@ -71,45 +106,55 @@ fn may_be_unsafe(path: &str) -> bool {
     UNSAFE.iter().any(|folder| path.starts_with(folder))
 }
 
-/// Whether a file holds nothing but tests.
-pub(crate) fn is_test(path: &str) -> bool {
-    path.split('/')
-        .any(|part| matches!(part, "tests" | "tests.rs") || part.ends_with("_tests.rs"))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
-    use super::{check, check_roots};
+    use super::{check_roots, check_sizes, check_unsafe};
     use crate::{
-        tidy::{Findings, Source},
-        workspace::{Kind, Package, Target, Workspace},
+        scan::{Function, Source},
+        tidy::{Findings, tests},
+        workspace::tests::library,
     };
 
-    fn source(path: &str, text: impl Into<String>) -> Source {
-        Source {
-            path: path.into(),
-            text: text.into(),
-        }
+    fn source(path: &str, text: &str) -> Source {
+        Source::of_rust(path.into(), text.into()).expect("tokens of Rust")
+    }
+
+    fn problems(path: &str, text: &str) -> Vec<String> {
+        tests::problems(check_sizes, &[(path, text)])
+    }
+
+    /// A function of Python of 91 lines of signature and 1 more, which takes 90 parameters.
+    fn of_python(name: &str, are_named: bool) -> Vec<String> {
+        let function = Function {
+            name: name.to_owned(),
+            line: 1,
+            signature: 91,
+            lines: Some(92),
+            positional: if are_named { 0 } else { 90 },
+            by_name: if are_named { 90 } else { 0 },
+        };
+        let source = Source {
+            path: "a.py".to_owned(),
+            functions: vec![function],
+            ..Source::default()
+        };
+        let mut findings = Findings::default();
+        check_sizes(&[source], &mut findings);
+        findings.problems
     }
 
     #[test]
     fn long_files_are_told_unless_they_are_tests() {
-        let mut findings = Findings::default();
+        let lines = |count: usize| "//\n".repeat(count);
+        let tests = format!("//\n\n#[cfg(test)]\nmod tests {{\n{}}}\n", lines(900));
         let sources = [
-            source("crates/a/src/long.rs", "//\n".repeat(501)),
-            source("crates/a/src/too_long.rs", "//\n".repeat(801)),
-            source(
-                "crates/a/src/tested.rs",
-                format!(
-                    "//\n\n#[cfg(test)]\nmod tests {{\n{}}}\n",
-                    "//\n".repeat(900)
-                ),
-            ),
-            source("crates/a/tests/all.rs", "//\n".repeat(900)),
+            source("crates/a/src/long.rs", &lines(501)),
+            source("crates/a/src/too_long.rs", &lines(801)),
+            source("crates/a/src/tested.rs", &tests),
+            source("crates/a/tests/all.rs", &lines(900)),
         ];
-        check(&sources, &mut findings);
+        let mut findings = Findings::default();
+        check_sizes(&sources, &mut findings);
         assert_eq!(
             findings.warnings,
             ["crates/a/src/long.rs: expected at most 500 lines, got 501"]
@@ -121,43 +166,48 @@ mod tests {
     }
 
     #[test]
+    fn a_function_of_eighty_lines_is_fine_and_a_longer_one_is_not() {
+        let lines = |lines: usize| format!("fn f() {{\n{}}}\n", "    a();\n".repeat(lines - 2));
+        assert!(problems("a.rs", &lines(80)).is_empty());
+        assert!(problems("tests/a.rs", &lines(90)).is_empty());
+        let expected = "a.rs:1: `f` has 81 lines: expected at most 80";
+        assert_eq!(problems("a.rs", &lines(81)), [expected]);
+    }
+
+    #[test]
+    fn six_parameters_are_fine_and_seven_are_not() {
+        let takes = |count: usize| format!("fn f(&self, {}) {{}}", "_: u8, ".repeat(count));
+        assert!(problems("a.rs", &takes(6)).is_empty());
+        let expected = "a.rs:1: `f` takes 7 parameters: expected at most 6";
+        assert_eq!(problems("a.rs", &takes(7)), [expected]);
+    }
+
+    #[test]
+    fn options_of_a_constructor_and_of_a_public_function_are_not_counted() {
+        assert!(of_python("__init__", false).is_empty());
+        assert!(of_python("made", true).is_empty());
+        assert_eq!(of_python("made", false).len(), 2);
+        assert_eq!(of_python("_made", true).len(), 2);
+    }
+
+    #[test]
     fn unsafe_has_its_places() {
-        let mut findings = Findings::default();
-        let text = "// fine\nunsafe { f() }\n";
-        check(
-            &[
-                source("crates/windrow-slab/src/memory.rs", text),
-                source("crates/windrow-env/src/env.rs", text),
-            ],
-            &mut findings,
-        );
-        assert_eq!(
-            findings.problems,
-            ["crates/windrow-env/src/env.rs:2: `unsafe` outside of the crates that may contain it"]
-        );
+        let text = "// unsafe\nunsafe { f(\"unsafe\") }\n#[cfg(test)]\nmod tests {\n    unsafe fn f() {}\n}\n";
+        let files = [
+            ("crates/windrow-slab/src/memory.rs", text),
+            ("crates/windrow-env/src/env.rs", text),
+        ];
+        let expected = [2, 5].map(|line| {
+            format!("crates/windrow-env/src/env.rs:{line}: `unsafe` outside of the crates that may contain it")
+        });
+        assert_eq!(tests::problems(check_unsafe, &files), expected);
     }
 
     #[test]
     fn other_crates_forbid_it_themselves() {
-        let target = |path: &str| Target {
-            name: "a".into(),
-            kind: Kind::Library,
-            source: PathBuf::from(path),
-        };
-        let targets = vec![
-            target("/w/crates/a/src/lib.rs"),
-            target("/w/crates/b/src/lib.rs"),
-            target("/w/crates/windrow-slab/src/lib.rs"),
-        ];
-        let workspace = Workspace {
-            root: "/w".into(),
-            packages: vec![Package {
-                targets,
-                ..Package::default()
-            }],
-        };
+        let workspace = library(&["a", "b", "windrow-slab"]);
         let sources = [
-            source("crates/a/src/lib.rs", "#![forbid(unsafe_code)]"),
+            source("crates/a/src/lib.rs", "//! A.\n#![forbid(unsafe_code)]"),
             source("crates/b/src/lib.rs", "// #![forbid(unsafe_code)]"),
         ];
         let mut findings = Findings::default();

@@ -2,86 +2,55 @@
 
 use std::collections::BTreeSet;
 
-use super::{Findings, Source, files};
-use crate::scan::modules::{Graph, Module};
+use super::{Findings, Order};
+use crate::scan::{
+    Source,
+    modules::{Graph, Module, circles},
+};
 
-const FOLDER: &str = "crates/windrow-collect/src/";
+pub(crate) const FOLDER: &str = "crates/windrow-collect/src/";
 
 /// Most files that may know each other in a circle: a type and its other half.
 const CIRCLE: usize = 2;
 
 /// Each room at the top of the crate, and those it may know, which stand above it in the table: reading goes one way.
-const ROOMS: [(&str, &[&str]); 12] = [
-    ("error", &[]),
-    ("probe", &["error"]),
-    ("trajectories", &["error"]),
-    ("postproc", &["error", "trajectories"]),
-    ("config", &["error", "probe", "trajectories", "postproc"]),
-    ("shared", &["error", "probe", "config"]),
-    ("worker", &["error", "probe", "config", "shared"]),
-    ("process", &["error", "probe", "config", "shared", "worker"]),
-    (
-        "placement",
-        &["error", "probe", "config", "shared", "worker", "process"],
-    ),
+const ROOMS: Order = Order(&[
+    ("error", ""),
+    ("probe", "error"),
+    ("trajectories", "error"),
+    ("postproc", "error trajectories"),
+    ("config", "error probe trajectories postproc"),
+    ("shared", "error probe config"),
+    ("worker", "error probe config shared"),
+    ("process", "error probe config shared worker"),
+    ("placement", "error probe config shared worker process"),
     (
         "deliver",
-        &[
-            "error",
-            "probe",
-            "trajectories",
-            "postproc",
-            "config",
-            "shared",
-            "worker",
-            "placement",
-        ],
+        "error probe trajectories postproc config shared worker placement",
     ),
     (
         "build",
-        &[
-            "error",
-            "probe",
-            "trajectories",
-            "postproc",
-            "config",
-            "shared",
-            "worker",
-            "process",
-            "placement",
-            "deliver",
-        ],
+        "error probe trajectories postproc config shared worker process placement deliver",
     ),
     // A user of collectors, as others are.
-    (
-        "evaluator",
-        &["error", "trajectories", "config", "deliver", "build"],
-    ),
-];
+    ("evaluator", "error trajectories config deliver build"),
+]);
 
 /// Checks the engine's modules.
 pub(super) fn check(sources: &[Source], findings: &mut Findings) {
-    let graph = graph(sources, FOLDER);
-    let edges = graph.edges();
-    let rooms: BTreeSet<&String> = edges.iter().filter_map(|(from, _)| from.first()).collect();
-    let unknown = rooms
-        .into_iter()
-        .filter(|room| ROOMS.iter().all(|(name, _)| name != room));
-    for room in unknown {
-        findings.problem(format!(
-            "{FOLDER}{room}: expected an entry in the table of rooms, got none"
-        ));
-    }
+    let edges = Graph::read(sources, FOLDER).edges();
+    let mut unknown = BTreeSet::new();
     for (from, to) in &edges {
-        let (Some(room), Some(known)) = (from.first(), to.first()) else {
+        let Some(room) = from.first() else {
             continue;
         };
-        let entry = ROOMS.iter().find(|(name, _)| name == room);
-        let Some((_, allowed)) = entry.filter(|_| room != known) else {
+        let Some(allowed) = ROOMS.allowed(room) else {
+            unknown.insert(room);
             continue;
         };
-        if !allowed.contains(&known.as_str()) {
-            findings.problem(format!(
+        let known = to.first().filter(|known| *known != room);
+        if known.is_some_and(|known| !allowed.contains(&known.as_str())) {
+            findings.problems.push(format!(
                 "{FOLDER}{}.rs knows {}: `{room}` may know {}",
                 from.join("/"),
                 to.join("::"),
@@ -89,33 +58,25 @@ pub(super) fn check(sources: &[Source], findings: &mut Findings) {
             ));
         }
     }
-    for circle in graph
-        .circles()
-        .iter()
-        .filter(|circle| circle.len() > CIRCLE)
-    {
-        let names: Vec<_> = circle.iter().map(name).collect();
-        findings.problem(format!(
-            "{FOLDER}: {} files know each other in a circle, expected at most {CIRCLE}: {}",
-            circle.len(),
-            names.join(", ")
+    for room in unknown {
+        findings.problems.push(format!(
+            "{FOLDER}{room}: expected an entry in the table of rooms, got none"
         ));
+    }
+    for circle in circles(&edges) {
+        if circle.len() > CIRCLE {
+            let names: Vec<_> = circle.iter().map(name).collect();
+            findings.problems.push(format!(
+                "{FOLDER}: {} files know each other in a circle, expected at most {CIRCLE}: {}",
+                circle.len(),
+                names.join(", ")
+            ));
+        }
     }
 }
 
-/// The graph of the files below `folder` that are no tests.
-pub(crate) fn graph(sources: &[Source], folder: &str) -> Graph {
-    let below = sources
-        .iter()
-        .filter(|source| !files::is_test(&source.path));
-    let below = below.filter_map(|source| {
-        let path = source.path.strip_prefix(folder)?;
-        Some((path, source.text.as_str()))
-    });
-    Graph::read(below)
-}
-
-fn name(module: &Module) -> String {
+/// The name of a module, `lib` at the root.
+pub(crate) fn name(module: &Module) -> String {
     match module.as_slice() {
         [] => "lib".to_owned(),
         module => module.join("::"),
@@ -125,10 +86,10 @@ fn name(module: &Module) -> String {
 #[cfg(test)]
 mod tests {
     use super::{ROOMS, check};
-    use crate::tidy::Findings;
+    use crate::tidy::tests::{assert_no_circle, problems_in_collect};
 
     fn problems(files: &[(&str, &str)]) -> Vec<String> {
-        Findings::in_collect(check, files).problems
+        problems_in_collect(check, files)
     }
 
     #[test]
@@ -180,11 +141,6 @@ mod tests {
 
     #[test]
     fn the_table_has_no_circle() {
-        for (place, (room, allowed)) in ROOMS.iter().enumerate() {
-            for known in *allowed {
-                let below = ROOMS.iter().position(|(other, _)| other == known);
-                assert!(below.is_some_and(|below| below < place), "{room} ▸ {known}");
-            }
-        }
+        assert_no_circle(&ROOMS);
     }
 }

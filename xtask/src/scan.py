@@ -1,0 +1,110 @@
+"""Measures the Python files below a folder, and prints a list of what it found as JSON: functions, prose, imports and annotations."""
+
+import ast
+import io
+import json
+import pathlib
+import sys
+import tokenize
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DOCUMENTED = (ast.Module, ast.ClassDef, *FUNCTIONS)
+
+
+def function(node, ends):
+    """Lines count from the word ``def``, and the signature's to its colon."""
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    if positional and positional[0].arg in ("self", "cls"):
+        del positional[0]
+    return {
+        "name": node.name,
+        "line": node.lineno,
+        "signature": ends[node.lineno] - node.lineno + 1,
+        "lines": node.end_lineno - node.lineno + 1,
+        "positional": len(positional) + (arguments.vararg is not None),
+        "by_name": len(arguments.kwonlyargs) + (arguments.kwarg is not None),
+    }
+
+
+def signature_ends(tokens):
+    """The line of the colon that ends each line with ``def``."""
+    ends, depth, start = {}, 0, None
+    for token in tokens:
+        if token.type == tokenize.NAME and token.string == "def":
+            start = token.start[0]
+        elif token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
+            if token.string == ":" and depth == 0 and start is not None:
+                ends[start], start = token.start[0], None
+    return ends
+
+
+def prose(tree, tokens):
+    """Lines of docstrings, and those that hold nothing but a comment."""
+    lines = {token.start[0] for token in tokens if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#")}
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            lines.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return len(lines)
+
+
+def imports(tree, package, modules):
+    """The modules among ``modules`` that a module of ``package`` imports when it runs, also within functions."""
+    found = set()
+    for node in running(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            paths = [f"{base}.{alias.name}" for alias in node.names]
+            found.update(path if path in modules else base for path in paths)
+    return sorted(found & modules)
+
+
+def running(node):
+    """The nodes below this one, without those that only type checkers read."""
+    if not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from running(child)
+
+
+def any_shares(functions):
+    """Parameters annotated as plain ``Any`` and all that are annotated, then the same of results."""
+    every = [node.args for node in functions]
+    parameters = [one for some in every for one in (*some.posonlyargs, *some.args, some.vararg, *some.kwonlyargs, some.kwarg) if one]
+    shares = []
+    for annotations in ([one.annotation for one in parameters], [node.returns for node in functions]):
+        written = [ast.unparse(annotation) for annotation in annotations if annotation is not None]
+        shares += [sum(text in ("Any", "typing.Any") for text in written), len(written)]
+    return shares
+
+
+def module(path, root):
+    parts = path.relative_to(root.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def measure(path, root, modules):
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text, str(path))
+    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    functions = sorted((node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)), key=lambda node: node.lineno)
+    ends = signature_ends(tokens)
+    return {
+        "path": path.as_posix(),
+        "module": modules[path],
+        "lines": len(text.splitlines()),
+        "prose": prose(tree, tokens),
+        "functions": [function(node, ends) for node in functions],
+        "imports": imports(tree, list(path.relative_to(root.parent).parts[:-1]), set(modules.values())),
+        "any_shares": any_shares(functions),
+    }
+
+
+if __name__ == "__main__":
+    root = pathlib.Path(sys.argv[1])
+    names = {path: module(path, root) for path in sorted(root.rglob("*.py"))}
+    json.dump([measure(path, root, names) for path in names], sys.stdout)
