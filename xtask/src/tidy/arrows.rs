@@ -101,13 +101,7 @@ mod tests {
         );
         assert_eq!(
             problems(&[("windrow-slab", &["windrow-env"]), ("windrow-env", &[])]),
-<<<<<<< HEAD
-            [
-                "windrow-slab depends on windrow-env: it may depend on windrow-tensordict, windrow-sync"
-            ]
-=======
-            ["windrow-slab depends on windrow-env: it may depend on tensordict"]
->>>>>>> xtask
+            ["windrow-slab depends on windrow-env: it may depend on tensordict, sync"]
         );
         assert_eq!(
             problems(&[
