@@ -112,7 +112,8 @@ impl Link {
         ))
     }
 
-    fn failed(&self, reason: String) -> RemoteError {
+    /// The error for a request that failed, and changed nothing.
+    pub(crate) fn failed(&self, reason: String) -> RemoteError {
         let address = self.remote.address.to_string();
         RemoteError::Failed { address, reason }
     }

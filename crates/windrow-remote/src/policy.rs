@@ -56,10 +56,9 @@ impl RemotePolicy {
         let answer = self.link.call(Kind::Bind, [0; 3], request)?;
         match Kind::of(&answer) {
             Some(Kind::Bound) => {
-                serde_json::from_slice(&answer.body).map_err(|error| RemoteError::Failed {
-                    address: self.link.remote.address.to_string(),
-                    reason: format!("what the policy writes cannot be read: {error}"),
-                })
+                let failed = |error| format!("what the policy writes cannot be read: {error}");
+                serde_json::from_slice(&answer.body)
+                    .map_err(|error| self.link.failed(failed(error)))
             }
             _ => Err(self.link.unexpected(&answer)),
         }
@@ -75,19 +74,16 @@ impl RemotePolicy {
         let spec = self.sit(&request)?;
         let producer = self.link.producer();
         if let Some(seat) = &mut self.seat {
-            let address = self.link.remote.address.to_string();
             if seat.columns != spec.columns {
-                let reason = format!(
+                return Err(self.link.failed(format!(
                     "the policy wrote {:?} before, and {:?} now",
                     seat.columns, spec.columns
-                );
-                return Err(RemoteError::Failed { address, reason });
+                )));
             }
             if spec.states == States::ByPlace && envs.is_first().contains(&false) {
                 let reason =
-                    "the server no longer has the states of these environments: reset them"
-                        .to_owned();
-                return Err(RemoteError::Failed { address, reason });
+                    "the server no longer has the states of these environments: reset them";
+                return Err(self.link.failed(reason.to_owned()));
             }
             seat.producer = producer;
         }

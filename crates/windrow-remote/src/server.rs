@@ -132,7 +132,7 @@ impl RemoteServerBuilder {
         let shared = Arc::new(Shared {
             producers: Producers::new(
                 self.memory,
-                4 * self.connections,
+                self.connections.saturating_mul(4),
                 KEPT.saturating_mul(self.limits.message),
             ),
             sending: AtomicUsize::new(0),

@@ -24,18 +24,16 @@ pub(super) fn serve(shared: &Arc<Shared>, socket: &Arc<Socket>) {
     };
     let mut wire = Wire::new(stream, VERSION);
     let mut session = Session::new(Arc::clone(shared), Arc::clone(socket));
-    let greeted = greet(&mut wire, &mut session, greeting);
-    let was_greeted = greeted.is_ok();
-    let parting = match greeted {
-        Ok(()) => converse(shared, &mut wire, &mut session),
-        Err(parting) => parting,
-    };
-    drop(session);
-    let deadline = match was_greeted {
-        true => Deadline::after(PARTING),
-        false => {
+    let (parting, deadline) = match greet(&mut wire, &mut session, greeting) {
+        Ok(()) => {
+            let parting = converse(shared, &mut wire, &mut session);
+            drop(session);
+            (parting, Deadline::after(PARTING))
+        }
+        Err(parting) => {
+            drop(session);
             count(&shared.counters.refused);
-            greeting
+            (parting, greeting)
         }
     };
     // A client that has gone needs no words.

@@ -76,7 +76,7 @@ impl Door {
     /// have their threads.
     pub(super) fn knock(&mut self, socket: &Arc<Socket>, connections: usize) -> bool {
         let most = connections.max(Self::STRANGERS);
-        if self.inside.len() >= connections + 2 * most {
+        if self.inside.len() >= connections.saturating_add(most.saturating_mul(2)) {
             return false;
         }
         if self.count(Place::Stranger) >= most {

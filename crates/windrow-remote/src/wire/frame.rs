@@ -13,7 +13,7 @@ const MARK: [u8; 8] = *b"windrow\n";
 /// Bytes of a body for which memory is taken before any of them has come.
 const STEP: usize = 64 << 10;
 
-/// One message. Its kind and words mean something to those who exchange it only.
+/// One message. What kinds and words mean is up to those who exchange it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Frame<B = Vec<u8>> {
     pub(crate) kind: u16,
@@ -128,10 +128,10 @@ pub(super) fn opening(version: u32) -> [u8; OPENING] {
     opening
 }
 
-/// The version that `opening` tells; `None` where it is none, or not what was sent.
+/// The version in `opening`; `None` where it is no opening, or not what was sent.
 pub(super) fn version(opening: &[u8; OPENING]) -> Option<u32> {
-    let told = u32::from_le_bytes(field(opening, 8));
-    (*opening == self::opening(told)).then_some(told)
+    let version = u32::from_le_bytes(field(opening, 8));
+    (*opening == self::opening(version)).then_some(version)
 }
 
 #[cfg(test)]
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opening_tells_its_version_or_nothing() {
+    fn an_opening_has_a_version_or_is_none() {
         let opening = opening(77);
         assert_eq!(version(&opening), Some(77));
         for bit in 0..8 * OPENING {

@@ -281,7 +281,7 @@ mod tests {
             stream.set_deadline(Deadline::after(SOON));
             let error = stream.read_exact(&mut [0; 4096]).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut, "TLS: {tls}");
-            assert!((SOON..10 * SOON).contains(&began.elapsed()));
+            assert!((SOON..50 * SOON).contains(&began.elapsed()));
             drop(stream);
             trickling.join().unwrap();
         }
@@ -299,7 +299,7 @@ mod tests {
         stream.set_deadline(Deadline::after(SOON));
         let error = stream.write_all(&vec![0; 16 << 20]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!((SOON..10 * SOON).contains(&began.elapsed()));
+        assert!((SOON..50 * SOON).contains(&began.elapsed()));
         drop(stream);
         // What lies in the socket would take it long.
         drop(taking);
@@ -317,7 +317,7 @@ mod tests {
         stream.set_deadline(Deadline::OnceBegun(SOON));
         let error = stream.read_exact(&mut [0; 2]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!((3 * SOON..20 * SOON).contains(&began.elapsed()));
+        assert!((3 * SOON..50 * SOON).contains(&began.elapsed()));
         drop(writing.join().unwrap());
     }
 
@@ -343,6 +343,6 @@ mod tests {
         let connect = || connect(&Address::unix(&path), Instant::now() + SOON);
         let waiting: Vec<_> = (0..10).map_while(|_| connect().ok()).collect();
         assert!(waiting.len() < 10);
-        assert!(began.elapsed() < 20 * SOON);
+        assert!(began.elapsed() < 50 * SOON);
     }
 }

@@ -83,6 +83,7 @@ fn choices_out_of_range_are_refused() {
         builder().max_connections(0).start(),
         Err(RemoteError::Setting { .. })
     ));
+    builder().max_connections(usize::MAX).start().unwrap();
     let batching = ServerConfig::new().max_batch_size(0);
     assert!(matches!(
         builder().batching(batching).start(),

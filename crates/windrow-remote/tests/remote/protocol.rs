@@ -172,7 +172,7 @@ fn a_stranger_that_sends_a_byte_at_a_time_is_not_waited_for() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(rest(&stream), b"");
-    assert!(began.elapsed() < Duration::from_secs(3));
+    assert!(began.elapsed() < SOON);
     assert_eq!(server.stats().accepted, 0);
 }
 
@@ -192,7 +192,7 @@ fn a_server_ends_although_a_client_does_not_read_what_it_asked_for() {
     // All threads have gone, not only been left behind.
     let began = Instant::now();
     drop(server);
-    assert!(began.elapsed() < Duration::from_millis(500));
+    assert!(began.elapsed() < Duration::from_millis(1500));
 }
 
 #[test]
@@ -221,20 +221,21 @@ fn a_client_that_goes_while_the_policy_acts_for_it_leaves_its_place() {
     drop(free);
 }
 
-/// What a client says of a server that answers its greeting with `answer`, a byte at a time.
-fn answered(answer: Vec<u8>) -> RemoteError {
+/// What a client says of a server that answers its greeting with `at_once`, and then with `slowly`, a byte at a time.
+fn answered(at_once: Vec<u8>, slowly: Vec<u8>) -> RemoteError {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.sock");
     let listener = UnixListener::bind(&path).unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, answer) = (stream.unwrap(), answer.clone());
+            let (mut stream, slowly) = (stream.unwrap(), slowly.clone());
+            let _ = stream.write_all(&at_once);
             std::thread::spawn(move || {
-                for byte in answer {
+                for byte in slowly {
                     if stream.write_all(&[byte]).is_err() {
                         return;
                     }
-                    std::thread::sleep(Duration::from_millis(1));
+                    std::thread::sleep(Duration::from_millis(5));
                 }
                 let _ = stream.read_to_end(&mut Vec::new());
             });
@@ -245,13 +246,13 @@ fn answered(answer: Vec<u8>) -> RemoteError {
         .silence(Duration::from_millis(200));
     let began = Instant::now();
     let error = remote.weights().unwrap().newest(0).unwrap_err();
-    assert!(began.elapsed() < Duration::from_secs(3));
+    assert!(began.elapsed() < SOON);
     error
 }
 
 #[test]
 fn a_client_refuses_a_server_of_another_version() {
-    let error = answered(opening(3));
+    let error = answered(opening(3), Vec::new());
     assert!(matches!(error, RemoteError::Refused { .. }), "{error}");
     let expected = "expected version 2 of the protocol, got version 3";
     assert!(error.to_string().ends_with(expected), "{error}");
@@ -261,7 +262,7 @@ fn a_client_refuses_a_server_of_another_version() {
 fn a_client_gives_up_on_a_server_that_answers_a_byte_at_a_time() {
     let welcome = frame(WELCOME, 0, [1, 0, 4096], &[]);
     let long = frame(CURRENT, 1, [0; 3], &[0; 4000]);
-    let error = answered([opening(2), welcome, long].concat());
+    let error = answered([opening(2), welcome].concat(), long);
     assert!(matches!(error, RemoteError::Timeout { .. }), "{error}");
     assert!(error.to_string().contains("silent for 200ms"), "{error}");
 }
@@ -289,5 +290,5 @@ fn a_client_gives_up_on_a_server_that_does_not_take_what_it_sends() {
     let began = Instant::now();
     let error = remote.weights().unwrap().publish(&large).unwrap_err();
     assert!(matches!(error, RemoteError::Timeout { .. }), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(3));
+    assert!(began.elapsed() < SOON);
 }
