@@ -25,6 +25,7 @@ use crate::deliver::driver::{Driver, Shape};
 use crate::deliver::sink_writer::SinkWriter;
 use crate::deliver::stage::LastStage;
 use crate::shared::Shared;
+use crate::shared::lifecycle::Lifecycle;
 use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
 use crate::shared::reports::LossRule;
@@ -158,6 +159,7 @@ fn core(
     (sink, interrupt): (Option<Box<dyn Sink>>, Interrupt),
     (spec, num_envs): (EnvSpec, usize),
 ) -> Core {
+    let lifecycle = Arc::<Lifecycle>::default();
     let are_all = spec.dimensions.iter().product::<usize>() == num_envs;
     Core {
         ring: Arc::clone(&shared.ring),
@@ -169,12 +171,11 @@ fn core(
         num_envs,
         dimensions: spec.dimensions.into_iter().filter(|_| are_all).collect(),
         deltas: spec.deltas,
-        writer: sink.map(|sink| Arc::new(SinkWriter::new(sink))),
+        writer: sink.map(|sink| Arc::new(SinkWriter::new(sink, Arc::clone(&lifecycle)))),
+        lifecycle,
         counters: Mutex::new(Counters::default()),
         interrupt,
         forget: AtomicBool::new(false),
-        over: AtomicBool::new(false),
-        failed: AtomicBool::new(false),
         running: AtomicBool::new(false),
     }
 }

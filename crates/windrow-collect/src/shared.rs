@@ -11,6 +11,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod desk;
+pub(crate) mod lifecycle;
 mod local_desk;
 pub(crate) mod orders;
 pub(crate) mod publisher;

@@ -11,6 +11,7 @@ use crate::CollectError;
 use crate::deliver::core::Core;
 use crate::deliver::driver::Driver;
 use crate::deliver::stage::LastStage;
+use crate::shared::lifecycle::Lifecycle;
 
 /// The thread of a started collector.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub(crate) struct Background<S: LastStage> {
 struct Gate {
     state: Mutex<State>,
     changed: Condvar,
+    lifecycle: Arc<Lifecycle>,
 }
 
 #[derive(Debug)]
@@ -32,11 +34,6 @@ struct State {
     thread: Option<ThreadId>,
     /// The thread waits before the next batch.
     closed: bool,
-    /// The thread ends before the next batch.
-    ending: bool,
-    /// The error that ended it, until a call delivers it.
-    failure: Option<CollectError>,
-    failed: bool,
 }
 
 /// What the thread does.
@@ -58,11 +55,9 @@ impl<S: LastStage> Background<S> {
                 place: Place::Collecting,
                 thread: None,
                 closed: false,
-                ending: false,
-                failure: None,
-                failed: false,
             }),
             changed: Condvar::new(),
+            lifecycle: Arc::clone(&driver.core.lifecycle),
         });
         let seen = Arc::clone(&gate);
         let core = Arc::clone(&driver.core);
@@ -93,21 +88,6 @@ impl<S: LastStage> Background<S> {
         self.gate.lock().thread == Some(current_thread().id())
     }
 
-    /// Returns the error that ended the thread, once; [`CollectError::ShutDown`] after that.
-    pub(crate) fn check(&self) -> Result<(), CollectError> {
-        let mut state = self.gate.lock();
-        match state.failure.take() {
-            Some(failure) => Err(failure),
-            None if state.failed => Err(CollectError::ShutDown),
-            None => Ok(()),
-        }
-    }
-
-    /// The error that ended the thread, unless a call has delivered it.
-    pub(crate) fn take_failure(&self) -> Option<CollectError> {
-        self.gate.lock().failure.take()
-    }
-
     /// Keeps the thread from starting another batch, and waits up to `timeout` until it has finished the present one: whether
     /// it has.
     pub(crate) fn hold_within(&self, timeout: Duration) -> bool {
@@ -123,7 +103,9 @@ impl<S: LastStage> Background<S> {
 
     /// Lets the thread end after the present batch.
     pub(crate) fn end(&self) {
-        self.gate.change(|state| state.ending = true);
+        self.gate.lifecycle.end();
+        // It may wait at the gate.
+        self.gate.change(|_| ());
     }
 
     /// Waits up to `timeout` until the thread has ended: whether it has. The thread itself does not wait.
@@ -150,13 +132,13 @@ impl Gate {
     /// Waits while the gate is closed; whether the thread collects another batch.
     fn pass(&self) -> bool {
         let mut state = self.lock();
-        while state.closed && !state.ending {
+        while state.closed && !self.lifecycle.is_ending() {
             state.place = Place::AtGate;
             self.changed.notify_all();
             state = unpoisoned(self.changed.wait(state));
         }
         state.place = Place::Collecting;
-        !state.ending
+        !self.lifecycle.is_ending()
     }
 
     /// Waits up to `timeout` until `is_so`: whether it is.
@@ -209,12 +191,7 @@ fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate) -> Driver<S> {
         driver.workers.dismiss();
         let failure = driver.stage.fail(failure);
         told = failure.as_ref().map(ToString::to_string);
-        gate.change(|state| {
-            state.failed = true;
-            state.failure = failure;
-        });
-        // A caller that sees the flag asks for the error, which is there by now.
-        driver.core.fail();
+        driver.core.lifecycle.fail(failure);
     }
     // Only now: a sample that waits for frames wakes up and finds the error.
     if let Some(writer) = &driver.core.writer {

@@ -10,7 +10,6 @@ use std::time::Duration;
 use tensordict::TensorDict;
 use windrow_policy::ServerStats;
 use windrow_slab::SlabError;
-use windrow_sync::atomic::Ordering;
 
 use crate::CollectError;
 use crate::config::hooks::Hooks;
@@ -56,19 +55,8 @@ pub struct Collector<S: LastStage = Hooks> {
     background: Option<Background<S>>,
     /// Batches from first to last, if that is known.
     len: Option<usize>,
-    life: Life,
     /// A shutdown has waited for threads already.
     waited: bool,
-}
-
-/// Whether the collector can deliver more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
-    Running,
-    /// Shut down; the next call returns that error, once.
-    ShutDown,
-    /// Failed or shut down, and the error was delivered.
-    Over,
 }
 
 impl<S: LastStage> Collector<S> {
@@ -88,7 +76,6 @@ impl<S: LastStage> Collector<S> {
             driver: Some(driver),
             background: None,
             len,
-            life: Life::Running,
             waited: false,
         }
     }
@@ -237,11 +224,6 @@ impl<S: LastStage> Collector<S> {
         self.background.as_ref().is_some_and(Background::is_running)
     }
 
-    fn end(&mut self, life: Life) {
-        self.life = life;
-        self.core.over.store(true, Ordering::Relaxed);
-    }
-
     /// The driver, which returns here when the background has ended.
     ///
     /// # Errors
@@ -259,17 +241,19 @@ impl<S: LastStage> Collector<S> {
     }
 
     pub(crate) fn check_running(&self) -> Result<(), CollectError> {
-        self.background.as_ref().map_or(Ok(()), Background::check)?;
-        match self.life {
-            Life::Running => Ok(()),
-            Life::ShutDown | Life::Over => Err(CollectError::ShutDown),
+        self.core.lifecycle.check()
+    }
+
+    /// # Errors
+    /// As [`check`](Self::check), where the background has failed.
+    fn check_background(&self) -> Result<(), CollectError> {
+        match &self.background {
+            Some(_) => self.core.lifecycle.check_failure(),
+            None => Ok(()),
         }
     }
 
     fn next_batch(&mut self) -> Result<Option<S::Out>, CollectError> {
-        if let Some(background) = &self.background {
-            background.check()?;
-        }
         let core = Arc::clone(&self.core);
         let driver = self.driver()?;
         let Some(writer) = &core.writer else {
@@ -307,13 +291,8 @@ impl<S: LastStage> Iterator for Collector<S> {
     /// With a replay buffer, the batch was written there without padding. Where whole trajectories are written, the batch holds
     /// those that the frames of this call have completed, one after the other: `[0]` for none.
     fn next(&mut self) -> Option<Self::Item> {
-        match self.life {
-            Life::Over => return None,
-            Life::ShutDown => {
-                self.end(Life::Over);
-                return Some(Err(CollectError::ShutDown));
-            }
-            Life::Running => {}
+        if let Some(last) = self.core.lifecycle.last_item() {
+            return last.map(Err);
         }
         if let Err(error) = self.core.shared.profile.check() {
             return Some(Err(error));
@@ -323,13 +302,10 @@ impl<S: LastStage> Iterator for Collector<S> {
             && !self.can_go_on(error)
         {
             self.core.ring.stop();
-            if !matches!(error, CollectError::ShutDown) {
-                self.core.fail();
-            }
             if let Some(driver) = &mut self.driver {
                 driver.workers.dismiss();
             }
-            self.end(Life::Over);
+            self.core.lifecycle.end_with(error);
         }
         Some(batch)
     }
@@ -355,7 +331,7 @@ impl<S: LastStage> std::fmt::Debug for Collector<S> {
             .field("frames", &self.core.counters().frames)
             .field("total_frames", &self.core.shared.schedule().total_frames)
             .field("running", &self.is_running())
-            .field("life", &self.life)
+            .field("lifecycle", &self.core.lifecycle)
             .finish_non_exhaustive()
     }
 }

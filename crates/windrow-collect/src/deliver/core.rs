@@ -5,12 +5,13 @@ use std::sync::Arc;
 use tensordict::NestedKey;
 use windrow_policy::ServerStats;
 use windrow_slab::Ring;
-use windrow_sync::atomic::{AtomicBool, Ordering};
+use windrow_sync::atomic::AtomicBool;
 use windrow_sync::{Interrupt, Mutex, MutexGuard, lock};
 
 use crate::config::plan::{CatResults, Plan};
 use crate::deliver::sink_writer::SinkWriter;
 use crate::shared::Shared;
+use crate::shared::lifecycle::Lifecycle;
 use crate::shared::orders::Restart;
 use crate::shared::publisher::WeightPublisher;
 use crate::shared::stats::{Counters, Stats, WorkerStats};
@@ -36,10 +37,7 @@ pub(crate) struct Core {
     pub(crate) interrupt: Interrupt,
     /// Whether trajectories that are begun are to be forgotten before the next batch.
     pub(crate) forget: AtomicBool,
-    /// Whether the collector was shut down or has failed.
-    pub(crate) over: AtomicBool,
-    /// Whether an error has ended it.
-    pub(crate) failed: AtomicBool,
+    pub(crate) lifecycle: Arc<Lifecycle>,
     /// Whether it collects in a thread of its own.
     pub(crate) running: AtomicBool,
 }
@@ -68,7 +66,7 @@ impl Core {
             dropped_frames: counters.dropped,
             total_frames,
             completed: total_frames.is_some_and(|total| counters.frames >= total),
-            failed: self.failed.load(Ordering::Relaxed),
+            failed: self.lifecycle.has_failed(),
             requested_frames_per_batch: frames_per_batch as usize,
             workers: self.workers(),
             workers_alive: reports.alive(),
@@ -90,10 +88,13 @@ impl Core {
         self.shared.service.as_ref()?.stats()
     }
 
-    /// An error has ended the collector: handles say that it is over.
-    pub(crate) fn fail(&self) {
-        self.failed.store(true, Ordering::Relaxed);
-        self.over.store(true, Ordering::Relaxed);
+    /// Ends waits for the ring and writes to the sink.
+    pub(crate) fn shut_down(&self) {
+        self.lifecycle.shut_down();
+        self.ring.stop();
+        if let Some(writer) = &self.writer {
+            writer.detach(None);
+        }
     }
 
     /// See [`Collector::worker_stats`](crate::Collector::worker_stats).

@@ -24,10 +24,7 @@ impl Handle {
     /// Ends collection: a call that waits for a batch returns [`CollectError::ShutDown`]. Nothing more is written to a replay
     /// buffer, also where a write waits there.
     pub fn shutdown(&self) {
-        self.core.ring.stop();
-        if let Some(writer) = &self.core.writer {
-            writer.shut();
-        }
+        self.core.shut_down();
     }
 
     /// Cuts every part short at its next step, until [`start_collection`](Self::start_collection): batches come early. A batch of
@@ -86,10 +83,7 @@ impl Handle {
     /// Whether the collector is ending, so that a write must not wait for the replay buffer any more.
     #[must_use]
     pub fn is_ending(&self) -> bool {
-        self.core
-            .writer
-            .as_ref()
-            .is_some_and(|writer| writer.is_ending())
+        self.core.lifecycle.is_ending()
     }
 
     /// How long the present write to the replay buffer has taken so far, if there is one.
@@ -174,7 +168,7 @@ impl Handle {
     }
 
     pub(super) fn check_running(&self) -> Result<(), CollectError> {
-        match self.core.over.load(Ordering::Relaxed) {
+        match self.core.lifecycle.is_over() {
             true => Err(CollectError::ShutDown),
             false => Ok(()),
         }

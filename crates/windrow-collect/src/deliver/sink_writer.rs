@@ -1,5 +1,6 @@
 //! The sink that a collector writes to, and the writer that it is there.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
@@ -7,12 +8,14 @@ use windrow_slab::{Sink, SinkError, WriterId};
 use windrow_sync::{Mutex, MutexGuard, lock};
 
 use crate::CollectError;
+use crate::shared::lifecycle::Lifecycle;
 
 /// Writes a collector's batches to its sink, to which the collector is attached while it collects.
 #[derive(Debug)]
 pub struct SinkWriter {
     sink: Box<dyn Sink>,
     state: Mutex<State>,
+    lifecycle: Arc<Lifecycle>,
 }
 
 #[derive(Debug, Default)]
@@ -22,10 +25,6 @@ struct State {
     first: Option<WriterId>,
     /// When the present write began.
     began: Option<Instant>,
-    /// Writes must not wait any more.
-    hurried: bool,
-    /// Shut for good: the collector cannot attach again.
-    shut: bool,
 }
 
 /// Attached until this is dropped.
@@ -39,31 +38,29 @@ impl Drop for Attached<'_> {
 }
 
 impl SinkWriter {
-    pub(crate) fn new(sink: Box<dyn Sink>) -> Self {
+    pub(crate) fn new(sink: Box<dyn Sink>, lifecycle: Arc<Lifecycle>) -> Self {
         Self {
             sink,
             state: Mutex::default(),
+            lifecycle,
         }
     }
 
     /// Begins to write.
     ///
     /// # Errors
-    /// [`CollectError::ShutDown`] after [`shut`](Self::shut).
+    /// [`CollectError::ShutDown`] where the collector is over.
     pub(crate) fn attach(&self) -> Result<(), CollectError> {
-        let first = {
-            let state = self.lock();
-            if state.shut {
-                return Err(CollectError::ShutDown);
-            }
-            state.first
-        };
-        let writer = match first {
+        if self.is_shut() {
+            return Err(CollectError::ShutDown);
+        }
+        let writer = match self.first() {
             Some(first) => self.sink.attach_again(first),
             None => self.sink.attach(),
         };
+        // A shutdown that comes later detaches it.
         let mut state = self.lock();
-        if state.shut {
+        if self.is_shut() {
             drop(state);
             self.sink.detach(writer, None);
             return Err(CollectError::ShutDown);
@@ -116,14 +113,13 @@ impl SinkWriter {
     /// Whether the collector is ending: a write must not wait any more.
     #[must_use]
     pub fn is_ending(&self) -> bool {
-        let state = self.lock();
-        state.hurried || state.shut
+        self.lifecycle.is_ending()
     }
 
-    /// Whether the collector was shut down: it writes no more.
+    /// Whether the collector is over: it writes no more.
     #[must_use]
     pub fn is_shut(&self) -> bool {
-        self.lock().shut
+        self.lifecycle.is_over()
     }
 
     /// Runs `write`, and measures how long it takes.
@@ -139,11 +135,6 @@ impl SinkWriter {
         self.lock().began.map(|began| began.elapsed())
     }
 
-    /// Keeps writes from waiting from now on.
-    pub(crate) fn hurry(&self) {
-        self.lock().hurried = true;
-    }
-
     /// Stops writing; `error` is the failure of the collector, if there was one.
     pub(crate) fn detach(&self, error: Option<String>) {
         let writer = self.lock().writer.take();
@@ -152,12 +143,6 @@ impl SinkWriter {
                 error.map(|error| SinkError::failed(format!("the collector failed: {error}")));
             self.sink.detach(writer, told);
         }
-    }
-
-    /// Stops writing for good.
-    pub(crate) fn shut(&self) {
-        self.lock().shut = true;
-        self.detach(None);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

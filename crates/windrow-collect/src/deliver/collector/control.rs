@@ -8,6 +8,7 @@ use windrow_sync::atomic::Ordering;
 
 use super::Collector;
 use crate::config::hooks::Hooks;
+use crate::deliver::background::Background;
 use crate::deliver::handle::Handle;
 use crate::deliver::stage::LastStage;
 use crate::shared::orders::Restart;
@@ -118,12 +119,10 @@ impl<S: LastStage> Collector<S> {
     }
 
     fn wait_until_held(&self, patience: Duration) -> Result<(), CollectError> {
+        self.check_background()?;
         let background = self.background.as_ref();
-        if let Some(background) = background {
-            background.check()?;
-            if background.is_here() {
-                return Err(CollectError::WaitsForItself);
-            }
+        if background.is_some_and(Background::is_here) {
+            return Err(CollectError::WaitsForItself);
         }
         let asked = Instant::now();
         self.core.interrupt.wait(|slice| {
@@ -139,7 +138,7 @@ impl<S: LastStage> Collector<S> {
             (waited >= patience).then_some(Err(CollectError::SinkWaits { seconds }))
         })??;
         // It may have failed with its last batch.
-        background.map_or(Ok(()), |background| background.check())
+        self.check_background()
     }
 
     /// Ends collection and updates weights from other threads.

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use windrow_sync::Interrupt;
 
-use super::{Collector, Life};
-use crate::deliver::background::Background;
+use super::Collector;
 use crate::deliver::stage::LastStage;
 use crate::{CollectError, WorkerError};
 
@@ -55,13 +54,7 @@ impl<S: LastStage> Collector<S> {
     }
 
     fn end_within(&mut self, timeout: Duration, interrupt: &Interrupt) -> Result<(), CollectError> {
-        if self.life == Life::Running {
-            self.end(Life::ShutDown);
-        }
-        self.core.ring.stop();
-        if let Some(writer) = &self.core.writer {
-            writer.shut();
-        }
+        self.core.shut_down();
         let begin = Instant::now();
         let mut stuck = 0;
         let waited = interrupt.wait_within(timeout, |slice| {
@@ -109,13 +102,10 @@ impl<S: LastStage> Collector<S> {
         let Some(background) = &self.background else {
             return Ok(true);
         };
-        if let Some(writer) = &self.core.writer {
-            writer.hurry();
-        }
+        background.end();
         if background.is_running() {
             self.core.ring.cut_all(true);
         }
-        background.end();
         let ended = interrupt.wait_within(timeout, |slice| {
             let has_ended = background.ends_within(slice);
             (has_ended || background.is_here()).then_some(has_ended)
@@ -143,7 +133,7 @@ impl<S: LastStage> Collector<S> {
 
     /// All errors that no call has delivered.
     fn failures(&mut self) -> Result<(), CollectError> {
-        let background = self.background.as_ref().and_then(Background::take_failure);
+        let background = self.core.lifecycle.take_failure();
         let mut workers: Vec<WorkerError> = match background {
             Some(CollectError::Worker(first)) => vec![first],
             Some(other) => return Err(other),

@@ -22,9 +22,7 @@ impl<S: LastStage> Collector<S> {
     /// # Errors
     /// An error of the background; a well-made policy causes no other.
     pub fn state_dict(&self) -> Result<TensorDict, CollectError> {
-        if let Some(background) = &self.background {
-            background.check()?;
-        }
+        self.check_background()?;
         self.core.state_dict()
     }
 

@@ -1,0 +1,178 @@
+//! Whether a collector goes on, is ending or is over.
+
+use windrow_sync::{Mutex, MutexGuard, lock};
+
+use crate::error::CollectError;
+
+/// What is left of a collector's life, for all who have a part in it: the iterator, handles, the thread of a started collector and the
+/// writer to its sink.
+#[derive(Debug, Default)]
+pub(crate) struct Lifecycle(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    life: Life,
+    /// Whether an error has ended it.
+    failed: bool,
+}
+
+#[derive(Debug, Default)]
+enum Life {
+    #[default]
+    Running,
+    /// The present batch of a started collector is its last, and no write waits any more.
+    Ending,
+    /// Shut down or failed, with the error that the iterator returns before it ends.
+    Over(Option<CollectError>),
+}
+
+impl Lifecycle {
+    /// Whether no write waits any more, and a started collector begins no other batch.
+    pub(crate) fn is_ending(&self) -> bool {
+        !matches!(self.state().life, Life::Running)
+    }
+
+    /// Whether it was shut down or has failed.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state().life, Life::Over(_))
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state().failed
+    }
+
+    pub(crate) fn end(&self) {
+        let mut state = self.state();
+        if matches!(state.life, Life::Running) {
+            state.life = Life::Ending;
+        }
+    }
+
+    pub(crate) fn shut_down(&self) {
+        let mut state = self.state();
+        if !matches!(state.life, Life::Over(_)) {
+            state.life = Life::Over(Some(CollectError::ShutDown));
+        }
+    }
+
+    /// An error has ended it. `failure` is for the next call; without it, others have it.
+    pub(crate) fn fail(&self, failure: Option<CollectError>) {
+        *self.state() = State {
+            life: Life::Over(failure.or(Some(CollectError::ShutDown))),
+            failed: true,
+        };
+    }
+
+    /// The iterator returns `error`, which has ended it.
+    pub(crate) fn end_with(&self, error: &CollectError) {
+        let mut state = self.state();
+        state.life = Life::Over(None);
+        state.failed |= !matches!(error, CollectError::ShutDown);
+    }
+
+    /// What is left for the iterator where it is over: an error, once.
+    pub(crate) fn last_item(&self) -> Option<Option<CollectError>> {
+        match &mut self.state().life {
+            Life::Over(last) => Some(last.take()),
+            Life::Running | Life::Ending => None,
+        }
+    }
+
+    /// # Errors
+    /// Where it is over: the failure, once, or [`CollectError::ShutDown`].
+    pub(crate) fn check(&self) -> Result<(), CollectError> {
+        match self.is_over() {
+            true => Err(self.take_failure().unwrap_or(CollectError::ShutDown)),
+            false => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// As [`check`](Self::check), where it has failed.
+    pub(crate) fn check_failure(&self) -> Result<(), CollectError> {
+        match self.has_failed() {
+            true => self.check(),
+            false => Ok(()),
+        }
+    }
+
+    /// The failure that no call has delivered. The iterator says that it is over.
+    pub(crate) fn take_failure(&self) -> Option<CollectError> {
+        match &mut self.state().life {
+            Life::Over(Some(last)) if !matches!(last, CollectError::ShutDown) => {
+                Some(std::mem::replace(last, CollectError::ShutDown))
+            }
+            _ => None,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lifecycle;
+    use crate::error::CollectError;
+
+    fn failed() -> CollectError {
+        CollectError::Panic("ouch".to_owned())
+    }
+
+    fn text(result: Result<(), CollectError>) -> String {
+        result.map_or_else(|error| error.to_string(), |()| "fine".to_owned())
+    }
+
+    #[test]
+    fn a_failure_is_delivered_once_by_whoever_asks_first() {
+        let shut_down = text(Err(CollectError::ShutDown));
+        let asked = Lifecycle::default();
+        assert_eq!(text(asked.check()), "fine");
+        asked.fail(Some(failed()));
+        assert!(asked.is_over() && asked.is_ending() && asked.has_failed());
+        assert_eq!(text(asked.check_failure()), text(Err(failed())));
+        assert_eq!(text(asked.check()), shut_down);
+        assert!(matches!(
+            asked.last_item(),
+            Some(Some(CollectError::ShutDown))
+        ));
+        assert!(matches!(asked.last_item(), Some(None)));
+        assert_eq!(text(asked.check()), shut_down);
+        let iterated = Lifecycle::default();
+        iterated.fail(Some(failed()));
+        assert!(matches!(
+            iterated.last_item(),
+            Some(Some(CollectError::Panic(_)))
+        ));
+        assert!(matches!(iterated.last_item(), Some(None)));
+        assert!(iterated.take_failure().is_none());
+    }
+
+    #[test]
+    fn a_shutdown_is_no_failure_and_hides_none() {
+        let life = Lifecycle::default();
+        life.end();
+        assert!(life.is_ending() && !life.is_over() && life.last_item().is_none());
+        life.shut_down();
+        assert!(life.is_over() && !life.has_failed());
+        assert_eq!(text(life.check_failure()), "fine");
+        // The thread of a started collector may fail after it.
+        life.fail(Some(failed()));
+        life.shut_down();
+        assert!(matches!(life.take_failure(), Some(CollectError::Panic(_))));
+        life.end_with(&CollectError::ShutDown);
+        assert!(life.has_failed() && matches!(life.last_item(), Some(None)));
+    }
+
+    #[test]
+    fn a_failure_that_others_have_taken_leaves_a_shutdown() {
+        let life = Lifecycle::default();
+        life.fail(None);
+        assert!(life.has_failed() && life.take_failure().is_none());
+        assert!(matches!(
+            life.last_item(),
+            Some(Some(CollectError::ShutDown))
+        ));
+    }
+}
