@@ -271,19 +271,26 @@ class _Kept:
         return made.beside(self._keeper) if hasattr(type(made), "beside") else Beside(made, self._keeper, own=False)
 
 
-class _Gift:
+class _Given:
+    """An environment that was given away."""
+
+    _env: Any = None
+
+    def __call__(self) -> Any:
+        env, self._env = self._env, None
+        # Python drops a KeyboardInterrupt that it raises in __del__, as it does where a signal came just before.
+        self.__class__ = _Given
+        return env
+
+
+class _Gift(_Given):
     """Gives an environment away once, to the engine, which closes it in the end. It closes an environment that it still has."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
 
-    def __call__(self) -> Any:
-        env, self._env = self._env, None
-        return env
-
     def __del__(self) -> None:
-        if self._env is not None:
-            self._env.close()
+        self._env.close()
 
 
 # Plain values. A dictionary has one of the tags "kind", "dict", "tuple", "partial" and "import", so that what a user passes on, such
