@@ -243,16 +243,19 @@ mod tests {
         if !folder.is_dir() {
             return;
         }
+        // Memory checkers have less room for maps than the system.
+        let most = rustix::fs::statvfs(folder).unwrap();
+        let most = (most.f_blocks * most.f_frsize) as usize;
         let file = tempfile::tempfile_in(folder).unwrap();
         let taken = || file.metadata().unwrap().blocks() as usize * 512;
-        let sparse = Mapped::sparse(file.try_clone().unwrap(), folder, 1 << 42).unwrap();
+        let sparse = Mapped::sparse(file.try_clone().unwrap(), folder, most + 8 * PIECE).unwrap();
         assert!(taken() <= PIECE / 2);
         sparse.make_room(10..PIECE + 1).unwrap();
         sparse.make_room(7..9).unwrap();
         assert_eq!(taken(), 2 * PIECE);
         assert_eq!(sparse.roomy(5), [5..PIECE, PIECE..2 * PIECE]);
         // More than there can be: the system refuses it before it has taken any.
-        assert!(sparse.make_room(4 * PIECE..1 << 41).is_err());
+        assert!(sparse.make_room(4 * PIECE..most + 8 * PIECE).is_err());
         let all: usize = sparse.roomy(0).into_iter().map(|bytes| bytes.len()).sum();
         assert_eq!(taken(), all, "what was not given was given back");
     }
