@@ -96,14 +96,14 @@ fn from_bf16(bits: u16) -> f32 {
 /// One bit of sign, five of the exponent with a bias of 15 (127 in a `float32`), ten of the fraction.
 fn from_f16(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
-    let exponent = u32::from(bits >> 10 & 0x1f);
+    let exponent = u32::from((bits >> 10) & 0x1f);
     let fraction = u32::from(bits & 0x3ff);
     let magnitude = match exponent {
         // A multiple of the smallest number, 2^-24.
         0 => (fraction as f32 / 16_777_216.0).to_bits(),
         // Infinite, or not a number.
-        0x1f => 0xff << 23 | fraction << 13,
-        _ => exponent + (127 - 15) << 23 | fraction << 13,
+        0x1f => (0xff << 23) | (fraction << 13),
+        _ => ((exponent + 127 - 15) << 23) | (fraction << 13),
     };
     f32::from_bits(sign | magnitude)
 }
