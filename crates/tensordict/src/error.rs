@@ -162,7 +162,7 @@ pub enum TensorError {
     },
 
     /// An entry does not start with the batch size of its dict.
-    #[error("entry {key}: shape {shape:?} does not start with batch size {batch_size:?}")]
+    #[error("entry {key:?}: shape {shape:?} does not start with batch size {batch_size:?}")]
     Batch {
         /// Name of the entry.
         key: NestedKey,
@@ -173,7 +173,7 @@ pub enum TensorError {
     },
 
     /// The dict has no such entry.
-    #[error("no entry {key}{}", hint(.near, .available))]
+    #[error("no entry {key:?}{}", hint(.near, .available))]
     Missing {
         /// The key asked for.
         key: NestedKey,
@@ -184,21 +184,21 @@ pub enum TensorError {
     },
 
     /// A dict was found where a tensor was asked for.
-    #[error("entry {key} is a dict, expected a tensor")]
+    #[error("entry {key:?} is a dict, expected a tensor")]
     NotATensor {
         /// Name of the entry.
         key: NestedKey,
     },
 
     /// A tensor was found where a dict was asked for or needed.
-    #[error("entry {key} is a tensor, expected a dict")]
+    #[error("entry {key:?} is a tensor, expected a dict")]
     NotADict {
         /// Name of the entry.
         key: NestedKey,
     },
 
     /// The name is taken.
-    #[error("entry {key} exists already")]
+    #[error("entry {key:?} exists already")]
     Exists {
         /// The name.
         key: NestedKey,
@@ -265,7 +265,7 @@ pub enum TensorError {
     },
 
     /// Another error, at one entry of a dict.
-    #[error("entry {key}: {error}")]
+    #[error("entry {key:?}: {error}")]
     At {
         /// Name of the entry.
         key: NestedKey,
@@ -347,7 +347,7 @@ impl TensorError {
 fn hint(near: &Option<NestedKey>, available: &[String]) -> String {
     match (near, available) {
         (_, []) => ", the dict is empty".to_owned(),
-        (Some(near), _) => format!(", did you mean {near}? available: {available:?}"),
+        (Some(near), _) => format!(", did you mean {near:?}? available: {available:?}"),
         (None, _) => format!(", available: {available:?}"),
     }
 }

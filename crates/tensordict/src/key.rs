@@ -83,7 +83,18 @@ impl NestedKey {
     }
 }
 
+/// A single name as it is, so that `key.to_string()` is a key again; several as [`Debug`](fmt::Debug) shows them, in which names are
+/// quoted.
 impl fmt::Display for NestedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.parts.as_slice() {
+            [name] => f.write_str(name),
+            _ => fmt::Debug::fmt(self, f),
+        }
+    }
+}
+
+impl fmt::Debug for NestedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let [name] = self.parts.as_slice() {
             return write!(f, "{name:?}");
@@ -94,12 +105,6 @@ impl fmt::Display for NestedKey {
             write!(f, "{gap}{name:?}")?;
         }
         f.write_str(")")
-    }
-}
-
-impl fmt::Debug for NestedKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
@@ -367,7 +372,9 @@ mod tests {
 
     #[test]
     fn prints_as_name_or_tuple() {
-        assert_eq!(NestedKey::from("reward").to_string(), r#""reward""#);
+        let name = NestedKey::from("0.weight");
+        assert_eq!(NestedKey::from(name.to_string()), name);
+        assert_eq!(format!("{name:?}"), r#""0.weight""#);
         assert_eq!(
             NestedKey::from(("next", "reward")).to_string(),
             r#"("next", "reward")"#

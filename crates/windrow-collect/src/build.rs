@@ -257,7 +257,7 @@ fn batcher(chosen: &CollectorBuilder) -> Result<Option<TrajectoryBatcher>, Colle
 }
 
 fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectError> {
-    if let Delivery::FirstCome { workers_per_batch } = config.delivery
+    if let Delivery::FirstCome { workers_per_batch } = config.plan().delivery
         && !(1..=workers).contains(&workers_per_batch)
     {
         return Err(CollectError::Count {
@@ -277,7 +277,7 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), CollectErr
             got: threshold,
         });
     }
-    if config.delivery != Delivery::Synchronous {
+    if config.plan().delivery != Delivery::Synchronous {
         return Err(CollectError::Needs {
             name: "preemptive_threshold",
             needs: "batches that wait for all workers",
@@ -301,7 +301,7 @@ pub(crate) fn check_step_timeout(config: &CollectorConfig) -> Result<(), Collect
                 got: seconds,
             })
         }
-        Some(_) if config.placement != Placement::Processes => Err(CollectError::Needs {
+        Some(_) if config.plan().placement != Placement::Processes => Err(CollectError::Needs {
             name,
             needs: "workers that can be killed: placement processes",
         }),
@@ -323,7 +323,7 @@ fn unbuilt(
                 None => SlabError::DuplicateColumn { key }.into(),
                 Some(leaf) => CollectError::PolicyWrites {
                     env: spec.id.clone(),
-                    expected: key.to_string(),
+                    expected: format!("{key:?}"),
                     got: describe(Some(leaf)),
                 },
             }

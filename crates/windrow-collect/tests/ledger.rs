@@ -231,7 +231,7 @@ fn the_layout_is_the_documented_one() {
     let batch = collector.next().unwrap().unwrap();
     let leaves: Vec<String> = batch
         .leaves()
-        .map(|(key, tensor)| format!("{key} {} {:?}", tensor.dtype(), tensor.shape()))
+        .map(|(key, tensor)| format!("{key:?} {} {:?}", tensor.dtype(), tensor.shape()))
         .collect();
     assert_eq!(
         leaves,

@@ -217,7 +217,7 @@ fn figures_beyond_all_counting_are_refused_and_those_before_go_on() {
         let error = build().load_state_dict(&forged).unwrap_err().to_string();
         assert_eq!(
             error,
-            format!("failed to load the state: {key} must be within 0 to 2^62, got {figure}")
+            format!("failed to load the state: {key:?} must be within 0 to 2^62, got {figure}")
         );
     }
     let mut last = state;

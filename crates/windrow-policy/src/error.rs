@@ -119,7 +119,7 @@ pub enum PolicyError {
     },
     /// A policy that keeps states [by row](crate::States::ByRow) cannot be [served](crate::InferenceServer): its rows are those of whichever clients have asked.
     #[error(
-        "a policy that keeps a state for each row cannot be served: it writes {key} before and after each step; keep it by EnvRows::place and declare States::ByPlace, or let each worker evaluate it"
+        "a policy that keeps a state for each row cannot be served: it writes {key:?} before and after each step; keep it by EnvRows::place and declare States::ByPlace, or let each worker evaluate it"
     )]
     ServedState {
         /// The state.
@@ -168,6 +168,6 @@ fn elsewhere(near: &[String], known: &[String]) -> String {
 
 /// Joins names for a message.
 pub(crate) fn names<'a>(keys: impl IntoIterator<Item = &'a NestedKey>) -> String {
-    let names: Vec<_> = keys.into_iter().map(NestedKey::to_string).collect();
+    let names: Vec<_> = keys.into_iter().map(|key| format!("{key:?}")).collect();
     names.join(", ")
 }

@@ -194,7 +194,7 @@ impl PolicySpec {
         let fit = Fit { policy, env };
         for (i, leaf) in env.action_leaves().iter().enumerate() {
             let show = |leaf: &windrow_slab::LeafSpec| {
-                format!("{} {} {:?}", leaf.key, leaf.dtype, leaf.shape)
+                format!("{:?} {} {:?}", leaf.key, leaf.dtype, leaf.shape)
             };
             match self.columns.get(i) {
                 Some(column) if env.takes(leaf, column) => {}

@@ -390,14 +390,14 @@ fn observed(
 ) -> Result<(usize, DType), PolicyError> {
     let Some(index) = specs.iter().position(|spec| spec.key == own.key) else {
         let all = names(specs.iter().map(|spec| &spec.key));
-        return Err(fit.error("observation leaves", &own.key.to_string(), &all));
+        return Err(fit.error("observation leaves", &format!("{:?}", own.key), &all));
     };
     let spec = &specs[index];
     let same = spec.dtype == own.dtype || (spec.dtype == DType::F64 && own.dtype == DType::F32);
     if !same || spec.shape != own.shape {
         let show = |leaf: &LeafSpec| format!("{} {:?}", leaf.dtype, leaf.shape);
         return Err(fit.error(
-            &format!("observation leaf {}", own.key),
+            &format!("observation leaf {:?}", own.key),
             &show(own),
             &show(spec),
         ));

@@ -36,11 +36,11 @@ impl Observe {
         for key in keys {
             let Some(index) = specs.iter().position(|spec| spec.key == *key) else {
                 let all = names(specs.iter().map(|spec| &spec.key));
-                return Err(fit.error("observation leaves", &key.to_string(), &all));
+                return Err(fit.error("observation leaves", &format!("{key:?}"), &all));
             };
             let (dtype, elements) = (specs[index].dtype, specs[index].elements());
             if !dtype.is_float() {
-                let what = format!("dtype of observation leaf {key}");
+                let what = format!("dtype of observation leaf {key:?}");
                 return Err(fit.error(&what, "float32 or float64", dtype.name()));
             }
             leaves.push(Leaf {

@@ -55,7 +55,7 @@ impl Policy for RandomPolicy {
             .iter()
             .map(|(key, spec)| {
                 let sampler = Sampler::new(spec);
-                let sampler = sampler.ok_or_else(|| unfit(env, &key.to_string(), spec))?;
+                let sampler = sampler.ok_or_else(|| unfit(env, &format!("{key:?}"), spec))?;
                 match env.masks.iter().find(|(action, _)| action == key) {
                     Some((_, mask)) => sampler.masked(env, mask),
                     None => Ok(sampler),
@@ -191,7 +191,7 @@ impl Sampler {
             return Err(PolicyError::Fit {
                 policy: "random policy".into(),
                 env: env.id.clone(),
-                what: format!("mask of legal actions {mask}"),
+                what: format!("mask of legal actions {mask:?}"),
                 expected: format!("an observation of bool, int8 or uint8 [{width}]"),
                 got: match leaves.iter().find(|leaf| leaf.key == *mask) {
                     Some(leaf) => format!("{} {:?}", leaf.dtype, leaf.shape.as_slice()),

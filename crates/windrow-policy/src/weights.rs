@@ -26,7 +26,7 @@ pub enum WeightsError {
 }
 
 /// One tensor that does not fit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Misfit {
     /// The network has this parameter, the weights do not.
@@ -52,6 +52,13 @@ pub enum Misfit {
         /// Shape of the tensor.
         got: Shape,
     },
+    /// A tensor of `float64` for a parameter of `float32`, which cannot hold one of its numbers.
+    Range {
+        /// Name of the parameter.
+        name: String,
+        /// The number.
+        got: f64,
+    },
     /// A tensor of another element type.
     DType {
         /// Name of the parameter.
@@ -64,7 +71,8 @@ pub enum Misfit {
 }
 
 impl Misfit {
-    /// The tensor that there is for parameter `name`, of element type `dtype` and of `shape`.
+    /// The tensor that there is for parameter `name`, of element type `dtype` and of `shape`. One of `float64` does for a
+    /// parameter of `float32`, once it is [cast](Tensor::cast): numbers are rounded to the nearest.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -80,19 +88,36 @@ impl Misfit {
                 name: name(),
                 expected: expected(),
             }),
-            Some(tensor) if tensor.dtype() != dtype => Err(Self::DType {
-                name: name(),
-                expected: dtype,
-                got: tensor.dtype(),
-            }),
+            Some(tensor) if tensor.dtype() != dtype && !narrows(tensor, dtype) => {
+                Err(Self::DType {
+                    name: name(),
+                    expected: dtype,
+                    got: tensor.dtype(),
+                })
+            }
             Some(tensor) if *tensor.shape() != *shape => Err(Self::Shape {
                 name: name(),
                 expected: expected(),
                 got: Shape::from_slice(tensor.shape()),
             }),
+            Some(tensor) if narrows(tensor, dtype) => match too_large(tensor) {
+                Some(got) => Err(Self::Range { name: name(), got }),
+                None => Ok(tensor),
+            },
             Some(tensor) => Ok(tensor),
         }
     }
+}
+
+/// Whether `tensor` is of `float64`, and becomes a parameter of `float32`.
+fn narrows(tensor: &Tensor, dtype: DType) -> bool {
+    tensor.dtype() == DType::F64 && dtype == DType::F32
+}
+
+/// A number of a `float64` tensor that is finite there, and would not be in `float32`.
+fn too_large(tensor: &Tensor) -> Option<f64> {
+    let mut values = tensor.iter::<f64>().ok()?;
+    values.find(|value| value.is_finite() && !(*value as f32).is_finite())
 }
 
 impl fmt::Display for Misfit {
@@ -114,6 +139,10 @@ impl fmt::Display for Misfit {
                 expected,
                 got,
             } => write!(f, "{name:?}: expected dtype {expected}, got {got}"),
+            Self::Range { name, got } => write!(
+                f,
+                "{name:?}: expected numbers within the range of float32, got {got:?}"
+            ),
         }
     }
 }
@@ -202,7 +231,8 @@ impl<'a> Reader<'a> {
         if self.checks_only {
             return Vec::new();
         }
-        tensor.to_vec().unwrap_or_else(|error| {
+        let values = tensor.cast(DType::F32).and_then(|tensor| tensor.to_vec());
+        values.unwrap_or_else(|error| {
             self.unreadable = Some(error.at(name.as_str()));
             Vec::new()
         })

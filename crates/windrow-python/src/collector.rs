@@ -88,7 +88,7 @@ impl CollectorCore {
     fn new(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options: Options<'_> = options.extract()?;
         let config = options.config()?;
-        let threads = config.placement == Placement::Threads;
+        let threads = config.placement == Some(Placement::Threads);
         let device = options.device();
         let roots = GcRoots::default();
         let stage = PyStage {

@@ -112,7 +112,7 @@ pub(crate) fn read(leaves: &[LeafSpec], bytes: &[u8], mut rows: RowsMut<'_>) -> 
             let (bytes, behind) = rest.split_at(size_of_val(values));
             rest = behind;
             <T as Wire>::take(bytes, values)
-                .ok_or_else(|| format!("{}: expected flags of 0 and 1, got another byte", spec.key))?;
+                .ok_or_else(|| format!("{:?}: expected flags of 0 and 1, got another byte", spec.key))?;
         });
     }
     Ok(())

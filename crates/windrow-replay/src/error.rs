@@ -138,7 +138,7 @@ pub enum ReplayError {
     #[error("a writer of the buffer failed: {0}")]
     Writer(#[source] Arc<dyn std::error::Error + Send + Sync>),
     /// Frames do not say where trajectories end.
-    #[error("trajectories cannot be told apart: frames have neither {end_key} nor {traj_key}")]
+    #[error("trajectories cannot be told apart: frames have neither {end_key:?} nor {traj_key:?}")]
     NoRuns {
         /// The key of the flag that ends an episode.
         end_key: NestedKey,
@@ -147,7 +147,7 @@ pub enum ReplayError {
     },
     /// Frames that replace others would end trajectories elsewhere, which a sampler relies on.
     #[error(
-        "frames: expected entry {key} as it is, which tells the sampler where trajectories end, got another"
+        "frames: expected entry {key:?} as it is, which tells the sampler where trajectories end, got another"
     )]
     EndsElsewhere {
         /// The entry that differs.
@@ -305,7 +305,7 @@ pub enum PriorityError {
     },
     /// A new frame brings one that is negative or not finite.
     #[error(
-        "expected finite numbers of at least 0 as entry {key}, got {priority} for frame {frame}"
+        "expected finite numbers of at least 0 as entry {key:?}, got {priority} for frame {frame}"
     )]
     Entry {
         /// The entry.

@@ -7,7 +7,7 @@ use tensordict::{DType, NestedKey, Shape};
 #[non_exhaustive]
 pub enum SlabError {
     /// Two columns of one record have the same name.
-    #[error("column {key} is defined twice in one record; rename one of the two")]
+    #[error("column {key:?} is defined twice in one record; rename one of the two")]
     DuplicateColumn {
         /// The name that occurs twice.
         key: NestedKey,

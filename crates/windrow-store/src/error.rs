@@ -34,19 +34,21 @@ pub enum StoreError {
         bytes: usize,
     },
     /// An entry that the store keeps is missing.
-    #[error("frames lack entry {key}, which the first frames had")]
+    #[error("frames lack entry {key:?}, which the first frames had")]
     Missing {
         /// Name of the entry.
         key: NestedKey,
     },
     /// An entry that the store has no room for.
-    #[error("frames have entry {key}, which the first frames did not have")]
+    #[error("frames have entry {key:?}, which the first frames did not have")]
     Extra {
         /// Name of the entry.
         key: NestedKey,
     },
     /// An entry of another type or shape than the store keeps.
-    #[error("entry {key}: expected {expected_dtype} {expected:?} a frame, got {got_dtype} {got:?}")]
+    #[error(
+        "entry {key:?}: expected {expected_dtype} {expected:?} a frame, got {got_dtype} {got:?}"
+    )]
     Entry {
         /// Name of the entry.
         key: NestedKey,

@@ -4,6 +4,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
 use super::layout::{Layout, METADATA_KEY, corrupt, key_of};
+use crate::shape::checked_numel;
 use crate::{DType, NestedKey, Result, Tensor, TensorDict, TensorError};
 
 impl TensorDict {
@@ -11,7 +12,8 @@ impl TensorDict {
     /// `bytes`.
     ///
     /// A file that another library wrote gives a flat dict of batch size `[]`: names are kept as
-    /// they are, so `"0.weight"` is one name.
+    /// they are, so `"0.weight"` is one name. Tensors of `bfloat16` and `float16` are read as `float32`, with the
+    /// same values.
     ///
     /// # Errors
     /// [`TensorError::Corrupt`] when the bytes are not a complete, valid file,
@@ -60,7 +62,7 @@ fn read_nested(layout: &Layout, tensors: &[(String, TensorView<'_>)]) -> Result<
         let known = parent.is_empty() || out.get_dict(key_of(parent)).is_ok();
         if !known || out.contains_key(&key) {
             return Err(corrupt(format!(
-                "tensor {key} comes twice, or is in no dict"
+                "tensor {key:?} comes twice, or is in no dict"
             )));
         }
         let tensor = read_tensor(view).map_err(|error| error.at(NestedKey::from(&key)))?;
@@ -70,7 +72,40 @@ fn read_nested(layout: &Layout, tensors: &[(String, TensorView<'_>)]) -> Result<
 }
 
 fn read_tensor(view: &TensorView<'_>) -> Result<Tensor> {
-    Tensor::from_bytes(dtype_of(view.dtype())?, view.shape(), view.data())
+    match view.dtype() {
+        Dtype::BF16 => widened(view, from_bf16),
+        Dtype::F16 => widened(view, from_f16),
+        dtype => Tensor::from_bytes(dtype_of(dtype)?, view.shape(), view.data()),
+    }
+}
+
+/// The floats of two bytes in `view` as `float32`, which holds each of them exactly.
+fn widened(view: &TensorView<'_>, widen: fn(u16) -> f32) -> Result<Tensor> {
+    let count = checked_numel(view.shape(), DType::F32)?;
+    // The file was found to hold as many bytes as each shape needs.
+    let (halves, _) = view.data().as_chunks();
+    let values = halves.iter().map(|&half| widen(u16::from_le_bytes(half)));
+    Tensor::from_iter_exact(count, view.shape(), values)
+}
+
+/// The upper half of a `float32`.
+fn from_bf16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// One bit of sign, five of the exponent with a bias of 15 (127 in a `float32`), ten of the fraction.
+fn from_f16(bits: u16) -> f32 {
+    let sign = u32::from(bits & 0x8000) << 16;
+    let exponent = u32::from((bits >> 10) & 0x1f);
+    let fraction = u32::from(bits & 0x3ff);
+    let magnitude = match exponent {
+        // A multiple of the smallest number, 2^-24.
+        0 => (fraction as f32 / 16_777_216.0).to_bits(),
+        // Infinite, or not a number.
+        0x1f => (0xff << 23) | (fraction << 13),
+        _ => ((exponent + 127 - 15) << 23) | (fraction << 13),
+    };
+    f32::from_bits(sign | magnitude)
 }
 
 fn dtype_of(dtype: Dtype) -> Result<DType> {

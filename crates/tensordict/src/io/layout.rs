@@ -130,7 +130,7 @@ impl Layout {
             let known = parent.is_empty() || out.get_dict(key_of(parent)).is_ok();
             if !known || out.contains_key(&key) {
                 return Err(corrupt(format!(
-                    "dict {key} comes twice, or before the dict around it"
+                    "dict {key:?} comes twice, or before the dict around it"
                 )));
             }
             out.set(&key, TensorDict::new(&batch.size))?;

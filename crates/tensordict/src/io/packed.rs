@@ -135,7 +135,7 @@ impl TensorDict {
             if !known || out.contains_key(&column.path) {
                 let key = column.path;
                 return Err(corrupt(format!(
-                    "tensor {key} comes twice, or is in no dict"
+                    "tensor {key:?} comes twice, or is in no dict"
                 )));
             }
             let tensor =

@@ -138,6 +138,47 @@ fn files_of_other_libraries_are_flat() {
 }
 
 #[test]
+fn floats_of_two_bytes_are_read_as_float32_with_their_values() {
+    let read = |dtype, bits: &[u16]| {
+        let bytes: Vec<u8> = bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+        let file = plain(&[("w", dtype, &[bits.len()], &bytes)], None);
+        let dict = TensorDict::from_bytes(&file).unwrap();
+        dict.get("w").unwrap().to_vec::<f32>().unwrap()
+    };
+    let bf16 = read(
+        Dtype::BF16,
+        &[0x3f80, 0xc020, 0x0000, 0x8000, 0x0001, 0x7f80],
+    );
+    let tiny = 2.0_f32.powi(-133);
+    assert_eq!(bf16, [1.0, -2.5, 0.0, -0.0, tiny, f32::INFINITY]);
+    assert!(bf16[3].is_sign_negative());
+    let f16 = read(
+        Dtype::F16,
+        &[
+            0x3c00, 0xc100, 0x8000, 0x3555, 0x7bff, 0x0400, 0x03ff, 0x8001, 0xfc00,
+        ],
+    );
+    let (normal, small) = (2.0_f32.powi(-14), 2.0_f32.powi(-24));
+    assert_eq!(
+        f16,
+        [
+            1.0,
+            -2.5,
+            0.0,
+            0.333_251_95,
+            65504.0,
+            normal,
+            1023.0 * small,
+            -small,
+            f32::NEG_INFINITY
+        ]
+    );
+    assert!(f16[2].is_sign_negative());
+    assert!(read(Dtype::F16, &[0x7e00])[0].is_nan());
+    assert!(read(Dtype::BF16, &[0x7fc0])[0].is_nan());
+}
+
+#[test]
 fn a_hand_written_file_with_odd_offsets_loads() {
     let header = concat!(
         r#"{"b":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]},"#,
@@ -154,10 +195,10 @@ fn a_hand_written_file_with_odd_offsets_loads() {
 #[test]
 fn unsupported_types_and_bad_bools_name_the_tensor() {
     let error =
-        TensorDict::from_bytes(&plain(&[("h", Dtype::BF16, &[1], &[0; 2])], None)).unwrap_err();
+        TensorDict::from_bytes(&plain(&[("h", Dtype::U16, &[1], &[0; 2])], None)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        r#"entry "h": expected one of the supported dtypes, got BF16"#
+        r#"entry "h": expected one of the supported dtypes, got U16"#
     );
     assert!(matches!(error.root(), TensorError::UnsupportedDType { .. }));
     let error =

@@ -131,9 +131,47 @@ fn builder_of(
     delivery: Delivery,
 ) -> CollectorBuilder {
     let config = CollectorConfig {
-        placement,
-        delivery,
+        placement: Some(placement),
+        delivery: Some(delivery),
         ..CollectorConfig::default()
     };
     CollectorBuilder::new(Arc::new(env), config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::plan::Plan;
+
+    const ENV: &str = "CartPole-v1";
+
+    fn named() -> [CollectorBuilder; 6] {
+        [
+            Collector::builder(ENV),
+            AsyncCollector::builder(ENV),
+            MultiSyncCollector::builder(ENV),
+            MultiAsyncCollector::builder(ENV),
+            MultiCollector::builder(ENV, false),
+            AsyncBatchedCollector::builder(ENV),
+        ]
+    }
+
+    #[test]
+    fn a_configuration_changes_of_what_a_name_stands_for_only_what_it_says() {
+        for builder in named() {
+            let plan = builder.config.plan();
+            let config = r#"{"frames_per_batch": 64, "num_workers": 2}"#;
+            let config: CollectorConfig = serde_json::from_str(config).unwrap();
+            let builder = builder.config(config);
+            assert_eq!(builder.config.plan(), plan);
+            assert_eq!(builder.config.num_workers, Some(2));
+
+            let config: CollectorConfig = serde_json::from_str(r#"{"delivery": 2}"#).unwrap();
+            let changed = builder.config(config).config.plan();
+            let delivery = Delivery::FirstCome {
+                workers_per_batch: 2,
+            };
+            assert_eq!(changed, Plan { delivery, ..plan });
+        }
+    }
 }

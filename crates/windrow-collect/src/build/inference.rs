@@ -13,9 +13,10 @@ use crate::shared::service::Service;
 /// Whether there can be a server where one is wanted, and nothing is chosen for a server that there is not.
 pub(super) fn check_inference(chosen: &CollectorBuilder) -> Result<(), CollectError> {
     let config = &chosen.config;
+    let plan = config.plan();
     let needs = |name, needs| Err(CollectError::Needs { name, needs });
-    let is_served = config.inference == Inference::Served;
-    if is_served && config.placement != Placement::Threads {
+    let is_served = plan.inference == Inference::Served;
+    if is_served && plan.placement != Placement::Threads {
         return needs("inference served", "workers in threads: placement threads");
     }
     let needed = match is_served {
@@ -36,10 +37,10 @@ pub(super) fn check_inference(chosen: &CollectorBuilder) -> Result<(), CollectEr
 
 /// Whether each worker has weights of its own, where workers take up newer ones at different times, or while the program does something else.
 pub(super) fn check_clones(chosen: &CollectorBuilder, workers: usize) -> Result<(), CollectError> {
-    let config = &chosen.config;
-    let apart = match config.placement {
+    let plan = chosen.config.plan();
+    let apart = match plan.placement {
         Placement::Inline => workers > 1,
-        Placement::Threads => config.inference != Inference::Served,
+        Placement::Threads => plan.inference != Inference::Served,
         // What was sent to another process is a copy.
         Placement::Processes => false,
     };
@@ -59,7 +60,7 @@ pub(super) fn service(
     num_envs: usize,
 ) -> Result<Option<Arc<Service>>, CollectError> {
     let config = &chosen.config;
-    if config.inference != Inference::Served || chosen.policy.is_served_elsewhere() {
+    if config.plan().inference != Inference::Served || chosen.policy.is_served_elsewhere() {
         return Ok(None);
     }
     let most = config.max_batch_size.unwrap_or(workers * num_envs);

@@ -51,7 +51,7 @@ pub(super) struct Seats<'a> {
 impl Staff {
     /// Makes the environments of all workers.
     pub(super) fn new(chosen: &CollectorBuilder, makers: Vec<Maker>) -> Result<Self, CollectError> {
-        let inline = match chosen.config.placement {
+        let inline = match chosen.config.plan().placement {
             Placement::Inline => true,
             Placement::Threads => false,
             #[cfg(target_os = "linux")]

@@ -68,10 +68,11 @@ impl CollectorBuilder {
         self
     }
 
-    /// Sets all plain options at once, also those that the collector's name stands for.
+    /// Sets all plain options at once. Placement, delivery and inference stay as they are, such as the collector's name says,
+    /// where `config` says nothing of them.
     #[must_use]
     pub fn config(mut self, config: CollectorConfig) -> Self {
-        self.config = config;
+        self.config = config.or_named(&self.config);
         self
     }
 

@@ -66,13 +66,14 @@ macro_rules! options {
 
 options! {
     /// Where workers run, in place of what the collector's name says. Workers that run inline never run ahead.
-    placement: Placement = Placement::Inline,
+    placement?: Placement,
 
     /// How parts make batches, in place of what the collector's name says.
-    delivery: Delivery = Delivery::Synchronous,
+    delivery?: Delivery,
 
-    /// Who evaluates the policy. A server needs workers in threads, and a policy without a state.
-    inference: Inference = Inference::Local,
+    /// Who evaluates the policy, in place of what the collector's name says. A server needs workers in threads, and a policy
+    /// without a state.
+    inference?: Inference,
 
     /// Most rows that a server evaluates at once; by default all environments.
     max_batch_size?: usize,
@@ -187,10 +188,22 @@ options! {
 }
 
 impl CollectorConfig {
+    /// These options; what they leave to the name of a collector is as in `others`.
+    pub(crate) fn or_named(self, others: &Self) -> Self {
+        Self {
+            placement: self.placement.or(others.placement),
+            delivery: self.delivery.or(others.delivery),
+            inference: self.inference.or(others.inference),
+            ..self
+        }
+    }
+
+    /// What a collector's name stands for; of one that says nothing, what [`Collector`](crate::Collector) does.
     pub(crate) fn plan(&self) -> Plan {
         Plan {
-            placement: self.placement,
-            delivery: self.delivery,
+            placement: self.placement.unwrap_or(Placement::Inline),
+            delivery: self.delivery.unwrap_or(Delivery::Synchronous),
+            inference: self.inference.unwrap_or_default(),
         }
     }
 }
@@ -202,10 +215,10 @@ mod tests {
     #[test]
     fn a_configuration_that_was_written_down_is_read_as_it_was() {
         let config = CollectorConfig {
-            placement: Placement::Threads,
-            delivery: Delivery::FirstCome {
+            placement: Some(Placement::Threads),
+            delivery: Some(Delivery::FirstCome {
                 workers_per_batch: 2,
-            },
+            }),
             frames_per_batch: Some(FramesPerBatch::Each(vec![3, 1])),
             preemptive_threshold: Some(0.5),
             on_loss: OnLoss::Restart { budget: 3 },

@@ -110,11 +110,12 @@ pub enum OnLoss {
     Continue,
 }
 
-/// Where workers run, and how their parts make batches.
+/// Where workers run, how their parts make batches, and who evaluates the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) placement: Placement,
     pub(crate) delivery: Delivery,
+    pub(crate) inference: Inference,
 }
 
 impl Delivery {

@@ -67,7 +67,7 @@ impl EvaluatorBuilder {
             env,
             policies: Vec::new(),
             config: CollectorConfig {
-                placement: Placement::Threads,
+                placement: Some(Placement::Threads),
                 exploration_type: ExplorationType::Deterministic,
                 ..CollectorConfig::default()
             },
@@ -133,7 +133,7 @@ impl EvaluatorBuilder {
     /// ```
     #[must_use]
     pub fn placement(mut self, placement: Placement) -> Self {
-        self.config.placement = placement;
+        self.config.placement = Some(placement);
         self
     }
 
@@ -305,13 +305,13 @@ impl EvaluatorBuilder {
     fn place(&mut self) -> Result<Duration, CollectError> {
         // One environment makes batches with a dimension for it only where a collector is told so.
         self.config.num_envs = self.config.num_envs.filter(|&num_envs| num_envs > 1);
-        match self.config.placement {
+        match self.config.plan().placement {
             Placement::Inline => Err(CollectError::Needs {
                 name: "placement inline",
                 needs: "a collector: an evaluator runs beside its caller, in threads or in processes",
             }),
             Placement::Threads => {
-                self.config.placement = Placement::Inline;
+                self.config.placement = Some(Placement::Inline);
                 Ok(Duration::ZERO)
             }
             Placement::Processes => Ok(GRACE),
@@ -326,7 +326,7 @@ impl std::fmt::Debug for EvaluatorBuilder {
             .field("max_steps", &self.max_steps)
             .field("num_envs", &self.config.num_envs)
             .field("seed", &self.config.seed)
-            .field("placement", &self.config.placement)
+            .field("placement", &self.config.plan().placement)
             .field("busy_policy", &self.busy_policy)
             .finish_non_exhaustive()
     }

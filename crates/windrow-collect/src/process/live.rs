@@ -170,7 +170,7 @@ fn written(row: Row<'_>, action: &[LeafSpec]) -> Result<String, SlabError> {
         });
         leaves.push(match action.len() {
             1 => values,
-            _ => format!("{} {values}", leaf.key),
+            _ => format!("{:?} {values}", leaf.key),
         });
     }
     Ok(leaves.join(", "))

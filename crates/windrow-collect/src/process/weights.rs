@@ -53,7 +53,7 @@ impl WeightSender {
         for LeafSpec { key, dtype, shape } in &self.leaves {
             let name = || key.components().join(".");
             match Misfit::check(name, *dtype, shape, weights.get(key).ok()) {
-                Ok(tensor) => tensors.push(tensor.contiguous()),
+                Ok(tensor) => tensors.push(tensor.cast(*dtype)?.contiguous()),
                 Err(misfit) => misfits.push(misfit),
             }
         }

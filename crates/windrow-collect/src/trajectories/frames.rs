@@ -123,12 +123,12 @@ impl Frames {
                 .leaves
                 .iter()
                 .filter(|leaf| !keys.contains(&leaf.key))
-                .map(|leaf| leaf.key.to_string())
+                .map(|leaf| format!("{:?}", leaf.key))
                 .collect(),
             extra: keys
                 .iter()
                 .filter(|key| !known(key))
-                .map(NestedKey::to_string)
+                .map(|key| format!("{key:?}"))
                 .collect(),
         }
     }

@@ -191,7 +191,7 @@ impl Drawn {
             let cast = drawn.cast(column.dtype).map_err(PolicyError::failed)?;
             if cast.cast(leaf.dtype).map_err(PolicyError::failed)? != drawn {
                 return Err(PolicyError::failed(format!(
-                    "{}: expected random actions that {} can hold, in which the policy writes its own, got {}",
+                    "{:?}: expected random actions that {} can hold, in which the policy writes its own, got {}",
                     leaf.key, column.dtype, leaf.dtype
                 )));
             }
@@ -314,7 +314,7 @@ pub(crate) fn describe_all(leaves: &[LeafSpec]) -> String {
 /// Name, element type and shape of `leaf`.
 pub(crate) fn describe(leaf: Option<&LeafSpec>) -> String {
     match leaf {
-        Some(leaf) => format!("{} {} {:?}", leaf.key, leaf.dtype, leaf.shape.as_slice()),
+        Some(leaf) => format!("{:?} {} {:?}", leaf.key, leaf.dtype, leaf.shape.as_slice()),
         None => "no such column".to_owned(),
     }
 }

@@ -94,7 +94,7 @@ impl Maker {
         PolicySeat {
             worker: self.worker,
             batched: batched(&self.config, num_envs),
-            in_caller: self.config.placement == Placement::Inline,
+            in_caller: self.config.plan().placement == Placement::Inline,
             is_interruption: self.is_interruption,
         }
     }

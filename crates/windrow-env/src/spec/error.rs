@@ -19,7 +19,7 @@ pub enum SpecError {
         got: String,
     },
     /// An observation or action of the wrong element type, size or domain.
-    #[error("{leaf} of {env}: expected {expected}, got {got}")]
+    #[error("{leaf:?} of {env}: expected {expected}, got {got}")]
     Leaf {
         /// Id of the environment.
         env: String,
@@ -31,7 +31,7 @@ pub enum SpecError {
         got: String,
     },
     /// No observation has this name.
-    #[error("{env} has no observation {key}; it has {}", list(known))]
+    #[error("{env} has no observation {key:?}; it has {}", list(known))]
     NoObservation {
         /// Id of the environment.
         env: String,
@@ -41,7 +41,7 @@ pub enum SpecError {
         known: Vec<NestedKey>,
     },
     /// A new observation has the name of another, or of something else in a frame.
-    #[error("frames of {env} have {key} already: a new observation needs another name")]
+    #[error("frames of {env} have {key:?} already: a new observation needs another name")]
     NameTaken {
         /// Id of the environment.
         env: String,
@@ -49,7 +49,7 @@ pub enum SpecError {
         key: NestedKey,
     },
     /// A value outside its domain.
-    #[error("element {element} of {leaf} is {value}, expected {expected}")]
+    #[error("element {element} of {leaf:?} is {value}, expected {expected}")]
     Value {
         /// Name of the observation or action.
         leaf: NestedKey,
@@ -61,7 +61,7 @@ pub enum SpecError {
         expected: String,
     },
     /// A one-hot vector without a one, or with several.
-    #[error("elements {first} to {last} of {leaf} hold {ones} ones, expected exactly one")]
+    #[error("elements {first} to {last} of {leaf:?} hold {ones} ones, expected exactly one")]
     Ones {
         /// Name of the observation or action.
         leaf: NestedKey,
@@ -134,7 +134,7 @@ impl SpecError {
 }
 
 fn list(keys: &[NestedKey]) -> String {
-    let keys: Vec<_> = keys.iter().map(NestedKey::to_string).collect();
+    let keys: Vec<_> = keys.iter().map(|key| format!("{key:?}")).collect();
     match keys.is_empty() {
         true => "none".to_owned(),
         false => keys.join(", "),

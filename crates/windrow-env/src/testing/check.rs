@@ -113,7 +113,7 @@ pub fn check_vec_env(envs: &mut dyn VecEnv, seed: u64) -> Result<Report, CheckEr
     for (a, b) in first.frames.iter().zip(&second.frames) {
         let (env, step) = (a.env, a.step);
         if let Some(leaf) = a.unwritten(b) {
-            let leaf = leaves[leaf].key.to_string();
+            let leaf = format!("{:?}", leaves[leaf].key);
             return Err(CheckError::Unwritten { env, step, leaf });
         }
         if let Some(what) = a.difference(b, &leaves) {

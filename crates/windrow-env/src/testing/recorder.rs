@@ -35,7 +35,7 @@ impl Frame {
     pub(super) fn difference(&self, other: &Self, leaves: &[LeafSpec]) -> Option<String> {
         let mut pairs = self.leaves.iter().zip(&other.leaves);
         if let Some(leaf) = pairs.position(|(a, b)| a.hash != b.hash) {
-            return Some(format!("observation {}", leaves[leaf].key));
+            return Some(format!("observation {:?}", leaves[leaf].key));
         }
         let (a, b) = (self.outcome, other.outcome);
         if a.reward.to_bits() != b.reward.to_bits() {
@@ -160,7 +160,7 @@ impl<'a> Recorder<'a> {
                     Some(leaf) => CheckError::Unwritten {
                         env,
                         step,
-                        leaf: self.spec.observation_leaves()[leaf].key.to_string(),
+                        leaf: format!("{:?}", self.spec.observation_leaves()[leaf].key),
                     },
                     None => CheckError::Observation { env, step, source },
                 });

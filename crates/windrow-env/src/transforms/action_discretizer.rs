@@ -163,7 +163,7 @@ impl Transform for ActionDiscretizer {
         let out = self.out_action_key.clone().unwrap_or_else(|| key.clone());
         let choices = self.choices(&nvec, shape.is_empty());
         envs.spec.action = replaced(&inner.action, target, &out, choices).ok_or_else(|| {
-            let expected = format!("{key}, since another name is for an action without others");
+            let expected = format!("{key:?}, since another name is for an action without others");
             inner.unfit(&out, expected, "another name")
         })?;
         envs.replace_actions();

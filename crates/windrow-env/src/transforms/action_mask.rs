@@ -61,8 +61,8 @@ impl Transform for ActionMask {
                 return Err(SpecError::Argument {
                     argument: "mask_key",
                     of: format!("ActionMask of {}", inner.id),
-                    expected: format!("{other}, which says already what is legal"),
-                    got: self.mask_key.to_string(),
+                    expected: format!("{other:?}, which says already what is legal"),
+                    got: format!("{:?}", self.mask_key),
                 }
                 .into());
             }

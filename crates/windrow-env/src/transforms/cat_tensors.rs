@@ -133,7 +133,7 @@ impl Transform for CatTensors {
                 let like = &first.key;
                 return Err(unfit(
                     leaf,
-                    format!("the shape of {like} but in dimension {dim}"),
+                    format!("the shape of {like:?} but in dimension {dim}"),
                 ));
             }
             alike[dim] = own;

@@ -176,7 +176,7 @@ fn reshape(
 /// The action `key` of environments.
 fn action<'a>(spec: &'a EnvSpec, key: &NestedKey) -> Result<&'a crate::Spec, EnvError> {
     let leaves = spec.action.leaves("action");
-    let names: Vec<_> = leaves.iter().map(|(key, _)| key.to_string()).collect();
+    let names: Vec<_> = leaves.iter().map(|(key, _)| format!("{key:?}")).collect();
     match leaves.into_iter().find(|(name, _)| name == key) {
         Some((_, leaf)) => Ok(leaf),
         None => Err(spec.unfit(
@@ -215,7 +215,7 @@ pub(super) fn rename_action(
         return Err(envs.inner().unfit(
             from,
             "a new name that leaves the order of actions as it is",
-            to.to_string(),
+            format!("{to:?}"),
         ));
     };
     envs.spec.action = spec;

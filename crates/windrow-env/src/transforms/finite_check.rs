@@ -47,7 +47,7 @@ pub struct FiniteCheck {}
 #[non_exhaustive]
 pub enum NotFinite {
     /// An element of an observation.
-    #[error("element {element} of observation {leaf} is {value}, expected a finite number")]
+    #[error("element {element} of observation {leaf:?} is {value}, expected a finite number")]
     Observation {
         /// Name of the observation.
         leaf: NestedKey,

@@ -160,7 +160,7 @@ fn each(
     let unfit = |expected: String, got: String| {
         let error = SpecError::Argument {
             argument,
-            of: format!("observation {key}"),
+            of: format!("observation {key:?}"),
             expected,
             got,
         };

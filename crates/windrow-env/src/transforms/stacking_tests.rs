@@ -173,7 +173,10 @@ impl VecEnv for Told {
     }
 
     fn bind(&mut self, columns: &[LeafSpec]) -> Result<(), EnvError> {
-        let names: Vec<_> = columns.iter().map(|leaf| leaf.key.to_string()).collect();
+        let names: Vec<_> = columns
+            .iter()
+            .map(|leaf| format!("{:?}", leaf.key))
+            .collect();
         Err(EnvError::failed(names.join(" ")))
     }
 

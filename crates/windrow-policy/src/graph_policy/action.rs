@@ -57,7 +57,7 @@ impl Action {
             }
             _ => {}
         }
-        let show = |leaf: &LeafSpec| format!("{} {} {:?}", leaf.key, leaf.dtype, leaf.shape);
+        let show = |leaf: &LeafSpec| format!("{:?} {} {:?}", leaf.key, leaf.dtype, leaf.shape);
         Err(fit.error("action", &show(leaf), &show(own)))
     }
 

@@ -243,7 +243,7 @@ fn a_failed_load_names_everything_and_changes_nothing() {
     weights
         .set(
             "2.weight",
-            Tensor::from_vec(vec![9.0_f64; 3], [1, 3]).unwrap(),
+            Tensor::from_vec(vec![9_i64; 3], [1, 3]).unwrap(),
         )
         .unwrap();
     weights
@@ -256,7 +256,7 @@ fn a_failed_load_names_everything_and_changes_nothing() {
     assert_eq!(
         error.to_string(),
         "parameters do not fit: \"0.bias\": expected shape [3], got [2]; \
-         \"2.weight\": expected dtype float32, got float64; \
+         \"2.weight\": expected dtype float32, got int64; \
          \"2.bias\" is missing, expected shape [1]; \
          \"4.weight\" is unexpected, got shape [1, 3]"
     );
@@ -458,4 +458,26 @@ fn nan_spreads_to_its_own_row_only() {
             "{activation:?}"
         );
     }
+}
+
+#[test]
+fn weights_of_float64_are_rounded_and_those_beyond_float32_are_refused_by_name() {
+    let mut net = Sequential::new().linear(1, 1);
+    let load = |net: &mut Sequential, weight: f64| {
+        let mut weights = TensorDict::new([]);
+        let weight = Tensor::from_vec(vec![weight], [1, 1]).unwrap();
+        weights.set("0.weight", weight).unwrap();
+        let bias = Tensor::from_vec(vec![0.5_f32], [1]).unwrap();
+        weights.set("0.bias", bias).unwrap();
+        net.load(&weights)
+    };
+    load(&mut net, 0.1).unwrap();
+    let read = |net: &Sequential| net.weights().as_slice::<f32>("0.weight").unwrap()[0];
+    assert_eq!(read(&net), 0.1_f32);
+    assert_eq!(
+        load(&mut net, 1e39).unwrap_err().to_string(),
+        "parameters do not fit: \"0.weight\": expected numbers within the range of float32, got 1e39"
+    );
+    assert_eq!(read(&net), 0.1_f32);
+    load(&mut net, f64::INFINITY).unwrap();
 }

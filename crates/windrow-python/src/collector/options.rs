@@ -99,7 +99,7 @@ impl<'py> Options<'py> {
         let mut recipe = Recipe::opaque(move |worker| policy.policy(worker));
         #[cfg(target_os = "linux")]
         let program = match config.placement {
-            Placement::Processes => {
+            Some(Placement::Processes) => {
                 envs = self.written(envs, config.seed.or(config.noise_seed))?;
                 recipe = recipe.written_as(worker::policy_recipe(&self.policy)?);
                 let sent = (&self.envs, &self.env_kwargs, &self.init_fn);

@@ -219,7 +219,7 @@ fn spec_of(leaf: LeafForm) -> PyResult<(NestedKey, Spec)> {
         ("one_hot", Some(nvec), ..) => Spec::OneHot { nvec },
         _ => {
             return Err(PyTypeError::new_err(format!(
-                "expected the description of a leaf, got {key} of kind {kind:?}"
+                "expected the description of a leaf, got {key:?} of kind {kind:?}"
             )));
         }
     };
@@ -233,7 +233,9 @@ fn tree(leaves: Vec<LeafForm>) -> PyResult<Spec> {
     for leaf in leaves {
         let (key, spec) = spec_of(leaf)?;
         if !add(&mut root, &key, spec) {
-            return Err(PyTypeError::new_err(format!("two leaves are called {key}")));
+            return Err(PyTypeError::new_err(format!(
+                "two leaves are called {key:?}"
+            )));
         }
     }
     Ok(Spec::Composite(root))

@@ -143,7 +143,7 @@ impl ForeignEnvs {
 /// The readers of arrays, one for each leaf. `role` and `id` name them in errors.
 pub(super) fn read_leaves(leaves: &[LeafSpec], role: &str, id: &str) -> Vec<Leaf> {
     let leaf = |(index, leaf): (usize, &LeafSpec)| Leaf {
-        name: format!("{role} {} of {id}", leaf.key),
+        name: format!("{role} {:?} of {id}", leaf.key),
         index,
         dtype: leaf.dtype,
         shape: leaf.shape.to_vec(),
@@ -243,7 +243,7 @@ impl VecEnv for ForeignEnvs {
             // Shapes may differ by dimensions of 1; a shape of as many elements is the adapter's to arrange.
             if written.elements() != leaf.elements() {
                 return Err(EnvError::Foreign(format!(
-                    "state {} of {}: expected {:?}, the policy writes {:?}",
+                    "state {:?} of {}: expected {:?}, the policy writes {:?}",
                     leaf.key,
                     self.spec.id,
                     leaf.shape.as_slice(),

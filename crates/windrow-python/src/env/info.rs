@@ -53,7 +53,7 @@ impl InfoReader {
             let taken = first.is_some_and(|first| joined.iter().any(|(name, _)| **name == **first));
             if taken || !describe::add(&mut added, key, Spec::unbounded(*dtype, shape)) {
                 return Err(EnvError::Foreign(format!(
-                    "the entry {key} of info: {} has an observation of this name already",
+                    "the entry {key:?} of info: {} has an observation of this name already",
                     spec.id
                 )));
             }
@@ -69,7 +69,7 @@ impl InfoReader {
         let read = entries.iter().map(|Entry(Key(key), Type(dtype), shape)| {
             let place = places.iter().position(|leaf| leaf.key == *key);
             let leaf = Leaf {
-                name: format!("the entry {key} of info of {}", spec.id),
+                name: format!("the entry {key:?} of info of {}", spec.id),
                 index: first + place.unwrap_or_default(),
                 dtype: *dtype,
                 shape: shape.clone(),

@@ -148,7 +148,7 @@ impl<'a, 'py> Space<'a, 'py> {
         let names = spec.leaves(self.role);
         let names = names
             .into_iter()
-            .map(|(key, _)| format!("{} {key} of {}", self.role, self.env));
+            .map(|(key, _)| format!("{} {key:?} of {}", self.role, self.env));
         let names = names.collect();
         (spec, names)
     }

@@ -105,7 +105,7 @@ impl Column {
         match lost {
             None => Ok(cast),
             Some(lost) => Err(PolicyError::failed(format!(
-                "{}: expected values that {to} can hold, got {lost}",
+                "{:?}: expected values that {to} can hold, got {lost}",
                 self.leaf.key
             ))),
         }
@@ -122,7 +122,7 @@ impl Column {
             let ones = own.iter().filter(|&&element| element == 1).count();
             if ones != 1 || own.iter().any(|&element| element != 0 && element != 1) {
                 return Err(PolicyError::failed(format!(
-                    "{}: expected a single 1 among zeros for each choice, got {own:?}",
+                    "{:?}: expected a single 1 among zeros for each choice, got {own:?}",
                     self.leaf.key
                 )));
             }
@@ -147,7 +147,7 @@ impl Column {
         let scores = scores.as_slice::<f64>().map_err(PolicyError::failed)?;
         if let Some(bad) = scores.iter().find(|score| score.is_nan()) {
             return Err(PolicyError::failed(format!(
-                "{}: expected a number for each choice, got {bad}",
+                "{:?}: expected a number for each choice, got {bad}",
                 self.leaf.key
             )));
         }
@@ -193,7 +193,7 @@ impl Column {
                     .filter(|&chosen| chosen < options);
                 let Some(chosen) = chosen else {
                     return Err(PolicyError::failed(format!(
-                        "{}: expected the index of one of {options} choices, got {given}",
+                        "{:?}: expected the index of one of {options} choices, got {given}",
                         self.leaf.key
                     )));
                 };
@@ -218,7 +218,7 @@ impl Column {
             ),
         };
         PolicyError::failed(format!(
-            "{}: expected {expected} for each of {rows} environments, got {} {:?} for all",
+            "{:?}: expected {expected} for each of {rows} environments, got {} {:?} for all",
             self.leaf.key,
             value.dtype(),
             value.shape()

@@ -160,7 +160,7 @@ impl Network {
                 Ok(known) if known.shape() == tensor.shape() => {}
                 Ok(known) => {
                     return Err(PolicyError::failed(format!(
-                        "{name}: expected shape {:?}, got {:?}",
+                        "{name:?}: expected shape {:?}, got {:?}",
                         known.shape(),
                         tensor.shape()
                     )));
@@ -169,7 +169,7 @@ impl Network {
                 Err(_) if is_among(&name, &self.used) => {}
                 Err(_) => {
                     return Err(PolicyError::failed(format!(
-                        "the policy has no weight called {name}"
+                        "the policy has no weight called {name:?}"
                     )));
                 }
             }
@@ -180,7 +180,7 @@ impl Network {
             .find(|(name, _)| weights.get(name.clone()).is_err());
         if let Some((missing, _)) = missing {
             return Err(PolicyError::failed(format!(
-                "the weight {missing} is missing"
+                "the weight {missing:?} is missing"
             )));
         }
         Ok(parts)

@@ -181,7 +181,7 @@ fn warn_of_cast(py: Python<'_>, column: &Column, dtype: DType) -> PyResult<()> {
     }
     let (key, leaf) = (&column.leaf.key, column.leaf.dtype);
     let told = format!(
-        "the policy writes {key} as {dtype}, the environment takes {leaf}: whole numbers are cast, others are an error"
+        "the policy writes {key:?} as {dtype}, the environment takes {leaf}: whole numbers are cast, others are an error"
     );
     PyErr::warn(py, &py.get_type::<PyUserWarning>(), &CString::new(told)?, 1)
 }
@@ -223,7 +223,7 @@ fn extra_column(names: &[String], value: &Bound<'_, PyAny>, batch: &[usize]) -> 
     let value = output(&key, value)?;
     let Some(shape) = value.shape().strip_prefix(batch) else {
         return Err(PyTypeError::new_err(format!(
-            "the policy's output {key} has shape {:?}: expected it to begin with {batch:?}, the shape of the batch that it \
+            "the policy's output {key:?} has shape {:?}: expected it to begin with {batch:?}, the shape of the batch that it \
              was given",
             value.shape()
         )));
@@ -312,7 +312,7 @@ impl Known {
 fn output(key: &NestedKey, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     batch::from_torch(value).map_err(|error| {
         PyTypeError::new_err(format!(
-            "the policy's output {key}: {}",
+            "the policy's output {key:?}: {}",
             error.value(value.py())
         ))
     })

@@ -169,7 +169,7 @@ fn groups_are_those_whose_columns_have_their_dimensions() {
         let keys = layout.groups().iter().map(|(key, _)| key.to_string());
         keys.collect::<Vec<_>>()
     };
-    assert_eq!(groups(&record), ["\"agents\"", "(\"next\", \"agents\")"]);
+    assert_eq!(groups(&record), ["agents", "(\"next\", \"agents\")"]);
     let other = LeafSpec::new(("agents", "choice"), DType::I64, []);
     record.policy.push(other);
     assert_eq!(groups(&record), ["(\"next\", \"agents\")"]);

@@ -47,8 +47,8 @@ fn keys_and_leaves_are_sorted_depth_first() {
         [
             r#"("next", "extra", "x")"#,
             r#"("next", "obs")"#,
-            r#""obs""#,
-            r#""step""#
+            "obs",
+            "step"
         ]
     );
     assert_eq!((dict.len(), dict.ndim(), dict.numel()), (3, 2, 6));
@@ -195,7 +195,7 @@ fn select_and_exclude() {
         ])
         .unwrap();
     let leaves: Vec<String> = chosen.leaves().map(|(key, _)| key.to_string()).collect();
-    assert_eq!(leaves, [r#"("next", "extra", "x")"#, r#""step""#]);
+    assert_eq!(leaves, [r#"("next", "extra", "x")"#, "step"]);
     assert_eq!(
         chosen.get_dict(("next", "extra")).unwrap().batch_size(),
         [2, 3, 2]

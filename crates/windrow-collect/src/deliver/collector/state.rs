@@ -105,7 +105,7 @@ fn count(state: &TensorDict, key: impl Into<NestedKey>) -> Result<u64, CollectEr
     match u64::try_from(got) {
         Ok(count) if count <= MOST => Ok(count),
         _ => Err(CollectError::State(format!(
-            "{key} must be within 0 to 2^62, got {got}"
+            "{key:?} must be within 0 to 2^62, got {got}"
         ))),
     }
 }
