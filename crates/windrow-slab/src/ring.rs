@@ -99,7 +99,7 @@ pub struct Commit {
 ///                          │ a part dropped without commit is claimed again by its worker before any other
 /// ```
 ///
-/// All transitions happen in [`SlabStates`], under one lock that is held for some tens of nanoseconds a part, and never
+/// All transitions happen in `SlabStates`, under one lock that is held for some tens of nanoseconds a part, and never
 /// while a slab's memory is touched.
 #[derive(Debug)]
 pub struct Ring {

@@ -17,7 +17,7 @@
 //!
 //! The crates behind it, in the order of the data flow:
 //!
-//! * [`env`]: environments, their specs, transforms, and native classic control that follows Gymnasium.
+//! * [`env`](mod@env): environments, their specs, transforms, and native classic control that follows Gymnasium.
 //! * [`policy`]: random actions, functions, and small networks that are evaluated without a framework.
 //! * [`slab`]: the memory that workers fill.
 //! * [`store`]: the memory of replay buffers, which many read while one writes.
