@@ -475,3 +475,10 @@ def test_a_change_of_a_method_that_its_copy_in_a_process_cannot_follow_is_an_err
     for evaluate in (evaluator.evaluate, evaluator.trigger_eval):
         with pytest.raises(RuntimeError, match=rf'{what}.* has changed since the evaluator was built.* give the module itself as policy, or backend="thread"'):
             evaluate()
+
+
+def test_a_method_that_cannot_be_compared_is_told_of_where_its_copy_cannot_follow(build) -> None:
+    module = Pushing()
+    module.held["drawn"] = iter([0])
+    with pytest.warns(UserWarning, match=r"an? .*iterator, .*gets no changes of it\. Give the module itself as policy"):
+        build(cartpole, module.act, policy_backend="torch")

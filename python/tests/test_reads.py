@@ -318,3 +318,28 @@ def test_copies_of_functions_have_the_same_classes_and_closures_of_their_own() -
     inside = dict(zip(inner.__code__.co_freevars, inner.__closure__))
     inside["held"].cell_contents["gain"] = 5.0
     assert act(copied) == 25.0 and type(inside["shared"].cell_contents) is Shift and inner.__qualname__ == shift.__qualname__
+
+
+def test_a_function_that_cannot_be_copied_leaves_no_half_of_a_copy_to_others() -> None:
+    held = {"gain": 1.0}
+
+    class Locked:
+        """Fails to be copied when a part of it was."""
+
+        def __init__(self) -> None:
+            self.held, self.lock = held, threading.Lock()
+
+    locked = Locked()
+
+    def first(observation: torch.Tensor) -> torch.Tensor:
+        return observation * locked.held["gain"]
+
+    wrapped = TensorDictSequential(
+        TensorDictModule(first, in_keys=["observation"], out_keys=["hidden"]),
+        TensorDictModule(lambda hidden: hidden * locked.held["gain"], in_keys=["hidden"], out_keys=["hidden"]),
+        TensorDictModule(lambda hidden: hidden * held["gain"], in_keys=["hidden"], out_keys=["action"]),
+    )
+    copied = copied_module(wrapped)
+    held["gain"] = 3.0
+    # Two functions are shared, since they cannot be copied; the third has what it had.
+    assert float(copied(TensorDict({"observation": torch.ones(1)}))["action"]) == 9.0

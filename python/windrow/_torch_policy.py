@@ -289,11 +289,14 @@ def copied_module(module: torch.nn.Module) -> torch.nn.Module:
 
 def _copied_function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
     """``function`` with copies of its defaults and of what it closes over, where copies can be made."""
+    # A copy that fails leaves half of one in its memo.
+    tried = dict(memo)
     try:
-        cells = tuple(_copied_cell(cell, memo) for cell in function.__closure__ or ())
-        defaults, named = copy.deepcopy((function.__defaults__, function.__kwdefaults__), memo)
+        cells = tuple(_copied_cell(cell, tried) for cell in function.__closure__ or ())
+        defaults, named = copy.deepcopy((function.__defaults__, function.__kwdefaults__), tried)
     except Exception:
         return function
+    memo.update(tried)
     copied = FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells)
     copied.__kwdefaults__ = named
     for name in functools.WRAPPER_ASSIGNMENTS:
@@ -304,13 +307,13 @@ def _copied_function(function: FunctionType, memo: dict[int, Any]) -> FunctionTy
 
 def _copied_cell(cell: CellType, memo: dict[int, Any]) -> CellType:
     if id(cell) not in memo:
-        memo[id(cell)] = copied = CellType()
         try:
             contents = cell.cell_contents
         except ValueError:
             # Not filled yet.
-            return copied
-        copied.cell_contents = copy.deepcopy(contents, memo)
+            memo[id(cell)] = CellType()
+        else:
+            memo[id(cell)] = CellType(copy.deepcopy(contents, memo))
     return memo[id(cell)]
 
 

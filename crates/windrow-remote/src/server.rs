@@ -8,7 +8,7 @@ mod session;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use rustls::ServerConfig as TlsConfig;
 use windrow_policy::{
     InferenceServer, PolicyRecipe, Served, ServerConfig, ServerStats, WeightStore, Weights,
 };
+use windrow_sync::unpoisoned;
 
 use crate::client::random;
 use crate::remote::check_open;
@@ -298,7 +299,7 @@ impl Shared {
         let left = self
             .closed
             .wait_timeout_while(door, time, |door| !door.is_empty());
-        left.unwrap_or_else(PoisonError::into_inner).0.is_empty()
+        unpoisoned(left).0.is_empty()
     }
 
     /// Changes the bytes that a client has taken of those for weights on their way to `bytes`; whether there is room for them.
@@ -338,5 +339,5 @@ fn count(counter: &AtomicU64) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(mutex.lock())
 }

@@ -2,11 +2,12 @@ import functools
 import inspect
 import secrets
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from windrow import _needs, _policy, _sending, _weights, _windrow
-from windrow._arguments import argument, Arguments, Check, ignored, takes, warn_ignored
+from windrow._arguments import argument, Arguments, Check, ignored, outside, takes, warn_ignored
 from windrow._numbers import at_least
 from windrow._objects import Keeper, Latest, Objects
 from windrow._windrow import EvaluatorCore
@@ -400,6 +401,12 @@ class _Frozen:
         from windrow import _reads
 
         self._policy, self._state = policy, _reads.State(policy, _reads.reachable(policy), ())
+        held = _sending.held_weights(policy)
+        if held is not None and self._state.doubt is not None:
+            warnings.warn(
+                f"policy{held}, and {self._state.doubt}: a copy of policy in a process gets no changes of it. Give the module itself as policy",
+                stacklevel=outside(),
+            )
 
     def check(self) -> None:
         """Raises RuntimeError where the policy would act otherwise by now."""

@@ -1,9 +1,10 @@
 //! Who has asked for what: each request is done once, and its answer repeated.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+
+use windrow_sync::{catch_panic, unpoisoned};
 
 use super::lock;
 use super::session::Seat;
@@ -179,7 +180,7 @@ impl Producer {
                 ));
             };
             let waited = self.free.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(waited).0;
         }
         match &state.answer {
             _ if seq == state.last + 1 => {}
@@ -199,7 +200,7 @@ impl Producer {
         state.busy = true;
         let mut seat = state.seat.take();
         drop(state);
-        let done = catch_unwind(AssertUnwindSafe(|| work(&mut seat))).unwrap_or_else(|_| {
+        let done = catch_panic(|| work(&mut seat)).unwrap_or_else(|_| {
             let reason = "the server panicked while it did this request";
             Done::Once(Kind::Failed.frame(seq, [0; 3], reason.into()))
         });
