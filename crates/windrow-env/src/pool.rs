@@ -20,7 +20,7 @@ pub use member::Command;
 use member::Member;
 pub use received::{Answer, Received};
 
-/// N environments that M threads step, each when it is told to: the first that are done are received first.
+/// N environments that M threads step, each on request: results are received in the order in which they are ready.
 ///
 /// A call that ends with `_send` tells some environments what to do and returns at once; the one that ends with `_recv` waits for as many
 /// answers as it [wants](Want). An environment is told one thing at a time. A call out of order is an error that says which call was

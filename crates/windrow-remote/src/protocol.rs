@@ -1,4 +1,4 @@
-//! What client and server say to each other. The README describes it field by field.
+//! The messages between client and server. The README describes them field by field.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(crate) const WINDOW: usize = 16;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $number:literal),* $(,)?) => {
-        /// What a frame is, and what its words are.
+        /// The kinds of frames, each with the meaning of its words.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u16)]
         pub(crate) enum Kind { $($(#[$doc])* $kind = $number),* }

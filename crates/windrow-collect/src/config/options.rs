@@ -71,7 +71,7 @@ options! {
     /// How parts make batches, in place of what the collector's name says.
     delivery?: Delivery,
 
-    /// Who evaluates the policy, in place of what the collector's name says. A server needs workers in threads, and a policy
+    /// Where the policy is evaluated; by default, where the collector's name says. A server needs workers in threads, and a policy
     /// without a state.
     inference?: Inference,
 
@@ -198,7 +198,7 @@ impl CollectorConfig {
         }
     }
 
-    /// What a collector's name stands for; of one that says nothing, what [`Collector`](crate::Collector) does.
+    /// Placement, delivery and inference, with the defaults of [`Collector`](crate::Collector) for those that are not set.
     pub(crate) fn plan(&self) -> Plan {
         Plan {
             placement: self.placement.unwrap_or(Placement::Inline),

@@ -122,8 +122,8 @@ impl Parallel {
         self
     }
 
-    /// Checks `interrupt` while a call waits for members; its error ends the call. What the members were told to do is done all the same,
-    /// and the next call waits for its end.
+    /// Checks `interrupt` while a call waits for members; its error ends the call. The members finish the
+    /// request even so, and the next call waits until they have.
     #[must_use]
     pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
         self.terms.interrupt = interrupt;

@@ -4,8 +4,7 @@ use windrow_sync::{Mutex, MutexGuard, lock};
 
 use crate::error::CollectError;
 
-/// What is left of a collector's life, for all who have a part in it: the iterator, handles, the thread of a started collector and the
-/// writer to its sink.
+/// The state of a collector, which its iterator, its handles, the background thread and the writer to its sink share.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle(Mutex<State>);
 
@@ -70,7 +69,7 @@ impl Lifecycle {
         state.failed |= !matches!(error, CollectError::ShutDown);
     }
 
-    /// What is left for the iterator where it is over: an error, once.
+    /// The last item of the iterator where the collector is over: an error the first time, then none.
     pub(crate) fn last_item(&self) -> Option<Option<CollectError>> {
         match &mut self.state().life {
             Life::Over(last) => Some(last.take()),

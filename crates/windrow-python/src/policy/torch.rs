@@ -116,7 +116,7 @@ impl TorchPolicy {
         let mut columns = Vec::new();
         let leaves_of_actions = env.action_leaves();
         for ((leaf, (_, spec)), (_, value)) in leaves_of_actions.iter().zip(&actions).zip(&found) {
-            // What cannot be read is told when it is written, with its name.
+            // A value that cannot be read fails when it is written, with an error that names it.
             let dtype = batch::from_torch(value).map_or(leaf.dtype, |value| value.dtype());
             let column = Column::of_action(env.column_for(leaf, dtype), spec);
             warn_of_cast(py, &column, dtype)?;
