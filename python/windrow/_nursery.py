@@ -1,7 +1,7 @@
 """A process that has imported what workers need, and forks them: ``python -m windrow._nursery MODULE ...``, which collectors start.
 
 A worker then starts in some milliseconds, and shares most of its memory with the others, so that they find it in the caches of a core that they
-take turns on. ``windrow_process::Nursery`` is the other side.
+take turns on. ``windrow_peer::Nursery`` is the other side.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use windrow_env::EnvSpec;
+use windrow_peer::{ControlBlock, Frame, ProcessError};
 use windrow_policy::PolicySpec;
-use windrow_process::{ControlBlock, Frame, ProcessError};
 
 use super::messages::{Ready, Specified, frame};
 use super::weights::WeightSender;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use windrow_env::{EnvSpec, VecEnv};
-use windrow_policy::PolicyRecipe;
-use windrow_process::{
+use windrow_peer::{
     ChildEnd, ControlBlock, ExchangeReader, Frame, FrameReader, ProcessError, send,
 };
+use windrow_policy::PolicyRecipe;
 use windrow_slab::{Layout, RemoteRing};
 
 use super::lane_desk::LaneDesk;

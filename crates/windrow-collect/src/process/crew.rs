@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use windrow_peer::{ControlBlock, Death, Frame, Lane, ProcessError, Supervisor};
 use windrow_policy::PolicySpec;
-use windrow_process::{ControlBlock, Death, Frame, Lane, ProcessError, Supervisor};
 use windrow_slab::{LeafSpec, Pump};
 use windrow_sync::atomic::{AtomicBool, Ordering};
 use windrow_sync::mpsc::Sender;

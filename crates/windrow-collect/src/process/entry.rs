@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::process::exit;
 
+use windrow_peer::{ChildEnd, adopt};
 use windrow_policy::Registry;
-use windrow_process::{ChildEnd, adopt};
 
 use super::child::{Child, ServeError};
 use super::parallel::messages::frame::MEMBER;

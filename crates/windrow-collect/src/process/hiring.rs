@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use windrow_env::{EnvError, EnvSpec};
+use windrow_peer::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgram};
 use windrow_policy::PolicySpec;
-use windrow_process::{ControlBlock, ControlSpec, Frame, Supervisor, WorkerProgram};
 use windrow_sync::Interrupt;
 use windrow_sync::mpsc::{Receiver, channel};
 

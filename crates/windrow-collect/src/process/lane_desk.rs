@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
 use windrow_policy::Published;
-use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerLane, send};
 use windrow_slab::{Part, RemoteRing};
 use windrow_sync::{Mutex, MutexGuard, lock};
 

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use tensordict::LeafSpec;
 use windrow_env::{EnvRecipe, EnvSpec};
-use windrow_process::{MESSAGE_WORDS, Message};
+use windrow_peer::{MESSAGE_WORDS, Message};
 use windrow_slab::{RecordSpec, Shares};
 
 use crate::config::options::CollectorConfig;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use windrow_process::Lane;
+use windrow_peer::Lane;
 use windrow_slab::Part;
 
 use super::frozen::Frozen;

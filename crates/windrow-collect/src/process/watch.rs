@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
+use windrow_peer::{Death, Events, Frame, ProcessError};
 use windrow_policy::PolicySpec;
-use windrow_process::{Death, Events, Frame, ProcessError};
 
 use super::crew::{Crew, Duty, Report};
 use super::frozen::Frozen;

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::os::fd::OwnedFd;
 
 use windrow_env::{EnvError, EnvFactory, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow_process::{ControlBlock, Frame, MESSAGE_WORDS, Message, ProcessError, WorkerLane};
+use windrow_peer::{ControlBlock, Frame, MESSAGE_WORDS, Message, ProcessError, WorkerLane};
 use windrow_slab::{Part, RemoteRing, Step};
 use windrow_sync::catch_panic;
 

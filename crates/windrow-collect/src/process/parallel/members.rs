@@ -10,9 +10,7 @@ use std::time::Instant;
 
 use tensordict::{LeafSpec, for_dtype};
 use windrow_env::{EnvError, EnvSpec, Outcomes, Reset, VecEnvError, not_apart};
-use windrow_process::{
-    ControlBlock, ControlSpec, Frame, Lane, MESSAGE_WORDS, Message, ProcessError,
-};
+use windrow_peer::{ControlBlock, ControlSpec, Frame, Lane, MESSAGE_WORDS, Message, ProcessError};
 use windrow_slab::{Key, Order, Part, Ring, RingSpec, Row, RowMut, Rows, RowsMut, SlabError, Step};
 use windrow_sync::Interrupt;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windrow_env::{EnvError, EnvRecipe, VecEnvError};
-use windrow_process::{Frame, Supervisor, WorkerProgram};
+use windrow_peer::{Frame, Supervisor, WorkerProgram};
 use windrow_sync::Interrupt;
 use windrow_sync::mpsc::{Receiver, channel};
 

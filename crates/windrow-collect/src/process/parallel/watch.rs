@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use windrow_process::{Death, Events, Frame, ProcessError};
+use windrow_peer::{Death, Events, Frame, ProcessError};
 use windrow_slab::Ring;
 use windrow_sync::mpsc::Sender;
 use windrow_sync::{Mutex, lock};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use loom::sync::Mutex;
 use loom::thread;
-use windrow_process::{
+use windrow_peer::{
     ControlBlock, ControlSpec, Dies, Exchange, ExchangeReader, Lane, Message, Target, WorkerLane,
 };
 use windrow_slab::Bell;

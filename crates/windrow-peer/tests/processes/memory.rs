@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::thread;
 
 use rustix::process::{Signal, getpid, kill_process};
-use windrow_process::{
+use windrow_peer::{
     ChildEnd, ControlBlock, ControlSpec, Episode, Exchange, ExchangeReader, Frame, FrameReader,
     Lane, Message, Place, Target,
 };

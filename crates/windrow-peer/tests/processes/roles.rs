@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
-use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerProgram, adopt, send};
+use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, WorkerProgram, adopt, send};
 
 use crate::{Event, Team, memory, nursery};
 

@@ -13,9 +13,7 @@ use std::time::Duration;
 use rustix::process::{
     Pid, PidfdFlags, Signal, getppid, kill_process, kill_process_group, pidfd_open,
 };
-use windrow_process::{
-    Frame, FrameReader, Nursery, ProcessError, WorkerProgram, nursery_frame, send,
-};
+use windrow_peer::{Frame, FrameReader, Nursery, ProcessError, WorkerProgram, nursery_frame, send};
 
 use crate::roles::{ARGUMENTS, ROLE, command, park, program};
 use crate::{Event, Team, both, wait_for_end};

@@ -16,7 +16,7 @@ use std::time::Duration;
 use roles::{READY, command, program};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use windrow_process::{
+use windrow_peer::{
     Child, Death, Events, Frame, FrameReader, ProcessError, Supervisor, WorkerProgram,
 };
 
