@@ -1,7 +1,7 @@
 """A process that has imported what workers need, and forks them: ``python -m windrow._nursery MODULE ...``, which collectors start.
 
 A worker then starts in some milliseconds, and shares most of its memory with the others, so that they find it in the caches of a core that they
-take turns on. ``windrow_process::Nursery`` is the other side.
+take turns on. ``windrow_peer::Nursery`` is the other side.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from typing import NoReturn
 
 from windrow import _worker
 
-_BORN, _ENDED = 2, 3
-#: Length of the body, kind and number of descriptors, before the body of a frame.
-_HEAD = struct.Struct("<IBB")
+#: The variants of what a nursery says, in the order of the engine's type.
+_BORN, _ENDED = 0, 1
+#: Length of the body and number of descriptors, before the body of a frame.
+_HEAD = struct.Struct("<QB")
+#: Variant and number.
+_BODY = struct.Struct("<Bi")
 
 
 class _Nursery:
@@ -130,15 +133,15 @@ class _Nursery:
             os._exit(1)
 
 
-def _tell(birth: socket.socket, kind: int, number: int, *fds: int) -> None:
+def _tell(birth: socket.socket, variant: int, number: int, *fds: int) -> None:
     with contextlib.suppress(OSError):
-        socket.send_fds(birth, [_HEAD.pack(4, kind, len(fds)), struct.pack("<i", number)], fds)
+        socket.send_fds(birth, [_HEAD.pack(_BODY.size, len(fds)), _BODY.pack(variant, number)], fds)
 
 
 def _prepare(parent: int, path: list[str], variables: dict[str, str], threads: int) -> None:
     """Makes this process what it would be if the process ``parent`` had started it."""
     os.environ.clear()
-    os.environ.update(variables, WINDROW_WORKER=f"1:{parent}:{os.getppid()}")
+    os.environ.update(variables, WINDROW_WORKER=f"2:{parent}:{os.getppid()}")
     sys.path[:] = path
     importlib.invalidate_caches()
     # Each worker would draw the same numbers. Python's own generator sees to that itself.

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The crates that run workers wherever they are.
-const WORKERS: &str = "windrow-collect windrow-process windrow-remote windrow-peer windrow-sync";
+const WORKERS: &str = "windrow-collect windrow-peer windrow-remote windrow-sync";
 
 /// A longer function deserves a second look.
 const LONG: usize = 40;

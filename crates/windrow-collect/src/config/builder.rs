@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tensordict::TensorDict;
 use windrow_env::EnvFactory;
-use windrow_policy::{Policy, PolicyRecipe, VanillaWeightUpdater, WeightUpdater, Weights};
 #[cfg(target_os = "linux")]
-use windrow_process::WorkerProgram;
+use windrow_peer::WorkerProgram;
+use windrow_policy::{Policy, PolicyRecipe, VanillaWeightUpdater, WeightUpdater, Weights};
 use windrow_slab::Sink;
 use windrow_sync::Interrupt;
 

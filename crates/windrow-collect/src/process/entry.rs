@@ -3,11 +3,11 @@
 use std::error::Error;
 use std::process::exit;
 
+use windrow_peer::{ChildEnd, adopt};
 use windrow_policy::Registry;
-use windrow_process::{ChildEnd, adopt};
 
 use super::child::{Child, ServeError};
-use super::parallel::messages::frame::MEMBER;
+use super::messages::ToWorker;
 use super::parallel::{Parallel, member};
 use super::program::{self, Program};
 use crate::error::{CollectError, ErrorKind, IsInterruption};
@@ -160,12 +160,12 @@ impl WorkerMain {
     }
 }
 
-/// Serves whoever has started this process: its first frame says what it is.
+/// Serves whoever has started this process: its first message says what it is.
 fn serve(child: &mut Child) -> Result<(), ServeError> {
-    let first = child.first()?;
-    match first.kind {
-        MEMBER => member::serve(child, &first.parse()?),
-        _ => child.serve(&first),
+    match child.next()?.0 {
+        ToWorker::Member(env) => member::serve(child, &env),
+        ToWorker::Hello(hello) => child.serve(*hello),
+        _ => Err(ServeError::Order),
     }
 }
 

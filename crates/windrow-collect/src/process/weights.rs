@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tensordict::{HeapBuffer, LeafSpec, Tensor, TensorDict, TensorError};
+use windrow_peer::{Exchange, ExchangeReader, ProcessError, Target};
 use windrow_policy::{Misfit, PolicyError, Published, WeightRelay, Weights, WeightsError};
-use windrow_process::{Exchange, ExchangeReader, ProcessError, Target};
 
 /// Names, types and shapes of `weights`, in the order in which they are written.
 pub(crate) fn leaves(weights: &Weights) -> Vec<LeafSpec> {

@@ -1,29 +1,21 @@
 //! One worker's lane: a message to it, and its answer.
 
 use std::fmt;
+use std::marker::PhantomData;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use windrow_sync::mapped::Ordering;
 
 use super::LiveWriter;
 use super::words::LaneWords;
 use crate::ProcessError;
+use crate::codec::{LANE_BYTES, decode, encode_into};
 use crate::shared::Item;
 
-/// Words that a message carries.
-pub const MESSAGE_WORDS: usize = 16;
-
-/// What travels by a lane; its meaning is the caller's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Message {
-    /// What it is.
-    pub kind: u32,
-    /// Numbers that go with it.
-    pub words: [u64; MESSAGE_WORDS],
-}
-
-/// The parent's side of one worker's lane: one message, then its answer.
+/// The parent's side of one worker's lane: one message of type `C`, then its answer of type `A`.
 #[derive(Debug)]
-pub struct Lane {
+pub struct Lane<C, A> {
     worker: usize,
     words: Item<LaneWords>,
     notes: LiveWriter,
@@ -31,9 +23,10 @@ pub struct Lane {
     sent: u32,
     /// Number of the last message whose answer was taken.
     answered: u32,
+    types: PhantomData<fn(C) -> A>,
 }
 
-impl Lane {
+impl<C: Serialize, A: DeserializeOwned> Lane<C, A> {
     pub(super) fn new(worker: usize, words: Item<LaneWords>, notes: LiveWriter) -> Self {
         Self {
             worker,
@@ -41,6 +34,7 @@ impl Lane {
             notes,
             sent: 0,
             answered: 0,
+            types: PhantomData,
         }
     }
 
@@ -59,14 +53,15 @@ impl Lane {
     /// Sends a message and wakes the worker if it sleeps. It may be sent before the worker has started.
     ///
     /// # Errors
-    /// [`ProcessError::Unanswered`] between a message and its answer.
-    pub fn send(&mut self, message: Message) -> Result<(), ProcessError> {
+    /// [`ProcessError::Unanswered`] between a message and its answer, [`ProcessError::Message`] for one of more than [`LANE_BYTES`].
+    pub fn send(&mut self, message: &C) -> Result<(), ProcessError> {
         if !self.is_free() {
             let (worker, sent) = (self.worker, self.sent);
             return Err(ProcessError::Unanswered { worker, sent });
         }
         let command = &self.words.command;
-        command.message.store(&message);
+        let mut place = [0; LANE_BYTES];
+        command.message.store(encode_into(message, &mut place)?);
         self.sent = self.sent.wrapping_add(1);
         command.seq.store(self.sent, Ordering::Release);
         command.bell.ring();
@@ -74,13 +69,16 @@ impl Lane {
     }
 
     /// The answer, once, if it is there. It may also be taken after the worker's death, when it was sent before.
-    pub fn try_receive(&mut self) -> Option<Message> {
+    ///
+    /// # Errors
+    /// [`ProcessError::Message`] for an answer that no worker of this build sends.
+    pub fn try_receive(&mut self) -> Option<Result<A, ProcessError>> {
         let answer = &self.words.answer;
         if self.is_free() || answer.seq.load(Ordering::Acquire) != self.sent {
             return None;
         }
         self.answered = self.sent;
-        Some(answer.message.load())
+        Some(answer.message.load(decode))
     }
 
     /// Asks this worker to end; see [`ControlBlock::close`](crate::ControlBlock::close).
@@ -100,7 +98,7 @@ impl Lane {
 }
 
 /// The worker's side of its lane.
-pub struct WorkerLane {
+pub struct WorkerLane<C, A> {
     worker: usize,
     words: Item<LaneWords>,
     ring: Box<dyn Fn() + Send>,
@@ -108,9 +106,10 @@ pub struct WorkerLane {
     received: u32,
     /// Number of the message answered last.
     answered: u32,
+    types: PhantomData<fn(A) -> C>,
 }
 
-impl fmt::Debug for WorkerLane {
+impl<C, A> fmt::Debug for WorkerLane<C, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WorkerLane")
             .field("worker", &self.worker)
@@ -120,7 +119,7 @@ impl fmt::Debug for WorkerLane {
     }
 }
 
-impl WorkerLane {
+impl<C: DeserializeOwned, A: Serialize> WorkerLane<C, A> {
     pub(super) fn new(worker: usize, words: Item<LaneWords>, ring: Box<dyn Fn() + Send>) -> Self {
         let answered = words.answer.seq.load(Ordering::Acquire);
         Self {
@@ -129,14 +128,15 @@ impl WorkerLane {
             ring,
             received: answered,
             answered,
+            types: PhantomData,
         }
     }
 
     /// Waits for the next message: lets others run a few times, then sleeps, for as long as it takes. `None` once the parent has closed
-    /// the lane, for ever.
+    /// the lane, for ever, and for a message that no parent of this build sends.
     ///
     /// A message that the predecessor in this lane left unanswered does not come again: [`Lane::reset`] took it back.
-    pub fn receive(&mut self) -> Option<Message> {
+    pub fn receive(&mut self) -> Option<C> {
         let command = &self.words.command;
         loop {
             let rings = command.bell.count();
@@ -146,7 +146,7 @@ impl WorkerLane {
             let seq = command.seq.load(Ordering::Acquire);
             if seq != self.received {
                 self.received = seq;
-                return Some(command.message.load());
+                return command.message.load(decode).ok();
             }
             command.bell.wait(rings, None);
         }
@@ -161,8 +161,8 @@ impl WorkerLane {
     /// Answers the message received last, and wakes the parent.
     ///
     /// # Errors
-    /// [`ProcessError::NotAsked`] when there is nothing to answer.
-    pub fn send(&mut self, message: Message) -> Result<(), ProcessError> {
+    /// [`ProcessError::NotAsked`] when there is nothing to answer, [`ProcessError::Message`] for an answer of more than [`LANE_BYTES`].
+    pub fn send(&mut self, message: &A) -> Result<(), ProcessError> {
         self.write(message)?;
         self.publish();
         (self.ring)();
@@ -170,12 +170,14 @@ impl WorkerLane {
     }
 
     /// The first step of an answer: nobody sees it yet.
-    fn write(&mut self, message: Message) -> Result<(), ProcessError> {
+    fn write(&mut self, message: &A) -> Result<(), ProcessError> {
         if self.received == self.answered {
             let worker = self.worker;
             return Err(ProcessError::NotAsked { worker });
         }
-        self.words.answer.message.store(&message);
+        let mut place = [0; LANE_BYTES];
+        let answer = &self.words.answer;
+        answer.message.store(encode_into(message, &mut place)?);
         Ok(())
     }
 
@@ -200,12 +202,12 @@ pub enum Dies {
 }
 
 #[cfg(loom)]
-impl WorkerLane {
+impl<C: DeserializeOwned, A: Serialize> WorkerLane<C, A> {
     /// Sends as far as `dies` says.
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub fn die_sending(mut self, message: Message, dies: Dies) -> Result<(), ProcessError> {
+    pub fn die_sending(mut self, message: &A, dies: Dies) -> Result<(), ProcessError> {
         if dies != Dies::Before {
             self.write(message)?;
         }

@@ -1,4 +1,4 @@
-//! Frames over a Unix stream socket: four bytes of length, one of kind, one with the number of descriptors, the body.
+//! Frames over a Unix stream socket: eight bytes of length, one with the number of descriptors, and the body, which is one message.
 //!
 //! The descriptors travel with the first byte. A reader never asks for more than the rest of one frame's head or body, so what arrives
 //! with them belongs to that frame.
@@ -16,10 +16,11 @@ use rustix::net::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::ProcessError;
+use crate::codec::{decode, encode};
 use crate::refused::{no_descriptors, refused};
 
-/// Most bytes of a frame's body.
-pub const MAX_BODY: usize = 64 << 20;
+/// Most bytes of a frame's body: no message is as long, but what is no frame seems to be.
+pub const MAX_BODY: usize = 1 << 40;
 
 /// Most descriptors that a frame carries.
 pub const MAX_FDS: usize = 16;
@@ -28,63 +29,43 @@ pub const MAX_FDS: usize = 16;
 const AT_ONCE: usize = 64;
 
 /// Bytes before the body.
-const HEAD: usize = 6;
+const HEAD: usize = 9;
+
+/// Bytes of a body for which memory is taken before any of them has come.
+const STEP: usize = 1 << 20;
 
 /// What travels by a control socket at once.
 #[derive(Debug, Default)]
 pub struct Frame {
-    /// What it is; the numbers are the caller's.
-    pub kind: u8,
-    /// Its content.
+    /// A message, as [`encode`] writes it.
     pub body: Vec<u8>,
     /// Descriptors that go with it; the receiver owns copies.
     pub fds: Vec<OwnedFd>,
 }
 
-impl Frame {
-    /// A frame with `value` as JSON.
-    ///
-    /// # Errors
-    /// [`ProcessError::Body`] when the value cannot be written as JSON.
-    pub fn json(kind: u8, value: &impl Serialize) -> Result<Self, ProcessError> {
-        let body =
-            serde_json::to_vec(value).map_err(|source| ProcessError::Body { kind, source })?;
+/// A frame of an encoded message.
+impl From<Vec<u8>> for Frame {
+    fn from(body: Vec<u8>) -> Self {
         let fds = Vec::new();
-        Ok(Self { kind, body, fds })
+        Self { body, fds }
     }
+}
 
-    /// Frames with `content`, however long it is, of which the last one is empty.
-    pub fn pieces(kind: u8, content: &[u8]) -> impl Iterator<Item = Self> {
-        let pieces = content.chunks(MAX_BODY).chain([&[][..]]);
-        pieces.map(move |piece| Self {
-            kind,
-            body: piece.to_vec(),
-            fds: Vec::new(),
-        })
-    }
-
-    /// The content of [`pieces`](Self::pieces), of which `next` takes one after the other.
+impl Frame {
+    /// A frame with `message`.
     ///
     /// # Errors
-    /// That of `next`.
-    pub fn gathered<E>(mut next: impl FnMut() -> Result<Self, E>) -> Result<Vec<u8>, E> {
-        let mut content = Vec::new();
-        loop {
-            let piece = next()?.body;
-            if piece.is_empty() {
-                return Ok(content);
-            }
-            content.extend(piece);
-        }
+    /// [`ProcessError::Message`] when the message cannot be written.
+    pub fn of(message: &impl Serialize) -> Result<Self, ProcessError> {
+        encode(message).map(Self::from)
     }
 
-    /// The value that was written with [`json`](Self::json).
+    /// The message that was written by [`of`](Self::of).
     ///
     /// # Errors
-    /// [`ProcessError::Body`] when the body holds something else.
+    /// [`ProcessError::Message`] when the body holds something else.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ProcessError> {
-        let kind = self.kind;
-        serde_json::from_slice(&self.body).map_err(|source| ProcessError::Body { kind, source })
+        decode(&self.body)
     }
 
     /// Has another descriptor of `file` travel with it.
@@ -105,28 +86,20 @@ impl Frame {
 
     /// What comes before the body.
     fn head(&self) -> Result<[u8; HEAD], ProcessError> {
-        let (kind, got) = (self.kind, self.body.len());
-        if got > MAX_BODY {
-            let limit = MAX_BODY;
-            return Err(ProcessError::TooLong { kind, limit, got });
+        let (expected, got) = (MAX_FDS, self.fds.len());
+        if got > expected {
+            return Err(ProcessError::Attached { expected, got });
         }
-        if self.fds.len() > MAX_FDS {
-            let (expected, got) = (MAX_FDS, self.fds.len());
-            return Err(ProcessError::Attached {
-                kind,
-                expected,
-                got,
-            });
-        }
-        let [a, b, c, d] = (got as u32).to_le_bytes();
-        Ok([a, b, c, d, kind, self.fds.len() as u8])
+        let mut head = [got as u8; HEAD];
+        head[..8].copy_from_slice(&(self.body.len() as u64).to_le_bytes());
+        Ok(head)
     }
 }
 
 /// Sends a frame and waits until the socket has taken all of it.
 ///
 /// # Errors
-/// [`ProcessError::TooLong`] and [`ProcessError::Attached`] before anything is sent; [`ProcessError::System`] when the other side is
+/// [`ProcessError::Attached`] before anything is sent; [`ProcessError::System`] when the other side is
 /// gone.
 pub fn send(socket: BorrowedFd<'_>, frame: &Frame) -> Result<(), ProcessError> {
     let head = frame.head()?;
@@ -191,7 +164,10 @@ pub enum Stream {
 #[derive(Debug, Default)]
 pub struct FrameReader {
     head: [u8; HEAD],
+    /// What has come of the body, and room for more.
     body: Vec<u8>,
+    /// Bytes of the body.
+    len: usize,
     /// Bytes of head and body that have come.
     got: usize,
     /// Descriptors that have come with them.
@@ -277,48 +253,48 @@ impl FrameReader {
             return self.ended();
         }
         self.got += received.bytes;
-        if self.got == HEAD {
+        if self.got >= HEAD {
             self.make_room()?;
         }
         Ok(Look::Some)
     }
 
-    /// The head has come: checks the length before it allocates the body.
+    /// Makes room for more of the body: twice as much as has come of it, since nothing but the head has promised the rest.
     fn make_room(&mut self) -> Result<(), ProcessError> {
-        let [a, b, c, d, kind, _] = self.head;
-        let (limit, got) = (MAX_BODY, u32::from_le_bytes([a, b, c, d]) as usize);
+        let [len @ .., _] = self.head;
+        let (limit, got) = (MAX_BODY, u64::from_le_bytes(len) as usize);
         if got > limit {
-            return Err(ProcessError::TooLong { kind, limit, got });
+            return Err(ProcessError::TooLong { limit, got });
         }
-        self.body = vec![0; got];
+        self.len = got;
+        let come = self.got - HEAD;
+        if come == self.body.len() {
+            self.body.resize(got.min(2 * come.max(STEP)), 0);
+        }
         Ok(())
     }
 
     /// The frame, if it has come to its end.
     fn whole(&mut self) -> Result<Option<Frame>, ProcessError> {
-        if self.got < HEAD + self.body.len() || self.got < HEAD {
+        if self.got < HEAD + self.len || self.got < HEAD {
             return Ok(None);
         }
         let Self {
             head, body, fds, ..
         } = std::mem::take(self);
-        let [.., kind, announced] = head;
+        let [.., announced] = head;
         let (expected, got) = (usize::from(announced), fds.len());
         if expected != got {
-            return Err(ProcessError::Attached {
-                kind,
-                expected,
-                got,
-            });
+            return Err(ProcessError::Attached { expected, got });
         }
-        Ok(Some(Frame { kind, body, fds }))
+        Ok(Some(Frame { body, fds }))
     }
 
     fn ended(&self) -> Result<Look, ProcessError> {
         match self.got {
             0 => Ok(Look::Ended),
             got => Err(ProcessError::CutShort {
-                expected: HEAD + self.body.len(),
+                expected: HEAD + self.len,
                 got,
             }),
         }
@@ -345,7 +321,7 @@ impl FrameWriter {
     /// Puts a frame behind the others.
     ///
     /// # Errors
-    /// [`ProcessError::TooLong`] and [`ProcessError::Attached`].
+    /// [`ProcessError::Attached`].
     pub fn push(&mut self, frame: Frame) -> Result<(), ProcessError> {
         self.waiting.push_back((frame.head()?, frame));
         Ok(())
@@ -386,11 +362,6 @@ mod tests {
 
     use super::*;
 
-    fn frame(kind: u8, body: &[u8]) -> Frame {
-        let (body, fds) = (body.to_vec(), Vec::new());
-        Frame { kind, body, fds }
-    }
-
     fn pair() -> (UnixStream, UnixStream) {
         UnixStream::pair().expect("a pair of sockets")
     }
@@ -403,15 +374,14 @@ mod tests {
             .into();
         let sent = bodies.clone();
         let sender = thread::spawn(move || {
-            for (kind, body) in sent.iter().enumerate() {
-                send(here.as_fd(), &frame(kind as u8, body)).expect("the reader lives");
+            for body in sent {
+                send(here.as_fd(), &Frame::from(body)).expect("the reader lives");
             }
         });
         let mut reader = FrameReader::default();
-        for (kind, body) in bodies.iter().enumerate() {
+        for body in bodies {
             let got = reader.read(there.as_fd()).expect("a frame").expect("more");
-            assert_eq!(usize::from(got.kind), kind);
-            assert!(got.body == *body);
+            assert!(got.body == body);
         }
         assert!(reader.read(there.as_fd()).expect("the end").is_none());
         sender.join().expect("all was sent");
@@ -429,10 +399,10 @@ mod tests {
         });
         let mut writer = FrameWriter::default();
         for file in files {
-            let mut frame = frame(1, b"with a file");
+            let mut frame = Frame::from(vec![1]);
             frame.fds.push(file.into());
             writer.push(frame).expect("short enough");
-            writer.push(self::frame(2, b"")).expect("short enough");
+            writer.push(Frame::from(vec![2])).expect("short enough");
         }
         writer.write_available(here.as_fd()).expect("a reader");
         assert!(writer.is_empty());
@@ -440,7 +410,7 @@ mod tests {
         let state = FrameReader::default().read_available(there.as_fd(), &mut frames);
         assert_eq!(state.expect("open"), Stream::Open);
         assert_eq!(
-            frames.iter().map(|frame| frame.kind).collect::<Vec<_>>(),
+            frames.iter().map(|frame| frame.body[0]).collect::<Vec<_>>(),
             [1, 2, 1, 2]
         );
         let texts: Vec<_> = frames
@@ -458,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_frame_cut_short_is_neither_a_frame_nor_the_end() {
-        for (bytes, expected) in [(&b"\x05\0"[..], 6), (&b"\x05\0\0\0\x01\0abc"[..], 11)] {
+        for (bytes, expected) in [(&b"\x05\0"[..], 9), (&b"\x05\0\0\0\0\0\0\0\0abc"[..], 14)] {
             let (mut here, there) = pair();
             here.write_all(bytes).expect("a reader");
             let mut reader = FrameReader::default();
@@ -476,26 +446,27 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_limit_is_refused_by_both_sides() {
+    fn bytes_that_are_no_frame_are_refused_and_a_length_alone_takes_no_memory() {
         let (mut here, there) = pair();
-        here.write_all(b"\xff\xff\xff\xff\x07\0").expect("a reader");
+        here.write_all(b"a line of text\n").expect("a reader");
         let read = FrameReader::default().read(there.as_fd());
-        assert!(matches!(read, Err(ProcessError::TooLong { kind: 7, .. })));
-        let mut long = frame(7, b"");
-        long.body = vec![0; MAX_BODY + 1];
-        let sent = send(here.as_fd(), &long);
-        assert!(matches!(sent, Err(ProcessError::TooLong { kind: 7, .. })));
-        let pushed = FrameWriter::default().push(long);
-        assert!(matches!(pushed, Err(ProcessError::TooLong { kind: 7, .. })));
+        assert!(matches!(read, Err(ProcessError::TooLong { .. })));
+        let (mut here, there) = pair();
+        here.write_all(&[0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0])
+            .expect("a reader");
+        let mut reader = FrameReader::default();
+        let open = reader.read_available(there.as_fd(), &mut Vec::new());
+        assert_eq!(open.expect("open"), Stream::Open);
+        assert!(reader.body.len() <= 2 * STEP);
     }
 
     #[test]
     fn announced_descriptors_that_do_not_come_are_an_error() {
         let (mut here, there) = pair();
-        here.write_all(b"\0\0\0\0\x07\x02").expect("a reader");
+        here.write_all(b"\0\0\0\0\0\0\0\0\x02").expect("a reader");
         let read = FrameReader::default().read(there.as_fd());
         let got = read.expect_err("none came").to_string();
-        assert_eq!(got, "a frame of kind 7 carries 0 descriptors, expected 2");
+        assert_eq!(got, "a frame carries 0 descriptors, expected 2");
     }
 
     #[test]
@@ -503,7 +474,9 @@ mod tests {
         let (here, there) = pair();
         let mut writer = FrameWriter::default();
         let body = vec![7; 4 << 20];
-        writer.push(frame(1, &body)).expect("short enough");
+        writer
+            .push(Frame::from(body.clone()))
+            .expect("short enough");
         writer.write_available(here.as_fd()).expect("a reader");
         assert!(!writer.is_empty(), "no socket takes so much at once");
         let (mut reader, mut frames) = (FrameReader::default(), Vec::new());
@@ -519,14 +492,14 @@ mod tests {
     #[test]
     fn an_end_with_unread_frames_is_the_end_behind_what_was_sent() {
         let (here, there) = pair();
-        send(there.as_fd(), &frame(9, b"never read")).expect("a reader");
-        send(here.as_fd(), &frame(1, b"last words")).expect("a reader");
+        send(there.as_fd(), &Frame::from(b"never read".to_vec())).expect("a reader");
+        send(here.as_fd(), &Frame::from(b"last words".to_vec())).expect("a reader");
         drop(here);
         let (mut reader, mut frames) = (FrameReader::default(), Vec::new());
         let state = reader.read_available(there.as_fd(), &mut frames);
         assert_eq!(state.expect("the end"), Stream::Ended);
         assert_eq!(frames[0].body, b"last words");
-        let error = send(there.as_fd(), &frame(9, b"")).expect_err("nobody reads");
+        let error = send(there.as_fd(), &Frame::default()).expect_err("nobody reads");
         assert!(matches!(error, ProcessError::System { .. }));
     }
 }

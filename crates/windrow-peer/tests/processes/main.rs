@@ -13,10 +13,10 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
-use roles::{READY, command, program};
+use roles::{Said, command, program};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use windrow_process::{
+use windrow_peer::{
     Child, Death, Events, Frame, FrameReader, ProcessError, Supervisor, WorkerProgram,
 };
 
@@ -91,7 +91,7 @@ impl Team {
         loop {
             match self.next() {
                 Event::Started(_, pid) => drop(pid.unwrap()),
-                Event::Frame(_, frame) => return frame.parse().unwrap(),
+                Event::Frame(_, frame) => return ready(&frame),
                 Event::Died(_, death) => panic!("{death:?}"),
             }
         }
@@ -124,11 +124,19 @@ impl Team {
     }
 }
 
+/// The number in a worker's first frame.
+fn ready(frame: &Frame) -> u32 {
+    match frame.parse().unwrap() {
+        Said::Ready(number) => number,
+        other => panic!("expected a number, got {other:?}"),
+    }
+}
+
 /// A worker without a supervisor, once it has adopted its role.
 fn silent() -> Child {
     let child = program("silent").spawn().unwrap();
     let frame = FrameReader::default().read(child.socket.as_fd()).unwrap();
-    assert_eq!(frame.map(|frame| frame.kind), Some(READY));
+    ready(&frame.unwrap());
     child
 }
 
@@ -173,7 +181,7 @@ fn a_death_is_told_with_its_status_and_the_last_words() {
         assert!(
             (0..)
                 .zip(&frames)
-                .all(|(at, frame)| frame.parse::<u32>().unwrap() == at)
+                .all(|(at, frame)| frame.parse::<Said>().unwrap() == Said::Number(at))
         );
         assert!(death.fault.is_none(), "{:?}", death.fault);
         let tail = &death.stderr_tail;
@@ -219,7 +227,8 @@ fn frames_and_their_answers_cross_and_workers_end_when_they_are_told_to() {
             match team.next() {
                 Event::Started(_, pid) => assert!(pids.insert(pid.unwrap())),
                 Event::Frame(worker, frame) => {
-                    assert!(frame.kind == READY && greeted.insert(worker));
+                    ready(&frame);
+                    assert!(greeted.insert(worker));
                 }
                 Event::Died(worker, death) => panic!("{worker}: {death:?}"),
             }
@@ -228,10 +237,9 @@ fn frames_and_their_answers_cross_and_workers_end_when_they_are_told_to() {
         let long = vec![7; 3 << 20];
         for worker in 0..20 {
             for body in [&long[..], b"short"] {
-                let (body, fds) = (body.to_vec(), Vec::new());
-                let kind = worker as u8;
+                let said = (worker, Said::Bytes(body.to_vec()));
                 team.supervisor
-                    .send(worker, Frame { kind, body, fds })
+                    .send(worker, Frame::of(&said).unwrap())
                     .unwrap();
             }
         }
@@ -241,8 +249,12 @@ fn frames_and_their_answers_cross_and_workers_end_when_they_are_told_to() {
         for event in team.events.try_iter() {
             match event {
                 Event::Frame(worker, frame) => {
-                    assert_eq!(usize::from(frame.kind), worker);
-                    bytes[worker] += frame.body.len();
+                    let (from, said): (usize, Said) = frame.parse().unwrap();
+                    let Said::Bytes(said) = said else {
+                        panic!("expected bytes, got {said:?}");
+                    };
+                    assert_eq!(from, worker);
+                    bytes[worker] += said.len();
                 }
                 Event::Died(_, death) => {
                     assert_eq!(death.exit.to_string(), "exit status 0");
@@ -262,7 +274,7 @@ fn a_worker_that_does_not_end_is_killed_with_all_that_it_started() {
         let mut helpers = Vec::new();
         while helpers.len() < 2 {
             if let Event::Frame(_, frame) = team.next() {
-                helpers.push(frame.parse::<u32>().unwrap());
+                helpers.push(ready(&frame));
             }
         }
         thread::scope(|scope| {
@@ -287,7 +299,7 @@ fn what_a_worker_started_dies_with_it() {
     for role in both("leave") {
         let team = Team::new(&role, 1);
         team.started();
-        let helper: u32 = team.frame().parse().unwrap();
+        let helper = ready(&team.frame());
         // The helper holds the pipe and is not waited for.
         assert_eq!(team.death().exit.to_string(), "exit status 0");
         wait_for_end(helper);
@@ -319,8 +331,8 @@ fn half_a_frame_before_a_death_is_told() {
             matches!(
                 death.fault,
                 Some(ProcessError::CutShort {
-                    expected: 106,
-                    got: 16
+                    expected: 109,
+                    got: 19
                 })
             ),
             "{death:?}"
@@ -332,17 +344,15 @@ fn half_a_frame_before_a_death_is_told() {
 fn frames_that_are_sent_before_a_worker_runs_reach_it() {
     for role in both("echo") {
         let team = Team::new(&role, 1);
-        for kind in 1..4 {
-            let frame = Frame {
-                kind,
-                ..Frame::default()
-            };
+        for number in 1..4 {
+            let frame = Frame::of(&Said::Number(number)).unwrap();
             team.supervisor.send(0, frame).unwrap();
         }
         team.started();
-        assert_eq!(team.frame().kind, READY);
-        for kind in 1..4 {
-            assert_eq!(team.frame().kind, kind, "{role}");
+        ready(&team.frame());
+        for number in 1..4 {
+            let said: Said = team.frame().parse().unwrap();
+            assert_eq!(said, Said::Number(number), "{role}");
         }
     }
 }
@@ -461,5 +471,6 @@ fn no_descriptor_stays_after_a_shutdown_and_a_shortage_is_an_error_with_its_caus
 fn a_program_that_inherits_the_variable_is_no_worker() {
     let team = Team::new("nested", 1);
     team.started();
-    assert_eq!(team.frame().body, b"not a worker");
+    let said: Said = team.frame().parse().unwrap();
+    assert_eq!(said, Said::Text("not a worker".to_owned()));
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, PipeReader, Read, Write};
+use std::io::{self, PipeReader, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -10,10 +10,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Mutex;
-use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
 use windrow_sync::unpoisoned;
 
 use super::{Child, Ends, Exit, Process, WorkerProgram};
@@ -21,19 +22,20 @@ use crate::ProcessError;
 use crate::refused::refused;
 use crate::wire::{Frame, FrameReader, Stream, send_now};
 
-/// Kinds of the frames between a program and its nursery. See the crate's README for what they carry.
-pub mod kind {
-    /// Asks for a worker; no body. Descriptors: the worker's control socket, standard output, standard error and folder, a file with
-    /// the request, and the socket on which the nursery tells of this worker.
-    pub const FORK: u8 = 1;
-    /// The worker runs. Body: its process, four bytes (little-endian); the process descriptor goes with it.
-    pub const BORN: u8 = 2;
-    /// The worker has ended and was waited for. Body: its status as `wait` gives it, four bytes (little-endian).
-    pub const ENDED: u8 = 3;
+/// What a nursery says of one worker, on the socket that came with the request for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromNursery {
+    /// The worker runs as this process, whose descriptor goes with the message.
+    Born(#[serde(with = "postcard::fixint::le")] i32),
+    /// The worker has ended and was waited for, with this status as `wait` gives it.
+    Ended(#[serde(with = "postcard::fixint::le")] i32),
 }
 
 /// How long a nursery may take to tell the status of a worker that has ended.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 5,
+    tv_nsec: 0,
+};
 
 /// A process that has loaded what workers need, and forks them: a worker then starts within milliseconds, and shares that memory.
 ///
@@ -102,11 +104,8 @@ impl Nursery {
             file_with(request)?,
             their_birth.into(),
         ];
-        let frame = Frame {
-            kind: kind::FORK,
-            body: Vec::new(),
-            fds,
-        };
+        let body = Vec::new();
+        let frame = Frame { body, fds };
         // Nothing panics under this lock.
         let mut state = unpoisoned(self.state.lock());
         let asked = state.ask(&self.program, &frame)?;
@@ -208,15 +207,15 @@ impl Birth {
 
     fn told(&self) -> Option<Exit> {
         self.0.shutdown(Shutdown::Write).ok()?;
-        self.0.set_read_timeout(Some(PATIENCE)).ok()?;
-        let mut frame = [0; 10];
-        (&self.0).read_exact(&mut frame).ok()?;
-        let [4, 0, 0, 0, kind::ENDED, 0, status @ ..] = frame else {
-            return None;
-        };
-        Some(Exit::Status(ExitStatus::from_raw(i32::from_le_bytes(
-            status,
-        ))))
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut fds, Some(&PATIENCE))).ok()?;
+        let mut frames = Vec::new();
+        let mut reader = FrameReader::default();
+        reader.read_available(self.0.as_fd(), &mut frames).ok()?;
+        match frames.pop()?.parse() {
+            Ok(FromNursery::Ended(status)) => Some(Exit::Status(ExitStatus::from_raw(status))),
+            _ => None,
+        }
     }
 }
 
@@ -272,6 +271,8 @@ impl Expected {
 
 /// The process that a nursery tells of.
 fn born(mut frame: Frame) -> Option<(Pid, OwnedFd)> {
-    let pid = i32::from_le_bytes(frame.body.try_into().ok()?);
-    (frame.kind == kind::BORN).then_some((Pid::from_raw(pid)?, frame.fds.pop()?))
+    match frame.parse() {
+        Ok(FromNursery::Born(pid)) => Some((Pid::from_raw(pid)?, frame.fds.pop()?)),
+        _ => None,
+    }
 }

@@ -8,15 +8,23 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
-use windrow_process::{ChildEnd, Frame, FrameReader, ProcessError, WorkerProgram, adopt, send};
+use serde::{Deserialize, Serialize};
+use windrow_peer::{ChildEnd, Frame, FrameReader, ProcessError, WorkerProgram, adopt, send};
 
 use crate::{Event, Team, memory, nursery};
 
 /// The variable that names a role.
 pub(crate) const ROLE: &str = "WINDROW_TEST_ROLE";
 
-/// A worker's first frame.
-pub(crate) const READY: u8 = 1;
+/// What workers say.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Said {
+    /// First: the number of a process.
+    Ready(u32),
+    Number(u32),
+    Text(String),
+    Bytes(Vec<u8>),
+}
 
 /// The arguments with which the harness runs `child_entry` alone.
 pub(crate) const ARGUMENTS: [&str; 3] = ["--exact", "child_entry", "--nocapture"];
@@ -57,12 +65,12 @@ pub(crate) fn play() {
     process::exit(0);
 }
 
-pub(crate) fn say(end: &ChildEnd, frame: &Frame) {
-    send(end.socket(), frame).unwrap();
+pub(crate) fn say(end: &ChildEnd, said: &Said) {
+    send(end.socket(), &Frame::of(said).unwrap()).unwrap();
 }
 
 pub(crate) fn ready(end: &ChildEnd) {
-    say(end, &Frame::json(READY, &process::id()).unwrap());
+    say(end, &Said::Ready(process::id()));
 }
 
 pub(crate) fn park() -> ! {
@@ -81,7 +89,7 @@ fn worker(role: &str, end: &ChildEnd) {
     match role {
         "exit" | "abort" | "kill" => {
             for number in 0..2000 {
-                say(end, &Frame::json(2, &number).unwrap());
+                say(end, &Said::Number(number));
                 if number % 2 == 0 {
                     eprintln!("line {}", number / 2);
                 }
@@ -101,11 +109,11 @@ fn worker(role: &str, end: &ChildEnd) {
             ready(end);
             let mut reader = FrameReader::default();
             while let Some(frame) = reader.read(end.socket()).unwrap() {
-                say(end, &frame);
+                send(end.socket(), &frame).unwrap();
             }
         }
         "deaf" => {
-            say(end, &Frame::json(READY, &helper()).unwrap());
+            say(end, &Said::Ready(helper()));
             park();
         }
         "silent" => {
@@ -113,7 +121,7 @@ fn worker(role: &str, end: &ChildEnd) {
             park();
         }
         "leave" => {
-            say(end, &Frame::json(READY, &helper()).unwrap());
+            say(end, &Said::Ready(helper()));
         }
         "garbage" => {
             rustix::io::write(end.socket(), &[0xff; 64]).unwrap();
@@ -121,11 +129,10 @@ fn worker(role: &str, end: &ChildEnd) {
         }
         "folder" => {
             let folder = env::current_dir().unwrap();
-            let (body, fds) = (folder.as_os_str().as_encoded_bytes().to_vec(), Vec::new());
-            say(end, &Frame { kind: 2, body, fds });
+            say(end, &Said::Text(folder.to_str().unwrap().to_owned()));
         }
         "half" => {
-            rustix::io::write(end.socket(), b"\x64\0\0\0\x01\x000123456789").unwrap();
+            rustix::io::write(end.socket(), b"\x64\0\0\0\0\0\0\0\00123456789").unwrap();
             process::exit(5);
         }
         "nested" => {
@@ -135,8 +142,7 @@ fn worker(role: &str, end: &ChildEnd) {
                 .unwrap();
             let text = String::from_utf8(output.stdout).unwrap();
             let line = text.lines().find(|line| line.ends_with("worker")).unwrap();
-            let (body, fds) = (line.as_bytes().to_vec(), Vec::new());
-            say(end, &Frame { kind: 2, body, fds });
+            say(end, &Said::Text(line.to_owned()));
         }
         other => memory::play(other, end),
     }
@@ -145,7 +151,7 @@ fn worker(role: &str, end: &ChildEnd) {
 /// As the parent set it.
 fn variable() -> String {
     let parent = rustix::process::getppid().unwrap();
-    format!("1:{}", parent.as_raw_nonzero())
+    format!("2:{}", parent.as_raw_nonzero())
 }
 
 fn other(role: &str) {
@@ -223,7 +229,7 @@ fn few_descriptors() {
                 );
             }
             Event::Frame(worker, frame) => {
-                assert_eq!(frame.kind, READY);
+                assert!(matches!(frame.parse(), Ok(Said::Ready(_))));
                 team.supervisor.kill(worker).unwrap();
             }
             Event::Died(..) => running -= 1,
@@ -233,5 +239,5 @@ fn few_descriptors() {
     // There is room again, for one worker at least.
     team.supervisor.spawn(0).unwrap();
     team.started();
-    assert_eq!(team.frame().kind, READY);
+    assert!(matches!(team.frame().parse(), Ok(Said::Ready(_))));
 }

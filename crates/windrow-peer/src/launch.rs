@@ -23,7 +23,7 @@ use crate::refused::{no_descriptors, refused};
 pub use adopt::{ChildEnd, adopt};
 pub use exit::Exit;
 pub(crate) use nursery::{Expected, Look};
-pub use nursery::{Nursery, kind};
+pub use nursery::{FromNursery, Nursery};
 pub use process::Process;
 
 /// The variable by which a program sees that it was started as a worker: the version of the protocol, a colon, and the parent's process;
@@ -31,7 +31,7 @@ pub use process::Process;
 const VARIABLE: &str = "WINDROW_WORKER";
 
 /// Version of all that parent and worker say to each other.
-const PROTOCOL: &str = "1";
+const PROTOCOL: &str = "2";
 
 /// The program that runs as a worker.
 #[derive(Debug, Clone)]

@@ -436,7 +436,7 @@ mod tests {
             workers: 1,
             envs: 1,
         };
-        let (block, _) = crate::ControlBlock::create(spec).unwrap();
+        let (block, _) = crate::ControlBlock::create::<(), ()>(spec).unwrap();
         let fd = block.as_fd().try_clone_to_owned().unwrap();
         assert!(matches!(
             ExchangeReader::open(fd, 0),

@@ -10,7 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 #[cfg(loom)]
 pub use lane::Dies;
-pub use lane::{Lane, MESSAGE_WORDS, Message, WorkerLane};
+pub use lane::{Lane, WorkerLane};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::ProcessError;
 #[cfg(not(loom))]
@@ -68,7 +70,9 @@ impl ControlBlock {
     /// # Errors
     /// [`ProcessError::NoMemory`] or [`ProcessError::Descriptors`] when the system has too little of either.
     #[cfg(not(loom))]
-    pub fn create(spec: ControlSpec) -> Result<(Self, Vec<Lane>), ProcessError> {
+    pub fn create<C: Serialize, A: DeserializeOwned>(
+        spec: ControlSpec,
+    ) -> Result<(Self, Vec<Lane<C, A>>), ProcessError> {
         let bytes = words::bytes(&spec).unwrap_or(usize::MAX);
         let area = Area::create("control block", bytes)?;
         words::write_header(&area, &spec)?;
@@ -82,7 +86,9 @@ impl ControlBlock {
     /// # Errors
     /// None.
     #[cfg(loom)]
-    pub fn create(spec: ControlSpec) -> Result<(Self, Vec<Lane>), ProcessError> {
+    pub fn create<C: Serialize, A: DeserializeOwned>(
+        spec: ControlSpec,
+    ) -> Result<(Self, Vec<Lane<C, A>>), ProcessError> {
         let block = Self {
             spec,
             lanes: Arc::new(Shared::model(spec.workers)),
@@ -119,7 +125,7 @@ impl ControlBlock {
     }
 
     /// The parent's side of each lane.
-    fn lanes(&self) -> Vec<Lane> {
+    fn lanes<C: Serialize, A: DeserializeOwned>(&self) -> Vec<Lane<C, A>> {
         (0..self.spec.workers)
             .filter_map(|worker| {
                 let words = self.lanes.item(worker)?;
@@ -145,11 +151,11 @@ impl ControlBlock {
     ///
     /// # Errors
     /// [`ProcessError::NoSuch`] for a worker that the block does not have.
-    pub fn worker_lane(
+    pub fn worker_lane<C: DeserializeOwned, A: Serialize>(
         &self,
         worker: usize,
         ring: impl Fn() + Send + 'static,
-    ) -> Result<WorkerLane, ProcessError> {
+    ) -> Result<WorkerLane<C, A>, ProcessError> {
         Ok(WorkerLane::new(worker, self.words(worker)?, Box::new(ring)))
     }
 
@@ -266,6 +272,14 @@ mod tests {
         envs: 2,
     };
 
+    #[derive(Debug, Clone, Copy, PartialEq, Serialize, serde::Deserialize)]
+    struct Message {
+        kind: u32,
+        words: [u64; 12],
+    }
+
+    type Lanes = Vec<Lane<Message, Message>>;
+
     fn message(kind: u32, first: u64) -> Message {
         let words = std::array::from_fn(|at| first + at as u64);
         Message { kind, words }
@@ -279,35 +293,35 @@ mod tests {
 
     #[test]
     fn messages_and_answers_cross_two_mappings_of_one_block() {
-        let (block, mut lanes) = ControlBlock::create(SPEC).unwrap();
+        let (block, mut lanes): (_, Lanes) = ControlBlock::create(SPEC).unwrap();
         let there = again(&block);
         assert_eq!(there.spec(), SPEC);
         let rung = Arc::new(AtomicU32::new(0));
         let ring = Arc::clone(&rung);
-        let mut lane = there
+        let mut lane: WorkerLane<Message, Message> = there
             .worker_lane(1, move || _ = ring.fetch_add(1, Ordering::Relaxed))
             .unwrap();
         let worker = thread::spawn(move || {
             while let Some(mut message) = lane.receive() {
                 message.words.reverse();
-                lane.send(message).unwrap();
+                lane.send(&message).unwrap();
             }
         });
         for round in 0..1000 {
             assert!(lanes[1].is_free());
             lanes[1]
-                .send(message(round, u64::from(round) << 40))
+                .send(&message(round, u64::from(round) << 40))
                 .unwrap();
             let answer = loop {
                 match lanes[1].try_receive() {
-                    Some(answer) => break answer,
+                    Some(answer) => break answer.unwrap(),
                     None => thread::yield_now(),
                 }
             };
             let mut expected = message(round, u64::from(round) << 40);
             expected.words.reverse();
             assert_eq!(answer, expected);
-            assert_eq!(lanes[1].try_receive(), None, "an answer comes once");
+            assert!(lanes[1].try_receive().is_none(), "an answer comes once");
         }
         block.close();
         worker.join().unwrap();
@@ -317,14 +331,14 @@ mod tests {
 
     #[test]
     fn a_second_message_waits_for_the_answer_and_an_answer_for_a_message() {
-        let (block, mut lanes) = ControlBlock::create(SPEC).unwrap();
-        let mut worker = block.worker_lane(0, || ()).unwrap();
+        let (block, mut lanes): (_, Lanes) = ControlBlock::create(SPEC).unwrap();
+        let mut worker: WorkerLane<Message, Message> = block.worker_lane(0, || ()).unwrap();
         assert!(matches!(
-            worker.send(message(1, 0)),
+            worker.send(&message(1, 0)),
             Err(ProcessError::NotAsked { worker: 0 })
         ));
-        lanes[0].send(message(1, 0)).unwrap();
-        let second = lanes[0].send(message(2, 0));
+        lanes[0].send(&message(1, 0)).unwrap();
+        let second = lanes[0].send(&message(2, 0));
         assert!(matches!(
             second,
             Err(ProcessError::Unanswered { worker: 0, sent: 1 })
@@ -334,30 +348,28 @@ mod tests {
             Some(message(1, 0)),
             "the first is still there"
         );
-        worker.send(message(3, 0)).unwrap();
-        assert!(worker.send(message(3, 0)).is_err(), "one answer each");
+        worker.send(&message(3, 0)).unwrap();
+        assert!(worker.send(&message(3, 0)).is_err(), "one answer each");
         assert!(
-            lanes[0].send(message(2, 0)).is_err(),
+            lanes[0].send(&message(2, 0)).is_err(),
             "the answer was not taken"
         );
-        assert_eq!(lanes[0].try_receive(), Some(message(3, 0)));
-        lanes[0].send(message(2, 0)).unwrap();
+        assert_eq!(lanes[0].try_receive().unwrap().unwrap(), message(3, 0));
+        lanes[0].send(&message(2, 0)).unwrap();
     }
 
     #[test]
     fn a_successor_gets_neither_old_messages_nor_old_places() {
-        let (block, mut lanes) = ControlBlock::create(SPEC).unwrap();
+        let (block, mut lanes): (_, Lanes) = ControlBlock::create(SPEC).unwrap();
         let notes = block.live_writer(2).unwrap();
         notes.phase(4);
         notes.step(17);
         notes.env(1);
         notes.episode(1, Episode { id: 9, began: 90 });
         notes.episode(2, Episode { id: 8, began: 80 });
-        lanes[2].send(message(1, 0)).unwrap();
-        assert_eq!(
-            block.worker_lane(2, || ()).unwrap().receive(),
-            Some(message(1, 0))
-        );
+        lanes[2].send(&message(1, 0)).unwrap();
+        let mut dead: WorkerLane<Message, Message> = block.worker_lane(2, || ()).unwrap();
+        assert_eq!(dead.receive(), Some(message(1, 0)));
         let place = Place {
             phase: 4,
             step: 17,
@@ -368,22 +380,23 @@ mod tests {
         assert_eq!(block.episode(2, 1).unwrap(), Episode { id: 9, began: 90 });
         assert_eq!(block.episode(1, 0).unwrap(), Episode::default());
         lanes[2].close();
-        assert!(block.worker_lane(2, || ()).unwrap().is_closed());
+        let closed: WorkerLane<Message, Message> = block.worker_lane(2, || ()).unwrap();
+        assert!(closed.is_closed());
         lanes[2].reset();
         assert_eq!(block.place(2).unwrap(), Place::default());
         assert_eq!(block.episode(2, 1).unwrap(), Episode::default());
         assert!(lanes[2].is_free());
         // The next message may be there before the successor is.
-        lanes[2].send(message(5, 0)).unwrap();
+        lanes[2].send(&message(5, 0)).unwrap();
         let mut successor = again(&block).worker_lane(2, || ()).unwrap();
         assert_eq!(successor.receive(), Some(message(5, 0)));
-        successor.send(message(6, 0)).unwrap();
-        assert_eq!(lanes[2].try_receive(), Some(message(6, 0)));
+        successor.send(&message(6, 0)).unwrap();
+        assert_eq!(lanes[2].try_receive().unwrap().unwrap(), message(6, 0));
     }
 
     #[test]
     fn what_does_not_exist_or_is_something_else_is_named() {
-        let (block, _) = ControlBlock::create(SPEC).unwrap();
+        let (block, _): (_, Lanes) = ControlBlock::create(SPEC).unwrap();
         let error = block.place(3).unwrap_err().to_string();
         assert_eq!(error, "worker 3 does not exist: there are 3");
         let error = block.episode(2, 2).unwrap_err().to_string();
@@ -408,7 +421,7 @@ mod tests {
             envs: usize::MAX / 4,
             ..SPEC
         };
-        let error = ControlBlock::create(spec).unwrap_err();
+        let error = ControlBlock::create::<(), ()>(spec).unwrap_err();
         assert!(matches!(error, ProcessError::NoMemory { .. }), "{error}");
     }
 }

@@ -5,6 +5,8 @@ mod error;
 #[cfg(target_os = "linux")]
 mod clock;
 #[cfg(target_os = "linux")]
+mod codec;
+#[cfg(target_os = "linux")]
 mod control;
 #[cfg(target_os = "linux")]
 mod exchange;
@@ -21,19 +23,17 @@ mod wire;
 
 #[cfg(target_os = "linux")]
 pub use clock::shared_clock;
+#[cfg(target_os = "linux")]
+pub use codec::{LANE_BYTES, decode, encode, json};
 #[cfg(all(loom, target_os = "linux"))]
 pub use control::Dies;
 #[cfg(target_os = "linux")]
-pub use control::{
-    ControlBlock, ControlSpec, Episode, Lane, LiveWriter, MESSAGE_WORDS, Message, Place, WorkerLane,
-};
+pub use control::{ControlBlock, ControlSpec, Episode, Lane, LiveWriter, Place, WorkerLane};
 pub use error::ProcessError;
 #[cfg(target_os = "linux")]
 pub use exchange::{Exchange, ExchangeReader, Pinned, Snapshot, Target};
 #[cfg(target_os = "linux")]
-pub use launch::{
-    Child, ChildEnd, Exit, Nursery, Process, WorkerProgram, adopt, kind as nursery_frame,
-};
+pub use launch::{Child, ChildEnd, Exit, FromNursery, Nursery, Process, WorkerProgram, adopt};
 #[cfg(target_os = "linux")]
 pub use supervise::{Death, Events, Supervisor};
 #[cfg(target_os = "linux")]

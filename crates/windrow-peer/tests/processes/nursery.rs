@@ -13,11 +13,9 @@ use std::time::Duration;
 use rustix::process::{
     Pid, PidfdFlags, Signal, getppid, kill_process, kill_process_group, pidfd_open,
 };
-use windrow_process::{
-    Frame, FrameReader, Nursery, ProcessError, WorkerProgram, nursery_frame, send,
-};
+use windrow_peer::{Frame, FrameReader, FromNursery, Nursery, ProcessError, WorkerProgram, send};
 
-use crate::roles::{ARGUMENTS, ROLE, command, park, program};
+use crate::roles::{ARGUMENTS, ROLE, Said, command, park, program};
 use crate::{Event, Team, both, wait_for_end};
 
 /// This binary as a worker in this role, for which a nursery in a role of its own is asked.
@@ -48,9 +46,7 @@ pub(crate) fn play(role: &str) {
 
 fn next() -> Option<Frame> {
     let frame = FrameReader::default().read(std::io::stdin().as_fd());
-    let frame = frame.unwrap()?;
-    assert_eq!(frame.kind, nursery_frame::FORK);
-    Some(frame)
+    frame.unwrap()
 }
 
 fn fork() {
@@ -68,7 +64,7 @@ fn fork() {
             .unwrap();
         let folder = fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd()));
         let mut child = command(&role)
-            .env("WINDROW_WORKER", format!("1:{parent}:{}", process::id()))
+            .env("WINDROW_WORKER", format!("2:{parent}:{}", process::id()))
             .current_dir(folder.unwrap())
             .stdin(socket)
             .stdout(output)
@@ -78,11 +74,8 @@ fn fork() {
             .unwrap();
         let pid = Pid::from_child(&child);
         let birth = UnixStream::from(birth);
-        let told = Frame {
-            kind: nursery_frame::BORN,
-            body: pid.as_raw_nonzero().get().to_le_bytes().to_vec(),
-            fds: vec![pidfd_open(pid, PidfdFlags::empty()).unwrap()],
-        };
+        let mut told = Frame::of(&FromNursery::Born(pid.as_raw_nonzero().get())).unwrap();
+        told.fds.push(pidfd_open(pid, PidfdFlags::empty()).unwrap());
         send(birth.as_fd(), &told).unwrap();
         watching.push(thread::spawn(move || {
             let ended = FrameReader::default().read(birth.as_fd());
@@ -92,10 +85,9 @@ fn fork() {
             );
             let _ = kill_process_group(pid, Signal::KILL);
             let status = child.wait().unwrap().into_raw();
-            let (body, fds) = (status.to_le_bytes().to_vec(), Vec::new());
-            let kind = nursery_frame::ENDED;
+            let told = Frame::of(&FromNursery::Ended(status)).unwrap();
             // The parent may have ended.
-            let _ = send(birth.as_fd(), &Frame { kind, body, fds });
+            let _ = send(birth.as_fd(), &told);
         }));
     }
     watching
@@ -173,7 +165,8 @@ fn a_folder_and_a_request_reach_the_worker() {
         let (frames, death) = team.until_death();
         assert!(death.exit.is_success());
         let here = std::env::current_dir().unwrap();
-        assert_eq!(frames[0].body, here.as_os_str().as_encoded_bytes());
+        let said: Said = frames[0].parse().unwrap();
+        assert_eq!(said, Said::Text(here.to_str().unwrap().to_owned()));
     }
 }
 

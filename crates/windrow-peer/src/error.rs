@@ -95,11 +95,9 @@ pub enum ProcessError {
         /// The worker.
         worker: usize,
     },
-    /// A frame is longer than the limit.
-    #[error("a frame of kind {kind} has {got} bytes, at most {limit} are allowed")]
+    /// What comes by a socket is no frame: it would be longer than the limit.
+    #[error("a frame has {got} bytes, at most {limit} are allowed")]
     TooLong {
-        /// Kind of the frame.
-        kind: u8,
         /// Bytes allowed.
         limit: usize,
         /// Bytes of the frame.
@@ -114,22 +112,22 @@ pub enum ProcessError {
         got: usize,
     },
     /// A frame carries another number of descriptors than it says, or more than allowed.
-    #[error("a frame of kind {kind} carries {got} descriptors, expected {expected}")]
+    #[error("a frame carries {got} descriptors, expected {expected}")]
     Attached {
-        /// Kind of the frame.
-        kind: u8,
         /// Descriptors announced or allowed.
         expected: usize,
         /// Descriptors there.
         got: usize,
     },
-    /// The body of a frame is not what its kind says.
-    #[error("a frame of kind {kind} cannot be written or read: {source}")]
-    Body {
-        /// Kind of the frame.
-        kind: u8,
+    /// A message cannot be written, or other bytes came in its place.
+    #[error("a {message} cannot be {verb}: {reason}; are parent and worker of the same build?")]
+    Message {
+        /// Type of the message.
+        message: &'static str,
+        /// What was tried: `read` or `written`.
+        verb: &'static str,
         /// What was wrong.
-        source: serde_json::Error,
+        reason: String,
     },
     /// A worker was started by a parent that speaks another protocol, or without its socket.
     #[error("this process was started as a worker, but {what}: expected {expected}, got {got}")]

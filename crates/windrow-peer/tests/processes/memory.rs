@@ -4,16 +4,14 @@ use std::os::fd::AsFd;
 use std::thread;
 
 use rustix::process::{Signal, getpid, kill_process};
-use windrow_process::{
+use serde::{Deserialize, Serialize};
+use windrow_peer::{
     ChildEnd, ControlBlock, ControlSpec, Episode, Exchange, ExchangeReader, Frame, FrameReader,
-    Lane, Message, Place, Target,
+    Lane, Place, Target, WorkerLane,
 };
 
-use crate::roles::{READY, ready, say};
+use crate::roles::{Said, ready, say};
 use crate::{Event, Team};
-
-/// A frame of a worker that is done with what it was asked for.
-const DONE: u8 = 2;
 
 /// A message that asks for an answer, and one that asks for a death.
 const ANSWER: u32 = 1;
@@ -61,14 +59,14 @@ fn read_weights(end: &ChildEnd, mut reader: ExchangeReader) {
         held = Some(pinned.version());
         read += 1;
         if read == LEAST {
-            say(end, &Frame::json(DONE, &read).unwrap());
+            say(end, &Said::Number(read as u32));
         }
     }
 }
 
 /// Answers each message by its words in reverse, until it is told to die or to end.
 fn answer(block: &ControlBlock, worker: usize) {
-    let mut lane = block.worker_lane(worker, || ()).unwrap();
+    let mut lane: WorkerLane<Message, Message> = block.worker_lane(worker, || ()).unwrap();
     let notes = block.live_writer(worker).unwrap();
     while let Some(mut message) = lane.receive() {
         notes.phase(message.kind);
@@ -79,14 +77,14 @@ fn answer(block: &ControlBlock, worker: usize) {
             kill_process(getpid(), Signal::KILL).unwrap();
         }
         message.words.reverse();
-        lane.send(message).unwrap();
+        lane.send(&message).unwrap();
     }
 }
 
 /// Sends a worker its number and a descriptor.
 fn introduce(team: &Team, worker: usize, fd: impl AsFd) {
     let fd = fd.as_fd().try_clone_to_owned().unwrap();
-    let mut frame = Frame::json(0, &worker).unwrap();
+    let mut frame = Frame::of(&worker).unwrap();
     frame.fds.push(fd);
     team.supervisor.send(worker, frame).unwrap();
 }
@@ -102,7 +100,7 @@ fn team(role: &str, workers: usize, fd: impl AsFd) -> Team {
                 introduce(&team, worker, &fd);
             }
             Event::Frame(_, frame) => {
-                assert_eq!(frame.kind, READY);
+                assert!(matches!(frame.parse(), Ok(Said::Ready(_))));
                 ready += 1;
             }
             Event::Died(worker, death) => panic!("{worker}: {death:?}"),
@@ -133,7 +131,9 @@ fn weights_are_whole_in_other_processes_while_new_ones_are_published() {
         publish(to, version);
         if let Some(event) = team.try_next() {
             match event {
-                Event::Frame(_, frame) => assert_eq!(frame.kind, DONE),
+                Event::Frame(_, frame) => {
+                    assert!(matches!(frame.parse(), Ok(Said::Number(_))));
+                }
                 other => panic!("expected a frame, got {other:?}"),
             }
             reading -= 1;
@@ -146,16 +146,24 @@ fn weights_are_whole_in_other_processes_while_new_ones_are_published() {
     }
 }
 
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Message {
+    kind: u32,
+    words: [u64; 12],
+}
+
+type Lanes = Vec<Lane<Message, Message>>;
+
 fn message(kind: u32, first: u64) -> Message {
     let words = std::array::from_fn(|at| first + at as u64);
     Message { kind, words }
 }
 
-fn exchange(lane: &mut Lane, first: u64) {
-    lane.send(message(ANSWER, first)).unwrap();
+fn exchange(lane: &mut Lane<Message, Message>, first: u64) {
+    lane.send(&message(ANSWER, first)).unwrap();
     let answer = loop {
         match lane.try_receive() {
-            Some(answer) => break answer,
+            Some(answer) => break answer.unwrap(),
             None => thread::yield_now(),
         }
     };
@@ -166,14 +174,14 @@ fn exchange(lane: &mut Lane, first: u64) {
 
 #[test]
 fn a_lane_carries_messages_until_a_death_and_then_those_of_a_successor() {
-    let (block, mut lanes) = ControlBlock::create(SPEC).unwrap();
+    let (block, mut lanes): (_, Lanes) = ControlBlock::create(SPEC).unwrap();
     let team = team("lane", 2, block.as_fd());
     for round in 0..1000 {
         exchange(&mut lanes[round % 2], round as u64);
     }
-    lanes[1].send(message(DIE, 41)).unwrap();
+    lanes[1].send(&message(DIE, 41)).unwrap();
     assert_eq!(team.death().exit.to_string(), "signal 9 (SIGKILL)");
-    assert_eq!(lanes[1].try_receive(), None);
+    assert!(lanes[1].try_receive().is_none());
     // Where it was is known all the same.
     let place = block.place(1).unwrap();
     assert_eq!((place.phase, place.step, place.env), (DIE, 41, 2));
@@ -188,7 +196,7 @@ fn a_lane_carries_messages_until_a_death_and_then_those_of_a_successor() {
     for round in 0..1000 {
         exchange(&mut lanes[round % 2], round as u64);
     }
-    assert_eq!(team.frame().kind, READY);
+    assert!(matches!(team.frame().parse(), Ok(Said::Ready(_))));
     block.close();
     for _ in 0..2 {
         assert_eq!(team.death().exit.to_string(), "exit status 0");

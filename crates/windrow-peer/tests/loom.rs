@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use loom::sync::Mutex;
 use loom::thread;
-use windrow_process::{
-    ControlBlock, ControlSpec, Dies, Exchange, ExchangeReader, Lane, Message, Target, WorkerLane,
+use serde::{Deserialize, Serialize};
+use windrow_peer::{
+    ControlBlock, ControlSpec, Dies, Exchange, ExchangeReader, Lane, Target, WorkerLane,
 };
 use windrow_slab::Bell;
 
@@ -21,17 +22,23 @@ fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Message {
+    kind: u32,
+    words: [u64; 12],
+}
+
 fn message(kind: u32) -> Message {
     Message {
         kind,
-        words: [u64::from(kind); 16],
+        words: [u64::from(kind); 12],
     }
 }
 
 /// A block of one worker, the parent's side of its lane, and the bell that the worker rings.
 struct Parent {
     block: ControlBlock,
-    lane: Lane,
+    lane: Lane<Message, Message>,
     bell: Arc<Bell>,
 }
 
@@ -50,7 +57,7 @@ impl Parent {
         }
     }
 
-    fn worker_lane(&self) -> WorkerLane {
+    fn worker_lane(&self) -> WorkerLane<Message, Message> {
         let bell = Arc::clone(&self.bell);
         self.block.worker_lane(0, move || bell.ring()).unwrap()
     }
@@ -63,7 +70,7 @@ impl Parent {
             let mut answers = 0;
             while let Some(got) = lane.receive() {
                 assert_eq!(got, message(got.kind));
-                lane.send(message(got.kind + 1)).unwrap();
+                lane.send(&message(got.kind + 1)).unwrap();
                 answers += 1;
             }
             answers
@@ -74,7 +81,7 @@ impl Parent {
         loop {
             let rings = self.bell.count();
             if let Some(answer) = self.lane.try_receive() {
-                return answer;
+                return answer.unwrap();
             }
             self.bell.wait(rings, None);
         }
@@ -87,7 +94,7 @@ fn messages_and_answers_alternate_and_none_is_lost() {
         let mut parent = Parent::new();
         let worker = parent.worker();
         for kind in [10, 20] {
-            parent.lane.send(message(kind)).unwrap();
+            parent.lane.send(&message(kind)).unwrap();
             assert_eq!(parent.answer(), message(kind + 1));
         }
         parent.lane.close();
@@ -99,7 +106,7 @@ fn messages_and_answers_alternate_and_none_is_lost() {
 fn a_message_may_be_there_before_the_worker_is() {
     model(3, || {
         let mut parent = Parent::new();
-        parent.lane.send(message(1)).unwrap();
+        parent.lane.send(&message(1)).unwrap();
         let worker = parent.worker();
         assert_eq!(parent.answer(), message(2));
         parent.block.close();
@@ -112,7 +119,7 @@ fn a_closed_lane_ends_a_worker_wherever_it_waits() {
     model(3, || {
         let mut parent = Parent::new();
         let worker = parent.worker();
-        parent.lane.send(message(1)).unwrap();
+        parent.lane.send(&message(1)).unwrap();
         parent.lane.close();
         let answers = worker.join().unwrap();
         assert_eq!(parent.lane.try_receive().is_some(), answers == 1);
@@ -127,18 +134,19 @@ fn a_death_within_an_answer_leaves_all_of_it_or_nothing() {
             let mut lane = parent.worker_lane();
             let dead = thread::spawn(move || {
                 let got = lane.receive().unwrap();
-                lane.die_sending(message(got.kind + 1), dies).unwrap();
+                lane.die_sending(&message(got.kind + 1), dies).unwrap();
             });
-            parent.lane.send(message(1)).unwrap();
+            parent.lane.send(&message(1)).unwrap();
             let early = parent.lane.try_receive();
             dead.join().unwrap();
             let answer = early.or_else(|| parent.lane.try_receive());
+            let answer = answer.map(Result::unwrap);
             let expected = (dies == Dies::Published).then(|| message(2));
             assert_eq!(answer, expected);
 
             parent.lane.reset();
             let successor = parent.worker();
-            parent.lane.send(message(5)).unwrap();
+            parent.lane.send(&message(5)).unwrap();
             assert_eq!(parent.answer(), message(6));
             parent.lane.close();
             assert_eq!(successor.join().unwrap(), 1);
@@ -148,7 +156,7 @@ fn a_death_within_an_answer_leaves_all_of_it_or_nothing() {
 
 /// What all threads of the parent have of a worker.
 struct Seat {
-    lane: Lane,
+    lane: Lane<Message, Message>,
     /// Answers that were taken.
     answers: Vec<Message>,
     dead: bool,
@@ -156,7 +164,8 @@ struct Seat {
 
 impl Seat {
     fn hear(&mut self) {
-        self.answers.extend(self.lane.try_receive());
+        self.answers
+            .extend(self.lane.try_receive().map(Result::unwrap));
     }
 }
 
@@ -167,12 +176,12 @@ fn whoever_waits_hears_of_a_death_and_of_the_answer_before_it_once() {
     for dies in ends.into_iter().chain([None]) {
         model(2, move || {
             let mut parent = Parent::new();
-            parent.lane.send(message(1)).unwrap();
+            parent.lane.send(&message(1)).unwrap();
             let mut worker = parent.worker_lane();
             let dead = thread::spawn(move || {
                 if let Some(dies) = dies {
                     let got = worker.receive().unwrap();
-                    worker.die_sending(message(got.kind + 1), dies).unwrap();
+                    worker.die_sending(&message(got.kind + 1), dies).unwrap();
                 }
             });
             let Parent { block, lane, bell } = parent;
@@ -209,8 +218,9 @@ fn whoever_waits_hears_of_a_death_and_of_the_answer_before_it_once() {
             let answered = (dies == Some(Dies::Published)).then(|| message(2));
             assert_eq!(seat.answers, Vec::from_iter(answered));
             assert!(seat.lane.is_free());
-            let mut successor = block.worker_lane(0, move || bell.ring()).unwrap();
-            seat.lane.send(message(5)).unwrap();
+            let mut successor: WorkerLane<Message, Message> =
+                block.worker_lane(0, move || bell.ring()).unwrap();
+            seat.lane.send(&message(5)).unwrap();
             assert_eq!(successor.receive(), Some(message(5)));
         });
     }

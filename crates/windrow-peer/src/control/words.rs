@@ -3,8 +3,12 @@
 use windrow_slab::Bell;
 use windrow_sync::mapped::{AtomicU32, AtomicU64, Ordering};
 
-use super::{Episode, Message, Place};
+use super::{Episode, Place};
+use crate::codec::LANE_BYTES;
 use crate::shared::Words;
+
+/// Words of a message in memory.
+const WORDS: usize = LANE_BYTES / 8;
 
 /// A message in memory. Its writer is alone with it by the protocol of the lane; a process that breaks the protocol makes a message of
 /// mixed words, not undefined behaviour.
@@ -12,31 +16,44 @@ use crate::shared::Words;
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Payload {
-    kind: AtomicU32,
-    words: [AtomicU64; super::MESSAGE_WORDS],
+    /// Bytes of the message.
+    len: AtomicU32,
+    words: [AtomicU64; WORDS],
 }
 
 #[cfg(not(loom))]
 impl Payload {
-    pub(super) fn store(&self, message: &Message) {
-        self.kind.store(message.kind, Ordering::Relaxed);
-        for (word, value) in self.words.iter().zip(message.words) {
-            word.store(value, Ordering::Relaxed);
+    pub(super) fn store(&self, message: &[u8]) {
+        self.len.store(message.len() as u32, Ordering::Relaxed);
+        for (word, bytes) in self.words.iter().zip(message.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
         }
     }
 
-    pub(super) fn load(&self) -> Message {
-        Message {
-            kind: self.kind.load(Ordering::Relaxed),
-            words: std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed)),
+    /// What `read` makes of the message.
+    pub(super) fn load<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+        let len = (self.len.load(Ordering::Relaxed) as usize).min(LANE_BYTES);
+        let mut message = [0; LANE_BYTES];
+        for (bytes, word) in message[..len].chunks_mut(8).zip(&self.words) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..bytes.len()]);
         }
+        read(&message[..len])
     }
 }
 
 /// A message that loom sees as one value with one owner.
 #[cfg(loom)]
-#[derive(Debug, Default)]
-pub(super) struct Payload(loom::cell::UnsafeCell<Message>);
+#[derive(Debug)]
+pub(super) struct Payload(loom::cell::UnsafeCell<[u8; LANE_BYTES]>);
+
+#[cfg(loom)]
+impl Default for Payload {
+    fn default() -> Self {
+        Self(loom::cell::UnsafeCell::new([0; LANE_BYTES]))
+    }
+}
 
 #[cfg(loom)]
 // SAFETY: loom checks every access.
@@ -44,14 +61,16 @@ unsafe impl Sync for Payload {}
 
 #[cfg(loom)]
 impl Payload {
-    pub(super) fn store(&self, message: &Message) {
+    pub(super) fn store(&self, message: &[u8]) {
         // SAFETY: loom fails the test when another thread accesses the cell meanwhile.
-        self.0.with_mut(|cell| unsafe { *cell = *message });
+        self.0
+            .with_mut(|cell| unsafe { (&mut *cell)[..message.len()].copy_from_slice(message) });
     }
 
-    pub(super) fn load(&self) -> Message {
+    /// What `read` makes of the message, behind which there may be other bytes.
+    pub(super) fn load<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
         // SAFETY: as above.
-        self.0.with(|cell| unsafe { *cell })
+        self.0.with(|cell| read(unsafe { &*cell }))
     }
 }
 
@@ -180,7 +199,7 @@ mod mapped {
     use crate::shared::{Area, Cut, Shared};
 
     /// Begins every control block; the last byte is the version of its layout.
-    const MAGIC: u64 = u64::from_be_bytes(*b"wdrwctl\x01");
+    const MAGIC: u64 = u64::from_be_bytes(*b"wdrwctl\x02");
 
     /// The beginning of a block.
     #[repr(C, align(128))]
