@@ -54,6 +54,7 @@ impl CollectorBuilder {
     ///
     /// # Errors
     /// As [`build`](Self::build).
+    #[doc(hidden)]
     pub fn build_with<S: LastStage>(self, stage: S) -> Result<Collector<S>, CollectError> {
         build(self, stage)
     }

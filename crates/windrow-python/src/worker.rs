@@ -19,9 +19,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use windrow::env::{EnvError, EnvFactory, EnvRecipe, VecEnv};
+use windrow::binding::SentError;
+use windrow::envs::{EnvError, EnvFactory, EnvRecipe, VecEnv};
 use windrow::policy::{Policy, PolicyError, Registry};
-use windrow::{PolicyRecipe as Recipe, Profiler, SentError, WorkerMain, WorkerProgram};
+use windrow::{PolicyRecipe as Recipe, Profiler, WorkerMain, WorkerProgram};
 
 use crate::error::raised_in;
 use crate::gc::GcRoots;
@@ -93,13 +94,13 @@ struct PolicyArguments {
 
 /// A process of Python's that forks workers.
 #[pyclass(module = "windrow._windrow", frozen)]
-struct Nursery(Own<Arc<windrow::Nursery>>);
+struct Nursery(Own<Arc<windrow::binding::Nursery>>);
 
 #[pymethods]
 impl Nursery {
     #[new]
     fn new(program: PathBuf, args: Vec<OsString>, vars: HashMap<OsString, OsString>) -> Self {
-        let nursery = windrow::Nursery::new(program, args, vars.into_iter().collect());
+        let nursery = windrow::binding::Nursery::new(program, args, vars.into_iter().collect());
         Self(Own::new(Arc::new(nursery)))
     }
 }

@@ -148,6 +148,7 @@ impl CollectorBuilder {
     /// interrupted part anew, with new episodes. Workers in processes are asked by
     /// `WorkerMain::interruptions`: such an interruption ends the collector with an error of kind
     /// [`FaultKind::Interruption`](crate::FaultKind::Interruption).
+    #[doc(hidden)]
     #[must_use]
     pub fn interruptions(mut self, is_one: IsInterruption) -> Self {
         self.is_interruption = is_one;

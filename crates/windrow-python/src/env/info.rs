@@ -9,8 +9,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use tensordict::{DType, NestedKey, for_dtype};
-use windrow::env::{EnvError, EnvSpec, Spec};
-use windrow::slab::RowMut;
+use windrow::RowMut;
+use windrow::envs::{EnvError, EnvSpec, Spec};
 
 use super::describe::{self, Key, Type};
 use super::read::Leaf;

@@ -33,7 +33,7 @@ mod vector;
 mod wrappers;
 mod write;
 
-use windrow::env::Resize;
+use windrow::envs::Resize;
 
 use crate::gc::GcRoots;
 use crate::{batch, plain};
@@ -109,6 +109,6 @@ fn resize<'py>(
 /// Ids of the environments that come with windrow.
 #[pyfunction]
 fn native_ids(py: Python<'_>) -> Vec<Bound<'_, PyString>> {
-    let registry = windrow::env::EnvRegistry::builtin();
+    let registry = windrow::envs::EnvRegistry::builtin();
     registry.ids().map(|id| PyString::new(py, id)).collect()
 }

@@ -8,8 +8,9 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
-use windrow::env::{EnvError, VecEnv, VecEnvError};
-use windrow::{Interrupt, MemberError, Parallel, ParallelHandle};
+use windrow::binding::ParallelHandle;
+use windrow::envs::{EnvError, VecEnv, VecEnvError};
+use windrow::{Interrupt, MemberError, Parallel};
 use windrow_sync::unpoisoned;
 
 use super::handle::to_py;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::env::{AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, VecEnv};
+use windrow::envs::{AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, OneHotActions, VecEnv};
 
 use super::foreign::ForeignEnvs;
 use super::gym::GymEnvs;

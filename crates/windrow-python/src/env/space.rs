@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use tensordict::{DType, Shape};
-use windrow::env::Spec;
+use windrow::envs::Spec;
 
 use super::read::{Choices, Leaf, Reader};
 use super::write::Writer;

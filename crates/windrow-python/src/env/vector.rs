@@ -14,8 +14,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::DType;
-use windrow::env::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
-use windrow::slab::{LeafSpec, RowBlock, Rows, RowsMut};
+use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, VecEnv, VecEnvError};
+use windrow::{LeafSpec, RowBlock, Rows, RowsMut};
 
 use super::foreign::{outcome_leaves, read_outcomes};
 use super::gym::{identity, no_row, not_five};

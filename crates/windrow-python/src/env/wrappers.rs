@@ -16,7 +16,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyTuple};
 use tensordict::DType;
-use windrow::env::EnvError;
+use windrow::envs::EnvError;
 
 use self::numbers::{Numbers, clip, clip_all, clip_between, float64, in_place};
 use super::read::Reader;

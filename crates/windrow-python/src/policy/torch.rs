@@ -13,13 +13,13 @@ use pyo3::exceptions::{PyTypeError, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensordict::{DType, Tensor, for_dtype};
-use windrow::env::EnvSpec;
+use windrow::binding::{EnvRows, KnownRows};
+use windrow::envs::EnvSpec;
 use windrow::policy::{
-    Backend, Binding, EnvRows, KnownRows, Policy, PolicyError, PolicyIn, PolicySpec, States,
-    Weights,
+    Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec, States, Weights,
 };
-use windrow::slab::{Key, LeafSpec, Rows, RowsMut};
 use windrow::tensordict::NestedKey;
+use windrow::{Key, LeafSpec, Rows, RowsMut};
 
 use super::Makers;
 use super::columns::Column;

@@ -67,6 +67,7 @@ impl ReplayBuffer {
     ///
     /// # Errors
     /// As there.
+    #[doc(hidden)]
     pub fn extend_for(
         &self,
         collector: WriterId,
@@ -82,6 +83,7 @@ impl ReplayBuffer {
     /// # Errors
     /// [`SinkError::Detached`] when the writer was detached, also while it waited; otherwise those of
     /// [`extend`](Self::extend), within [`SinkError::Failed`].
+    #[doc(hidden)]
     pub fn write_within(
         &self,
         writer: WriterId,

@@ -46,6 +46,7 @@ impl ReplayBuffer {
     ///
     /// # Errors
     /// As there.
+    #[doc(hidden)]
     pub fn sample_apart(
         &self,
         batch_size: impl Into<Option<usize>>,
