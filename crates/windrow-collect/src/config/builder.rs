@@ -7,7 +7,7 @@ use tensordict::TensorDict;
 use windrow_env::EnvFactory;
 #[cfg(target_os = "linux")]
 use windrow_peer::WorkerProgram;
-use windrow_policy::{Policy, PolicyRecipe, VanillaWeightUpdater, WeightUpdater, Weights};
+use windrow_policy::{Policy, PolicyRecipe, WeightUpdater, Weights};
 use windrow_slab::Sink;
 use windrow_sync::Interrupt;
 
@@ -29,7 +29,7 @@ pub struct CollectorBuilder {
     pub(crate) interrupt: Interrupt,
     pub(crate) hooks: Hooks,
     pub(crate) weight_source: Option<WeightSource>,
-    pub(crate) updater: Box<dyn WeightUpdater>,
+    pub(crate) updater: Option<Box<dyn WeightUpdater>>,
     /// What runs as a worker process, in place of this program.
     #[cfg(target_os = "linux")]
     pub(crate) worker_program: Option<WorkerProgram>,
@@ -53,7 +53,7 @@ impl CollectorBuilder {
             interrupt: Interrupt::never(),
             hooks: Hooks::default(),
             weight_source: None,
-            updater: Box::new(VanillaWeightUpdater::new()),
+            updater: None,
             #[cfg(target_os = "linux")]
             worker_program: None,
         }
@@ -167,7 +167,7 @@ impl CollectorBuilder {
     /// How new weights reach the workers.
     #[must_use]
     pub fn weight_updater(mut self, updater: impl WeightUpdater + 'static) -> Self {
-        self.updater = Box::new(updater);
+        self.updater = Some(Box::new(updater));
         self
     }
 
