@@ -48,7 +48,7 @@ def children() -> int:
 
 def _forks(process: str) -> bool:
     try:
-        return b"windrow._nursery" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        return b"windrow.processes.nursery" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
 

@@ -312,7 +312,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize("trouble", ["thread", "import"])
 def test_workers_are_spawned_where_no_process_can_fork_them(tmp_path, trouble) -> None:
     code = {"thread": "import threading, time; threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()", "import": "sys.exit(9)"}
-    site = f"import sys\nif 'windrow._nursery' in sys.orig_argv:\n    {code[trouble]}\n"
+    site = f"import sys\nif 'windrow.processes.nursery' in sys.orig_argv:\n    {code[trouble]}\n"
     (tmp_path / "sitecustomize.py").write_text(site)
     here = f"import os, sys\nsys.path.insert(0, {str(tmp_path)!r})\n"
     done = run(f"{here}{SCRIPT}for _ in range(2): assert collect()[-1] == os.getpid()\n", tmp_path)
@@ -321,5 +321,5 @@ def test_workers_are_spawned_where_no_process_can_fork_them(tmp_path, trouble) -
 
 
 def test_started_by_hand_it_says_what_it_is_for() -> None:
-    done = subprocess.run([sys.executable, "-m", "windrow._nursery"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "windrow.processes.nursery"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "is started by collectors" in done.stderr

@@ -16,7 +16,8 @@ import torch
 from counting import Counting, Locked, Stateful, Telling, sleeps_long
 from tensordict.nn import TensorDictModule
 from test_processes import ends, processes
-from windrow import WorkerError, _sending
+from windrow import WorkerError
+from windrow.processes import pickling
 from windrow.collectors import AsyncBatchedCollector, AsyncCollector, Collector, Interruptor, MultiAsyncCollector, MultiSyncCollector
 from windrow.envs import GymEnv, ParallelEnv, SerialEnv
 
@@ -123,7 +124,7 @@ def test_what_cannot_be_pickled_runs_in_threads_with_a_warning(build, kind, env,
 def test_where_processes_cannot_be_had_threads_do(build, monkeypatch, lacks) -> None:
     if lacks == "cloudpickle":
         monkeypatch.setitem(sys.modules, "cloudpickle", None)
-        _sending._pickler.cache_clear()
+        pickling.pickler.cache_clear()
     else:
         monkeypatch.setattr(sys, "executable", "")
     told = {"cloudpickle": "pip install cloudpickle", "executable": "sys.executable is empty"}[lacks]
@@ -134,7 +135,7 @@ def test_where_processes_cannot_be_had_threads_do(build, monkeypatch, lacks) -> 
         with pytest.raises(RuntimeError, match=told):
             build(MultiSyncCollector, [Counting] * 2, placement="processes")
     finally:
-        _sending._pickler.cache_clear()
+        pickling.pickler.cache_clear()
 
 
 def test_a_function_around_a_module_acts_with_the_modules_own_weights(build) -> None:

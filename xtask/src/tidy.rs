@@ -4,6 +4,7 @@
 mod arrows;
 mod engine;
 mod files;
+mod ports;
 mod rooms;
 
 use anyhow::Result;
@@ -45,6 +46,7 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     arrows::check(workspace, &mut findings);
     rooms::check(&sources, &mut findings);
     engine::check(&sources, &mut findings);
+    ports::check(&sources, &mut findings);
 
     for warning in &findings.warnings {
         println!("    warning: {warning}");

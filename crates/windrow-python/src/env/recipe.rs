@@ -185,8 +185,7 @@ pub(super) fn python_recipe<'py>(
     own: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = env.py();
-    let module = gil::import(py, "windrow.envs._recipe")?;
-    gil::call_method(&module, "of", (env, kwargs, own))
+    gil::call_method(&gil::ports(py)?, "recipe_of", (env, kwargs, own))
 }
 
 /// Environments, and two properties that the engine does not know.

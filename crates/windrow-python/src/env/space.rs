@@ -111,8 +111,8 @@ impl<'a, 'py> Space<'a, 'py> {
             if spec.leaves(self.role).is_empty() {
                 return Err(self.unsupported());
             }
-            let module = gil::import(self.space.py(), "windrow.envs._info")?;
-            gil::call_method(&module, "tell_of_left_out", (self.env, left_out))?;
+            let ports = gil::ports(self.space.py())?;
+            gil::call_method(&ports, "tell_of_left_out", (self.env, left_out))?;
         }
         let (spec, names) = self.named(spec);
         let mut names = names.into_iter().enumerate();

@@ -163,8 +163,8 @@ fn left_out(object: &Bound<'_, PyAny>, env: &EnvSpec) -> PyResult<Vec<NestedKey>
             .map(of_python)
             .collect::<PyResult<Vec<_>>>()?,
     );
-    let module = gil::import(py, "windrow.envs._info")?;
-    let kept: Vec<EnvKey> = gil::call_method(&module, "read_by", arguments)?.extract()?;
+    let ports = gil::ports(py)?;
+    let kept: Vec<EnvKey> = gil::call_method(&ports, "read_by", arguments)?.extract()?;
     let is_kept = |key: &&NestedKey| kept.iter().any(|one| one.0 == **key);
     Ok(env
         .info

@@ -1,4 +1,4 @@
-"""Functions that make environments and policies in workers, by themselves: a worker process imports nothing else of collectors."""
+"""Functions that make environments and policies in workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from windrow.envs._recipe import Beside
+from windrow import envs
+from windrow.envs._convert import Beside
+
+
+def is_function(env: Any) -> bool:
+    """Whether ``env`` makes an environment, and is not one itself."""
+    return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
+
+
+def env_of(given: Any) -> Any:
+    """The environment that an id stands for; an environment stays as it is."""
+    return envs.GymEnv(given, categorical_action_encoding=True) if isinstance(given, str) else given
 
 
 class Factory:
@@ -14,6 +25,8 @@ class Factory:
     together; with ``first``, only the first that it ever made, not its replacements. ``number`` is the worker's.
     """
 
+    #: See :func:`windrow.processes.blame.parts`.
+    is_around_a_function = True
     #: Keeps values that no column holds, of environments that are made from now on.
     keeper: Any = None
 

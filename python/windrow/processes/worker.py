@@ -1,4 +1,4 @@
-"""A worker process: ``python -m windrow._worker``, which collectors start."""
+"""A worker process: ``python -m windrow.processes.worker``, which collectors start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 from typing import NoReturn
+
+from windrow._windrow import run_worker
 
 
 def main() -> None:
@@ -28,11 +30,9 @@ def serve() -> NoReturn:
         faulthandler.register(signal.SIGUSR2, chain=False)
     # The collector's process handles it, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from windrow._windrow import run_worker
-
     status = run_worker()
     if status is None:
-        sys.exit("windrow._worker is started by collectors of windrow, which talk to it")
+        sys.exit("windrow.processes.worker is started by collectors of windrow, which talk to it")
     # Locks that environments have made are freed: multiprocessing prints a warning of those that are left.
     if util := sys.modules.get("multiprocessing.util"):
         util._run_finalizers(0)
@@ -47,6 +47,6 @@ def serve() -> NoReturn:
 
 if __name__ == "__main__":
     # Under its own name, by which warnings are filtered.
-    from windrow import _worker
+    from windrow.processes import worker
 
-    _worker.main()
+    worker.main()

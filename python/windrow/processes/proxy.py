@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from windrow._windrow import CollectorCore
+from windrow.processes.exceptions import received
+from windrow.processes.pickling import dumps
 
 if TYPE_CHECKING:
     from windrow._windrow import EvaluatorProcess, ParallelMembers
@@ -56,16 +58,12 @@ class Remote:
         return self._read(self._answer(*request))
 
     def _answer(self, *request: Any) -> bytes:
-        from windrow import _sending
-
-        return self._core.call_worker(self._worker, _sending.dumps(request))
+        return self._core.call_worker(self._worker, dumps(request))
 
     def _read(self, answer: bytes) -> Any:
-        from windrow import _sending
-
         is_raised, value = pickle.loads(answer)
         if is_raised:
-            raise _sending.received(value)
+            raise received(value)
         return value
 
 

@@ -1,4 +1,4 @@
-"""A process that has imported what workers need, and forks them: ``python -m windrow._nursery MODULE ...``, which collectors start.
+"""A process that has imported what workers need, and forks them: ``python -m windrow.processes.nursery MODULE ...``, which collectors start.
 
 A worker then starts in some milliseconds, and shares most of its memory with the others, so that they find it in the caches of a core that they
 take turns on. ``windrow_peer::Nursery`` is the other side.
@@ -20,7 +20,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from windrow import _worker
+from windrow.processes import worker
 
 #: The variants of what a nursery says, in the order of the engine's type.
 _BORN, _ENDED = 0, 1
@@ -126,7 +126,7 @@ class _Nursery:
             for fd in (*fds, *self.births, self.control.fileno(), self.parent):
                 os.close(fd)
             _prepare(*pickle.loads(asked))
-            _worker.serve()
+            worker.serve()
         except BaseException:
             traceback.print_exc()
         finally:
@@ -163,7 +163,7 @@ def main() -> None:
     except OSError:
         peer = None
     if peer != os.getppid():
-        sys.exit("windrow._nursery is started by collectors of windrow, which talk to it")
+        sys.exit("windrow.processes.nursery is started by collectors of windrow, which talk to it")
     os.dup2(fd, 0)
     os.close(fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
