@@ -106,9 +106,7 @@ pub mod policy {
     };
     // How new weights reach the workers.
     #[doc(inline)]
-    pub use windrow_policy::{
-        Published, VanillaWeightUpdater, WeightRelay, WeightStore, WeightUpdater,
-    };
+    pub use windrow_policy::{Published, Pushed, VanillaWeightUpdater, WeightStore, WeightUpdater};
 }
 
 /// Postprocessing of batches before delivery.
