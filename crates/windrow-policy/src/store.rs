@@ -16,10 +16,10 @@ pub struct Published {
     pub weights: Arc<Weights>,
 }
 
-/// Where the learner puts weights and workers look for them between two parts.
+/// The learner publishes weights here, and workers load the newest before each part.
 ///
-/// What is published is a copy: nothing is shared with the learner's tensors. Workers take the newest version and
-/// skip those between; a worker that is busy is not waited for, and the learner is never kept waiting by one.
+/// Publishing copies: the store shares no memory with the learner's tensors. Workers take the newest version and skip those between;
+/// neither side waits for the other.
 ///
 /// ```
 /// use tensordict::{Tensor, TensorDict};
@@ -36,22 +36,21 @@ pub struct Published {
 pub struct WeightStore {
     /// The newest version for each worker; `None` before the first.
     newest: Mutex<Vec<Option<Published>>>,
-    /// Who copies what is published; without one, the store does.
+    /// Copies weights for other processes; `None`: the store copies.
     relay: Option<Arc<dyn WeightRelay>>,
-    /// The newest version of all, so that workers see without a lock that there is none.
+    /// The newest version of all, so that workers see without a lock that nothing is new.
     version: AtomicI64,
-    /// What was replaced last: its memory takes the next copy, once no worker reads it any more.
+    /// The weights that were replaced last: the next copy reuses their memory, if no worker reads them any more.
     spare: Mutex<Option<Arc<Weights>>>,
 }
 
-/// Copies what is published to a [`WeightStore`] to where also workers find it that cannot read the store, such as those in other
-/// processes.
+/// Copies weights that are published to a [`WeightStore`] to workers that cannot read the store, such as those in other processes.
 pub trait WeightRelay: Send + Sync {
     /// Copies `weights` as version `version` of worker `worker`, or of all, and returns the copy, which the store keeps for its own
     /// readers. Called in the order of publications, one at a time.
     ///
     /// # Errors
-    /// Whatever kept them from arriving: the error of whoever publishes them. Nothing was published then.
+    /// Any reason why the weights cannot arrive. The publishing call returns it, and nothing was published then.
     fn pass(
         &self,
         worker: Option<usize>,
@@ -72,7 +71,7 @@ impl WeightStore {
         }
     }
 
-    /// Has `relay` make the copies.
+    /// Copies through `relay`.
     #[must_use]
     pub fn with_relay(mut self, relay: Arc<dyn WeightRelay>) -> Self {
         self.relay = Some(relay);
@@ -88,7 +87,7 @@ impl WeightStore {
     /// Publishes a copy of `weights` to all workers and returns its version.
     ///
     /// # Errors
-    /// Why the [relay](WeightRelay), where there is one, did not pass them on. Nothing was published then.
+    /// An error of the [relay](WeightRelay), if there is one. Nothing was published then.
     pub fn publish(&self, weights: &Weights) -> Result<i64, PolicyError> {
         self.put(None, None, weights)
     }
@@ -104,7 +103,7 @@ impl WeightStore {
             .transpose()
     }
 
-    /// The newest weights for `worker`, if they are not those of `version`.
+    /// The newest weights for `worker`, unless they have the version `version`.
     #[must_use]
     pub fn other_than(&self, version: i64, worker: usize) -> Option<Published> {
         if self.version() == version {
@@ -135,7 +134,8 @@ impl WeightStore {
         version: Option<i64>,
         weights: &Weights,
     ) -> Result<i64, PolicyError> {
-        // Copied before the lock is taken, and freed after: it is held for some pointers only. A relay copies in order.
+        // Copies before the lock is taken, and frees after it, so that the lock is held for some pointers only. A relay must copy in the
+        // order of versions, and therefore under the lock.
         let copied = match &self.relay {
             Some(relay) => Err(relay),
             None => Ok(self.copy(weights)),
@@ -181,14 +181,14 @@ impl std::fmt::Debug for WeightStore {
     }
 }
 
-/// A way for weights to reach a [`WeightStore`].
+/// The way of weights to a [`WeightStore`].
 ///
-/// Collectors push through one, so that a transport of one's own (to another process, another machine) takes its place.
+/// Collectors push through an updater; replace it to bring weights from another process or machine.
 pub trait WeightUpdater: Send {
     /// Brings `weights` into `store`, and returns their version.
     ///
     /// # Errors
-    /// Whatever kept them from arriving.
+    /// Any reason why the weights cannot arrive.
     fn push(&mut self, store: &WeightStore, weights: &Weights) -> Result<i64, PolicyError>;
 }
 
